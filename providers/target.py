@@ -1,0 +1,61 @@
+"""Targets and their deployments: what can be called, what it can do, and what it costs."""
+
+from typing import Literal
+
+import msgspec
+
+from cost.prices import Price
+
+Tier = Literal["interactive", "batch"]
+Capability = Literal["vision", "tools", "json"]
+DeploymentKind = Literal[
+    "openai",
+    "azure",
+    "vllm",
+    "sglang",
+    "tgi",
+    "tensorrt-llm",
+    "llama.cpp",
+    "litellm",
+    "scripted",
+]
+
+
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+    """One address of a target. Breakers live here.
+
+    `api_key` is the secret itself, resolved from its reference at start; never show this struct.
+    `options` go to litellm as keyword arguments (region, endpoint) and are empty elsewhere.
+    """
+
+    deployment_id: str
+    """`target_id/name`, unique in the catalog."""
+    target_id: str
+    kind: DeploymentKind
+    upstream_model: str
+    base_url: str = ""
+    api_key: str | None = None
+    weight: float = 1.0
+    options: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"Deployment({self.deployment_id!r}, kind={self.kind!r})"
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider's model with the facts that routing needs.
+
+    `capability` is the highest complexity, in [0, 1], that this target is trusted with.
+    `price` is None when it is unknown; an unpriced target is not eligible for `auto`.
+    """
+
+    target_id: str
+    provider: str
+    tiers: frozenset[Tier]
+    price: Price | None
+    max_context_tokens: int
+    max_output_tokens: int
+    capabilities: frozenset[Capability]
+    capability: float
+    routing_weight: float
+    deployments: tuple[Deployment, ...]

@@ -1,0 +1,50 @@
+"""How the line speaks to any upstream: open a call, read batches of events, close it once."""
+
+from typing import Protocol
+
+import msgspec
+
+from providers.target import Deployment
+from providers.wire import ChatRequest, Event
+
+
+class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt at one deployment. Deadlines are seconds from now."""
+
+    deployment: Deployment
+    request: ChatRequest
+    request_id: str
+    connect_timeout_s: float
+    idle_timeout_s: float
+    """The longest silence allowed between two reads once the reply has begun."""
+    total_timeout_s: float
+    headers: dict[str, str] = {}
+    """Extra headers of ours (trace context); never the caller's."""
+
+
+class UpstreamStream(Protocol):
+    """An open reply. Streaming or not, it is read the same way."""
+
+    async def read(self) -> list[Event] | None:
+        """The next events (at least one), or None after the end marker.
+
+        Raises a providers.errors.UpstreamError when the reply is cut, silent too long or malformed.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Gives the connection back, or cuts it when the reply was not read to its end. Idempotent."""
+        ...
+
+
+class Upstream(Protocol):
+    """Speaks one wire to many deployments."""
+
+    async def open(self, call: UpstreamCall) -> UpstreamStream:
+        """Sends the request and returns once a success status arrived.
+
+        Raises a providers.errors.UpstreamError otherwise.
+        """
+        ...
+
+    async def aclose(self) -> None: ...

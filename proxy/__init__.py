@@ -1,0 +1,1 @@
+"""The request's straight line, its HTTP surface, settings and wiring."""

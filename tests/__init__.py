@@ -1,0 +1,1 @@
+"""Tests mirror the packages; scenarios/ tells whole stories over real sockets."""
