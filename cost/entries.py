@@ -1,6 +1,6 @@
 """The ledger's line: one append-only entry, keyed (request_id, attempt, entry)."""
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -46,3 +46,39 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     reason: str
     ttft_us: int | None
     duration_us: int | None
+
+
+TERMINAL: Final[frozenset[EntryKind]] = frozenset({"settle", "void", "expire"})
+"""The entries that close a reserve."""
+
+
+def void_of(reserve: Entry) -> Entry:
+    """The entry that takes a reserve back, for an attempt that was never made."""
+    return msgspec.structs.replace(
+        reserve,
+        entry="void",
+        input_tokens=0,
+        cached_input_tokens=0,
+        cache_write_tokens=0,
+        output_tokens=0,
+        reasoning_tokens=0,
+        cost_nanousd=0,
+        baseline_nanousd=None,
+        usage_source="none",
+    )
+
+
+def orphan_settlement(reserve: Entry) -> Entry:
+    """How an attempt is booked whose process died: at the most it may have cost, and marked as a guess.
+
+    It is dated like its reserve, so that whoever recovers it writes the very same entry. Its status
+    is 0, for nobody knows what the caller saw; so no baseline is claimed for it.
+    """
+    return msgspec.structs.replace(
+        reserve,
+        entry="settle",
+        baseline_nanousd=None,
+        usage_source="estimated",
+        flags=(*reserve.flags, "orphaned"),
+        status=0,
+    )

@@ -2,9 +2,14 @@
 
 Buckets are inclusive: `input_tokens` contains the cached and the cache-written ones, and
 `output_tokens` contains reasoning tokens.
+
+What an upstream reports is untrusted. A figure that is negative, no whole number or larger than
+possible makes the whole report absurd; it is then replaced by our own estimate and flagged. An
+explicit zero is a figure like any other, and is not the same as a missing one.
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -26,3 +31,223 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
     source: UsageSource = "none"
     flags: tuple[str, ...] = ()
+
+
+ABSURD: Final = "absurd_usage"
+MISSING: Final = "usage_missing"
+PARTIAL: Final = "usage_partial"
+REASONING_ADDED: Final = "reasoning_added"
+MOST_TOKENS: Final = 1_000_000_000
+"""Nothing that is one request has more tokens than this, whatever the limits given."""
+
+
+class _Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """A report in inclusive buckets, still to be checked; None is what the upstream left out."""
+
+    input_tokens: int | None
+    output_tokens: int | None
+    cached: int = 0
+    written: int = 0
+    reasoning: int = 0
+    flags: tuple[str, ...] = ()
+
+
+class _AbsurdError(Exception):
+    """A figure that no upstream in its right mind reports."""
+
+
+def estimated(*, input_tokens: int, output_tokens: int, flags: tuple[str, ...] = ()) -> Usage:
+    """Usage as we counted it ourselves."""
+    return Usage(
+        input_tokens=max(0, input_tokens), output_tokens=max(0, output_tokens), source="estimated", flags=flags
+    )
+
+
+def from_openai(
+    raw: Any, *, estimate: Usage, max_input_tokens: int, max_output_tokens: int, flags: tuple[str, ...] = ()
+) -> Usage:
+    """OpenAI's dialect, as many hosts and litellm speak it: everything cached is a part of `prompt_tokens`.
+
+    `raw` is a mapping or an object with these names. litellm adds `cache_read_input_tokens` and
+    `cache_creation_input_tokens` for some providers; its `prompt_tokens` contains both.
+    """
+    return _normalised(_openai_counts, raw, estimate, max_input_tokens, max_output_tokens, flags)
+
+
+def from_vllm(
+    raw: Any, *, estimate: Usage, max_input_tokens: int, max_output_tokens: int, flags: tuple[str, ...] = ()
+) -> Usage:
+    """vLLM's: OpenAI's without a price for writing to the cache. Exact on every chunk with continuous usage."""
+    return _normalised(_vllm_counts, raw, estimate, max_input_tokens, max_output_tokens, flags)
+
+
+def from_anthropic(
+    raw: Any, *, estimate: Usage, max_input_tokens: int, max_output_tokens: int, flags: tuple[str, ...] = ()
+) -> Usage:
+    """Anthropic's own: cache reads and cache writes come in addition to `input_tokens`."""
+    return _normalised(_anthropic_counts, raw, estimate, max_input_tokens, max_output_tokens, flags)
+
+
+def from_gemini(
+    raw: Any, *, estimate: Usage, max_input_tokens: int, max_output_tokens: int, flags: tuple[str, ...] = ()
+) -> Usage:
+    """Gemini's `usageMetadata`: the cached are a part of the prompt; thoughts come in addition to the answer."""
+    return _normalised(_gemini_counts, raw, estimate, max_input_tokens, max_output_tokens, flags)
+
+
+def _normalised(
+    dialect: Callable[[Any], _Counts],
+    raw: Any,
+    estimate: Usage,
+    max_input_tokens: int,
+    max_output_tokens: int,
+    flags: tuple[str, ...],
+) -> Usage:
+    try:
+        counts = dialect(raw)
+        _refuse_impossible(counts, max_input_tokens, max_output_tokens)
+    except _AbsurdError:
+        return _guess(estimate, (*flags, ABSURD))
+    if counts.input_tokens is None and counts.output_tokens is None:
+        return _guess(estimate, (*flags, MISSING))
+    if counts.input_tokens is None or counts.output_tokens is None:
+        return _half_guess(counts, estimate, flags)
+    return Usage(
+        input_tokens=counts.input_tokens,
+        cached_input_tokens=counts.cached,
+        cache_write_tokens=counts.written,
+        output_tokens=counts.output_tokens,
+        reasoning_tokens=counts.reasoning,
+        source="upstream",
+        flags=_union(flags, counts.flags),
+    )
+
+
+def _guess(estimate: Usage, flags: tuple[str, ...]) -> Usage:
+    return msgspec.structs.replace(estimate, source="estimated", flags=_union(estimate.flags, flags))
+
+
+def _half_guess(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) -> Usage:
+    """What was told is kept, what was left out is estimated; never less than its own parts."""
+    told_input, told_output = counts.input_tokens, counts.output_tokens
+    inner = counts.cached + counts.written
+    return Usage(
+        input_tokens=max(estimate.input_tokens, inner) if told_input is None else told_input,
+        cached_input_tokens=counts.cached,
+        cache_write_tokens=counts.written,
+        output_tokens=max(estimate.output_tokens, counts.reasoning) if told_output is None else told_output,
+        reasoning_tokens=counts.reasoning,
+        source="estimated",
+        flags=_union(estimate.flags, (*flags, *counts.flags, PARTIAL)),
+    )
+
+
+def _refuse_impossible(counts: _Counts, max_input_tokens: int, max_output_tokens: int) -> None:
+    most_input = min(max_input_tokens, MOST_TOKENS) if counts.input_tokens is None else counts.input_tokens
+    most_output = min(max_output_tokens, MOST_TOKENS) if counts.output_tokens is None else counts.output_tokens
+    if most_input > min(max_input_tokens, MOST_TOKENS) or most_output > min(max_output_tokens, MOST_TOKENS):
+        raise _AbsurdError
+    if counts.cached + counts.written > most_input or counts.reasoning > most_output:
+        raise _AbsurdError
+
+
+def _openai_counts(raw: Any) -> _Counts:
+    prompt_details = _part(raw, "prompt_tokens_details")
+    prompt = _count(raw, "prompt_tokens")
+    total = _count(raw, "total_tokens")
+    reasoning = _count(_part(raw, "completion_tokens_details"), "reasoning_tokens") or 0
+    completion, flags = _openai_completion(prompt, _count(raw, "completion_tokens"), total, reasoning)
+    return _Counts(
+        input_tokens=prompt,
+        output_tokens=completion,
+        cached=_first(_count(prompt_details, "cached_tokens"), _count(raw, "cache_read_input_tokens")),
+        written=_first(
+            _count(prompt_details, "cache_write_tokens"),
+            _count(prompt_details, "cache_creation_tokens"),
+            _count(raw, "cache_creation_input_tokens"),
+        ),
+        reasoning=reasoning,
+        flags=flags,
+    )
+
+
+def _openai_completion(
+    prompt: int | None, completion: int | None, total: int | None, reasoning: int
+) -> tuple[int | None, tuple[str, ...]]:
+    """Some hosts leave the completion out of an embedding, and some leave reasoning out of the completion."""
+    if prompt is None or total is None:
+        return completion, ()
+    if completion is None:
+        if total < prompt:
+            raise _AbsurdError
+        return total - prompt, ()
+    if reasoning and total == prompt + completion + reasoning:
+        return completion + reasoning, (REASONING_ADDED,)
+    return completion, ()
+
+
+def _vllm_counts(raw: Any) -> _Counts:
+    return msgspec.structs.replace(_openai_counts(raw), written=0)
+
+
+def _anthropic_counts(raw: Any) -> _Counts:
+    fresh = _count(raw, "input_tokens")
+    read = _count(raw, "cache_read_input_tokens") or 0
+    written = _count(raw, "cache_creation_input_tokens") or 0
+    return _Counts(
+        input_tokens=None if fresh is None else fresh + read + written,
+        output_tokens=_count(raw, "output_tokens"),
+        cached=read,
+        written=written,
+    )
+
+
+def _gemini_counts(raw: Any) -> _Counts:
+    prompt = _count(raw, "promptTokenCount")
+    tools = _count(raw, "toolUsePromptTokenCount") or 0
+    thoughts = _count(raw, "thoughtsTokenCount") or 0
+    answer = _count(raw, "candidatesTokenCount")
+    total = _count(raw, "totalTokenCount")
+    if answer is None and prompt is not None and total is not None:
+        # Its JSON leaves zeros out; the total tells whether this is one.
+        answer = total - prompt - tools - thoughts
+        if answer < 0:
+            raise _AbsurdError
+    return _Counts(
+        input_tokens=None if prompt is None else prompt + tools,
+        output_tokens=None if answer is None else answer + thoughts,
+        cached=_count(raw, "cachedContentTokenCount") or 0,
+        reasoning=thoughts,
+    )
+
+
+def _part(raw: Any, name: str) -> Any:
+    """An inner object; absent is None, and anything that is no object is absurd."""
+    value = _field(raw, name)
+    if value is None or isinstance(value, dict) or hasattr(value, "__dict__") or isinstance(value, msgspec.Struct):
+        return value
+    raise _AbsurdError
+
+
+def _count(raw: Any, name: str) -> int | None:
+    """A figure; None when it is absent. `True` is an int to Python, and no figure to us."""
+    value = _field(raw, name)
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value <= MOST_TOKENS:
+        raise _AbsurdError
+    return value
+
+
+def _field(raw: Any, name: str) -> Any:
+    if raw is None:
+        return None
+    return raw.get(name) if isinstance(raw, dict) else getattr(raw, name, None)
+
+
+def _first(*counts: int | None) -> int:
+    return next((count for count in counts if count is not None), 0)
+
+
+def _union(flags: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*flags, *more))) if flags or more else ()

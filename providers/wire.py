@@ -3,11 +3,14 @@
 Only what routing needs is decoded; everything else travels as the bytes it came in.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
-from providers.target import Tier
+from providers.errors import MalformedReply
+from providers.target import Deployment, Tier
+from providers.upstream_faults import error_in_reply
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -68,3 +71,163 @@ class Event(msgspec.Struct, frozen=True):
     usage: WireUsage | None
     finished: bool
     """A finish_reason was seen."""
+
+
+class _Function(msgspec.Struct):
+    name: Any = None
+    arguments: Any = None
+
+
+class _ToolCall(msgspec.Struct):
+    function: _Function | None = None
+
+
+class _Delta(msgspec.Struct):
+    """A chunk's delta or a whole message. Odd values are told apart later: one must not break a stream."""
+
+    content: Any = None
+    refusal: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    tool_calls: list[_ToolCall] | None = None
+    function_call: _Function | None = None
+    audio: Any = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: Any = None
+
+
+class _Reply(msgspec.Struct):
+    """A chunk, a whole completion, or an error object in a stream that began with 200."""
+
+    choices: list[_Choice] | None = None
+    usage: WireUsage | None = None
+    error: Any = None
+
+
+class _ReplyOddUsage(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Reply).decode
+_decode_odd = msgspec.json.Decoder(_ReplyOddUsage).decode
+
+
+def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) -> Event:
+    """One JSON payload as an Event. Raises MalformedReply, or what an error object in it means."""
+    try:
+        reply: _Reply | _ReplyOddUsage = _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        reply = _decode_leniently(payload, deployment_id)
+    if reply.error is not None:
+        raise error_in_reply(reply.error, deployment_id, secret)
+    usage = reply.usage if isinstance(reply.usage, WireUsage) else None
+    choices = reply.choices
+    if not choices:
+        return Event(payload, False, 0, 0, usage, False)
+    token = finished = False
+    chars = 0
+    for choice in choices:
+        if choice.finish_reason is not None:
+            finished = True
+        part = choice.delta or choice.message
+        if part is None:
+            continue
+        content = part.content
+        if content:
+            token = True
+            chars += len(content) if type(content) is str else _parts_chars(content)
+        if (
+            part.tool_calls
+            or part.reasoning_content
+            or part.reasoning
+            or part.refusal
+            or part.function_call
+            or part.audio
+        ):
+            token = True
+            chars += _rare_chars(part)
+    return Event(payload, token, len(choices), chars, usage, finished)
+
+
+def _decode_leniently(payload: bytes, deployment_id: str) -> _ReplyOddUsage:
+    """The usage may be any value, and none of its oddness is worth a caller's answer."""
+    try:
+        return _decode_odd(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedReply(
+            "The upstream sent an event that is not a chat completion.", deployment_id=deployment_id
+        ) from error
+
+
+def _parts_chars(content: Any) -> int:
+    """Some upstreams send a list of parts where others send text."""
+    parts = content if isinstance(content, list) else ()
+    return sum(len(text) for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))
+
+
+def _rare_chars(part: _Delta) -> int:
+    """Characters of what is generated beside the content: refusals, reasoning and tool calls."""
+    texts = (part.refusal, part.reasoning_content or part.reasoning)
+    chars = sum(len(text) for text in texts if isinstance(text, str))
+    chars += sum(_function_chars(call.function) for call in part.tool_calls or ())
+    return chars + _function_chars(part.function_call)
+
+
+def _function_chars(function: _Function | None) -> int:
+    if function is None:
+        return 0
+    return sum(len(value) for value in (function.name, function.arguments) if isinstance(value, str))
+
+
+def completion_as_chunk(payload: bytes, deployment_id: str) -> bytes:
+    """A whole completion as one chunk, for an upstream that ignored `stream: true`."""
+    try:
+        reply = msgspec.json.decode(payload, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedReply(
+            "The upstream answered with something other than JSON.", deployment_id=deployment_id
+        ) from error
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        raise MalformedReply("The upstream's answer has no choices.", deployment_id=deployment_id)
+    reply["object"] = "chat.completion.chunk"
+    reply["choices"] = [_as_delta(choice) for choice in choices]
+    return msgspec.json.encode(reply)
+
+
+def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
+    choice = dict(choice)
+    message = choice.pop("message", None)
+    delta = dict(message) if isinstance(message, dict) else {}
+    calls = delta.get("tool_calls")
+    if isinstance(calls, list):
+        # Only chunks number their tool calls.
+        delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls) if isinstance(call, dict)]
+    choice["delta"] = delta
+    return choice
+
+
+_ASK_USAGE: Final[Mapping[str, Any]] = {"include_usage": True}
+# vLLM counts on every chunk when asked, so an interrupted stream is metered exactly.
+_ASK_USAGE_ALWAYS: Final[Mapping[str, Any]] = {"include_usage": True, "continuous_usage_stats": True}
+_decode_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
+
+
+def upstream_body(request: ChatRequest, deployment: Deployment) -> bytes:
+    """The caller's body with the upstream's model name; a stream is always asked for its usage.
+
+    Raw values are copied as they came: messages are not decoded and written again.
+    """
+    fields: dict[str, Any] = {**request.fields, "model": deployment.upstream_model}
+    if request.stream:
+        asked = request.fields.get("stream_options")
+        options = (_decode_options(asked) if asked is not None else None) or {}
+        fields["stream"] = True
+        fields["stream_options"] = {**options, **(_ASK_USAGE_ALWAYS if deployment.kind == "vllm" else _ASK_USAGE)}
+    return msgspec.json.encode(fields)

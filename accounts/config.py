@@ -1,0 +1,46 @@
+"""The `accounts` section of the configuration."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class PepperSection(BaseModel):
+    """One pepper, named and referred to; the secret itself never stands in a configuration file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = Field(
+        pattern=r"^[a-z0-9_-]{1,32}$", description="Stored beside each key, so that the pepper can be rotated."
+    )
+    secret: str = Field(
+        pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|os\.environ/[A-Za-z_][A-Za-z0-9_]*)$",
+        description="Where the secret is found: `env:NAME`. At least 32 bytes; hexadecimal, or used as it is.",
+    )
+
+
+class AccountsSection(BaseModel):
+    """Keys and how long an answer about one is believed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    peppers: tuple[PepperSection, ...] = Field(
+        default=(), description="The current pepper first, then older ones that are still accepted."
+    )
+    pepper_file: Path = Field(
+        default=Path("var/pepper"), description="Made at the first start and used when `peppers` is empty."
+    )
+    fresh_s: float = Field(
+        default=2.0,
+        gt=0,
+        le=4.0,
+        description="How long a key is believed before it is read again; revocation takes this long.",
+    )
+    outage_s: float = Field(
+        default=60.0,
+        ge=0,
+        le=3600.0,
+        description="How long a key that was valid is still accepted while the database is down.",
+    )
+    lookup_timeout_s: float = Field(default=1.0, gt=0, le=30.0, description="A database that takes longer is down.")
+    max_entries: int = Field(default=10_000, ge=1, le=1_000_000, description="Keys remembered in a process.")

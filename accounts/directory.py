@@ -1,0 +1,199 @@
+"""From a presented key to its caller, remembered for a moment.
+
+An answer of the database is believed for `fresh_s`, so a revoked key is refused everywhere soon
+after. When the database does not answer, a key that it called valid less than `outage_s` ago is
+still accepted, and nobody is ever told that a key is unknown because of an outage.
+"""
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+
+from accounts.caller import Caller
+from accounts.errors import DirectoryUnavailable, UnknownKey
+from accounts.keys import KEY_CHARS, Pepper, digest_key, parse_key, usable_peppers
+from accounts.store import StoredKey
+
+_log: Final = logging.getLogger(__name__)
+
+_UNKNOWN: Final = "this API key is unknown, revoked or expired"
+_UNAVAILABLE: Final = "the key cannot be checked right now; try again shortly"
+
+
+class KeySource(Protocol):
+    """Where stored keys are found; AccountStore is one."""
+
+    async def find_key(self, digest: str) -> StoredKey | None: ...
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """A caller that the database called valid; all moments are on the monotonic clock."""
+
+    caller: Caller
+    trusted_until: float
+    confirmed_at: float
+    expires_at: float | None
+
+
+_Value = TypeVar("_Value")
+_Verdict = Caller | UnknownKey | DirectoryUnavailable
+
+
+class Directory:
+    """Authenticates presented keys. Both of its memories are bounded."""
+
+    def __init__(
+        self,
+        store: KeySource,
+        peppers: Sequence[Pepper],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+        fresh_s: float = 2.0,
+        outage_s: float = 60.0,
+        lookup_timeout_s: float = 1.0,
+        unknown_s: float = 1.0,
+        recheck_s: float = 1.0,
+        max_entries: int = 10_000,
+        max_lookups: int = 128,
+    ) -> None:
+        self._store = store
+        self._peppers = usable_peppers(tuple(peppers))
+        # The memory's key is the full HMAC of the whole key under the current pepper, whichever
+        # pepper the stored row was made with.
+        self._memory_secret = self._peppers[0].secret
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._fresh_s = fresh_s
+        self._outage_s = outage_s
+        self._lookup_timeout_s = lookup_timeout_s
+        self._unknown_s = unknown_s
+        self._recheck_s = recheck_s
+        self._max_entries = max_entries
+        self._max_lookups = max_lookups
+        # Both dicts are ordered by their last reading: a key in use is read anew every `fresh_s`
+        # and moves to the end, so dropping from the front drops what was not used lately, and a
+        # hit costs no reordering.
+        self._known: dict[bytes, _Known] = {}
+        self._unknown_until: dict[bytes, float] = {}
+        self._lookups: dict[bytes, asyncio.Task[_Verdict]] = {}
+        self.outage_accepts = 0
+        """How often a key was accepted on memory alone because the database did not answer."""
+        self.failed_lookups = 0
+        """How many readings the database did not answer."""
+
+    def lookup_fresh(self, presented: str) -> Caller | None:
+        """The caller when the memory is still fresh, at once; None means: ask `authenticate`."""
+        if len(presented) != KEY_CHARS or not presented.isascii():
+            return None
+        known = self._known.get(hmac.digest(self._memory_secret, presented.encode(), "sha256"))
+        if known is None:
+            return None
+        now = self._clock()
+        if now >= known.trusted_until:
+            return None
+        if now >= known.confirmed_at + self._fresh_s:
+            self.outage_accepts += 1
+        return known.caller
+
+    async def authenticate(self, presented: str) -> Caller:
+        """The caller; raises MalformedKey, UnknownKey or DirectoryUnavailable."""
+        caller = self.lookup_fresh(presented)
+        if caller is not None:
+            return caller
+        parse_key(presented)
+        digest = digest_key(presented, self._peppers[0])
+        if self._clock() < self._unknown_until.get(digest, 0.0):
+            raise UnknownKey(_UNKNOWN)
+        # A caller that hangs up must not take the reading away from those who wait for it too.
+        verdict = await asyncio.shield(self._lookup(digest, presented))
+        if isinstance(verdict, Caller):
+            return verdict
+        # The verdict may be shared by several callers, so each raises an error of its own.
+        raise type(verdict)(*verdict.args)
+
+    async def aclose(self) -> None:
+        """Wait for the readings under way."""
+        await asyncio.gather(*self._lookups.values())
+
+    def _lookup(self, digest: bytes, presented: str) -> asyncio.Task[_Verdict]:
+        lookup = self._lookups.get(digest)
+        if lookup is None:
+            if len(self._lookups) >= self._max_lookups:
+                raise DirectoryUnavailable("too many keys are being checked at once; try again shortly")
+            lookup = asyncio.create_task(self._read(digest, presented), name="directory-lookup")
+            self._lookups[digest] = lookup
+            lookup.add_done_callback(lambda _: self._lookups.pop(digest, None))
+        return lookup
+
+    async def _read(self, digest: bytes, presented: str) -> _Verdict:
+        # What the answer tells was true when the question was asked, not when the answer came.
+        asked_at = self._clock()
+        try:
+            async with asyncio.timeout(self._lookup_timeout_s):
+                stored = await self._find(presented)
+        except Exception as failure:  # noqa: BLE001  Whatever went wrong, the key is not to blame.
+            _log.warning("the key store did not answer: %s", type(failure).__name__)
+            return self._judge_in_outage(digest)
+        return self._judge(digest, stored, asked_at)
+
+    async def _find(self, presented: str) -> StoredKey | None:
+        for pepper in self._peppers:
+            digest = digest_key(presented, pepper).hex()
+            stored = await self._store.find_key(digest)
+            if stored is not None and hmac.compare_digest(stored.digest, digest):
+                return stored
+        return None
+
+    def _judge(self, digest: bytes, stored: StoredKey | None, asked_at: float) -> _Verdict:
+        expires_at = self._expiry(stored)
+        now = self._clock()
+        self._known.pop(digest, None)
+        if stored is None or stored.revoked_at is not None or (expires_at is not None and now >= expires_at):
+            _remember(self._unknown_until, digest, now + self._unknown_s, self._max_entries)
+            return UnknownKey(_UNKNOWN)
+        caller = Caller(
+            key_id=stored.key_id,
+            key_name=stored.name,
+            team_id=stored.team_id,
+            organisation_id=stored.organisation_id,
+            allowed_models=stored.allowed_models,
+        )
+        trusted_until = _earlier(asked_at + self._fresh_s, expires_at)
+        known = _Known(caller, trusted_until, asked_at, expires_at)
+        _remember(self._known, digest, known, self._max_entries)
+        return caller
+
+    def _judge_in_outage(self, digest: bytes) -> _Verdict:
+        self.failed_lookups += 1
+        now = self._clock()
+        known = self._known.get(digest)
+        if known is None or now >= _earlier(known.confirmed_at + self._outage_s, known.expires_at):
+            return DirectoryUnavailable(_UNAVAILABLE)
+        self.outage_accepts += 1
+        # The database is not asked again for a moment, so that a hanging one does not slow every request.
+        until = min(now + self._recheck_s, known.confirmed_at + self._outage_s)
+        self._known[digest] = msgspec.structs.replace(known, trusted_until=_earlier(until, known.expires_at))
+        return known.caller
+
+    def _expiry(self, stored: StoredKey | None) -> float | None:
+        """When the key expires, on the monotonic clock."""
+        if stored is None or stored.expires_at is None:
+            return None
+        return self._clock() + stored.expires_at.timestamp() - self._wall_clock()
+
+
+def _earlier(moment: float, other: float | None) -> float:
+    return moment if other is None else min(moment, other)
+
+
+def _remember(memory: dict[bytes, _Value], digest: bytes, value: _Value, limit: int) -> None:
+    memory.pop(digest, None)
+    while len(memory) >= limit:
+        del memory[next(iter(memory))]
+    memory[digest] = value

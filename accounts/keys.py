@@ -1,0 +1,129 @@
+"""Keys: how one is minted, recognised and remembered, without ever storing it.
+
+A key reads `wb-<public id>-<secret><checksum>`. The checksum lets a mistyped or cut-off key be
+refused without a lookup; it is no secret. What is stored is the HMAC-SHA256 of the whole key under
+a pepper that lives outside the database, so a stolen database opens nothing.
+"""
+
+import hmac
+import re
+import secrets
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from accounts.errors import MalformedKey, UnusablePepper
+
+PREFIX: Final = "wb-"
+PUBLIC_ID_CHARS: Final = 12
+SECRET_BYTES: Final = 32
+SECRET_CHARS: Final = 43
+CHECKSUM_CHARS: Final = 6
+KEY_CHARS: Final = len(PREFIX) + PUBLIC_ID_CHARS + 1 + SECRET_CHARS + CHECKSUM_CHARS
+MIN_PEPPER_BYTES: Final = 32
+
+_BASE36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_SHAPE: Final = re.compile(
+    rf"wb-(?P<public_id>[0-9a-z]{{{PUBLIC_ID_CHARS}}})-[0-9A-Za-z]{{{SECRET_CHARS + CHECKSUM_CHARS}}}", re.ASCII
+)
+
+
+class Pepper(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret kept outside the database. Its `id` is stored with each key, so that it can be rotated."""
+
+    id: str
+    secret: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.secret) < MIN_PEPPER_BYTES:
+            raise UnusablePepper(f"pepper {self.id!r} has {len(self.secret)} bytes; at least {MIN_PEPPER_BYTES} needed")
+
+    def __repr__(self) -> str:
+        return f"Pepper(id={self.id!r}, secret=<hidden>)"
+
+
+class MintedKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A fresh key. `plaintext` is shown once to its owner and then forgotten."""
+
+    plaintext: str
+    key_id: str
+    digest: str
+    last4: str
+    pepper_id: str
+
+    def __repr__(self) -> str:
+        return f"MintedKey(key_id={self.key_id!r}, plaintext=<hidden>)"
+
+
+class ParsedKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What a well-formed key tells about itself."""
+
+    key_id: str
+    last4: str
+
+
+def mint_key(pepper: Pepper, *, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> MintedKey:
+    """A new key, stored under `pepper`."""
+    public_id = _public_id(random_bytes)
+    secret = _in_base62(int.from_bytes(random_bytes(SECRET_BYTES)), SECRET_CHARS)
+    body = f"{PREFIX}{public_id}-{secret}"
+    plaintext = body + _checksum(body)
+    return MintedKey(
+        plaintext=plaintext,
+        key_id=_key_id(public_id),
+        digest=digest_key(plaintext, pepper).hex(),
+        last4=plaintext[-4:],
+        pepper_id=pepper.id,
+    )
+
+
+def parse_key(presented: str) -> ParsedKey:
+    """The parts of a well-formed key; anything else is a MalformedKey, found without a lookup."""
+    shape = _SHAPE.fullmatch(presented) if len(presented) == KEY_CHARS else None
+    if shape is None:
+        raise MalformedKey("an API key looks like wb-<id>-<secret>; this one does not")
+    if not hmac.compare_digest(_checksum(presented[:-CHECKSUM_CHARS]), presented[-CHECKSUM_CHARS:]):
+        raise MalformedKey("the API key's checksum does not fit; it was mistyped or cut off")
+    return ParsedKey(key_id=_key_id(shape["public_id"]), last4=presented[-4:])
+
+
+def digest_key(plaintext: str, pepper: Pepper) -> bytes:
+    """The HMAC-SHA256 of the whole key, never of a part of it (CVE-2026-35030)."""
+    return hmac.digest(pepper.secret, plaintext.encode(), "sha256")
+
+
+def usable_peppers(peppers: tuple[Pepper, ...]) -> tuple[Pepper, ...]:
+    """`peppers` as given, current one first, when there is at least one and their ids differ."""
+    if not peppers:
+        raise UnusablePepper("at least one pepper is needed")
+    if len({pepper.id for pepper in peppers}) != len(peppers):
+        raise UnusablePepper("two peppers carry the same id")
+    return peppers
+
+
+def _public_id(random_bytes: Callable[[int], bytes]) -> str:
+    # 16 bytes against 62 bits make the modulo's bias immaterial; the id is public anyway.
+    return _in_base(int.from_bytes(random_bytes(16)) % 36**PUBLIC_ID_CHARS, _BASE36, PUBLIC_ID_CHARS)
+
+
+def _key_id(public_id: str) -> str:
+    return f"key_{public_id}"
+
+
+def _checksum(body: str) -> str:
+    return _in_base62(zlib.crc32(body.encode()), CHECKSUM_CHARS)
+
+
+def _in_base62(number: int, chars: int) -> str:
+    return _in_base(number, _BASE62, chars)
+
+
+def _in_base(number: int, alphabet: str, chars: int) -> str:
+    digits: list[str] = []
+    for _ in range(chars):
+        number, digit = divmod(number, len(alphabet))
+        digits.append(alphabet[digit])
+    return "".join(reversed(digits))

@@ -1,0 +1,45 @@
+"""A pepper in a file of its own, for a gateway that was given none by its operator."""
+
+import contextlib
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from accounts.errors import UnusablePepper
+from accounts.keys import MIN_PEPPER_BYTES, Pepper
+
+
+def read_or_make_pepper(path: Path, *, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> Pepper:
+    """The pepper in `path`, made at the first start. Several processes starting at once agree on one.
+
+    Its id comes from its content, so that a file that was replaced is a different pepper.
+    """
+    if not path.exists():
+        _make(path, random_bytes)
+    try:
+        secret = bytes.fromhex(path.read_text("ascii").strip())
+    except ValueError as failure:
+        raise UnusablePepper(f"{path} holds no pepper: hexadecimal digits are expected") from failure
+    return Pepper(id=pepper_id(secret), secret=secret)
+
+
+def pepper_id(secret: bytes) -> str:
+    """A short public name for a pepper. A digest of 32 random bytes tells nothing about them."""
+    return "p" + hashlib.sha256(b"weighbridge pepper id" + secret).hexdigest()[:8]
+
+
+def _make(path: Path, random_bytes: Callable[[int], bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(random_bytes(MIN_PEPPER_BYTES).hex() + "\n")
+        file.flush()
+        # Losing the pepper to a power cut would lock every key out.
+        os.fsync(file.fileno())
+    # A link refuses to replace: whoever comes second reads the first one's pepper.
+    with contextlib.suppress(FileExistsError):
+        os.link(draft, path)
+    draft.unlink()

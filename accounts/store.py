@@ -1,0 +1,259 @@
+"""Organisations, teams and keys in the database. Every value is a bound parameter."""
+
+import re
+import secrets
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import ColumnElement, Row, exists, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
+
+from accounts.errors import (
+    BadId,
+    BadName,
+    OrganisationExists,
+    TeamExists,
+    UnknownKeyId,
+    UnknownOrganisation,
+    UnknownTeam,
+)
+from accounts.keys import MintedKey, Pepper, mint_key
+from accounts.tables import ID_CHARS, NAME_CHARS, ApiKey, Organisation, Team
+
+DEFAULT_ORGANISATION: Final = "default"
+_ID: Final = re.compile(rf"[a-z0-9_-]{{1,{ID_CHARS}}}", re.ASCII)
+
+
+class TeamRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A team as stored."""
+
+    team_id: str
+    organisation_id: str
+    name: str
+    allowed_models: frozenset[str] | None
+    created_at: datetime
+
+
+class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A key as a list shows it: neither the key nor its digest."""
+
+    key_id: str
+    team_id: str
+    name: str
+    last4: str
+    pepper_id: str
+    created_at: datetime
+    revoked_at: datetime | None
+    expires_at: datetime | None
+
+
+class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key and its team, as authentication needs them."""
+
+    key_id: str
+    name: str
+    digest: str
+    pepper_id: str
+    team_id: str
+    organisation_id: str
+    allowed_models: frozenset[str] | None
+    revoked_at: datetime | None
+    expires_at: datetime | None
+
+
+def utc_now() -> datetime:
+    """The wall clock, with its zone."""
+    return datetime.now(UTC)
+
+
+class AccountStore:
+    """What the command line and the directory ask of the database."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._random_bytes = random_bytes
+
+    async def create_organisation(self, organisation_id: str, name: str | None = None) -> None:
+        """Add an organisation. The one called `default` is made on first use and need not be created."""
+        values = {
+            "organisation_id": _checked_id(organisation_id),
+            "name": _checked_name(name or organisation_id),
+            "created_at": self._clock(),
+        }
+        try:
+            async with self._engine.begin() as connection:
+                await connection.execute(insert(Organisation).values(values))
+        except IntegrityError as failure:
+            raise OrganisationExists(f"organisation {organisation_id!r} exists already") from failure
+
+    async def create_team(
+        self,
+        team_id: str,
+        name: str | None = None,
+        *,
+        organisation_id: str = DEFAULT_ORGANISATION,
+        allowed_models: Iterable[str] | None = None,
+    ) -> TeamRecord:
+        """Add a team; `allowed_models` None lets it use every model."""
+        team = TeamRecord(
+            team_id=_checked_id(team_id),
+            organisation_id=_checked_id(organisation_id),
+            name=_checked_name(name or team_id),
+            allowed_models=None if allowed_models is None else frozenset(allowed_models),
+            created_at=self._clock(),
+        )
+        await self._ensure_default_organisation(organisation_id)
+        models = None if team.allowed_models is None else sorted(team.allowed_models)
+        values = {**msgspec.structs.asdict(team), "allowed_models": models}
+        try:
+            async with self._engine.begin() as connection:
+                await connection.execute(insert(Team).values(values))
+        except IntegrityError as failure:
+            if await self._has(Organisation, col(Organisation.organisation_id) == organisation_id):
+                raise TeamExists(f"team {team_id!r} exists already") from failure
+            raise UnknownOrganisation(f"there is no organisation {organisation_id!r}") from failure
+        return team
+
+    async def list_teams(self) -> list[TeamRecord]:
+        """All teams, by id."""
+        query = select(*_TEAM_COLUMNS).order_by(col(Team.team_id))
+        async with self._engine.connect() as connection:
+            return [_team(row) for row in await connection.execute(query)]
+
+    async def get_team(self, team_id: str) -> TeamRecord:
+        """One team, or UnknownTeam."""
+        query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id)
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).first()
+        if row is None:
+            raise UnknownTeam(f"there is no team {team_id!r}")
+        return _team(row)
+
+    async def create_key(
+        self, team_id: str, name: str, pepper: Pepper, *, expires_at: datetime | None = None
+    ) -> MintedKey:
+        """Mint a key for a team. Its plaintext is in the answer and nowhere else."""
+        minted = mint_key(pepper, random_bytes=self._random_bytes)
+        values = {
+            "key_id": minted.key_id,
+            "team_id": team_id,
+            "name": _checked_name(name),
+            "digest": minted.digest,
+            "pepper_id": minted.pepper_id,
+            "last4": minted.last4,
+            "created_at": self._clock(),
+            "expires_at": expires_at,
+        }
+        try:
+            async with self._engine.begin() as connection:
+                await connection.execute(insert(ApiKey).values(values))
+        except IntegrityError as failure:
+            if not await self._has(Team, col(Team.team_id) == team_id):
+                raise UnknownTeam(f"there is no team {team_id!r}") from failure
+            raise
+        return minted
+
+    async def list_keys(self, team_id: str | None = None) -> list[KeyRecord]:
+        """The keys of one team, or of all, oldest first."""
+        query = select(*_KEY_COLUMNS).order_by(col(ApiKey.created_at), col(ApiKey.key_id))
+        if team_id is not None:
+            query = query.where(col(ApiKey.team_id) == team_id)
+        async with self._engine.connect() as connection:
+            return [KeyRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
+
+    async def revoke_key(self, key_id: str) -> None:
+        """Refuse a key from now on. Revoking twice keeps the first moment."""
+        change = update(ApiKey).where(col(ApiKey.key_id) == key_id, col(ApiKey.revoked_at).is_(None))
+        async with self._engine.begin() as connection:
+            changed = await connection.execute(change.values(revoked_at=self._clock()))
+        if changed.rowcount == 0 and not await self._has(ApiKey, col(ApiKey.key_id) == key_id):
+            raise UnknownKeyId(f"there is no key {key_id!r}")
+
+    async def find_key(self, digest: str) -> StoredKey | None:
+        """The key with this digest and its team, in one query; None when there is none."""
+        query = (
+            select(*_STORED_COLUMNS)
+            .join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id))
+            .where(col(ApiKey.digest) == digest)
+        )
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).first()
+        if row is None:
+            return None
+        fields = dict(row._mapping)  # noqa: SLF001
+        return StoredKey(**{**fields, "allowed_models": _models(fields["allowed_models"])})
+
+    async def _has(self, table: type[Organisation | Team | ApiKey], condition: ColumnElement[bool]) -> bool:
+        async with self._engine.connect() as connection:
+            return bool(await connection.scalar(select(exists().select_from(table).where(condition))))
+
+    async def _ensure_default_organisation(self, organisation_id: str) -> None:
+        if organisation_id != DEFAULT_ORGANISATION:
+            return
+        if not await self._has(Organisation, col(Organisation.organisation_id) == organisation_id):
+            try:
+                await self.create_organisation(DEFAULT_ORGANISATION, "Default")
+            except OrganisationExists:
+                return  # Another process made it in between.
+
+
+_TEAM_COLUMNS: Final = (
+    col(Team.team_id),
+    col(Team.organisation_id),
+    col(Team.name),
+    col(Team.allowed_models),
+    col(Team.created_at),
+)
+_KEY_COLUMNS: Final = (
+    col(ApiKey.key_id),
+    col(ApiKey.team_id),
+    col(ApiKey.name),
+    col(ApiKey.last4),
+    col(ApiKey.pepper_id),
+    col(ApiKey.created_at),
+    col(ApiKey.revoked_at),
+    col(ApiKey.expires_at),
+)
+_STORED_COLUMNS: Final = (
+    col(ApiKey.key_id),
+    col(ApiKey.name),
+    col(ApiKey.digest),
+    col(ApiKey.pepper_id),
+    col(ApiKey.team_id),
+    col(ApiKey.revoked_at),
+    col(ApiKey.expires_at),
+    col(Team.organisation_id),
+    col(Team.allowed_models),
+)
+
+
+def _team(row: Row[*tuple[Any, ...]]) -> TeamRecord:
+    fields = dict(row._mapping)  # noqa: SLF001
+    return TeamRecord(**{**fields, "allowed_models": _models(fields["allowed_models"])})
+
+
+def _models(stored: list[str] | None) -> frozenset[str] | None:
+    return None if stored is None else frozenset(stored)
+
+
+def _checked_id(value: str) -> str:
+    if _ID.fullmatch(value) is None:
+        raise BadId(f"{value[:80]!r} is no id: use 1 to {ID_CHARS} of a-z, 0-9, _ and -")
+    return value
+
+
+def _checked_name(value: str) -> str:
+    if not value.strip() or len(value) > NAME_CHARS or not value.isprintable():
+        raise BadName(f"a name has 1 to {NAME_CHARS} printable characters")
+    return value

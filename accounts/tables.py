@@ -1,0 +1,80 @@
+"""The tables of organisations, teams and keys."""
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import JSON, Column, DateTime, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+from sqlmodel import Field, SQLModel
+
+ID_CHARS = 64
+NAME_CHARS = 200
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment in UTC. SQLite forgets time zones, so they are taken off before and put on after."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a moment needs its time zone")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: Any | None, _dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        moment: datetime = value
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+class Organisation(SQLModel, table=True):
+    """A company, or a part of one, that pays."""
+
+    __tablename__: ClassVar[str] = "organisation"
+
+    organisation_id: str = Field(sa_column=Column(String(ID_CHARS), primary_key=True))
+    name: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
+    created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
+
+
+class Team(SQLModel, table=True):
+    """Who tokens are booked to. `allowed_models` is null when the team may use every model."""
+
+    __tablename__: ClassVar[str] = "team"
+
+    team_id: str = Field(sa_column=Column(String(ID_CHARS), primary_key=True))
+    organisation_id: str = Field(
+        sa_column=Column(
+            String(ID_CHARS),
+            ForeignKey("organisation.organisation_id", name="fk_team_organisation"),
+            nullable=False,
+            index=True,
+        )
+    )
+    name: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
+    allowed_models: list[str] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
+    created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
+
+
+class ApiKey(SQLModel, table=True):
+    """A key that was handed out: its digest and what is needed to recognise it in a list."""
+
+    __tablename__: ClassVar[str] = "api_key"
+    __table_args__ = (UniqueConstraint("digest", name="uq_api_key_digest"), Index("ix_api_key_team_id", "team_id"))
+
+    key_id: str = Field(sa_column=Column(String(ID_CHARS), primary_key=True))
+    team_id: str = Field(
+        sa_column=Column(String(ID_CHARS), ForeignKey("team.team_id", name="fk_api_key_team"), nullable=False)
+    )
+    name: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
+    digest: str = Field(sa_column=Column(String(64), nullable=False))
+    pepper_id: str = Field(sa_column=Column(String(32), nullable=False))
+    last4: str = Field(sa_column=Column(String(4), nullable=False))
+    created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
+    revoked_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))
+    expires_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))

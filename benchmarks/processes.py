@@ -1,0 +1,165 @@
+"""Child processes of a benchmark: started on a chosen core, waited for, measured, and stopped by their ids."""
+
+import contextlib
+import os
+import resource
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+_READY_WITHIN_S: Final = 60.0
+_STOP_WITHIN_S: Final = 10.0
+_OPEN_FILES: Final = 20_000
+_STDERR_CHARS: Final = 2_000
+
+
+class Cores(msgspec.Struct, frozen=True):
+    """Which core does what; None where a process cannot be pinned."""
+
+    server: int | None
+    mock: int | None
+    driver: int | None
+
+    def describe(self) -> str:
+        if self.server is None:
+            return "processes are not pinned here"
+        return f"server under test on core {self.server}, mock upstream on {self.mock}, load driver on {self.driver}"
+
+
+def choose_cores() -> Cores:
+    """The server alone on a core. On two cores the mock and the driver share the other; on more each has its own."""
+    if not hasattr(os, "sched_getaffinity"):
+        return Cores(None, None, None)
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) == 1:
+        return Cores(None, None, None)
+    return Cores(server=usable[0], mock=usable[1], driver=usable[min(2, len(usable) - 1)])
+
+
+@contextlib.contextmanager
+def on_core(core: int | None) -> Iterator[None]:
+    """Children started inside inherit the core."""
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def allow_many_sockets() -> int:
+    """Raises the limit of open files as far as the hard limit lets us; children inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Child:
+    """One started process and where its standard error went."""
+
+    def __init__(self, name: str, process: "subprocess.Popen[bytes]", stderr: Path) -> None:
+        self.name = name
+        self.process = process
+        self._stderr = stderr
+
+    def wait_ready(self, url: str) -> None:
+        """Until `url` answers 200; raises RuntimeError with the end of its standard error when it never does."""
+        give_up_at = time.monotonic() + _READY_WITHIN_S
+        while time.monotonic() < give_up_at and self.process.poll() is None:
+            with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=2) as reply:  # noqa: S310 - our own address
+                if reply.status == 200:
+                    return
+            time.sleep(0.1)
+        raise RuntimeError(f"{self.name} did not become ready\n{self.stderr_tail()}")
+
+    def stderr_tail(self) -> str:
+        return self._stderr.read_text(errors="replace")[-_STDERR_CHARS:]
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the process and its children; 0 where /proc is missing."""
+        return sum(_rss_bytes(pid) for pid in _family(self.process.pid))
+
+    def cpu_s(self) -> float:
+        """Processor seconds used so far by the process and its children."""
+        return sum(_cpu_s(pid) for pid in _family(self.process.pid))
+
+    def stop(self) -> None:
+        if self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(_STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Children:
+    """Starts processes and stops every one of them at the end, the last first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[Child] = []
+
+    def start(
+        self, name: str, command: Sequence[str], *, core: int | None, environ: Mapping[str, str] | None = None
+    ) -> Child:
+        stderr = self._folder / f"{name}.err"
+        with stderr.open("wb") as err, on_core(core):
+            process = subprocess.Popen(
+                list(command), stdout=err, stderr=err, stdin=subprocess.DEVNULL, env={**os.environ, **(environ or {})}
+            )
+        child = Child(name, process, stderr)
+        self._started.append(child)
+        return child
+
+    def stop(self) -> None:
+        for child in reversed(self._started):
+            child.stop()
+        self._started.clear()
+
+
+def _family(pid: int) -> list[int]:
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{parent}/task").iterdir():
+                found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def _rss_bytes(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        # The second field, the command, may hold blanks; the rest begins after its closing bracket.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,92 @@
+"""The structural rule: what one can say of a prompt without having learned anything.
+
+It stands in when no model can be loaded, and it leads where the model has seen nothing like the prompt.
+The weights are plain judgement: signs of mathematics, proofs, code and many constraints are hard,
+greetings and look-ups are easy, and a longer request is a little harder than a short one.
+"""
+
+import math
+import re
+from typing import Final
+
+from classifier.features import STRUCTURE, Features, extract
+from classifier.prediction import Prediction, Prompt
+
+_LEVEL: Final = -2.6
+_WEIGHTS: Final = {
+    "log_words": 0.25,
+    "math_share": 6.0,
+    "backslash_share": 15.0,
+    "dollar_share": 15.0,
+    "log_numbers": 0.15,
+    "code_fence": 0.8,
+    "log_turns": 0.1,
+    "log_tools": 0.2,
+    "log_images": 0.4,
+    "json_mode": 0.2,
+    "log_system_chars": 0.03,
+}
+_CUE_WEIGHTS: Final = {
+    "cue_maths": 0.9,
+    "cue_code": 0.6,
+    "cue_constraint": 0.5,
+    "cue_reasoning": 0.7,
+    "cue_light": -0.9,
+}
+_TERMS: Final = tuple((STRUCTURE.index(name), weight) for name, weight in _WEIGHTS.items())
+_CUE_TERMS: Final = tuple((STRUCTURE.index(name), weight) for name, weight in _CUE_WEIGHTS.items())
+_WORDS_AT: Final = STRUCTURE.index("log_words")
+_CUE_HALF_WORDS: Final = 500
+"""In a text of so many words a cue counts half: a long pasted text has every cue word somewhere."""
+
+MIN_OUTPUT_TOKENS: Final = 8
+MAX_OUTPUT_TOKENS: Final = 4096
+_TOKENS_PER_UNIT: Final = {"word": 1.35, "sentence": 26.0, "paragraph": 110.0, "line": 14.0, "page": 650.0}
+_ASKED_LENGTH: Final = re.compile(r"([0-9]{1,5})[\s-]{1,3}(word|sentence|paragraph|line|page)s?\b", re.IGNORECASE)
+_SEARCHED_CHARS: Final = 1000
+_FALLBACK_COMPLEXITY: Final = 0.5
+
+
+def structural_complexity(features: Features) -> float:
+    """The rule's own complexity in (0, 1)."""
+    facts = features.structure.tolist()
+    cues = sum(facts[at] * weight for at, weight in _CUE_TERMS)
+    words = math.expm1(facts[_WORDS_AT])
+    score = _LEVEL + sum(facts[at] * weight for at, weight in _TERMS) + cues / (1 + words / _CUE_HALF_WORDS)
+    return 1 / (1 + math.exp(-max(-30.0, min(30.0, score))))
+
+
+def asked_tokens(text: str) -> float | None:
+    """The reply's length when the prompt names one: "in 300 words", "a 5-line answer"."""
+    found = _ASKED_LENGTH.search(text, 0, _SEARCHED_CHARS)
+    if found is None:
+        return None
+    return int(found[1]) * _TOKENS_PER_UNIT[found[2].lower()] or None
+
+
+def bounded_tokens(tokens: float) -> int:
+    return round(max(MIN_OUTPUT_TOKENS, min(MAX_OUTPUT_TOKENS, tokens)))
+
+
+def structural_tokens(complexity: float) -> float:
+    """Hard prompts get long replies: about 35 tokens for a greeting, 600 for a proof."""
+    return 30.0 * math.exp(3.4 * complexity)
+
+
+class HeuristicClassifier:
+    """Scores by the structural rule alone."""
+
+    def __init__(self, fallback_reason: str | None = None) -> None:
+        self.fallback_reason = fallback_reason
+        """Why the model is not in use; None when nobody asked for it."""
+        self.fallbacks = 0
+        """How many prompts got the middle score because the rule itself failed."""
+
+    def classify(self, prompt: Prompt) -> Prediction:
+        try:
+            complexity = structural_complexity(extract(prompt))
+            tokens = asked_tokens(prompt.text) or structural_tokens(complexity)
+        except Exception:  # noqa: BLE001 - A request must never fail because it could not be weighed.
+            self.fallbacks += 1
+            complexity, tokens = _FALLBACK_COMPLEXITY, structural_tokens(_FALLBACK_COMPLEXITY)
+        return Prediction(complexity=complexity, source="heuristic", expected_output_tokens=bounded_tokens(tokens))

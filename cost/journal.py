@@ -1,0 +1,322 @@
+"""The journal: an append-only file beside the process, so that booking costs no database round trip.
+
+All entries of one turn of the event loop share one write. In `process` mode an entry is safe as soon
+as the kernel has it: it survives a kill -9 of this process. In `power` mode it is flushed to the disk
+as well, in a thread, and all that came in meanwhile share the next flush.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Final, Literal
+
+from cost.entries import Entry, void_of
+from cost.errors import LedgerUnavailable
+from cost.segments import BootLock, encode_line, segment_path
+
+_log: Final = logging.getLogger(__name__)
+_RETRY_S: Final = 0.5
+_LOCK_TRIES: Final = 10
+
+_Write = Callable[[int, memoryview], int]
+_Line = tuple[Entry, bytes, asyncio.Future[None] | None, bool]
+"""An entry, its line, who waits for it, and whether it stands in the queue already."""
+
+
+class _Segment:
+    """One file. It goes when it is no longer written to and the database has all of it."""
+
+    __slots__ = ("bytes", "descriptor", "path", "undrained")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.bytes = 0
+        self.undrained = 0
+
+    def remove(self) -> None:
+        os.close(self.descriptor)
+        self.path.unlink(missing_ok=True)
+
+
+class Journal:
+    """The journal of one process. `write` and `flush_to_disk` are the kernel's, unless a test gives others."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        boot_id: str | None = None,
+        sync: Literal["process", "power"] = "process",
+        max_bytes: int = 128 * 1024 * 1024,
+        segment_bytes: int = 8 * 1024 * 1024,
+        write: _Write = os.write,
+        flush_to_disk: Callable[[int], None] = os.fdatasync,
+        random_token: Callable[[int], str] = secrets.token_hex,
+    ) -> None:
+        self.directory = directory
+        self.boot_id = boot_id or random_token(8)
+        self.write_failures = 0
+        """How often the disk refused a write or a flush."""
+        self._chosen_id = boot_id is not None
+        self._power = sync == "power"
+        self._max_bytes = max_bytes
+        # A full segment is only deleted after the next one was begun, so several must fit.
+        self._segment_bytes = min(segment_bytes, max_bytes // 4)
+        self._write = write
+        self._flush_to_disk = flush_to_disk
+        self._random_token = random_token
+        self._lock: BootLock | None = None
+        self._segments: deque[_Segment] = deque()
+        self._next_number = 0
+        self._torn = False
+        self._bytes = 0
+        self._buffer: list[_Line] = []
+        self._buffered_bytes = 0
+        self._flush_due = False
+        self._unwritten: list[_Line] = []
+        self._retry: asyncio.TimerHandle | None = None
+        self._queue: deque[tuple[Entry, _Segment | None]] = deque()
+        self._unflushed: list[_Line] = []
+        self._flushing: asyncio.Task[None] | None = None
+        self._executor: ThreadPoolExecutor | None = None
+
+    @property
+    def depth(self) -> int:
+        """Entries that the database does not have yet."""
+        return len(self._queue) + len(self._buffer)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the files hold, with what is about to be written."""
+        return self._bytes + self._buffered_bytes
+
+    @property
+    def oldest_at_us(self) -> int | None:
+        """When the oldest entry was made that the database does not have."""
+        return self._queue[0][0].at_us if self._queue else None
+
+    @property
+    def accepting(self) -> bool:
+        """Whether a reserve would be taken."""
+        return self._lock is not None and not self._unwritten and self.size_bytes < self._max_bytes
+
+    def open(self) -> None:
+        """Take the lock that tells others that this process lives."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for _ in range(_LOCK_TRIES):
+            self._lock = BootLock.take(self.directory, self.boot_id)
+            if self._lock is not None:
+                break
+            if self._chosen_id:
+                raise LedgerUnavailable(f"another process already writes the journal {self.boot_id}")
+            # Someone took our new lock for a dead process's, in the moment before we held it.
+            self.boot_id = self._random_token(8)
+        else:
+            raise LedgerUnavailable(f"no lock could be taken in {self.directory}")
+        if self._power:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="journal-flush")
+
+    def reserve(self, entry: Entry) -> asyncio.Future[None]:
+        """Write an entry; the future is done when it is safe. Raises LedgerUnavailable."""
+        if self._lock is None:
+            raise LedgerUnavailable("the journal is closed")
+        if self.size_bytes >= self._max_bytes:
+            raise LedgerUnavailable("the journal is full, because the database does not keep up")
+        loop = asyncio.get_running_loop()
+        safe = loop.create_future()
+        self._append(loop, entry, safe)
+        return safe
+
+    def append(self, entry: Entry) -> None:
+        """Write an entry that closes a reserve. It is taken however full the journal is, and retried."""
+        if self._lock is None:
+            raise LedgerUnavailable("the journal is closed")
+        self._append(asyncio.get_running_loop(), entry, None)
+
+    def _append(self, loop: asyncio.AbstractEventLoop, entry: Entry, safe: asyncio.Future[None] | None) -> None:
+        line = encode_line(entry)
+        self._buffer.append((entry, line, safe, False))
+        self._buffered_bytes += len(line)
+        if not self._flush_due:
+            self._flush_due = True
+            loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Hand what was gathered to the kernel; normally called once a turn of the event loop."""
+        self._flush_due = False
+        lines = [*self._unwritten, *self._buffer] if self._unwritten else self._buffer
+        if not lines:
+            return
+        self._buffer, self._unwritten, self._buffered_bytes = [], [], 0
+        try:
+            segment = self._current_segment()
+            self._write_all(segment, b"".join([line for _, line, _, _ in lines]))
+        except OSError as failure:
+            self._not_written(lines, failure)
+            return
+        for entry, _, _, queued in lines:
+            if not queued:
+                self._queue.append((entry, segment))
+                segment.undrained += 1
+        if self._power:
+            self._flush_soon(lines)
+        else:
+            _resolve(lines)
+
+    def pending(self, most: int) -> list[Entry]:
+        """The oldest entries that the database does not have."""
+        return [entry for entry, _ in islice(self._queue, most)]
+
+    def drained(self, count: int) -> None:
+        """The database has the oldest `count` entries; segments without others go."""
+        for _ in range(count):
+            _, segment = self._queue.popleft()
+            if segment is not None:
+                segment.undrained -= 1
+        while len(self._segments) > 1 and self._segments[0].undrained == 0:
+            segment = self._segments.popleft()
+            self._bytes -= segment.bytes
+            segment.remove()
+
+    async def aclose(self, *, keep: bool = False) -> None:
+        """Write what is left and let go. The files go too when the database has everything.
+
+        With `keep` they stay, so that the next start looks for reserves that nobody closed.
+        """
+        if self._lock is None:
+            return
+        self.flush()
+        if self._flushing is not None:
+            await self._flushing
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._executor is not None:
+            self._executor.shutdown()
+        delete = not self._queue and not keep
+        for segment in self._segments:
+            if delete:
+                segment.remove()
+            else:
+                os.close(segment.descriptor)
+        self._segments.clear()
+        self._lock.release(delete=delete)
+        self._lock = None
+
+    def _current_segment(self) -> _Segment:
+        current = self._segments[-1] if self._segments else None
+        if current is not None and current.bytes < self._segment_bytes and not self._torn:
+            return current
+        if self._power and current is not None:
+            self._flush_to_disk(current.descriptor)
+        segment = _Segment(segment_path(self.directory, self.boot_id, self._next_number))
+        self._next_number += 1
+        self._torn = False
+        self._segments.append(segment)
+        if self._power:
+            _flush_directory(self.directory)
+        return segment
+
+    def _write_all(self, segment: _Segment, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                written = self._write(segment.descriptor, rest)
+                if written <= 0:
+                    raise OSError(errno.EIO, "nothing was written")  # noqa: TRY301  A short write is handled like a failed one.
+                rest = rest[written:]
+        except OSError:
+            self._cut_back(segment)
+            raise
+        segment.bytes += len(data)
+        self._bytes += len(data)
+
+    def _cut_back(self, segment: _Segment) -> None:
+        """Take away what a failed write left, so that the next line does not continue half of another."""
+        try:
+            os.ftruncate(segment.descriptor, segment.bytes)
+        except OSError:
+            self._torn = True
+
+    def _not_written(self, lines: Sequence[_Line], failure: OSError) -> None:
+        self.write_failures += 1
+        _log.error("the journal cannot be written: %s", os.strerror(failure.errno or errno.EIO))
+        for entry, line, safe, queued in lines:
+            if safe is None:
+                # What was used must be booked: it goes to the database from memory, and to the
+                # file as soon as that works again.
+                if not queued:
+                    self._queue.append((entry, None))
+                self._unwritten.append((entry, line, None, True))
+            else:
+                _refuse(safe)
+                if self._torn:
+                    self._take_back(entry)
+        if self._unwritten:
+            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self.flush)
+
+    def _take_back(self, reserve: Entry) -> None:
+        """A reserve that was refused may still stand in the file; a void keeps it from being charged."""
+        void = void_of(reserve)
+        self._queue.append((void, None))
+        self._unwritten.append((void, encode_line(void), None, True))
+
+    def _flush_soon(self, lines: list[_Line]) -> None:
+        self._unflushed.extend(lines)
+        if self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush_until_done(), name="journal-flush")
+
+    async def _flush_until_done(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._unflushed:
+            lines, self._unflushed = self._unflushed, []
+            # A copy, because the segment may be drained and closed meanwhile.
+            descriptor = os.dup(self._segments[-1].descriptor)
+            try:
+                await loop.run_in_executor(self._executor, self._flush_to_disk, descriptor)
+            except OSError as failure:
+                self._not_flushed(lines, failure)
+            else:
+                _resolve(lines)
+            finally:
+                os.close(descriptor)
+        self._flushing = None
+
+    def _not_flushed(self, lines: Sequence[_Line], failure: OSError) -> None:
+        self.write_failures += 1
+        _log.error("the journal cannot be flushed to the disk: %s", os.strerror(failure.errno or errno.EIO))
+        # After a failed flush the kernel may have dropped the pages: nothing more goes into this file.
+        self._torn = True
+        for entry, _, safe, _ in lines:
+            if safe is not None:
+                _refuse(safe)
+                self._take_back(entry)
+        if self._unwritten:
+            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self.flush)
+
+
+def _resolve(lines: Sequence[_Line]) -> None:
+    for _, _, safe, _ in lines:
+        if safe is not None and not safe.done():
+            safe.set_result(None)
+
+
+def _refuse(safe: asyncio.Future[None]) -> None:
+    if not safe.done():
+        safe.set_exception(LedgerUnavailable("the journal cannot be written"))
+
+
+def _flush_directory(directory: Path) -> None:
+    """A new file's name is safe only when its directory is."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,308 @@
+"""The books: a reserve before each attempt, one entry that closes it after, and nothing lost in between.
+
+Entries go to the journal first and from there to the database, as often as it takes. What a dead
+process left is recovered by whoever notices first; an attempt that nobody closed is then settled at
+the most it may have cost, and marked as an estimate.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final, Protocol
+
+from cost.entries import Entry, orphan_settlement, void_of
+from cost.errors import EntriesRefused, LedgerUnavailable, StoreUnreachable
+from cost.journal import Journal
+from cost.segments import DeadJournal, boots, encode_line
+
+_log: Final = logging.getLogger(__name__)
+_MAX_BACKOFF_S: Final = 5.0
+
+
+class Books(Protocol):
+    """What an attempt needs of the ledger."""
+
+    @property
+    def boot_id(self) -> str:
+        """The name of this process in its entries."""
+        ...
+
+    async def reserve(self, entry: Entry) -> None:
+        """Durable when it returns; raises LedgerUnavailable."""
+        ...
+
+    def settle(self, entry: Entry) -> None:
+        """Close a reserve. Never raises and never waits."""
+        ...
+
+
+class EntryStore(Protocol):
+    """Where entries end up; LedgerStore is one."""
+
+    async def insert(self, entries: Sequence[Entry]) -> int:
+        """Write entries, any number of times. EntriesRefused means never; any other error means not now."""
+        ...
+
+    async def open_reserves(self, boot_ids: Sequence[str]) -> list[Entry]:
+        """The reserves of these processes that nothing closed."""
+        ...
+
+
+class Ledger:
+    """The books of one process."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        store: EntryStore,
+        clock: Callable[[], float] = time.time,
+        *,
+        drain_batch: int = 500,
+        drain_interval_s: float = 0.15,
+        recover_every_s: float = 15.0,
+        store_timeout_s: float = 30.0,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._clock = clock
+        self._drain_batch = drain_batch
+        self._drain_interval_s = drain_interval_s
+        self._recover_every_s = recover_every_s
+        self._store_timeout_s = store_timeout_s
+        self._draining = asyncio.Lock()
+        self._loop: asyncio.Task[None] | None = None
+        self.drain_failures = 0
+        """How often the database did not take entries."""
+        self.unbooked_rows = 0
+        """Entries that the database refuses for what they are; kept in a file of their own."""
+        self.orphans_settled = 0
+        """Attempts of dead processes that were settled at an estimate."""
+        self.damaged_lines = 0
+        """Lines of dead processes' journals that could not be read; a kill tears at most the last one."""
+        self.settle_failures = 0
+        """Entries that could not even be queued; a bug, and logged as one."""
+
+    @property
+    def boot_id(self) -> str:
+        """The name of this process in its entries."""
+        return self._journal.boot_id
+
+    @property
+    def depth(self) -> int:
+        """Entries that the database does not have yet."""
+        return self._journal.depth
+
+    @property
+    def accepting(self) -> bool:
+        """Whether a reserve would be taken."""
+        return self._journal.accepting
+
+    @property
+    def journal_bytes(self) -> int:
+        """How large the journal is."""
+        return self._journal.size_bytes
+
+    @property
+    def write_failures(self) -> int:
+        """How often the disk refused the journal."""
+        return self._journal.write_failures
+
+    @property
+    def oldest_age_s(self) -> float:
+        """How long the oldest entry has waited for the database."""
+        oldest = self._journal.oldest_at_us
+        return 0.0 if oldest is None else max(0.0, self._clock() - oldest / 1_000_000)
+
+    async def start(self) -> None:
+        """Open the journal, recover dead processes' journals, and begin to drain."""
+        self._journal.open()
+        try:
+            await self.recover()
+        except StoreUnreachable:
+            _log.warning("journals of dead processes wait for the database")
+        self._loop = asyncio.create_task(self._drain_forever(), name="ledger-drain")
+
+    async def reserve(self, entry: Entry) -> None:
+        """Book the most that an attempt may cost; durable when it returns. Raises LedgerUnavailable."""
+        safe = self._journal.reserve(entry)
+        try:
+            await safe
+        except asyncio.CancelledError:
+            # It is written or about to be, and the attempt will not be made.
+            self.settle(void_of(entry))
+            raise
+
+    def settle(self, entry: Entry) -> None:
+        """Close a reserve. Safe in a cancelled task: it neither waits nor raises."""
+        try:
+            self._journal.append(entry)
+        except Exception:  # noqa: BLE001  It runs where nothing may be raised any more.
+            self.settle_failures += 1
+            _log.exception("an entry of request %s could not be booked", entry.request_id)
+
+    async def drain(self) -> bool:
+        """Bring everything booked so far into the database; False when it does not answer."""
+        self._journal.flush()
+        left = self._journal.depth
+        async with self._draining:
+            try:
+                while left > 0 and (batch := self._journal.pending(min(left, self._drain_batch))):
+                    await self._book(batch)
+                    self._journal.drained(len(batch))
+                    left -= len(batch)
+            except StoreUnreachable:
+                return False
+        return True
+
+    async def recover(self) -> None:
+        """Book what dead processes left. Raises StoreUnreachable; what was not booked stays where it is."""
+        directory = self._journal.directory
+        for boot_id in boots(directory):
+            dead = None if boot_id == self.boot_id else DeadJournal.claim(directory, boot_id)
+            if dead is None:
+                continue
+            booked = False
+            try:
+                await self._recover_one(dead)
+                booked = True
+            finally:
+                dead.close(delete=booked)
+
+    async def aclose(self, deadline_s: float = 5.0) -> None:
+        """Drain for at most `deadline_s`. What is left stays in the journal for the next start."""
+        if self._loop is not None:
+            self._loop.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._loop
+            self._loop = None
+        finished = False
+        with contextlib.suppress(TimeoutError, StoreUnreachable):
+            async with asyncio.timeout(deadline_s):
+                # A reserve that is still open is left for the next start to settle.
+                finished = await self.drain() and not await self._open_reserves(self.boot_id)
+        await self._journal.aclose(keep=not finished)
+
+    async def _drain_forever(self) -> None:
+        pause_s = self._drain_interval_s
+        recover_at = self._clock() + self._recover_every_s
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                drained = await self.drain()
+                if drained and self._clock() >= recover_at:
+                    recover_at = self._clock() + self._recover_every_s
+                    await self.recover()
+            except StoreUnreachable:
+                drained = False
+            except Exception:  # noqa: BLE001  Without this loop nothing would reach the database any more.
+                _log.exception("draining the journal failed")
+                drained = False
+            pause_s = self._drain_interval_s if drained else min(pause_s * 2, _MAX_BACKOFF_S)
+
+    async def _recover_one(self, dead: DeadJournal) -> None:
+        entries = dead.entries()
+        found = 0
+        while batch := list(islice(entries, self._drain_batch)):
+            await self._book(batch)
+            found += len(batch)
+        # The database has now all that this process ever wrote, drained by itself or just now.
+        orphans = await self._open_reserves(dead.boot_id)
+        for start in range(0, len(orphans), self._drain_batch):
+            await self._book([orphan_settlement(each) for each in orphans[start : start + self._drain_batch]])
+        self.orphans_settled += len(orphans)
+        self.damaged_lines += dead.damaged_lines
+        _log.info(
+            "recovered the journal of %s: %d entries, %d orphans settled at an estimate, %d damaged lines",
+            dead.boot_id,
+            found,
+            len(orphans),
+            dead.damaged_lines,
+        )
+
+    async def _open_reserves(self, boot_id: str) -> list[Entry]:
+        try:
+            async with asyncio.timeout(self._store_timeout_s):
+                return await self._store.open_reserves([boot_id])
+        except Exception as failure:
+            raise self._unreachable(failure) from failure
+
+    async def _book(self, batch: Sequence[Entry]) -> None:
+        """Write a batch. One bad entry must not hold up all others, so a refused batch is halved."""
+        try:
+            async with asyncio.timeout(self._store_timeout_s):
+                await self._store.insert(batch)
+        except EntriesRefused as refusal:
+            if len(batch) == 1:
+                self._set_aside(batch[0], refusal)
+                return
+        except Exception as failure:
+            raise self._unreachable(failure) from failure
+        else:
+            return
+        middle = len(batch) // 2
+        await self._book(batch[:middle])
+        await self._book(batch[middle:])
+
+    def _unreachable(self, failure: Exception) -> StoreUnreachable:
+        self.drain_failures += 1
+        _log.warning("the database does not take entries: %s", type(failure).__name__)
+        return StoreUnreachable(type(failure).__name__)
+
+    def _set_aside(self, entry: Entry, refusal: EntriesRefused) -> None:
+        self.unbooked_rows += 1
+        _log.error("the database refuses an entry of request %s: %s", entry.request_id, refusal)
+        with unbooked_path(self._journal.directory).open("ab") as file:
+            file.write(encode_line(entry))
+
+
+def unbooked_path(directory: Path) -> Path:
+    """Where entries are kept that the database refuses; for a person to look at."""
+    return directory / "unbooked.log"
+
+
+class MemoryLedger:
+    """The same books in memory, for tests and trials: everything is kept, and nothing survives."""
+
+    def __init__(self, boot_id: str = "memory") -> None:
+        self.boot_id = boot_id
+        self.entries: list[Entry] = []
+        self.accepting = True
+        """Set to False to refuse reserves, as a full journal does."""
+        self.depth = 0
+        self.oldest_age_s = 0.0
+
+    async def start(self) -> None:
+        """Nothing to open."""
+
+    async def reserve(self, entry: Entry) -> None:
+        """Keep it, or refuse it."""
+        if not self.accepting:
+            raise LedgerUnavailable("these books were told to refuse")
+        self.entries.append(entry)
+
+    def settle(self, entry: Entry) -> None:
+        """Keep it."""
+        self.entries.append(entry)
+
+    async def drain(self) -> bool:
+        """Everything is where it will ever be."""
+        return True
+
+    async def aclose(self, deadline_s: float = 5.0) -> None:
+        """Nothing to close."""
+
+
+class NullLedger(MemoryLedger):
+    """Books that forget at once."""
+
+    async def reserve(self, entry: Entry) -> None:
+        """Forget it, or refuse it."""
+        await super().reserve(entry)
+        self.entries.clear()
+
+    def settle(self, entry: Entry) -> None:
+        """Forget it."""

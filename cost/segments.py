@@ -1,0 +1,133 @@
+"""The journal's files: how a line is written and read, and whose files may be recovered.
+
+A process writes `boot-<id>-<n>.log` and holds a lock on `boot-<id>.lock` for as long as it lives.
+The kernel lets go of the lock with the process, however that ended; so whoever can take it knows
+that the process is dead, and is alone in recovering it.
+"""
+
+import fcntl
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from cost.entries import Entry
+
+_MAX_LINE_BYTES: Final = 1024 * 1024
+_CRC_CHARS: Final = 8
+_LOCK: Final = re.compile(r"boot-([0-9a-z]{1,64})\.lock")
+_SEGMENT: Final = re.compile(r"boot-([0-9a-z]{1,64})-([0-9]{1,12})\.log")
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(Entry).decode
+
+
+def encode_line(entry: Entry) -> bytes:
+    """A CRC-32 in hexadecimal, a space, the entry as a JSON array, a newline."""
+    body = _encode(entry)
+    return b"%08x %b\n" % (zlib.crc32(body), body)
+
+
+def decode_line(line: bytes) -> Entry | None:
+    """The entry, or None when the line is torn or damaged."""
+    body = line[_CRC_CHARS + 1 : -1]
+    if line[-1:] != b"\n" or line[: _CRC_CHARS + 1] != b"%08x " % zlib.crc32(body):
+        return None
+    try:
+        return _decode(body)
+    except msgspec.DecodeError:
+        return None
+
+
+def read_segment(path: Path) -> Iterator[Entry | None]:
+    """The segment's entries in order; None stands for a line that cannot be read."""
+    with path.open("rb") as file:
+        while line := file.readline(_MAX_LINE_BYTES):
+            yield decode_line(line)
+
+
+def segment_path(directory: Path, boot_id: str, number: int) -> Path:
+    """Where a process keeps its segment of this number."""
+    return directory / f"boot-{boot_id}-{number}.log"
+
+
+def boots(directory: Path) -> list[str]:
+    """Every process that left a lock or a segment in the directory."""
+    names = [path.name for path in directory.iterdir()]
+    found = [match[1] for name in names if (match := _LOCK.fullmatch(name) or _SEGMENT.fullmatch(name))]
+    return sorted(set(found))
+
+
+def segments_of(directory: Path, boot_id: str) -> list[Path]:
+    """The segments of one process, oldest first."""
+    matches = [match for path in directory.iterdir() if (match := _SEGMENT.fullmatch(path.name)) is not None]
+    mine = sorted((match for match in matches if match[1] == boot_id), key=lambda match: int(match[2]))
+    return [directory / match[0] for match in mine]
+
+
+class BootLock:
+    """The lock of one process, held until `release` or the process's end."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, directory: Path, boot_id: str) -> Self | None:
+        """The lock, or None when another process holds it or is just deleting it."""
+        path = directory / f"boot-{boot_id}.lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Between opening and locking, its holder may have finished and removed the file; a
+            # lock on a file without a name keeps nobody out.
+            still_there = os.fstat(descriptor).st_ino == path.stat().st_ino
+        except (BlockingIOError, FileNotFoundError):
+            still_there = False
+        if not still_there:
+            os.close(descriptor)
+            return None
+        return cls(path, descriptor)
+
+    def release(self, *, delete: bool) -> None:
+        """Let go. The file goes first, while nobody else can hold it."""
+        if delete:
+            self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+class DeadJournal:
+    """What a dead process left, held by its lock while it is being recovered."""
+
+    def __init__(self, directory: Path, boot_id: str, lock: BootLock) -> None:
+        self.boot_id = boot_id
+        self.damaged_lines = 0
+        self._lock = lock
+        self._paths = segments_of(directory, boot_id)
+
+    @classmethod
+    def claim(cls, directory: Path, boot_id: str) -> Self | None:
+        """The journal when its process is dead and nobody else recovers it."""
+        lock = BootLock.take(directory, boot_id)
+        return None if lock is None else cls(directory, boot_id, lock)
+
+    def entries(self) -> Iterator[Entry]:
+        """Every readable entry. A torn tail is what a kill leaves; it is counted, and was never promised to anyone."""
+        self.damaged_lines = 0
+        for path in self._paths:
+            for entry in read_segment(path):
+                if entry is None:
+                    self.damaged_lines += 1
+                else:
+                    yield entry
+
+    def close(self, *, delete: bool) -> None:
+        """Let go of it, and delete it when all of it is in the database."""
+        if delete:
+            for path in self._paths:
+                path.unlink(missing_ok=True)
+        self._lock.release(delete=delete)

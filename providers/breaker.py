@@ -1,0 +1,198 @@
+"""Breakers: when a deployment is left alone, and how it comes back. No I/O; the clock is given.
+
+    closed --5 gateway failures in a row--> open --30 s x ejections--> half-open --one probe--> closed
+                                              ^----------------------------- failure --'
+
+The group rule keeps a target alive: of several deployments never more than half are ejected, however
+badly all of them do.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from providers.config import BreakerConfig
+from providers.target import Deployment, Target
+
+BreakerState = Literal["closed", "half-open", "open"]
+
+
+class _Breaker:
+    """One deployment's state. `open_until` is None while closed."""
+
+    __slots__ = ("closed_at", "ejections", "epoch", "failures", "group", "open_until", "probe", "successes")
+
+    def __init__(self, group: "_Group", now: float) -> None:
+        self.group = group
+        self.failures = 0
+        self.successes = 0
+        self.ejections = 0
+        self.open_until: float | None = None
+        self.closed_at = now
+        self.probe: Permit | None = None
+        self.epoch = 0
+        """Goes up at each opening and closing, so that reports from before are told apart."""
+
+
+class _Group:
+    """A target's deployments as they were last looked at."""
+
+    __slots__ = ("ejected", "members", "size", "target")
+
+    def __init__(self, target: Target | None) -> None:
+        self.target = target
+        self.members: dict[str, _Breaker] = {}
+        self.size = 1
+        self.ejected = 0
+
+
+class Permit:
+    """The right to make one attempt. Report what came of it; a report after the last word does nothing.
+
+    `success` may come early, at the first token, and still be followed by `failure` when the stream is
+    cut later: the failure then counts as if the success had not been.
+    """
+
+    __slots__ = ("_breaker", "_breakers", "_done", "_epoch", "_failures_before", "_successes")
+
+    def __init__(self, breakers: "Breakers", breaker: _Breaker, failures_before: int) -> None:
+        self._breakers = breakers
+        self._breaker = breaker
+        self._epoch = breaker.epoch
+        self._failures_before = failures_before
+        self._successes = -1
+        self._done = False
+
+    def success(self) -> None:
+        """The deployment answers: closes it after a probe, and forgets earlier failures."""
+        breaker = self._breaker
+        if self._done or breaker.epoch != self._epoch:
+            return
+        if breaker.probe is self:
+            self._breakers._close(breaker)  # noqa: SLF001  # The two are one machine.
+            self._epoch = breaker.epoch
+        elif breaker.failures:
+            self._failures_before = breaker.failures
+        breaker.failures = 0
+        breaker.successes += 1
+        self._successes = breaker.successes
+
+    def failure(self) -> None:
+        """A gateway failure: no connection, 5xx, a cut or malformed reply, silence."""
+        breaker = self._breaker
+        if self._done or breaker.epoch != self._epoch:
+            self._done = True
+            return
+        self._done = True
+        if self._successes == breaker.successes:
+            # Nobody else succeeded since: this attempt's own early success is taken back.
+            breaker.failures = self._failures_before
+        breaker.failures += 1
+        self._breakers._failed(breaker, self)  # noqa: SLF001
+
+    def abandon(self) -> None:
+        """Nothing was learnt (the caller hung up, a rate limit): a probe gives its place back."""
+        self._done = True
+        if self._breaker.probe is self:
+            self._breaker.probe = None
+
+
+class Breakers:
+    """All deployments' breakers in this process."""
+
+    def __init__(self, config: BreakerConfig, clock: Callable[[], float]) -> None:
+        self._config = config
+        self._clock = clock
+        self._groups: dict[str, _Group] = {}
+        self._breakers: dict[str, _Breaker] = {}
+
+    def available(self, target: Target) -> tuple[Deployment, ...]:
+        """The deployments that may be called now. Takes nothing."""
+        group = self._groups.get(target.target_id)
+        if group is None or group.target is not target:
+            group = self._regroup(target)
+        if not group.ejected:
+            return target.deployments
+        now = self._clock()
+        return tuple(each for each in target.deployments if self._callable(group.members[each.deployment_id], now))
+
+    def try_acquire(self, deployment_id: str) -> Permit | None:
+        """A permit for one attempt, or None when the deployment is ejected or its probe is taken."""
+        breaker = self._of(deployment_id)
+        if breaker.open_until is None:
+            return Permit(self, breaker, breaker.failures)
+        if not self._callable(breaker, self._clock()):
+            return None
+        # A probe that succeeds and then breaks off counts as the failed probe that it was.
+        breaker.probe = Permit(self, breaker, self._config.consecutive_failures - 1)
+        return breaker.probe
+
+    def state(self, deployment_id: str) -> BreakerState:
+        breaker = self._breakers.get(deployment_id)
+        if breaker is None or breaker.open_until is None:
+            return "closed"
+        return "half-open" if self._clock() >= breaker.open_until else "open"
+
+    def snapshot(self) -> dict[str, BreakerState]:
+        """Every known deployment's state; those never looked at are closed and not named."""
+        return {deployment_id: self.state(deployment_id) for deployment_id in self._breakers}
+
+    def configure(self, config: BreakerConfig) -> None:
+        """New thresholds apply from the next failure on; ejections under way run out as they were."""
+        self._config = config
+
+    @staticmethod
+    def _callable(breaker: _Breaker, now: float) -> bool:
+        return breaker.open_until is None or (breaker.probe is None and now >= breaker.open_until)
+
+    def _of(self, deployment_id: str) -> _Breaker:
+        breaker = self._breakers.get(deployment_id)
+        if breaker is None:
+            # Never seen as part of a target, so it stands alone.
+            group = _Group(None)
+            breaker = self._breakers[deployment_id] = group.members[deployment_id] = _Breaker(group, self._clock())
+        return breaker
+
+    def _regroup(self, target: Target) -> _Group:
+        """A new target, or one that was configured anew: what stays keeps its state."""
+        old = self._groups.get(target.target_id)
+        group = self._groups[target.target_id] = _Group(target)
+        group.size = len(target.deployments)
+        for deployment in target.deployments:
+            breaker = self._of(deployment.deployment_id)
+            breaker.group = group
+            group.members[deployment.deployment_id] = breaker
+        for deployment_id in old.members.keys() - group.members.keys() if old is not None else ():
+            del self._breakers[deployment_id]
+        group.ejected = sum(breaker.open_until is not None for breaker in group.members.values())
+        return group
+
+    def _failed(self, breaker: _Breaker, permit: Permit) -> None:
+        now = self._clock()
+        if breaker.open_until is not None:
+            if breaker.probe is permit:
+                self._eject(breaker, now)
+        elif breaker.failures >= self._config.consecutive_failures and self._may_eject(breaker.group):
+            breaker.group.ejected += 1
+            # Health earns forgiveness: each base ejection time in good standing takes one ejection off.
+            healthy = int((now - breaker.closed_at) // self._config.base_ejection_s)
+            breaker.ejections = max(0, breaker.ejections - healthy)
+            self._eject(breaker, now)
+
+    def _may_eject(self, group: _Group) -> bool:
+        # One may always go; of one, that is all of them, and the next candidate takes over.
+        return group.ejected + 1 <= max(1, int(group.size * self._config.max_ejected_share))
+
+    def _eject(self, breaker: _Breaker, now: float) -> None:
+        breaker.ejections += 1
+        breaker.epoch += 1
+        breaker.probe = None
+        breaker.failures = 0
+        lasts_s = min(self._config.base_ejection_s * breaker.ejections, self._config.max_ejection_s)
+        breaker.open_until = now + lasts_s
+
+    def _close(self, breaker: _Breaker) -> None:
+        breaker.group.ejected -= 1
+        breaker.epoch += 1
+        breaker.probe = None
+        breaker.open_until = None
+        breaker.closed_at = self._clock()

@@ -1,0 +1,117 @@
+"""The catalog: every target that can be called, built once from the configuration and frozen."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from cost.prices import Price, nanousd
+from providers.config import DeploymentConfig, ModelConfig, PricesConfig, ProvidersSection, SecretRef, is_reference
+from providers.target import Deployment, Target
+
+ResolveSecret = Callable[[SecretRef], str]
+
+_MAX_SECRET_BYTES = 64 * 1024
+
+
+class SecretMissing(Exception):
+    """A reference to a secret leads nowhere. Names the reference and where it stands, never a value."""
+
+    def __init__(self, reference: str, key_path: str, why: str) -> None:
+        super().__init__(f"{key_path}: {reference} {why}")
+        self.reference = reference
+        self.key_path = key_path
+
+
+class Catalog(msgspec.Struct, frozen=True, kw_only=True):
+    """Targets by id, in the order of the configuration."""
+
+    targets: Mapping[str, Target]
+
+    def __iter__(self) -> Iterator[Target]:
+        return iter(self.targets.values())
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def deployments(self) -> tuple[Deployment, ...]:
+        return tuple(deployment for target in self for deployment in target.deployments)
+
+    @property
+    def needs_litellm(self) -> bool:
+        return any(deployment.kind == "litellm" for deployment in self.deployments)
+
+
+def build_catalog(section: ProvidersSection, resolve_secret: ResolveSecret) -> Catalog:
+    """Resolves every secret. Raises SecretMissing, naming the reference and its place."""
+    return Catalog(targets={model.model_id: _target(model, resolve_secret) for model in section.models})
+
+
+def secret_reader(environment: Mapping[str, str]) -> ResolveSecret:
+    """Resolves references against the given environment, and `file:` references against the disk."""
+
+    def read(reference: SecretRef) -> str:
+        if reference.startswith("file:"):
+            with Path(reference.removeprefix("file:")).open("rb") as file:
+                return file.read(_MAX_SECRET_BYTES).decode().strip()
+        return environment[reference.removeprefix("env:").removeprefix("os.environ/")]
+
+    return read
+
+
+def _target(model: ModelConfig, resolve_secret: ResolveSecret) -> Target:
+    return Target(
+        target_id=model.model_id,
+        provider=model.provider,
+        tiers=model.tier_eligibility,
+        price=None if model.prices is None else _price(model.prices),
+        max_context_tokens=model.max_context_tokens,
+        max_output_tokens=model.max_output_tokens,
+        capabilities=model.capabilities,
+        capability=model.capability,
+        routing_weight=model.routing_weight,
+        deployments=tuple(_deployment(model, deployment, resolve_secret) for deployment in model.deployments),
+    )
+
+
+def _price(prices: PricesConfig) -> Price:
+    return Price(
+        version=prices.named_version(),
+        input_nanousd=nanousd(prices.input),
+        output_nanousd=nanousd(prices.output),
+        cached_input_nanousd=nanousd(prices.input if prices.cached_input is None else prices.cached_input),
+        cache_write_nanousd=nanousd(prices.input if prices.cache_write is None else prices.cache_write),
+    )
+
+
+def _deployment(model: ModelConfig, deployment: DeploymentConfig, resolve_secret: ResolveSecret) -> Deployment:
+    place = f"providers.models[{model.model_id}].deployments[{deployment.name}]"
+    return Deployment(
+        deployment_id=f"{model.model_id}/{deployment.name}",
+        target_id=model.model_id,
+        kind=deployment.kind,
+        upstream_model=deployment.upstream_model or model.model_id,
+        base_url=deployment.base_url.rstrip("/"),
+        api_key=None if deployment.api_key is None else _secret(deployment.api_key, f"{place}.api_key", resolve_secret),
+        weight=deployment.weight,
+        options={
+            name: _secret(value, f"{place}.options.{name}", resolve_secret) if is_reference(value) else value
+            for name, value in deployment.options.items()
+        },
+    )
+
+
+def _secret(reference: SecretRef, key_path: str, resolve_secret: ResolveSecret) -> str:
+    try:
+        secret = resolve_secret(reference)
+    except LookupError as error:
+        raise SecretMissing(reference, key_path, "is not set") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SecretMissing(reference, key_path, "cannot be read") from error
+    if not secret:
+        raise SecretMissing(reference, key_path, "is empty")
+    if not secret.isprintable():
+        # It would break out of its header; a stray line end is the usual cause.
+        raise SecretMissing(reference, key_path, "contains a line end or another control character")
+    return secret

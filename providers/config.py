@@ -1,0 +1,245 @@
+"""The `providers` section of the configuration: models, their deployments, and how patient we are with them."""
+
+import re
+from datetime import date
+from decimal import Decimal
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from cost.prices import nanousd
+from providers.target import Capability, DeploymentKind, Tier
+
+# A message of ours about a bad value must not print the value: it may be a key.
+_SECTION = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+_REFERENCE = re.compile(r"(env:|os\.environ/)[A-Za-z_][A-Za-z0-9_]*|file:\S(.*\S)?")
+_SECRET_OPTION = re.compile(r"key|secret|token|password|credential", re.IGNORECASE)
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*$"
+# Model ids of hubs contain slashes (`meta-llama/Llama-3-70b`).
+_MODEL_ID = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]*$"
+
+_MAX_PRICE_USD = Decimal(1_000_000)
+
+
+def is_reference(value: str) -> bool:
+    """Whether `value` says where a secret is found, rather than being one."""
+    return _REFERENCE.fullmatch(value) is not None
+
+
+def _reference(value: str) -> str:
+    if not is_reference(value):
+        raise ValueError(
+            "a secret is never written into the configuration; write where it is found: "
+            "env:NAME (or os.environ/NAME) for an environment variable, file:PATH for a file"
+        )
+    return value
+
+
+SecretRef = Annotated[str, AfterValidator(_reference)]
+"""Where a secret is found: `env:NAME`, LiteLLM's `os.environ/NAME`, or `file:PATH`. Never the secret."""
+
+
+def _exact(value: Any) -> Any:
+    """A YAML number as it was written: 0.1 is a tenth, not the binary fraction nearest to it."""
+    return Decimal(str(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _whole_nanousd(value: Decimal) -> Decimal:
+    nanousd(value)
+    return value
+
+
+Usd = Annotated[
+    Decimal,
+    BeforeValidator(_exact),
+    Field(ge=0, le=_MAX_PRICE_USD),
+    AfterValidator(_whole_nanousd),
+]
+
+
+class PricesConfig(BaseModel):
+    """US dollars per million tokens. Cached and cache-written tokens cost the input price unless told otherwise."""
+
+    model_config = _SECTION
+
+    input: Usd = Field(description="A million prompt tokens.")
+    output: Usd = Field(description="A million generated tokens.")
+    cached_input: Usd | None = Field(
+        default=None, description="A million prompt tokens read from the provider's cache."
+    )
+    cache_write: Usd | None = Field(default=None, description="A million prompt tokens written to the cache.")
+    version: str = Field(
+        default="",
+        max_length=64,
+        description="Kept in every row that is booked at these prices; the date, if left out.",
+    )
+    effective_from: date | None = Field(default=None, description="The first day of these prices, in UTC.")
+
+    def named_version(self) -> str:
+        """The version, or the date, or else the figures themselves: rows of two prices never look the same."""
+        if self.version:
+            return self.version
+        if self.effective_from is not None:
+            return self.effective_from.isoformat()
+        figures = (self.input, self.output, self.cached_input, self.cache_write)
+        return "/".join("-" if figure is None else f"{figure.normalize():f}" for figure in figures)
+
+
+class DeploymentConfig(BaseModel):
+    """One address at which a model can be called."""
+
+    model_config = _SECTION
+
+    name: str = Field(default="main", pattern=_NAME, max_length=64, description="Unique within the model.")
+    kind: DeploymentKind = Field(description="The wire it speaks; `litellm` for all that is not OpenAI-shaped.")
+    base_url: str = Field(
+        default="", max_length=2_048, description="For example https://api.openai.com/v1; /chat/completions is added."
+    )
+    api_key: SecretRef | None = Field(default=None, description="Where the key is found: env:NAME.")
+    upstream_model: str | None = Field(
+        default=None, min_length=1, max_length=256, description="The model's name there; the model_id, if left out."
+    )
+    weight: float = Field(
+        default=1.0, gt=0, le=1_000, allow_inf_nan=False, description="Its share of the model's traffic."
+    )
+    options: dict[str, str] = Field(
+        default_factory=dict, max_length=32, description="litellm's keyword arguments, such as aws_region_name."
+    )
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if self.base_url:
+            _check_url(self.base_url)
+        elif self.kind not in {"litellm", "scripted"}:
+            raise ValueError(f"kind {self.kind} needs a base_url, such as https://host/v1")
+        if self.kind == "litellm":
+            if self.upstream_model is None or "/" not in self.upstream_model.strip("/"):
+                raise ValueError("kind litellm needs an upstream_model with its provider, such as bedrock/<model id>")
+        elif self.options:
+            raise ValueError(f"options are litellm's; kind {self.kind} has none")
+        for name, value in self.options.items():
+            if _SECRET_OPTION.search(name) and not is_reference(value):
+                raise ValueError(f"option {name[:64]} looks like a secret; write where it is found, such as env:NAME")
+        return self
+
+
+def _check_url(url: str) -> None:
+    if re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url) is None:
+        raise ValueError("base_url must be http(s)://host[:port][/path], without a user, a query or a fragment")
+
+
+class ModelConfig(BaseModel):
+    """A provider's model, with the facts that routing needs."""
+
+    model_config = _SECTION
+
+    model_id: str = Field(pattern=_MODEL_ID, max_length=128, description="The name that callers may ask for.")
+    provider: str = Field(pattern=_NAME, max_length=64, description="Who runs it, as finance should see it.")
+    tier_eligibility: frozenset[Tier] = Field(
+        default=frozenset({"interactive", "batch"}), min_length=1, description="The tiers it may serve."
+    )
+    prices: PricesConfig | None = Field(
+        default=None, description="Without prices the cost is unknown, and `auto` never chooses the model."
+    )
+    max_context_tokens: int = Field(ge=1, le=100_000_000, description="Prompt and answer together.")
+    max_output_tokens: int = Field(default=4_096, ge=1, le=10_000_000, description="The longest answer.")
+    capabilities: frozenset[Capability] = Field(default=frozenset(), description="What else it can do.")
+    capability: float = Field(
+        default=0.5, ge=0, le=1, allow_inf_nan=False, description="The highest complexity it is trusted with."
+    )
+    routing_weight: float = Field(
+        default=1.0,
+        ge=0,
+        le=1_000,
+        allow_inf_nan=False,
+        description="At 2 it counts as half as dear; 0 keeps it from `auto`.",
+    )
+    deployments: tuple[DeploymentConfig, ...] = Field(
+        min_length=1, max_length=256, description="Several replicas of one's own are several deployments."
+    )
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if self.max_output_tokens > self.max_context_tokens:
+            raise ValueError("max_output_tokens is above max_context_tokens, which holds prompt and answer together")
+        repeated = _first_repeated(deployment.name for deployment in self.deployments)
+        if repeated is not None:
+            raise ValueError(f"two deployments are named {repeated}; give each its own `name`")
+        return self
+
+
+def _first_repeated(names: Any) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return str(name)
+        seen.add(name)
+    return None
+
+
+class BreakerConfig(BaseModel):
+    """When a deployment is left alone for a while, in Envoy's spirit."""
+
+    model_config = _SECTION
+
+    consecutive_failures: int = Field(default=5, ge=1, le=1_000, description="Gateway failures in a row that eject it.")
+    base_ejection_s: float = Field(
+        default=30.0, gt=0, le=3_600, description="How long the first ejection lasts; the nth lasts n times as long."
+    )
+    max_ejection_s: float = Field(default=300.0, gt=0, le=86_400, description="No ejection lasts longer.")
+    max_ejected_share: float = Field(
+        default=0.5, gt=0, le=1, description="Of a model's several deployments, never more than this share is ejected."
+    )
+
+
+class TimeoutsConfig(BaseModel):
+    """How long an upstream may take."""
+
+    model_config = _SECTION
+
+    connect_s: float = Field(default=5.0, gt=0, le=60, description="To get a connection.")
+    first_token_interactive_s: float = Field(
+        default=15.0, gt=0, le=3_600, description="To the first real token of a stream, tier interactive."
+    )
+    first_token_batch_s: float = Field(
+        default=120.0, gt=0, le=3_600, description="To the first real token of a stream, tier batch."
+    )
+    idle_s: float = Field(default=60.0, gt=0, le=3_600, description="The longest silence within a reply.")
+    total_s: float = Field(default=600.0, gt=0, le=86_400, description="A whole reply.")
+
+    def first_token_s(self, tier: Tier) -> float:
+        return self.first_token_interactive_s if tier == "interactive" else self.first_token_batch_s
+
+
+class RetryConfig(BaseModel):
+    """How often we try again. The budget keeps a total outage from being multiplied."""
+
+    model_config = _SECTION
+
+    attempts: int = Field(default=2, ge=1, le=10, description="Attempts at one model before the next candidate.")
+    budget_share: float = Field(
+        default=0.2, ge=0, le=1, description="Retries and fallbacks, as a share of the requests."
+    )
+    budget_floor: int = Field(
+        default=3, ge=0, le=1_000, description="Retries that are allowed even when requests are few."
+    )
+    budget_window_s: float = Field(default=10.0, gt=0, le=3_600, description="Requests within it earn the budget.")
+
+
+class ProvidersSection(BaseModel):
+    """Everything that can be called."""
+
+    model_config = _SECTION
+
+    models: tuple[ModelConfig, ...] = Field(min_length=1, max_length=1_000, description="The catalog.")
+    breaker: BreakerConfig = Field(default_factory=BreakerConfig)
+    timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
+    retry: RetryConfig = Field(default_factory=RetryConfig)
+
+    @model_validator(mode="after")
+    def _unique(self) -> Self:
+        repeated = _first_repeated(model.model_id for model in self.models)
+        if repeated is not None:
+            raise ValueError(f"two models are called {repeated}; a model_id is unique")
+        return self

@@ -1,0 +1,342 @@
+"""The one door to litellm: providers that do not speak OpenAI's wire (Anthropic, Bedrock, Vertex, ...).
+
+Importing litellm costs seconds and much memory, so nothing here imports it before `prepare`, and
+`prepare` does it in a thread. Fields reach litellm by an allow-list: many of its keyword arguments
+choose the address, the credentials or the callbacks of the gateway's own calls.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from typing import Any
+
+import msgspec
+
+from providers.errors import (
+    ConnectFailed,
+    MalformedReply,
+    RequestRejected,
+    StreamCut,
+    UpstreamError,
+    UpstreamRefusedUs,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from providers.target import Deployment
+from providers.upstream import UpstreamCall, UpstreamStream
+from providers.upstream_faults import error_of_status
+from providers.wire import Event, decode_event
+
+# What of a caller's body goes to litellm, as it is. Anything else is refused by name.
+PASSED_FIELDS = frozenset(
+    {
+        "audio",
+        "frequency_penalty",
+        "function_call",
+        "functions",
+        "logit_bias",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "modalities",
+        "n",
+        "parallel_tool_calls",
+        "prediction",
+        "presence_penalty",
+        "reasoning_effort",
+        "response_format",
+        "seed",
+        "stop",
+        "temperature",
+        "thinking",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_logprobs",
+        "top_p",
+        "user",
+        "verbosity",
+        "web_search_options",
+    }
+)
+# Ours to set, or notes for OpenAI's own records that change nothing in an answer. litellm reads
+# `metadata` as instructions to itself.
+_LEFT_OUT = frozenset(
+    {"metadata", "model", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream", "stream_options"}
+)
+
+_URL_PARTS = frozenset({"image_url", "video_url", "audio_url", "file"})
+_JSON_IN_MESSAGE = re.compile(r"\{.*\}", re.DOTALL)
+_LITELLM_PREFIX = re.compile(r"^(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*[:-]\s*")
+
+# More specific kinds first: several of litellm's exceptions are kinds of BadRequestError.
+_STATUS_OF: tuple[tuple[str, int], ...] = (
+    ("PaymentRequiredError", 402),
+    ("UnprocessableEntityError", 422),
+    ("BadRequestError", 400),
+    ("AuthenticationError", 401),
+    ("PermissionDeniedError", 403),
+    ("NotFoundError", 404),
+    ("RateLimitError", 429),
+    ("ServiceUnavailableError", 503),
+    ("BadGatewayError", 502),
+    ("InternalServerError", 500),
+)
+
+_SETTINGS: Mapping[str, Any] = {
+    "telemetry": False,
+    "suppress_debug_info": True,
+    "turn_off_message_logging": True,
+    "disable_streaming_logging": True,
+    # A parameter that a provider does not know is refused and told, never dropped in silence.
+    "drop_params": False,
+    "num_retries": 0,
+    "callbacks": [],
+    "success_callback": [],
+    "failure_callback": [],
+}
+
+
+def _import_litellm() -> Any:
+    # Without this litellm fetches its price list from the internet while it is imported.
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    litellm = importlib.import_module("litellm")
+    for name, value in _SETTINGS.items():
+        setattr(litellm, name, value)
+    return litellm
+
+
+class LitellmUpstream:
+    """Speaks through litellm, without its retries, callbacks, caches or logs."""
+
+    def __init__(self) -> None:
+        self._litellm: Any = None
+        self._loading = asyncio.Lock()
+
+    async def prepare(self) -> None:
+        """Imports litellm. Call it at start: the first request should not pay for it."""
+        async with self._loading:
+            if self._litellm is None:
+                self._litellm = await asyncio.to_thread(_import_litellm)
+
+    async def open(self, call: UpstreamCall) -> UpstreamStream:
+        arguments = litellm_arguments(call)
+        await self.prepare()
+        opening = self._litellm.acompletion(**arguments)
+        reply = await _guarded(opening, call.total_timeout_s, call, self._litellm, begun=False)
+        if call.request.stream:
+            return _LitellmStream(reply, call, self._litellm)
+        return _LitellmBody(reply, call)
+
+    async def aclose(self) -> None:
+        if self._litellm is not None:
+            await asyncio.shield(self._litellm.close_litellm_async_clients())
+            self._litellm.in_memory_llm_clients_cache.flush_cache()
+
+
+def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
+    """The keyword arguments of `litellm.acompletion`. Raises RequestRejected for what may not pass."""
+    deployment = call.deployment
+    arguments: dict[str, Any] = {}
+    for name, raw in call.request.fields.items():
+        if name in PASSED_FIELDS:
+            arguments[name] = msgspec.json.decode(raw)
+        elif name not in _LEFT_OUT:
+            raise _reject(deployment, f"The parameter {name[:64]!r} is not supported by this model's provider.", name)
+    _refuse_fetching(arguments.get("messages"), deployment)
+    # The operator's options come last but for ours, so no caller's field can stand in their place.
+    arguments |= deployment.options
+    arguments |= {
+        "model": deployment.upstream_model,
+        "stream": call.request.stream,
+        "timeout": call.total_timeout_s,
+        "num_retries": 0,
+        "max_retries": 0,
+    }
+    if call.request.stream:
+        arguments["stream_options"] = {"include_usage": True}
+    if deployment.base_url:
+        arguments["api_base"] = deployment.base_url
+    if deployment.api_key is not None:
+        arguments["api_key"] = deployment.api_key
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _refuse_fetching(messages: Any, deployment: Deployment) -> None:
+    """Linked media is fetched by litellm itself for some providers: a caller could make it read our network."""
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and not all(map(_is_inline, _links(part))):
+                raise _reject(
+                    deployment, "Send media to this model inline, as data: URLs; links are not fetched.", "messages"
+                )
+
+
+def _links(part: dict[str, Any]) -> list[str]:
+    """Every text in a media part that could be an address."""
+    found: list[str] = []
+    for name in _URL_PARTS & part.keys():
+        media = part[name]
+        values = media.values() if isinstance(media, dict) else (media,)
+        found += [value for value in values if isinstance(value, str) and ":" in value]
+    return found
+
+
+def _is_inline(link: str) -> bool:
+    return link[:5].lower() == "data:"
+
+
+def _reject(deployment: Deployment, message: str, param: str) -> RequestRejected:
+    return RequestRejected(
+        message,
+        deployment_id=deployment.deployment_id,
+        status=400,
+        param=param[:64],
+        code="unsupported_parameter",
+    )
+
+
+async def _guarded(waiting: Awaitable[Any], limit_s: float, call: UpstreamCall, litellm: Any, *, begun: bool) -> Any:
+    """Waits within the limit; whatever litellm raises comes out as one of our errors."""
+    deployment_id = call.deployment.deployment_id
+    try:
+        async with asyncio.timeout(limit_s):
+            return await waiting
+    except StopAsyncIteration:
+        raise
+    except TimeoutError as error:
+        raise UpstreamTimeout("The upstream took too long to answer.", deployment_id=deployment_id) from error
+    except Exception as error:
+        # litellm has no tree of its own for everything: any exception may come out of it.
+        raise _translate(error, call.deployment, litellm, begun=begun) from error
+
+
+def _translate(error: Exception, deployment: Deployment, litellm: Any, *, begun: bool) -> UpstreamError:
+    deployment_id = deployment.deployment_id
+    if isinstance(error, litellm.Timeout):
+        return UpstreamTimeout("The upstream took too long to answer.", deployment_id=deployment_id)
+    if isinstance(error, litellm.APIResponseValidationError | msgspec.DecodeError):
+        return MalformedReply("The upstream's answer cannot be read.", deployment_id=deployment_id)
+    for name, status in _STATUS_OF:
+        if isinstance(error, getattr(litellm, name)):
+            if begun and status >= 500:  # noqa: PLR2004  # The server's faults.
+                break
+            return error_of_status(
+                status, _body_of(error), _headers_of(error), deployment_id=deployment_id, secret=deployment.api_key
+            )
+    if begun:
+        return StreamCut("The upstream's stream broke off.", deployment_id=deployment_id)
+    return _not_begun(error, deployment_id)
+
+
+def _not_begun(error: Exception, deployment_id: str) -> UpstreamError:
+    if _is_no_connection(error):
+        return ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id)
+    if isinstance(error, ImportError):
+        return UpstreamRefusedUs("A package that this provider needs is not installed.", deployment_id=deployment_id)
+    return UpstreamUnavailable("The call through litellm failed.", deployment_id=deployment_id)
+
+
+def _is_no_connection(error: BaseException) -> bool:
+    """Transport errors come wrapped more than once; the cause tells."""
+    cause: BaseException | None = error
+    for _ in range(8):
+        if cause is None:
+            return False
+        if isinstance(cause, ConnectionError) or type(cause).__name__ in {"ConnectError", "ClientConnectorError"}:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _body_of(error: Exception) -> bytes:
+    """The provider's error object out of litellm's message, or the message itself."""
+    text = str(getattr(error, "message", "") or error)[:8_192]
+    found = _JSON_IN_MESSAGE.search(text)
+    if found is not None:
+        with contextlib.suppress(msgspec.DecodeError):
+            inner = msgspec.json.decode(found[0])
+            if isinstance(inner, dict) and (
+                isinstance(inner.get("error"), dict) or isinstance(inner.get("message"), str)
+            ):
+                return found[0].encode()
+    for _ in range(4):
+        text = _LITELLM_PREFIX.sub("", text)
+    return msgspec.json.encode({"message": text})
+
+
+def _headers_of(error: Exception) -> dict[str, str]:
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    return {str(name).lower(): str(value) for name, value in headers.items()}
+
+
+class _LitellmBody:
+    """A whole answer: one event."""
+
+    def __init__(self, reply: Any, call: UpstreamCall) -> None:
+        self._reply = reply
+        self._call = call
+        self._read = False
+
+    async def read(self) -> list[Event] | None:
+        if self._read:
+            return None
+        self._read = True
+        return [_event(self._reply, self._call)]
+
+    async def aclose(self) -> None:
+        """All of it has been read already."""
+
+
+class _LitellmStream:
+    def __init__(self, reply: Any, call: UpstreamCall, litellm: Any) -> None:
+        self._reply = reply
+        self._chunks: AsyncIterator[Any] = aiter(reply)
+        self._call = call
+        self._litellm = litellm
+        self._finished = False
+        self._closed = False
+
+    async def read(self) -> list[Event] | None:
+        try:
+            chunk = await _guarded(
+                anext(self._chunks), self._call.idle_timeout_s, self._call, self._litellm, begun=True
+            )
+        except StopAsyncIteration:
+            if not self._finished:
+                # litellm ends its own iteration quietly when the provider's stream breaks off.
+                raise StreamCut(
+                    "The upstream ended the stream before it was finished.",
+                    deployment_id=self._call.deployment.deployment_id,
+                ) from None
+            return None
+        event = _event(chunk, self._call)
+        self._finished = self._finished or event.finished
+        return [event]
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        # litellm shields the closing itself and swallows what goes wrong in it.
+        await self._reply.aclose()
+
+
+def _event(reply: Any, call: UpstreamCall) -> Event:
+    """A litellm object as a payload of OpenAI's wire."""
+    deployment = call.deployment
+    body: dict[str, Any] = reply.model_dump(mode="json", exclude_none=True)
+    choices = body.get("choices") or []
+    for choice in choices:
+        choice.setdefault("finish_reason", None)
+    event = decode_event(msgspec.json.encode(body), deployment.deployment_id, deployment.api_key)
+    if call.request.stream and event.usage is not None and not event.token and not event.finished:
+        # The usage chunk has no choices on OpenAI's wire; litellm gives it an empty one.
+        body["choices"] = []
+        event = decode_event(msgspec.json.encode(body), deployment.deployment_id)
+    return event

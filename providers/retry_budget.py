@@ -1,0 +1,59 @@
+"""How many retries and fallbacks all requests together may make, so that an outage is not multiplied."""
+
+from collections import deque
+from collections.abc import Callable
+
+_BUCKETS = 10
+
+
+class RetryBudget:
+    """Every request earns `share` of a retry; a retry or fallback costs one.
+
+    It starts with `floor`. So over any run of requests, retries <= floor + share x requests. What was
+    not spent is forgotten with the requests that earned it: no more than max(floor, share x requests
+    within the window) is kept.
+    """
+
+    def __init__(self, share: float, floor: int, window_s: float, clock: Callable[[], float]) -> None:
+        self._share = share
+        self._floor = floor
+        self._bucket_s = window_s / _BUCKETS
+        self._clock = clock
+        self._balance = float(floor)
+        # Requests by time, in coarse buckets: (number of the bucket, requests).
+        self._recent: deque[list[int]] = deque()
+        self._requests = 0
+
+    def request(self) -> None:
+        """A request came in; its first attempt is free."""
+        number = self._expire()
+        if not self._recent or self._recent[-1][0] != number:
+            self._recent.append([number, 0])
+        self._recent[-1][1] += 1
+        self._requests += 1
+        self._balance = min(self._balance + self._share, self._cap())
+
+    def try_spend(self) -> bool:
+        """Takes one retry, or says that there is none."""
+        self._expire()
+        # The small slack makes five fifths a whole in floating point.
+        if self._balance < 1 - 1e-9:
+            return False
+        self._balance -= 1
+        return True
+
+    @property
+    def balance(self) -> float:
+        """Retries that are left now."""
+        self._expire()
+        return self._balance
+
+    def _cap(self) -> float:
+        return max(float(self._floor), self._share * self._requests)
+
+    def _expire(self) -> int:
+        number = int(self._clock() // self._bucket_s)
+        while self._recent and self._recent[0][0] <= number - _BUCKETS:
+            self._requests -= self._recent.popleft()[1]
+        self._balance = min(self._balance, self._cap())
+        return number

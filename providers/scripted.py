@@ -1,0 +1,334 @@
+"""An upstream that does what a script says: the shipped twin of the real ones, for tests and benchmarks.
+
+`ScriptedUpstream` plays scripts in this process; `providers.scripted_server` plays the same ones over a
+socket. A script can be written out, or named by the upstream's model name, such as `cut-3+tokens-10`.
+"""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from providers.errors import StreamCut, UpstreamTimeout
+from providers.sse import DONE
+from providers.upstream import UpstreamCall, UpstreamStream
+from providers.upstream_faults import error_of_status
+from providers.wire import Event, decode_event
+
+Sleep = Callable[[float], Awaitable[None]]
+
+_MAX_SEEN = 100_000
+_PROMPT_TOKENS = 12
+_MAX_TOKENS = 100_000
+_HANG_S = 3_600.0
+
+Shape = Literal["text", "tools", "json"]
+
+
+class Script(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call does. Positions count the stream's events from 0, the role's own event first."""
+
+    shape: Shape = "text"
+    tokens: int = 3
+    first_token_after_s: float = 0.0
+    every_s: float = 0.0
+    """Between two tokens."""
+    error_status: int | None = None
+    """Answered instead of a reply."""
+    retry_after_s: float | None = None
+    hang_at: int | None = None
+    """Silence from this event on; -1 is before the status."""
+    cut_at: int | None = None
+    """The connection breaks before this event."""
+    malformed_at: int | None = None
+    """This event is not JSON."""
+    error_at: int | None = None
+    """This event is an error object."""
+    usage: Literal["true", "none", "absurd", "negative"] = "true"
+    end_marker: bool = True
+    prompt_tokens: int = _PROMPT_TOKENS
+    cached_tokens: int = 0
+
+
+class ScriptUnknown(Exception):
+    """A model name that names no script."""
+
+
+class SeenCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call as the upstream saw it, with what it truly used when it was over."""
+
+    request_id: str
+    model: str
+    stream: bool
+    prompt_tokens: int
+    completion_tokens: int
+    ended: bool
+    """The reply was given to its end."""
+
+
+def script_named(model: str) -> Script:
+    """`ok`, `error-429`, `slow-first-token-500ms+tokens-20`, ...: parts joined by `+`. Raises ScriptUnknown."""
+    changes: dict[str, Any] = {}
+    for part in model.split("+"):
+        changes |= _part(part)
+    return msgspec.structs.replace(Script(), **changes)
+
+
+_FIXED: dict[str, dict[str, Any]] = {
+    "ok": {},
+    "tools": {"shape": "tools"},
+    "json": {"shape": "json"},
+    "hang": {"hang_at": -1},
+    "no-usage": {"usage": "none"},
+    "absurd-usage": {"usage": "absurd"},
+    "negative-usage": {"usage": "negative"},
+    "no-done": {"end_marker": False},
+}
+_COUNTED = {
+    "tokens": "tokens",
+    "error": "error_status",
+    "hang": "hang_at",
+    "cut": "cut_at",
+    "malformed": "malformed_at",
+    "error-at": "error_at",
+    "prompt-tokens": "prompt_tokens",
+    "cached-tokens": "cached_tokens",
+}
+_TIMED = {"slow-first-token": "first_token_after_s", "every": "every_s", "retry-after": "retry_after_s"}
+
+
+def _part(part: str) -> dict[str, Any]:
+    fixed = _FIXED.get(part)
+    if fixed is not None:
+        return fixed
+    found = re.fullmatch(r"([a-z-]+)-(\d{1,6})(ms)?", part)
+    field = None if found is None else (_TIMED if found[3] else _COUNTED).get(found[1])
+    if found is None or field is None:
+        known = [*_FIXED, *(f"{name}-N" for name in _COUNTED), *(f"{name}-Nms" for name in _TIMED)]
+        raise ScriptUnknown(f"no script is named {part[:64]}; there are {', '.join(known)}")
+    return {field: int(found[2]) / 1000 if found[3] else min(int(found[2]), _MAX_TOKENS)}
+
+
+# Pieces of the wire, the same for both twins.
+
+
+def completion_tokens(script: Script, played: int) -> int:
+    """True usage after `played` events: the first one carries the role and no token."""
+    return max(0, min(played - 1, _token_events(script)))
+
+
+def _token_events(script: Script) -> int:
+    return script.tokens if script.shape == "text" else 2
+
+
+def chunks(script: Script, model: str, request_id: str, *, with_usage: bool) -> Iterator[bytes]:
+    """The payloads of a stream without its end marker, faults included where they are data."""
+    head = {"id": f"chatcmpl-{request_id}", "object": "chat.completion.chunk", "created": 0, "model": model}
+    for index, choices in enumerate(_choices(script)):
+        if index == script.malformed_at:
+            yield b'{"id": "chatcmpl-broken", "choices": [{'
+        elif index == script.error_at:
+            yield b'{"error": {"message": "the script says so", "type": "server_error", "param": null, "code": null}}'
+        else:
+            yield msgspec.json.encode({**head, "choices": choices})
+    if with_usage and script.usage != "none":
+        yield msgspec.json.encode({**head, "choices": [], "usage": usage(script)})
+
+
+def _choices(script: Script) -> Iterator[list[dict[str, Any]]]:
+    yield [_choice({"role": "assistant", "content": ""})]
+    match script.shape:
+        case "text":
+            for index in range(script.tokens):
+                yield [_choice({"content": f" w{index}"})]
+        case "json":
+            yield [_choice({"content": '{"answer":'})]
+            yield [_choice({"content": " 42}"})]
+        case "tools":
+            call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weigh", "arguments": ""}}
+            yield [_choice({"tool_calls": [call]})]
+            yield [_choice({"tool_calls": [{"index": 0, "function": {"arguments": '{"kg": 7}'}}]})]
+    yield [_choice({}, finish="tool_calls" if script.shape == "tools" else "stop")]
+
+
+def _choice(delta: dict[str, Any], *, finish: str | None = None) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+
+def completion(script: Script, model: str, request_id: str) -> bytes:
+    """The whole answer, when it was not asked to stream."""
+    if script.malformed_at is not None:
+        return b'{"id": "chatcmpl-broken", "choices": [{'
+    text: str | None = {"text": "".join(f" w{index}" for index in range(script.tokens)), "json": '{"answer": 42}'}.get(
+        script.shape
+    )
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    if script.shape == "tools":
+        function = {"name": "weigh", "arguments": '{"kg": 7}'}
+        message["tool_calls"] = [{"id": "call_1", "type": "function", "function": function}]
+    finish = "tool_calls" if script.shape == "tools" else "stop"
+    answer: dict[str, Any] = {
+        "id": f"chatcmpl-{request_id}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
+    }
+    if script.usage != "none":
+        answer["usage"] = usage(script)
+    return msgspec.json.encode(answer)
+
+
+def usage(script: Script) -> dict[str, Any]:
+    """What the script claims it used; `completion_tokens` tells what it did use."""
+    generated = _token_events(script)
+    match script.usage:
+        case "absurd":
+            return {"prompt_tokens": 10**18, "completion_tokens": "many", "total_tokens": None}
+        case "negative":
+            return {"prompt_tokens": -5, "completion_tokens": -generated, "total_tokens": -5 - generated}
+    return {
+        "prompt_tokens": script.prompt_tokens,
+        "completion_tokens": generated,
+        "total_tokens": script.prompt_tokens + generated,
+        "prompt_tokens_details": {"cached_tokens": script.cached_tokens},
+    }
+
+
+def error_body(status: int) -> bytes:
+    kind = "invalid_request_error" if status < 500 else "server_error"  # noqa: PLR2004
+    return msgspec.json.encode(
+        {"error": {"message": f"The script answers {status}.", "type": kind, "param": None, "code": None}}
+    )
+
+
+def retry_headers(script: Script) -> dict[str, str]:
+    return {} if script.retry_after_s is None else {"retry-after-ms": str(round(script.retry_after_s * 1000))}
+
+
+async def pace(script: Script, index: int, sleep: Sleep) -> None:
+    """Waits as long as the script does before its event `index`."""
+    if index == script.hang_at:
+        await sleep(_HANG_S)
+    elif index == 1 and script.first_token_after_s:
+        await sleep(script.first_token_after_s)
+    elif index > 1 and script.every_s and index <= _token_events(script):
+        await sleep(script.every_s)
+
+
+class ScriptedUpstream:
+    """Plays scripts in this process and remembers the calls it saw, in `seen`."""
+
+    def __init__(
+        self, script: Callable[[UpstreamCall], Script] | Script | None = None, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        """Without a script each call plays the one that its upstream model names."""
+        self._script = script
+        self._sleep = sleep
+        self.calls: deque[UpstreamCall] = deque(maxlen=_MAX_SEEN)
+        self.seen: deque[SeenCall] = deque(maxlen=_MAX_SEEN)
+        """Replies that are over, in the order in which they ended."""
+        self.open_streams = 0
+
+    async def open(self, call: UpstreamCall) -> UpstreamStream:
+        self.calls.append(call)
+        script = self._pick(call)
+        await _within(call.total_timeout_s, self._sleep, pace(script, -1, self._sleep), call)
+        if script.error_status is not None:
+            raise error_of_status(
+                script.error_status,
+                error_body(script.error_status),
+                retry_headers(script),
+                deployment_id=call.deployment.deployment_id,
+            )
+        self.open_streams += 1
+        return _ScriptedStream(self, script, call, self._sleep)
+
+    async def aclose(self) -> None:
+        """Holds nothing."""
+
+    def _pick(self, call: UpstreamCall) -> Script:
+        if self._script is None:
+            return script_named(call.deployment.upstream_model)
+        return self._script if isinstance(self._script, Script) else self._script(call)
+
+    def _over(self, seen: SeenCall) -> None:
+        self.open_streams -= 1
+        self.seen.append(seen)
+
+
+async def _within(limit_s: float, sleep: Sleep, waiting: Awaitable[None], call: UpstreamCall) -> None:
+    """The real upstreams' timer; with an injected sleep it is the script alone that waits."""
+    if sleep is not asyncio.sleep:
+        await waiting
+        return
+    try:
+        async with asyncio.timeout(limit_s):
+            await waiting
+    except TimeoutError as error:
+        raise UpstreamTimeout(
+            "The upstream fell silent in the middle of its reply.", deployment_id=call.deployment.deployment_id
+        ) from error
+
+
+class _ScriptedStream:
+    def __init__(self, upstream: ScriptedUpstream, script: Script, call: UpstreamCall, sleep: Sleep) -> None:
+        self._upstream = upstream
+        self._call = call
+        self._script = script
+        self._sleep = sleep
+        self._played = 0
+        self._ended = False
+        self._closed = False
+        self._payloads = self._stream() if call.request.stream else self._whole()
+
+    async def read(self) -> list[Event] | None:
+        if self._ended:
+            return None
+        payload = await anext(self._payloads, DONE)
+        if payload == DONE:
+            self._ended = True
+            return None
+        self._played += 1
+        return [decode_event(payload, self._call.deployment.deployment_id)]
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        played = self._played if self._call.request.stream else self._script.tokens + 1
+        self._upstream._over(  # noqa: SLF001  # The two are one upstream.
+            SeenCall(
+                request_id=self._call.request_id,
+                model=self._call.deployment.upstream_model,
+                stream=self._call.request.stream,
+                prompt_tokens=self._script.prompt_tokens,
+                completion_tokens=completion_tokens(self._script, played),
+                ended=self._ended,
+            )
+        )
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        deployment_id, script = self._call.deployment.deployment_id, self._script
+        payloads = chunks(script, self._call.deployment.upstream_model, self._call.request_id, with_usage=True)
+        for index, payload in enumerate(payloads):
+            await _within(self._call.idle_timeout_s, self._sleep, pace(script, index, self._sleep), self._call)
+            if index == script.cut_at:
+                raise StreamCut(
+                    "The upstream's connection broke in the middle of its reply.", deployment_id=deployment_id
+                )
+            yield payload
+
+    async def _whole(self) -> AsyncIterator[bytes]:
+        call, script = self._call, self._script
+        waiting = pace(script, 1 if script.hang_at is None else script.hang_at, self._sleep)
+        await _within(call.total_timeout_s, self._sleep, waiting, call)
+        if script.cut_at is not None:
+            raise StreamCut(
+                "The upstream's connection broke in the middle of its reply.",
+                deployment_id=call.deployment.deployment_id,
+            )
+        yield completion(script, call.deployment.upstream_model, call.request_id)

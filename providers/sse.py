@@ -1,0 +1,120 @@
+"""Server-sent events, read incrementally: bytes in as the network gives them, data payloads out."""
+
+MAX_EVENT_BYTES = 8 * 1024 * 1024
+
+DONE = b"[DONE]"
+"""OpenAI's end marker: the data of a stream's last event."""
+
+_BOM = b"\xef\xbb\xbf"
+_PREFIX = b"data: "
+
+
+class EventTooLarge(Exception):
+    """An event, or a line of one, is longer than the bound."""
+
+
+class SseParser:
+    """Turns reads, split or joined at any byte, into the data of whole events.
+
+    Follows the WHATWG rules for event streams: lines end in LF, CR or CRLF, several `data` lines are
+    joined by LF, an empty line ends an event, other fields and comments are skipped.
+    """
+
+    __slots__ = ("_after_cr", "_at_start", "_data", "_event_bytes", "_max", "_rest", "_rest_bytes")
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max = max_event_bytes
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
+        self._data: list[bytes] = []
+        self._event_bytes = 0
+        self._at_start = True
+        self._after_cr = False
+
+    def feed(self, read: bytes) -> list[bytes]:
+        """The data of every event that `read` completes. Raises EventTooLarge."""
+        if (
+            not self._rest
+            and not self._data
+            and not self._after_cr
+            and read.startswith(_PREFIX)
+            and read.endswith(b"\n\n")
+            and b"\r" not in read
+        ):
+            payloads = self._whole_events(read)
+            if payloads is not None:
+                return payloads
+        return self._lines(read)
+
+    def finish(self) -> list[bytes]:
+        """What an event without its final empty line still holds, for servers that omit it at the end."""
+        return self._lines(b"\n\n") if self._rest or self._data else []
+
+    def _whole_events(self, read: bytes) -> list[bytes] | None:
+        """The usual read: nothing but whole events of one data line each; None when it is not."""
+        payloads = read[len(_PREFIX) : -2].split(b"\n\n" + _PREFIX)
+        longest = 0
+        for payload in payloads:
+            if b"\n" in payload:
+                return None
+            longest = max(longest, len(payload))
+        if longest > self._max:
+            raise EventTooLarge(f"an event of {longest} bytes")
+        self._at_start = False
+        return payloads
+
+    def _lines(self, read: bytes) -> list[bytes]:
+        if self._after_cr and read:
+            # The line end was a CR; an LF right after it belongs to the same end.
+            self._after_cr = False
+            if read.startswith(b"\n"):
+                read = read[1:]
+        if not read:
+            return []
+        if b"\n" not in read and b"\r" not in read:
+            self._keep(read)
+            return []
+        text = self._take_rest(read)
+        if self._at_start:
+            self._at_start = False
+            text = text.removeprefix(_BOM)
+        if b"\r" in text:
+            self._after_cr = text.endswith(b"\r")
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, rest = text.split(b"\n")
+        if rest:
+            self._keep(rest)
+        payloads: list[bytes] = []
+        for line in lines:
+            self._line(line, payloads)
+        return payloads
+
+    def _keep(self, rest: bytes) -> None:
+        """Holds an unfinished line back. Its pieces are joined once, so a byte at a time stays linear."""
+        self._rest.append(rest)
+        self._rest_bytes += len(rest)
+        if self._event_bytes + self._rest_bytes > self._max:
+            raise EventTooLarge(f"an event of more than {self._max} bytes")
+
+    def _take_rest(self, read: bytes) -> bytes:
+        if not self._rest:
+            return read
+        text = b"".join((*self._rest, read))
+        self._rest.clear()
+        self._rest_bytes = 0
+        return text
+
+    def _line(self, line: bytes, payloads: list[bytes]) -> None:
+        if not line:
+            if self._data:
+                payloads.append(b"\n".join(self._data))
+                self._data.clear()
+            self._event_bytes = 0
+            return
+        self._event_bytes += len(line)
+        if self._event_bytes > self._max:
+            raise EventTooLarge(f"an event of more than {self._max} bytes")
+        if line.startswith(b"data:"):
+            self._data.append(line[6:] if line.startswith(_PREFIX) else line[5:])
+        elif line == b"data":
+            self._data.append(b"")

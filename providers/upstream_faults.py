@@ -1,0 +1,190 @@
+"""What an upstream's refusal means: a status and a body become one error of our tree, safe to show."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import msgspec
+
+from providers.errors import (
+    RequestRejected,
+    UpstreamError,
+    UpstreamRateLimited,
+    UpstreamRefusedUs,
+    UpstreamUnavailable,
+)
+
+_MAX_MESSAGE_CHARS = 500
+_MAX_WORD_CHARS = 100
+_MAX_RETRY_AFTER_S = 3_600.0
+
+_KEY = re.compile(
+    r"\b(?:sk|pk|rk|wb|gsk|xai|hf|ghp|tgp|fw|key|api)[-_][A-Za-z0-9_*-]{6,}"  # Providers' own prefixes.
+    r"|\b(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}"
+    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]+"  # JSON web tokens.
+    r"|(?i:\bbearer\s+)\S+"
+    r"|\b(?=[A-Za-z+/_-]*\d)(?=[\d+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{32,}={0,2}"  # Anything long that mixes letters and digits.
+)
+
+_REJECTED = frozenset({400, 413, 422})
+_UNAVAILABLE = frozenset({408, 409, 425, 499})
+_TOO_MANY = 429
+_SERVER_FAULT = 500
+
+# Error objects in a stream often name their kind and carry no status.
+_STATUS_OF_KIND: Mapping[str, int] = {
+    "invalid_request_error": 400,
+    "badrequesterror": 400,
+    "bad_request_error": 400,
+    "validation": 400,
+    "context_length_exceeded": 400,
+    "content_filter": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "notfounderror": 404,
+    "model_not_found": 404,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "requests": 429,
+    "tokens": 429,
+}
+
+
+class _Fault(msgspec.Struct, frozen=True):
+    message: str
+    type: str | None = None
+    param: str | None = None
+    code: str | None = None
+    status: int | None = None
+
+
+def error_of_status(
+    status: int, body: bytes, headers: Mapping[str, str], *, deployment_id: str, secret: str | None = None
+) -> UpstreamError:
+    """What a reply that is not a success means."""
+    if status in _REJECTED:
+        return _rejected(status, _read_body(body), deployment_id, secret)
+    return _ours(status, deployment_id, retry_after_s(headers))
+
+
+def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) -> UpstreamError:
+    """What an error object inside a reply that began with 200 means."""
+    fault = _read(error)
+    status = fault.status
+    if status is None:
+        kinds = (fault.code or "", fault.type or "")
+        status = next(
+            (_STATUS_OF_KIND[kind.lower()] for kind in kinds if kind.lower() in _STATUS_OF_KIND), _SERVER_FAULT
+        )
+    if status in _REJECTED:
+        return _rejected(status, fault, deployment_id, secret)
+    return _ours(status, deployment_id, None)
+
+
+def clean(text: str, limit: int = _MAX_MESSAGE_CHARS, secret: str | None = None) -> str:
+    """Text of an upstream that may be shown: one bounded line without control characters or keys."""
+    # Far more than is shown is enough to judge what is shown, and bounds the work.
+    text = text[: limit * 4]
+    if secret:
+        text = text.replace(secret, "***")
+    text = _KEY.sub("***", text)
+    text = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """`retry-after-ms`, or `retry-after` as seconds or as a date; None when absent or senseless."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        value = headers.get(name, "")[:64]
+        if not value:
+            continue
+        try:
+            seconds = float(value) / unit
+        except ValueError:
+            seconds = _seconds_until(value, now or datetime.now(UTC))
+        if 0 <= seconds <= _MAX_RETRY_AFTER_S:
+            return seconds
+    return None
+
+
+def _seconds_until(date: str, now: datetime) -> float:
+    try:
+        at = parsedate_to_datetime(date)
+    except ValueError:
+        return -1.0
+    return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=UTC)) - now).total_seconds())
+
+
+def _ours(status: int, deployment_id: str, wait_s: float | None) -> UpstreamError:
+    """Not the caller's fault, so the upstream's words stay with us."""
+    if status == _TOO_MANY:
+        return UpstreamRateLimited(
+            "The upstream's rate limit is reached.", deployment_id=deployment_id, status=status, retry_after_s=wait_s
+        )
+    if status >= _SERVER_FAULT or status in _UNAVAILABLE:
+        return UpstreamUnavailable(
+            f"The upstream failed with status {status}.",
+            deployment_id=deployment_id,
+            status=status,
+            retry_after_s=wait_s,
+        )
+    return UpstreamRefusedUs(
+        f"The upstream refused the gateway's own call with status {status}; its operators must mend the configuration.",
+        deployment_id=deployment_id,
+        status=status,
+    )
+
+
+def _rejected(status: int, fault: _Fault, deployment_id: str, secret: str | None) -> RequestRejected:
+    def word(value: str | None) -> str | None:
+        return clean(value, _MAX_WORD_CHARS, secret) if value else None
+
+    return RequestRejected(
+        clean(fault.message, secret=secret) or "The upstream rejected the request.",
+        deployment_id=deployment_id,
+        status=status,
+        error_type=word(fault.type) or "invalid_request_error",
+        param=word(fault.param),
+        code=word(fault.code),
+    )
+
+
+def _read_body(body: bytes) -> _Fault:
+    try:
+        return _read(msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # Not JSON: an HTML page of some proxy in between tells a caller nothing.
+        return _Fault("")
+
+
+def _read(found: Any) -> _Fault:
+    """The dialects: OpenAI's `{error: {...}}`, TGI's `{error: text}`, vLLM's old flat one, FastAPI's `{detail}`."""
+    if isinstance(found, str):
+        return _Fault(found)
+    if not isinstance(found, dict):
+        return _Fault("")
+    inner = found.get("error")
+    if isinstance(inner, dict):
+        return _read(inner)
+    message = next((found[key] for key in ("message", "error", "detail") if isinstance(found.get(key), str)), "")
+    code = found.get("code")
+    kind = found.get("type") or found.get("error_type")
+    return _Fault(
+        message,
+        type=kind if isinstance(kind, str) else None,
+        param=found["param"] if isinstance(found.get("param"), str) else None,
+        code=code if isinstance(code, str) else None,
+        status=_status(code) or _status(found.get("status")),
+    )
+
+
+def _status(value: Any) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:4])
+    is_status = isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599  # noqa: PLR2004
+    return int(value) if is_status else None

@@ -1,0 +1,293 @@
+"""Wires one gateway process: builds every part once, runs the background loops, and takes it all down in order."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from accounts.directory import Directory
+from accounts.errors import AccountsError
+from accounts.store import AccountStore
+from classifier.onnx_classifier import load_classifier
+from cost.journal import Journal
+from cost.ledger import Ledger
+from cost.store import LedgerStore
+from providers.breaker import Breakers
+from providers.catalog import Catalog, build_catalog
+from providers.config import SecretRef
+from providers.direct import DirectUpstream
+from providers.retry_budget import RetryBudget
+from providers.scripted import ScriptedUpstream
+from providers.target import Deployment, DeploymentKind
+from providers.upstream import Upstream
+from providers.upstreams import OPENAI_SHAPED, Upstreams
+from proxy.affinity import Affinity
+from proxy.db import make_engine
+from proxy.dispatch import Dispatcher
+from proxy.errors import BadRequest, Refused, error_reply
+from proxy.gateway import Gateway, State
+from proxy.limits import Limiter, Limits
+from proxy.line import Line, Rules
+from proxy.logs import RequestLog, configure_logging
+from proxy.metrics import Metrics
+from proxy.request_id import RequestIds
+from proxy.routes import chat, health, models, usage
+from proxy.settings import Environment, GatewayConfig, build_policy, peppers, reload, resolve_secret
+from proxy.telemetry import Tracing, build_tracing
+
+_log = logging.getLogger("weighbridge.app")
+
+_TICK_S = 1.0
+
+
+def create_app(config: GatewayConfig, environment: Environment, config_path: Path | None = None) -> FastAPI:
+    """The gateway as an ASGI application. `config_path` is the file that SIGHUP reads again."""
+    running = _Running(config, environment, config_path)
+    app = FastAPI(title="Weighbridge", lifespan=running.lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    for module in (chat, models, usage, health):
+        app.include_router(module.router)
+    app.add_middleware(RequestIds, line_path=chat.PATH)
+    app.add_exception_handler(Refused, _tell)
+    app.add_exception_handler(AccountsError, _tell)
+    app.add_exception_handler(RequestValidationError, _tell_invalid)
+    app.add_exception_handler(HTTPException, _tell_http)
+    app.state.begin_drain = running.begin_drain
+    return app
+
+
+class _Running:
+    """The process's life: from its start to its last booked entry."""
+
+    def __init__(self, config: GatewayConfig, environment: Environment, config_path: Path | None) -> None:
+        self._config = config
+        self._environment = environment
+        self._config_path = config_path
+        self._line: Line | None = None
+        self._limiter: Limiter | None = None
+        self._catalog: Catalog | None = None
+        self._breakers = Breakers(config.providers.breaker, time.monotonic)
+
+    def begin_drain(self) -> None:
+        """Readiness turns false and new work is refused; what runs goes on."""
+        if self._line is not None:
+            self._line.draining = True
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[State]:
+        """Starts everything in the order of need; stops it in reverse, the books last."""
+        config = self._config
+        log_lines = configure_logging()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(log_lines.close)
+            engine = make_engine(self._environment.database())
+            stack.push_async_callback(engine.dispose)
+            ledger = await self._ledger(engine, stack)
+            directory = self._directory(engine)
+            stack.push_async_callback(directory.aclose)
+            self._catalog = catalog = build_catalog(config.providers, _secret)
+            upstreams = await _upstreams(catalog)
+            stack.push_async_callback(upstreams.aclose)
+            tracing = self._tracing(stack)
+            metrics = Metrics()
+            breakers = self._breakers
+            self._limiter = Limiter(_limits(config), time.monotonic)
+            self._line = line = Line(
+                rules=_rules(config, catalog),
+                directory=directory,
+                limiter=self._limiter,
+                classifier=load_classifier(config.classifier),
+                affinity=Affinity(time.monotonic),
+                breakers=breakers,
+                dispatcher=Dispatcher(
+                    upstream=upstreams,
+                    breakers=breakers,
+                    budget=_retry_budget(config),
+                    books=ledger,
+                    clock=time.monotonic,
+                    now_us=_now_us,
+                    rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
+                ),
+                metrics=metrics,
+                observers=(metrics, RequestLog(share=config.telemetry.log_success_share)),
+                tracing=tracing,
+                clock=time.monotonic,
+            )
+            gateway = Gateway(line=line, ledger=ledger, usage=LedgerStore(engine), metrics=metrics, database=engine)
+            _background(stack, _every(_TICK_S, lambda: self._tick(gateway)))
+            self._listen_for_reload(stack)
+            app.state.ledger = ledger
+            yield {"gateway": gateway}
+            line.draining = True
+
+    async def _ledger(self, engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> Ledger:
+        section = self._config.cost
+        journal = Journal(section.journal_dir, sync=section.journal_sync, max_bytes=section.max_journal_bytes)
+        ledger = Ledger(
+            journal,
+            LedgerStore(engine),
+            drain_batch=section.drain_batch,
+            drain_interval_s=section.drain_interval_s,
+        )
+        await ledger.start()
+        stack.push_async_callback(ledger.aclose)
+        return ledger
+
+    def _directory(self, engine: AsyncEngine) -> Directory:
+        section = self._config.accounts
+        return Directory(
+            AccountStore(engine),
+            peppers(self._config, self._environment),
+            fresh_s=section.fresh_s,
+            outage_s=section.outage_s,
+            lookup_timeout_s=section.lookup_timeout_s,
+            max_entries=section.max_entries,
+        )
+
+    def _tracing(self, stack: contextlib.AsyncExitStack) -> Tracing:
+        tracing = build_tracing(
+            self._environment.otlp_endpoint or self._config.telemetry.otlp_endpoint, deployment_of=self._deployment
+        )
+        stack.push_async_callback(tracing.aclose)
+        return tracing
+
+    def _deployment(self, deployment_id: str) -> Deployment | None:
+        target = self._catalog and self._catalog.targets.get(deployment_id.partition("/")[0])
+        deployments = target.deployments if target else ()
+        return next((each for each in deployments if each.deployment_id == deployment_id), None)
+
+    async def _tick(self, gateway: Gateway) -> None:
+        gateway.line.cut_slow_readers()
+        gateway.metrics.set_journal_depth(gateway.ledger.depth)
+        for target in gateway.line.rules.catalog.targets.values():
+            for deployment in target.deployments:
+                gateway.metrics.set_breaker(deployment.deployment_id, self._breakers.state(deployment.deployment_id))
+
+    def _listen_for_reload(self, stack: contextlib.AsyncExitStack) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
+            # Signals reach the main thread only; an app run elsewhere (in a test) reloads by calling.
+            loop.add_signal_handler(signal.SIGHUP, self.reload)
+            stack.callback(loop.remove_signal_handler, signal.SIGHUP)
+
+    def reload(self) -> None:
+        """Reads the file again and swaps the rules whole; a bad file changes nothing."""
+        answer = reload(self._config, self._config_path, self._environment)
+        if answer.refused is not None:
+            _log.error("reload refused, the old configuration stays: %s", answer.refused)
+            return
+        try:
+            rules = _rules(answer.config, build_catalog(answer.config.providers, _secret))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the new one, the old one stays
+            _log.error("reload refused, the old configuration stays: %s", error)
+            return
+        if self._line is None or self._limiter is None:
+            return
+        if rules.catalog.needs_litellm and not self._line.rules.catalog.needs_litellm:
+            _log.error("reload refused, the old configuration stays: targets through litellm need a restart")
+            return
+        self._config = answer.config
+        self._catalog = rules.catalog
+        self._line.rules = rules
+        self._limiter.limits = _limits(answer.config)
+        self._breakers.configure(answer.config.providers.breaker)
+        for key in answer.needs_restart:
+            _log.warning("reloaded, but `%s` takes effect only after a restart", key)
+        _log.warning("configuration reloaded: %d targets", len(rules.catalog.targets))
+
+
+async def _upstreams(catalog: Catalog) -> Upstreams:
+    direct = DirectUpstream()
+    by_kind: dict[DeploymentKind, Upstream] = dict.fromkeys(OPENAI_SHAPED, direct)
+    by_kind["scripted"] = ScriptedUpstream()
+    if catalog.needs_litellm:
+        from providers.litellm_door import LitellmUpstream  # noqa: PLC0415 - only a target behind it needs the door
+
+        litellm = by_kind["litellm"] = LitellmUpstream()
+        # Importing litellm takes seconds: at the start, not in somebody's request.
+        await litellm.prepare()
+    return Upstreams(by_kind)
+
+
+def _retry_budget(config: GatewayConfig) -> RetryBudget:
+    retry = config.providers.retry
+    return RetryBudget(retry.budget_share, retry.budget_floor, retry.budget_window_s, time.monotonic)
+
+
+def _rules(config: GatewayConfig, catalog: Catalog) -> Rules:
+    reference = catalog.targets.get(config.cost.reference_target or "")
+    return Rules(
+        catalog=catalog,
+        policy=build_policy(config.policy),
+        reference=reference.price if reference is not None else None,
+        timeouts=config.providers.timeouts,
+        retry=config.providers.retry,
+        max_body_bytes=config.server.max_body_bytes,
+        body_timeout_s=config.server.body_timeout_s,
+        slow_reader_s=config.server.slow_reader_s,
+    )
+
+
+def _limits(config: GatewayConfig) -> Limits:
+    return Limits(
+        requests_per_minute=config.limits.requests_per_minute,
+        tokens_per_minute=config.limits.tokens_per_minute,
+        max_in_flight=config.server.max_in_flight,
+    )
+
+
+def _secret(reference: SecretRef) -> str:
+    return resolve_secret(str(reference))
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+def _background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None:
+    task = asyncio.ensure_future(work)
+
+    async def stop() -> None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    stack.push_async_callback(stop)
+
+
+async def _every(interval_s: float, act: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            await act()
+        except Exception:  # noqa: BLE001 - the loop must outlive any one step
+            _log.exception("a background step failed; the next one follows")
+
+
+async def _tell(_request: Request, error: Exception) -> Response:
+    told = error_reply(error)
+    headers = {name.decode(): value.decode() for name, value in told.headers}
+    return Response(told.body, told.status, headers, media_type="application/json")
+
+
+async def _tell_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for exactly this
+    first = error.errors()[0]
+    name = str(first["loc"][-1])
+    return await _tell(request, BadRequest(f"`{name}` is not valid: {first['msg']}.", param=name))
+
+
+async def _tell_http(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods answer in the same shape as everything else."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for exactly this
+    told = error_reply(BadRequest(f"{request.method} {request.scope['path'][:200]}: {error.detail}.", code="not_found"))
+    return Response(told.body, error.status_code, error.headers, media_type="application/json")

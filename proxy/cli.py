@@ -1,0 +1,387 @@
+"""The command line. Each command imports what it needs itself, so that `--help` answers at once."""
+# ruff: noqa: PLC0415 - imports stand in the commands, for the reason above
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from accounts.store import AccountStore
+    from proxy.explain import Explanation
+    from proxy.settings import Environment, GatewayConfig
+
+Result = TypeVar("Result")
+
+_USAGE = 2
+_FAILED = 1
+_INTERRUPTED = 130
+
+
+class _Weighbridge(TyperGroup):
+    """Turns what can be expected to go wrong into a line or two on standard error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(_INTERRUPTED) from None
+        except Exception as error:
+            told = _expected(error)
+            if told is None:
+                raise
+            _fail(told)
+
+
+def _expected(error: Exception) -> str | None:
+    """The message for an error that the user can mend; None for one of ours.
+
+    Only a command that got far enough to raise such an error has imported its module.
+    """
+    kinds = {
+        "proxy.config_file": "ConfigError",
+        "providers.catalog": "SecretMissing",
+        "proxy.serve": "PortTaken",
+        "proxy.demo.engine": "EngineMissing",
+        "proxy.demo.run": "DemoFailed",
+        "proxy.errors": "Refused",
+        "accounts.errors": "AccountsError",
+    }
+    for module, name in kinds.items():
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is not None and isinstance(error, kind):
+            return str(error)
+    database = getattr(sys.modules.get("sqlalchemy.exc"), "SQLAlchemyError", None)
+    if database is not None and isinstance(error, database):
+        # The driver's own message repeats the statement and sometimes the address with its password.
+        return f"the database cannot be used ({type(error).__name__}); is its address right?"
+    if isinstance(error, TimeoutError):
+        return "no answer in time; is the database's address right?"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return None
+
+
+app = typer.Typer(
+    cls=_Weighbridge,
+    help="Weighs each prompt, sends it to the cheapest capable model, and keeps the toll book.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+keys_app = typer.Typer(help="API keys of teams.", no_args_is_help=True, rich_markup_mode=None)
+teams_app = typer.Typer(help="Teams, which costs are booked to.", no_args_is_help=True, rich_markup_mode=None)
+config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(keys_app, name="keys")
+app.add_typer(teams_app, name="teams")
+app.add_typer(config_app, name="config")
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    host: Annotated[str | None, typer.Option(help="Instead of server.host.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Instead of server.port.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=128, help="Processes that serve.")] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Serve two small local engines; needs no configuration.")
+    ] = False,
+) -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    if demo:
+        if config is not None:
+            _fail("--demo brings its own configuration; leave --config out", _USAGE)
+        from proxy.demo.run import serve_demo
+
+        raise typer.Exit(serve_demo(host=host, port=port, workers=workers))
+    from proxy.serve import serve as run
+
+    environment, settings, path = _load(config, {"host": host, "port": port, "workers": workers})
+    raise typer.Exit(run(settings, environment, path))
+
+
+@app.command()
+def demo(
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows and totals here.")] = None,
+) -> None:
+    """Send a dozen prompts through two small real engines and show the bill."""
+    from proxy.demo.run import run_demo
+
+    raise typer.Exit(run_demo(json_file))
+
+
+@app.command()
+def route(
+    prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")],
+    tier: Annotated[Literal["interactive", "batch"], typer.Option(help="What kind of request it is.")] = "interactive",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain where a prompt would go, without calling anything."""
+    import os
+
+    # As in proxy.serve, and before anything imports onnxruntime.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    from proxy.explain import explain
+
+    settings = _config_only(config)
+    told = explain(settings, sys.stdin.read() if prompt == "-" else prompt, tier)
+    if as_json:
+        import msgspec
+
+        _print_json(msgspec.to_builtins(told))
+    else:
+        _print_explanation(told)
+    if told.refusal is not None:
+        _fail(told.refusal)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(metadata.version("weighbridge"))
+
+
+@teams_app.command("create")
+def create_team(
+    team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="Such as team_payments.")],
+    name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
+    organisation: Annotated[str, typer.Option(help="The organisation it belongs to.")] = "default",
+    models: Annotated[
+        str | None, typer.Option(help="The only models it may use, with commas; all when left out.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a team."""
+    allowed = [model.strip() for model in models.split(",") if model.strip()] if models is not None else None
+
+    async def create() -> dict[str, Any]:
+        async with _accounts() as store:
+            team = await store.create_team(team_id, name, organisation_id=organisation, allowed_models=allowed)
+            return _plain(team)
+
+    made = _run(create())
+    if as_json:
+        _print_json(made)
+    else:
+        typer.echo(f"created team {made['team_id']}; next: weighbridge keys create {made['team_id']}")
+
+
+@teams_app.command("list")
+def list_teams(as_json: JsonOption = False) -> None:
+    """List the teams."""
+
+    async def read() -> list[dict[str, Any]]:
+        async with _accounts() as store:
+            return [_plain(team) for team in await store.list_teams()]
+
+    columns = {"team_id": "team", "name": "name", "organisation_id": "organisation", "allowed_models": "models"}
+    _print_rows(_run(read()), {**columns, "created_at": "created"}, as_json=as_json, empty="no teams yet")
+
+
+@keys_app.command("create")
+def create_key(
+    team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="The team that the key is for.")],
+    name: Annotated[str, typer.Option(help="What the key is used for.")] = "key",
+    expires_at: Annotated[datetime | None, typer.Option(help="When it stops working, UTC.")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a key for a team. The key is shown this once."""
+    from datetime import UTC
+
+    from proxy.settings import peppers, read_environment
+
+    environment = read_environment()
+    has_file = config is not None or environment.config is not None
+    pepper = peppers(_config_only(config) if has_file else None, environment)[0]
+    expiry = expires_at.replace(tzinfo=UTC) if expires_at is not None else None
+
+    async def create() -> dict[str, Any]:
+        async with _accounts() as store:
+            minted = await store.create_key(team_id, name, pepper, expires_at=expiry)
+            return {"key_id": minted.key_id, "team_id": team_id, "name": name, "key": minted.plaintext}
+
+    made = _run(create())
+    if as_json:
+        _print_json(made)
+    else:
+        # The key alone on standard output, so that a script can take it.
+        typer.echo(made["key"])
+        typer.echo(f"{made['key_id']} for {team_id}. This is the only time the key is shown.", err=True)
+
+
+@keys_app.command("list")
+def list_keys(
+    team: Annotated[str | None, typer.Option(help="Only this team's.")] = None, as_json: JsonOption = False
+) -> None:
+    """List keys, without the keys themselves."""
+
+    async def read() -> list[dict[str, Any]]:
+        async with _accounts() as store:
+            return [_plain(key) for key in await store.list_keys(team)]
+
+    columns = {"key_id": "key id", "team_id": "team", "name": "name", "last4": "ends in", "created_at": "created"}
+    columns |= {"expires_at": "expires", "revoked_at": "revoked"}
+    _print_rows(_run(read()), columns, as_json=as_json, empty="no keys yet")
+
+
+@keys_app.command("revoke")
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="Such as key_1a2b…, from `keys list`.")],
+) -> None:
+    """Refuse a key from now on. Every server refuses it within 5 seconds."""
+
+    async def revoke() -> None:
+        async with _accounts() as store:
+            await store.revoke_key(key_id)
+
+    _run(revoke())
+    typer.echo(f"revoked {key_id}")
+
+
+@config_app.command("check")
+def check_config(
+    file: Annotated[Path, typer.Argument(help="The file to check.")],
+    show: Annotated[bool, typer.Option("--show", help="Print what is in effect, with secrets masked.")] = False,
+) -> None:
+    """Check a configuration file: everything that is wrong is told at once."""
+    import os
+
+    from proxy.settings import load, read_environment, secrets_in, shown
+
+    settings = load(file, read_environment(), secrets_from=None)
+    missing = sorted({secret.name for secret in secrets_in(settings, os.environ) if not secret.is_set})
+    if show:
+        import yaml
+
+        typer.echo(yaml.safe_dump(shown(settings, os.environ), sort_keys=False, allow_unicode=True), nl=False)
+    else:
+        typer.echo(f"{file}: ok")
+    if missing:
+        typer.echo(f"not set in this environment, and needed to serve: {', '.join(missing)}", err=True)
+
+
+def _load(config: Path | None, overrides: dict[str, Any]) -> "tuple[Environment, GatewayConfig, Path]":
+    """The environment with the command line laid over it, the configuration, and where that came from."""
+    from proxy.settings import load, read_environment
+
+    given = {name: value for name, value in overrides.items() if value is not None}
+    environment = read_environment().model_copy(update={**given, "config": config} if config is not None else given)
+    settings = load(None, environment)
+    assert environment.config is not None  # noqa: S101 - `load` refuses to go on without a file
+    return environment, settings, environment.config
+
+
+def _config_only(config: Path | None) -> "GatewayConfig":
+    """The configuration without its providers' secrets, which this command does not use."""
+    from proxy.settings import load, read_environment
+
+    return load(config, read_environment(), secrets_from=None)
+
+
+@asynccontextmanager
+async def _accounts() -> "AsyncIterator[AccountStore]":
+    from accounts.store import AccountStore
+    from proxy.db import make_engine, migrate
+    from proxy.settings import read_environment
+
+    environment = read_environment()
+    environment.data_dir.mkdir(parents=True, exist_ok=True)
+    engine = make_engine(environment.database())
+    try:
+        await migrate(engine)
+        yield AccountStore(engine)
+    finally:
+        await engine.dispose()
+
+
+def _run(work: Coroutine[Any, Any, Result]) -> Result:
+    return asyncio.run(work)
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """A record as JSON has it."""
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(record)
+    if isinstance(plain.get("allowed_models"), list):
+        plain["allowed_models"].sort()
+    return plain
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _print_rows(rows: list[dict[str, Any]], columns: dict[str, str], *, as_json: bool, empty: str) -> None:
+    if as_json:
+        _print_json(rows)
+    elif not rows:
+        typer.echo(empty, err=True)
+    else:
+        from proxy.table import print_table
+
+        print_table(list(columns.values()), [[_cell(name, row[name]) for name in columns] for row in rows])
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name.endswith("_at"):
+        # Whole seconds are enough for people; JSON has the rest.
+        return str(value).partition(".")[0].removesuffix("Z") + "Z"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _print_explanation(told: "Explanation") -> None:
+    from proxy.table import print_table
+
+    typer.echo(
+        f"complexity {told.complexity:.3f} ({told.classifier}), about {told.input_tokens} tokens in, "
+        f"{told.expected_output_tokens} expected out"
+    )
+    if told.candidates:
+        rows = [
+            [
+                str(rank),
+                each["target"],
+                each["reason"],
+                f"{each['capability']:.2f}",
+                _money(each["expected_cost_usd"]),
+                _money(each["at_most_usd"]),
+            ]
+            for rank, each in enumerate(told.candidates, 1)
+        ]
+        typer.echo("\nwould be tried, in this order:")
+        print_table(["", "target", "why", "capability", "expected cost", "at most"], rows, right=(3, 4, 5))
+    if told.rejected:
+        typer.echo("\nnot candidates:")
+        print_table(["target", "obstacle", "why"], [list(each.values()) for each in told.rejected])
+
+
+def _money(dollars: str | None) -> str:
+    return "unknown" if dollars is None else f"${float(dollars):.6f}"
+
+
+def _fail(message: str, status: int = _FAILED) -> NoReturn:
+    typer.echo(f"weighbridge: {message}" if "\n" not in message else message, err=True)
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    app()

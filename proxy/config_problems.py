@@ -1,0 +1,317 @@
+"""Says what is wrong with a configuration in the words of the person who wrote it.
+
+Pydantic finds the faults; here each becomes one sentence with the key's place, what is allowed and
+what was probably meant. A value is repeated only when it is one word out of a known few, and never
+when it could be a secret.
+"""
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from proxy.config_file import Document, KeyPath, Problem, Value
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_SECRET_NAME = re.compile(
+    r"key|secret|token$|password|passwd|pepper|credential|authorization|cookie|dsn|_url$", re.IGNORECASE
+)
+_SECRET_VALUE = re.compile(r"(sk|pk|rk|wb|gsk|xai|hf|ghp|key)[-_]|bearer|AKIA|eyJ", re.IGNORECASE)
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:+-]{0,39}\Z")
+_MAX_LISTED = 40
+_MIN_PART = 4
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a smaller whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "decimal_type": "a number",
+    "decimal_parsing": "a number",
+    "is_instance_of": "a value of another type",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "string_sub_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "set_type": "a list",
+    "frozen_set_type": "a list",
+    "iterable_type": "a list",
+    "dict_type": "a mapping (`key: value`)",
+    "mapping_type": "a mapping (`key: value`)",
+    "model_type": "a mapping (`key: value`)",
+    "model_attributes_type": "a mapping (`key: value`)",
+    "dataclass_type": "a mapping (`key: value`)",
+    "none_required": "left empty",
+    "date_type": "a date such as 2026-06-01",
+    "date_parsing": "a date such as 2026-06-01",
+    "date_from_datetime_parsing": "a date such as 2026-06-01",
+    "date_from_datetime_inexact": "a date without a time of day",
+    "datetime_type": "a time such as 2026-06-01T00:00:00Z",
+    "datetime_parsing": "a time such as 2026-06-01T00:00:00Z",
+    "datetime_from_date_parsing": "a time such as 2026-06-01T00:00:00Z",
+    "timezone_aware": "a time with a zone, such as 2026-06-01T00:00:00Z",
+    "url_type": "an address such as https://host/v1",
+    "url_parsing": "an address such as https://host/v1",
+    "url_scheme": "an address that begins with http:// or https://",
+    "url_too_long": "a shorter address",
+    "path_type": "a path",
+}
+
+_BOUNDS = {
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
+    "decimal_max_places": "must have at most {decimal_places} digits after the point",
+    "decimal_max_digits": "has too many digits",
+    "decimal_whole_digits": "has too many digits",
+}
+_WORDS = {
+    "env:": "must refer to an environment variable, such as env:NAME; a secret never stands in a file",
+    "^https?://": "must begin with http:// or https://",
+}
+"""Patterns in plain words, by what they contain."""
+
+
+def check(model: type[Model], document: Document) -> tuple[Model | None, list[Problem]]:
+    """The document as `model`, or everything that is wrong with it."""
+    problems = list(document.problems)
+    try:
+        valid = model.model_validate(document.values)
+    except ValidationError as error:
+        return None, problems + list(_problems(model, document, error))
+    return (None if problems else valid), problems
+
+
+def _problems(model: type[BaseModel], document: Document, error: ValidationError) -> Iterable[Problem]:
+    found: dict[KeyPath, list[ErrorDetails]] = {}
+    for detail in error.errors(include_url=False):
+        found.setdefault(_data_path(document.values, detail), []).append(detail)
+    for path, details in found.items():
+        if _is_shadow(path, details, found):
+            continue
+        yield document.problem(path, _sentence(model, document, path, details))
+
+
+def _data_path(values: Value, detail: ErrorDetails) -> KeyPath:
+    """The place in the file. Pydantic also names the branches of unions, which no file has."""
+    path: list[str | int] = []
+    current: Value = values
+    for part in detail["loc"]:
+        inner = _step_into(current, part)
+        if inner is not None:
+            current = inner[0]
+            path.append(part)
+    if detail["type"] == "missing":
+        path.append(str(detail["loc"][-1]))
+    return tuple(path)
+
+
+def _step_into(values: Value, part: str | int) -> tuple[Value] | None:
+    if isinstance(values, dict) and isinstance(part, str) and part in values:
+        return (values[part],)
+    if isinstance(values, list) and isinstance(part, int) and part < len(values):
+        return (values[part],)
+    return None
+
+
+def _is_shadow(path: KeyPath, details: list[ErrorDetails], found: Mapping[KeyPath, object]) -> bool:
+    """A union's other branch complains about the whole, while the branch that was meant points deeper."""
+    deeper = any(len(other) > len(path) and other[: len(path)] == path for other in found)
+    # A list whose entries are at fault is also "too short": pydantic counts the good ones.
+    return deeper and all(detail["type"] in _EXPECTED or detail["type"] == "too_short" for detail in details)
+
+
+def _sentence(model: type[BaseModel], document: Document, path: KeyPath, details: list[ErrorDetails]) -> str:
+    kinds = {detail["type"] for detail in details}
+    if "extra_forbidden" in kinds:
+        return _unknown_key(model, document.values, path)
+    expected = list(dict.fromkeys(_EXPECTED[detail["type"]] for detail in details if detail["type"] in _EXPECTED))
+    others = [detail for detail in details if detail["type"] not in _EXPECTED]
+    sentences = [_one(model, document.values, path, detail) for detail in others]
+    if expected:
+        sentences.insert(0, "must be " + " or ".join(expected) + (", not empty" if details[0]["input"] is None else ""))
+    return "; or ".join(dict.fromkeys(sentences))
+
+
+def _one(model: type[BaseModel], values: Value, path: KeyPath, detail: ErrorDetails) -> str:
+    context: Mapping[str, Any] = detail.get("ctx", {})
+    match detail["type"]:
+        case "missing":
+            return "is required" + _also_allowed(model, values, path)
+        case "literal_error" | "enum":
+            return _choice(path, detail["input"], _allowed_values(str(context.get("expected", ""))))
+        case "union_tag_invalid":
+            return _choice(path, None, _allowed_values(str(context.get("expected_tags", ""))))
+        case "value_error" | "assertion_error":
+            return _own_words(path, detail)
+        case "string_pattern_mismatch":
+            pattern = str(context["pattern"])
+            return next((words for part, words in _WORDS.items() if part in pattern), f"must match {pattern}")
+        case kind:
+            return _bound(kind, context)
+
+
+def _bound(kind: str, context: Mapping[str, Any]) -> str:
+    if context.get("min_length") == 1:
+        return "must not be empty"
+    plain = {name: str(value).removesuffix(".0") for name, value in context.items()}
+    return _BOUNDS.get(kind, "is not a value that is allowed here").format_map(plain)
+
+
+def in_words(detail: ErrorDetails) -> str:
+    """One fault of a single value, such as an environment variable, as the end of a sentence."""
+    expected = _EXPECTED.get(detail["type"])
+    return f"must be {expected}" if expected else _bound(detail["type"], detail.get("ctx", {}))
+
+
+def _own_words(path: KeyPath, detail: ErrorDetails) -> str:
+    """A section's own check explains itself; its words are dropped if they repeat what may be a secret."""
+    message = str(detail.get("ctx", {}).get("error", "")) or "is not allowed"
+    given = detail["input"]
+    if isinstance(given, str) and given and given in message and not may_be_shown(path, given):
+        return "is not a value that is allowed here"
+    return message
+
+
+def _choice(path: KeyPath, given: Any, allowed: list[str]) -> str:
+    shown = f"`{given}` is not one of them; " if isinstance(given, str) and may_be_shown(path, given) else ""
+    listed = f"must be one of {', '.join(allowed)}" if len(allowed) > 1 else f"must be {''.join(allowed)}"
+    guess = closest(given, allowed) if isinstance(given, str) else None
+    return f"{listed}; {shown}did you mean `{guess}`?" if guess else f"{listed}" + (f"; not `{given}`" if shown else "")
+
+
+def _allowed_values(expected: str) -> list[str]:
+    return re.findall(r"'([^']*)'", expected) or [expected]
+
+
+def may_be_shown(path: KeyPath, given: str) -> bool:
+    """One plain word under a name that does not hold secrets, and that does not look like one."""
+    named = any(isinstance(part, str) and _SECRET_NAME.search(part) for part in path[-1:])
+    return bool(_WORD.match(given)) and not named and not _SECRET_VALUE.match(given)
+
+
+def closest(word: str, allowed: Iterable[str]) -> str | None:
+    """The allowed word that was probably meant."""
+    by_shape = {_shape(name): name for name in allowed}
+    shape = _shape(word)
+    near = difflib.get_close_matches(shape, by_shape, n=1, cutoff=0.6)
+    if not near and len(shape) >= _MIN_PART:
+        near = [name for name in by_shape if shape.removesuffix("s") in name]
+    return by_shape[near[0]] if near else None
+
+
+def _shape(word: str) -> str:
+    return word.lower().replace("-", "_").strip("_")
+
+
+def _unknown_key(model: type[BaseModel], values: Value, path: KeyPath) -> str:
+    allowed = _keys_at(model, values, path[:-1])
+    key = str(path[-1])
+    elsewhere = _section_of(model, key) if len(path) == 1 else None
+    if elsewhere is not None:
+        return f"is not a section; did you mean `{elsewhere}.{key}`?"
+    guess = closest(key, allowed)
+    hint = f"; did you mean `{guess}`?" if guess else "."
+    return f"is not a known key{hint}" + _listed(allowed)
+
+
+def _also_allowed(model: type[BaseModel], values: Value, path: KeyPath) -> str:
+    """A required key is often there under a wrong name, so the names are told as well."""
+    parent = _value_at(values, path[:-1])
+    allowed = _keys_at(model, values, path[:-1])
+    if isinstance(parent, dict) and any(key not in allowed for key in parent):
+        guess = closest(str(path[-1]), [key for key in parent if key not in allowed])
+        return f"; is it the one written `{guess}`?" if guess else ""
+    return ""
+
+
+def _listed(allowed: Sequence[str]) -> str:
+    return f" Allowed here: {', '.join(allowed[:_MAX_LISTED])}" if allowed else ""
+
+
+def _value_at(values: Value, path: KeyPath) -> Value:
+    current = values
+    for part in path:
+        inner = _step_into(current, part)
+        if inner is None:
+            return None
+        current = inner[0]
+    return current
+
+
+def _section_of(model: type[BaseModel], key: str) -> str | None:
+    """The one section that has a key of this name."""
+    found = [
+        name
+        for name, field in model.model_fields.items()
+        if any(key in inner.model_fields for inner in models_in(field.annotation))
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _keys_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[str]:
+    """The names that a mapping at `path` may have."""
+    candidates: list[Any] = [model]
+    current = values
+    for part in path:
+        candidates = [inner for candidate in candidates for inner in _step(candidate, part)]
+        current = _value_at(current, (part,))
+    models = [found for candidate in candidates for found in models_in(candidate)]
+    if isinstance(current, dict) and len(models) > 1:
+        # Of several shapes, the one that shares the most keys with what was written was meant.
+        most = max(len(current.keys() & field_names(found)) for found in models)
+        models = [found for found in models if len(current.keys() & field_names(found)) == most]
+    return list(dict.fromkeys(name for found in models for name in field_names(found)))
+
+
+def field_names(model: type[BaseModel]) -> dict[str, Any]:
+    """A model's keys as a file writes them, with their annotations."""
+    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+
+
+def _step(annotation: Any, part: str | int) -> list[Any]:
+    """The annotations that stand one step inside of `annotation`."""
+    inside: list[Any] = []
+    for branch in branches(annotation):
+        if isinstance(branch, type) and typing.get_origin(branch) is None and issubclass(branch, BaseModel):
+            inside += [inner for name, inner in field_names(branch).items() if name == part]
+            continue
+        arguments = typing.get_args(branch)
+        if arguments:
+            inside.append(arguments[1] if isinstance(part, str) and len(arguments) > 1 else arguments[0])
+    return inside
+
+
+def branches(annotation: Any) -> list[Any]:
+    """An annotation's alternatives, without their metadata."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return branches(typing.get_args(annotation)[0])
+    if origin in {typing.Union, types.UnionType}:
+        return [inner for branch in typing.get_args(annotation) for inner in branches(branch)]
+    return [annotation]
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models among an annotation's alternatives."""
+    return [
+        branch
+        for branch in branches(annotation)
+        if isinstance(branch, type) and typing.get_origin(branch) is None and issubclass(branch, BaseModel)
+    ]

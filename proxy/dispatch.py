@@ -1,0 +1,192 @@
+"""Dispatch: walks the plan until the first real token. After that the reply is committed.
+
+Retries stay within one target (another deployment of it where there is one), fallbacks go on to the
+next candidate, and both draw on one retry budget, so that a total outage is not multiplied.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+
+import msgspec
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity.stop import stop_base
+
+from cost.ledger import Books
+from providers.breaker import Breakers, Permit
+from providers.config import RetryConfig
+from providers.errors import FirstTokenTimeout, UpstreamError, UpstreamTimeout, UpstreamUnavailable
+from providers.retry_budget import RetryBudget
+from providers.target import Deployment, Target
+from providers.upstream import Upstream, UpstreamCall, UpstreamStream
+from providers.wire import Event
+from proxy.attempt import CALLER_GONE, Attempt
+from proxy.errors import error_reply
+from proxy.job import Job
+from proxy.policy import Candidate
+
+_BACKOFF_FIRST_S = 0.05
+_BACKOFF_MAX_S = 1.0
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """An attempt whose first token came: its open stream and the events read so far."""
+
+    attempt: Attempt
+    stream: UpstreamStream
+    events: list[Event]
+
+
+class _BudgetSpent(stop_base):
+    """Stops when no retry is left, and takes one when there is."""
+
+    def __init__(self, budget: RetryBudget) -> None:
+        self._budget = budget
+
+    def __call__(self, retry_state: RetryCallState) -> bool:  # noqa: ARG002 - tenacity's signature
+        return not self._budget.try_spend()
+
+
+class Dispatcher:
+    """Holds what attempts share: upstreams, breakers, the retry budget and the books."""
+
+    def __init__(
+        self,
+        *,
+        upstream: Upstream,
+        breakers: Breakers,
+        budget: RetryBudget,
+        books: Books,
+        clock: Callable[[], float],
+        now_us: Callable[[], int],
+        rng: random.Random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._upstream = upstream
+        self._breakers = breakers
+        self._budget = budget
+        self._books = books
+        self._clock = clock
+        self._now_us = now_us
+        self._rng = rng
+        self._sleep = sleep
+
+    async def dispatch(self, job: Job, retry: RetryConfig, attempts: list[Attempt]) -> Committed:
+        """Tries the candidates in order; every attempt made is appended to `attempts`.
+
+        Raises the last UpstreamError when none answered, at once when the request itself is at fault.
+        """
+        self._budget.request()
+        failure: UpstreamError | None = None
+        for candidate in job.plan.candidates:
+            if failure is not None and not self._budget.try_spend():
+                break
+            try:
+                return await self._retrying(candidate, job, retry, attempts)
+            except UpstreamError as error:
+                failure = error
+                if not error.fall_back:
+                    break
+        assert failure is not None  # noqa: S101  # A plan has at least one candidate.
+        raise failure
+
+    async def _retrying(self, candidate: Candidate, job: Job, retry: RetryConfig, attempts: list[Attempt]) -> Committed:
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(lambda error: isinstance(error, UpstreamError) and error.retry_same),
+            # In this order: the budget is asked only when another try would be made.
+            stop=stop_after_attempt(retry.attempts) | _BudgetSpent(self._budget),
+            wait=wait_random_exponential(multiplier=_BACKOFF_FIRST_S, max=_BACKOFF_MAX_S),
+            sleep=self._sleep,
+            reraise=True,
+        )
+        return await retrying(self._attempt, candidate, job, attempts)
+
+    async def _attempt(self, candidate: Candidate, job: Job, attempts: list[Attempt]) -> Committed:
+        tried = {attempt.deployment.deployment_id for attempt in attempts}
+        deployment, permit = self._acquire(candidate.target, tried)
+        attempt = Attempt(job, len(attempts) + 1, candidate, deployment, permit, self._books, self._clock, self._now_us)
+        attempts.append(attempt)
+        stream: UpstreamStream | None = None
+        try:
+            await attempt.reserve()
+            async with asyncio.timeout(self._deadline_s(job)) as deadline:
+                attempt.sent = True
+                stream = await self._upstream.open(self._call(attempt))
+                events = await first_token(stream, attempt)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            late = self._late(job, deployment)
+            await _close(stream)
+            attempt.close("failed", late, status=error_reply(late).status)
+            raise late from error
+        except UpstreamError as error:
+            await _close(stream)
+            attempt.close("failed", error, status=error_reply(error).status)
+            raise
+        except BaseException as error:
+            # The caller hung up, or the reservation failed: nothing of this attempt may stay open.
+            attempt.close("caller_gone", error, status=CALLER_GONE)
+            await _close(stream)
+            raise
+        attempt.healthy()
+        return Committed(attempt, stream, events)
+
+    def _acquire(self, target: Target, tried: Iterable[str]) -> tuple[Deployment, Permit]:
+        """A deployment that may be called now, one not tried yet if there is one."""
+        waiting = list(self._breakers.available(target))
+        fresh = [deployment for deployment in waiting if deployment.deployment_id not in tried]
+        pool = fresh or waiting
+        while pool:
+            chosen = (
+                self._rng.choices(pool, [deployment.weight for deployment in pool])[0] if len(pool) > 1 else pool[0]
+            )
+            permit = self._breakers.try_acquire(chosen.deployment_id)
+            if permit is not None:
+                return chosen, permit
+            pool.remove(chosen)
+        ejected = UpstreamUnavailable(
+            f"Every deployment of {target.target_id} is ejected.", deployment_id=target.target_id
+        )
+        ejected.retry_same = False
+        raise ejected
+
+    def _call(self, attempt: Attempt) -> UpstreamCall:
+        job = attempt.job
+        return UpstreamCall(
+            deployment=attempt.deployment,
+            request=job.request,
+            request_id=job.request_id,
+            connect_timeout_s=job.timeouts.connect_s,
+            idle_timeout_s=job.timeouts.idle_s,
+            total_timeout_s=job.timeouts.total_s,
+            headers=job.upstream_headers,
+        )
+
+    @staticmethod
+    def _deadline_s(job: Job) -> float:
+        """A stream owes its first token; a whole answer has nothing to show before its end."""
+        return job.timeouts.first_token_s(job.facts.tier) if job.request.stream else job.timeouts.total_s
+
+    def _late(self, job: Job, deployment: Deployment) -> UpstreamError:
+        deadline_s = self._deadline_s(job)
+        if job.request.stream:
+            return FirstTokenTimeout(f"No first token within {deadline_s:g} s.", deployment_id=deployment.deployment_id)
+        return UpstreamTimeout(f"No answer within {deadline_s:g} s.", deployment_id=deployment.deployment_id)
+
+
+async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:
+    """Reads up to the first token or the reply's end, whichever comes first; a role alone is neither."""
+    events: list[Event] = []
+    while not (attempt.token_events or attempt.finished):
+        batch = await stream.read()
+        if batch is None:
+            break
+        attempt.observe(batch)
+        events += batch
+    return events
+
+
+async def _close(stream: UpstreamStream | None) -> None:
+    if stream is not None:
+        await stream.aclose()

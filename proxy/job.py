@@ -1,0 +1,24 @@
+"""One admitted request on its way: what every stage after planning needs, frozen."""
+
+import msgspec
+
+from accounts.caller import Caller
+from classifier.prediction import Prediction
+from cost.prices import Price
+from providers.config import TimeoutsConfig
+from providers.wire import ChatRequest
+from proxy.policy import Facts, RoutePlan
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """`reference` is the price of the baseline: what the same tokens cost at the reference target."""
+
+    request_id: str
+    caller: Caller
+    request: ChatRequest
+    facts: Facts
+    plan: RoutePlan
+    prediction: Prediction | None
+    reference: Price | None
+    timeouts: TimeoutsConfig
+    upstream_headers: dict[str, str]

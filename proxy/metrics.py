@@ -1,0 +1,294 @@
+"""What Prometheus reads at /metrics: every series, with label sets that cannot grow without end.
+
+Reference: docs/observability.md; a test holds the two together.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from typing import Final, Literal
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from cost.prices import NANO_PER_USD
+from proxy.outcome import RequestOutcome
+
+BreakerState = Literal["closed", "half-open", "open"]
+
+MAX_LABEL_VALUES: Final = 1_000
+"""Distinct values of one label; every later one is counted as `other`."""
+OTHER: Final = "other"
+NONE: Final = "none"
+
+# The promise is a first token within 1 s for nine requests in ten, so the steps are finest around it.
+TTFT_BUCKETS: Final = (
+    0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0,
+)  # fmt: skip
+# Reading speed is 40 to 50 ms a token; a GPU that is full shows above it, a batch engine below.
+TPOT_BUCKETS: Final = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
+DURATION_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+# Scoring must stay under a millisecond.
+CLASSIFIER_BUCKETS: Final = (0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.002, 0.005, 0.01, 0.05)
+
+_BREAKER_VALUES: Final[Mapping[BreakerState, int]] = {"closed": 0, "half-open": 1, "open": 2}
+# Children are looked up by raw values, which the caps do not bound; forgetting them all is cheap and rare.
+_MAX_CACHED: Final = 20_000
+# The first status above every success.
+_FIRST_ERROR_STATUS: Final = 400
+
+
+class _Cap:
+    """The first values of one label keep their names; the rest share one."""
+
+    def __init__(self, max_values: int) -> None:
+        self._max = max_values
+        self._seen: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        if value in self._seen:
+            return value
+        if len(self._seen) >= self._max:
+            return OTHER
+        self._seen.add(value)
+        return value
+
+
+class _Served(msgspec.Struct, frozen=True):
+    """The children that one kind of request writes to."""
+
+    requests: Counter
+    duration: Histogram
+    ttft: Histogram
+    tpot: Histogram
+    input_tokens: Counter
+    cached_tokens: Counter
+    output_tokens: Counter
+    cost: Counter
+    baseline: Counter
+    unpriced: Counter
+
+
+class Metrics:
+    """Counts how requests ended, and a few things that are true right now. Thread-safe, never raises.
+
+    With several workers, set PROMETHEUS_MULTIPROC_DIR to an empty directory before the first import:
+    each worker writes its own files there and any of them renders the sum.
+    """
+
+    def __init__(self, *, max_label_values: int = MAX_LABEL_VALUES) -> None:
+        # A creation time beside every counter would double what a scrape carries.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._multiprocess = "PROMETHEUS_MULTIPROC_DIR" in os.environ
+        self._served: dict[tuple[str, str | None, str, int], _Served] = {}
+        self._attempt_children: dict[tuple[str, str], Counter] = {}
+        self._team, self._target, self._tier = _Cap(max_label_values), _Cap(max_label_values), _Cap(max_label_values)
+        self._deployment, self._code, self._source = (
+            _Cap(max_label_values),
+            _Cap(max_label_values),
+            _Cap(max_label_values),
+        )
+        self._declare_requests()
+        self._declare_money()
+        self._declare_state()
+        if not self._multiprocess:
+            ProcessCollector(registry=self.registry)
+
+    def _declare_requests(self) -> None:
+        self._requests = self._counter(
+            "weighbridge_requests", "Requests by the HTTP status the caller saw.", ("team", "target", "tier", "status")
+        )
+        self._refusals = self._counter(
+            "weighbridge_refusals", "Requests that ended with an error, by its code.", ("code", "status")
+        )
+        self._duration = self._histogram(
+            "weighbridge_request_duration_seconds", "From the first byte in to the last byte out.", DURATION_BUCKETS
+        )
+        self._ttft = self._histogram("weighbridge_ttft_seconds", "Seconds to the first token.", TTFT_BUCKETS)
+        self._tpot = self._histogram(
+            "weighbridge_inter_token_seconds",
+            "Seconds an output token after the first, mean of a request.",
+            TPOT_BUCKETS,
+        )
+        self._attempts = self._counter(
+            "weighbridge_attempts", "Attempts at deployments, by how they ended.", ("deployment", "result")
+        )
+        self._fallbacks = self._counter(
+            "weighbridge_fallbacks", "Times a request moved on to another target.", ("from_target", "to_target")
+        )
+        self._classifier = Histogram(
+            "weighbridge_classifier_seconds",
+            "Seconds to score one prompt.",
+            ("source",),
+            buckets=CLASSIFIER_BUCKETS,
+            registry=self.registry,
+        )
+
+    def _declare_money(self) -> None:
+        self._tokens = self._counter(
+            "weighbridge_tokens",
+            "Tokens by direction; cached_input is a part of input.",
+            ("team", "target", "tier", "direction"),
+        )
+        self._cost = self._counter(
+            "weighbridge_cost_usd", "What answers cost. The ledger is the truth.", ("team", "target")
+        )
+        self._baseline = self._counter(
+            "weighbridge_baseline_usd",
+            "What the same answers would have cost on the baseline target.",
+            ("team", "target"),
+        )
+        self._unpriced = self._counter(
+            "weighbridge_unpriced_requests", "Answers whose cost is unknown and in no sum.", ("team", "target")
+        )
+
+    def _declare_state(self) -> None:
+        self._in_flight = Gauge(
+            "weighbridge_in_flight_requests",
+            "Requests being served now.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        # Each worker has its own breakers: the worst view is shown.
+        self._breaker = Gauge(
+            "weighbridge_breaker_state",
+            "0 closed, 1 half-open, 2 open.",
+            ("deployment",),
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
+        self._journal_depth = Gauge(
+            "weighbridge_journal_depth",
+            "Ledger entries in the journal that are not in the database yet.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        build = Gauge(
+            "weighbridge_build_info",
+            "Always 1; the version is a label.",
+            ("version",),
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
+        build.labels(_version()).set(1)
+
+    def _counter(self, name: str, text: str, labels: Iterable[str]) -> Counter:
+        return Counter(name, text, tuple(labels), registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        """By target and tier only: teams would multiply every bucket."""
+        return Histogram(name, text, ("target", "tier"), buckets=buckets, registry=self.registry)
+
+    def finished(self, outcome: RequestOutcome) -> None:
+        served = self._children(outcome)
+        served.requests.inc()
+        served.duration.observe(outcome.duration_s)
+        if outcome.ttft_s is not None:
+            served.ttft.observe(outcome.ttft_s)
+        if outcome.tpot_s is not None:
+            served.tpot.observe(outcome.tpot_s)
+        if outcome.classify_s is not None:
+            self._classifier.labels(self._source(outcome.classifier or NONE)).observe(outcome.classify_s)
+        if outcome.error_code is not None or outcome.status >= _FIRST_ERROR_STATUS:
+            self._refusals.labels(self._code(outcome.error_code or NONE), str(outcome.status)).inc()
+        _count_tokens(served, outcome)
+        _count_money(served, outcome)
+        self._count_attempts(outcome)
+
+    def _children(self, outcome: RequestOutcome) -> _Served:
+        key = (outcome.team_id, outcome.target_id, outcome.tier, outcome.status)
+        served = self._served.get(key)
+        if served is None:
+            if len(self._served) >= _MAX_CACHED:
+                self._served.clear()
+            served = self._served[key] = self._new_children(*key)
+        return served
+
+    def _new_children(self, team_id: str, target_id: str | None, tier: str, status: int) -> _Served:
+        team, target, tier = self._team(team_id or NONE), self._target(target_id or NONE), self._tier(tier or NONE)
+        return _Served(
+            requests=self._requests.labels(team, target, tier, str(status)),
+            duration=self._duration.labels(target, tier),
+            ttft=self._ttft.labels(target, tier),
+            tpot=self._tpot.labels(target, tier),
+            input_tokens=self._tokens.labels(team, target, tier, "input"),
+            cached_tokens=self._tokens.labels(team, target, tier, "cached_input"),
+            output_tokens=self._tokens.labels(team, target, tier, "output"),
+            cost=self._cost.labels(team, target),
+            baseline=self._baseline.labels(team, target),
+            unpriced=self._unpriced.labels(team, target),
+        )
+
+    def _count_attempts(self, outcome: RequestOutcome) -> None:
+        previous: str | None = None
+        for attempt in outcome.attempts:
+            key = (attempt.deployment_id, attempt.result)
+            child = self._attempt_children.get(key)
+            if child is None:
+                if len(self._attempt_children) >= _MAX_CACHED:
+                    self._attempt_children.clear()
+                child = self._attempts.labels(self._deployment(attempt.deployment_id), attempt.result)
+                self._attempt_children[key] = child
+            child.inc()
+            if previous is not None and previous != attempt.target_id:
+                self._fallbacks.labels(self._target(previous), self._target(attempt.target_id)).inc()
+            previous = attempt.target_id
+
+    def in_flight_inc(self) -> None:
+        self._in_flight.inc()
+
+    def in_flight_dec(self) -> None:
+        self._in_flight.dec()
+
+    def set_breaker(self, deployment_id: str, state: BreakerState) -> None:
+        self._breaker.labels(self._deployment(deployment_id)).set(_BREAKER_VALUES[state])
+
+    def set_journal_depth(self, entries: int) -> None:
+        self._journal_depth.set(entries)
+
+    def render(self) -> tuple[bytes, str]:
+        """The text format and its content type. With many series it takes a while: call it in a thread."""
+        return generate_latest(self._collected()), CONTENT_TYPE_PLAIN_0_0_4
+
+    def _collected(self) -> CollectorRegistry:
+        if not self._multiprocess:
+            return self.registry
+        collected = CollectorRegistry()
+        MultiProcessCollector(collected)  # type: ignore[no-untyped-call]
+        return collected
+
+
+def forget_worker(pid: int) -> None:
+    """Takes a dead worker's gauges out of the sums; its counters stay counted."""
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        mark_process_dead(pid)  # type: ignore[no-untyped-call]
+
+
+def _count_tokens(served: _Served, outcome: RequestOutcome) -> None:
+    if outcome.input_tokens:
+        served.input_tokens.inc(outcome.input_tokens)
+    if outcome.cached_input_tokens:
+        served.cached_tokens.inc(outcome.cached_input_tokens)
+    if outcome.output_tokens:
+        served.output_tokens.inc(outcome.output_tokens)
+
+
+def _count_money(served: _Served, outcome: RequestOutcome) -> None:
+    """An unknown cost is counted apart, never as 0; without a cost beside it a baseline saves nothing."""
+    if outcome.cost_nanousd is None:
+        if outcome.target_id is not None:
+            served.unpriced.inc()
+        return
+    served.cost.inc(outcome.cost_nanousd / NANO_PER_USD)
+    if outcome.baseline_nanousd is not None:
+        served.baseline.inc(outcome.baseline_nanousd / NANO_PER_USD)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("weighbridge")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,153 @@
+"""Relay: a committed stream becomes the caller's reply.
+
+Payloads go through as the bytes they came in; `model_used` is spliced in behind each one's first
+brace. Nothing falls back from here: what fails now ends the stream with an error event.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from cost.prices import usd
+from cost.usage import Usage
+from providers.errors import UpstreamError
+from providers.wire import Event
+from proxy.attempt import Attempt
+from proxy.dispatch import Committed
+from proxy.errors import error_reply
+from proxy.reply import Header, Reply
+
+_DONE = b"data: [DONE]\n\n"
+
+
+async def relay(committed: Committed, reply: Reply, headers: list[Header]) -> None:
+    """Writes the whole reply. Raises UpstreamError when the upstream failed on the way.
+
+    A failed stream has then already told its caller, in an error event in place of `[DONE]`.
+    """
+    if committed.attempt.job.request.stream:
+        await _relay_stream(committed, reply, headers)
+    else:
+        await _relay_whole(committed, reply, headers)
+
+
+async def _relay_whole(committed: Committed, reply: Reply, headers: list[Header]) -> None:
+    attempt = committed.attempt
+    events = committed.events
+    while (batch := await committed.stream.read()) is not None:
+        attempt.observe(batch)
+        events += batch
+    usage, cost_nanousd, baseline_nanousd = attempt.preview()
+    money = _money_headers(cost_nanousd, baseline_nanousd)
+    fields = _own_fields(attempt.deployment.target_id, usage, cost_nanousd, baseline_nanousd)
+    await reply.whole(200, _splice(fields, events[-1].payload), [*headers, *money])
+
+
+async def _relay_stream(committed: Committed, reply: Reply, headers: list[Header]) -> None:
+    attempt = committed.attempt
+    writer = _EventWriter(attempt)
+    await reply.begin_events(headers)
+    batch: list[Event] | None = committed.events
+    try:
+        while batch is not None:
+            data = writer.render(batch)
+            if data:
+                await reply.events(data)
+            batch = await committed.stream.read()
+            if batch is not None:
+                attempt.observe(batch)
+    except UpstreamError as error:
+        await reply.end(b"data: " + error_reply(error).body + b"\n\n")
+        raise
+    await reply.end(writer.last_words() + _DONE)
+
+
+class _EventWriter:
+    """Turns events into SSE bytes. The usage chunk is held back: the caller may not have asked for it."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._asked = attempt.job.request.include_usage
+        self._prefix = b'data: {"model_used":' + msgspec.json.encode(attempt.deployment.target_id) + b","
+        self._usage_event: Event | None = None
+        self._template: bytes | None = None
+
+    def render(self, events: Iterable[Event]) -> bytes:
+        parts: list[bytes] = []
+        for event in events:
+            payload = event.payload
+            if event.usage is not None:
+                self._usage_event = event
+                if not event.choices:
+                    continue
+                # Usage beside content was our wish; the caller gets it once, at the end, if it asked.
+                payload = _without_usage(payload)
+            if self._template is None:
+                self._template = payload
+            parts += (self._prefix, payload[1:], b"\n\n")
+        return b"".join(parts)
+
+    def last_words(self) -> bytes:
+        """The usage chunk, for a caller that asked: with the cost, and made up from estimates if none came."""
+        if not self._asked:
+            return b""
+        usage, cost_nanousd, baseline_nanousd = self._attempt.preview()
+        fields = _own_fields(self._attempt.deployment.target_id, usage, cost_nanousd, baseline_nanousd)
+        if self._usage_event is not None:
+            payload = _without_choices(self._usage_event.payload)
+        else:
+            payload = _usage_chunk(self._template, usage)
+        return b"data: " + _splice(fields, payload) + b"\n\n"
+
+
+def _splice(fields: bytes, payload: bytes) -> bytes:
+    """Puts our fields in front of an upstream object's own. `fields` is an object, too."""
+    rest = payload[payload.index(b"{") + 1 :].lstrip()
+    return fields[:-1] + (b"," if rest != b"}" else b"") + rest
+
+
+def _own_fields(target_id: str, usage: Usage, cost_nanousd: int | None, baseline_nanousd: int | None) -> bytes:
+    return msgspec.json.encode(
+        {
+            "model_used": target_id,
+            "weighbridge": {
+                "cost_usd": _dollars(cost_nanousd),
+                "baseline_usd": _dollars(baseline_nanousd),
+                "usage_source": usage.source,
+            },
+        }
+    )
+
+
+def _money_headers(cost_nanousd: int | None, baseline_nanousd: int | None) -> list[Header]:
+    named = ((b"x-weighbridge-cost-usd", cost_nanousd), (b"x-weighbridge-baseline-usd", baseline_nanousd))
+    return [(name, text.encode()) for name, amount in named if (text := _dollars(amount)) is not None]
+
+
+def _dollars(amount_nanousd: int | None) -> str | None:
+    """An exact decimal in text, nine places: a JSON number would lose digits on its way."""
+    return None if amount_nanousd is None else f"{usd(amount_nanousd):.9f}"
+
+
+def _without_usage(payload: bytes) -> bytes:
+    fields = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+    fields.pop("usage", None)
+    return msgspec.json.encode(fields)
+
+
+def _without_choices(payload: bytes) -> bytes:
+    fields = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+    fields["choices"] = msgspec.Raw(b"[]")
+    return msgspec.json.encode(fields)
+
+
+def _usage_chunk(template: bytes | None, usage: Usage) -> bytes:
+    """A usage chunk in the manner of the stream's other chunks, with the tokens we estimated."""
+    fields = msgspec.json.decode(template, type=dict[str, msgspec.Raw]) if template else {}
+    head = {name: fields[name] for name in ("id", "object", "created", "model") if name in fields}
+    tokens = {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+    return msgspec.json.encode({**head, "choices": [], "usage": tokens})

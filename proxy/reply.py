@@ -1,0 +1,112 @@
+"""The gateway's side of one HTTP exchange: reads the body within its limits, writes the reply, knows its caller is gone."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from starlette.types import Receive, Scope, Send
+
+from proxy.errors import BodyTooLarge, ErrorReply, UploadTimeout
+
+Header = tuple[bytes, bytes]
+
+_JSON = (b"content-type", b"application/json")
+_SSE: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # Reverse proxies buffer by default, which would hold tokens back.
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class Reply:
+    """Writes one reply. `started` means that the status line is out and cannot be changed."""
+
+    __slots__ = ("_clock", "_send", "done", "headers", "sending_since", "started", "status")
+
+    def __init__(self, send: Send, clock: Callable[[], float]) -> None:
+        self._send = send
+        self._clock = clock
+        self.headers: list[Header] = []
+        self.started = False
+        self.done = False
+        self.status = 0
+        self.sending_since: float | None = None
+
+    async def whole(self, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
+        """A complete JSON reply."""
+        await self._start(status, [_JSON, (b"content-length", str(len(body)).encode()), *self.headers, *headers])
+        self.done = True
+        await self._write(body, more=False)
+
+    async def error(self, error: ErrorReply) -> None:
+        await self.whole(error.status, error.body, error.headers)
+
+    async def begin_events(self, headers: Iterable[Header] = ()) -> None:
+        await self._start(200, [*_SSE, *self.headers, *headers])
+
+    async def events(self, data: bytes) -> None:
+        await self._write(data, more=True)
+
+    async def end(self, data: bytes = b"") -> None:
+        self.done = True
+        await self._write(data, more=False)
+
+    def abort(self) -> None:
+        """Cuts the connection of a caller that does not read. ASGI has no word for it; uvicorn's cycle has the transport."""
+        self.done = True
+        transport = getattr(getattr(self._send, "__self__", None), "transport", None)
+        if transport is not None:
+            transport.abort()
+
+    async def _start(self, status: int, headers: list[Header]) -> None:
+        self.started = True
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _write(self, data: bytes, *, more: bool) -> None:
+        # The server lets a full buffer suspend us here; the watch over slow readers looks at since when.
+        self.sending_since = self._clock()
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        self.sending_since = None
+
+
+async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s: float) -> bytes:
+    """The whole request body. Raises BodyTooLarge, UploadTimeout, or CancelledError when the caller hung up."""
+    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    message = await receive() if int(declared or b"0") else None
+    if message is not None and message["type"] == "http.request" and not message.get("more_body"):
+        return _bounded(message.get("body", b""), max_bytes)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _read_rest(message, receive, max_bytes)
+    except TimeoutError as error:
+        raise UploadTimeout(f"The request body did not arrive within {timeout_s:g} s.") from error
+
+
+async def _read_rest(message: object, receive: Receive, max_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    current = message if isinstance(message, dict) else await receive()
+    while True:
+        if current["type"] == "http.disconnect":
+            raise asyncio.CancelledError
+        chunk = current.get("body", b"")
+        size += len(chunk)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        chunks.append(chunk)
+        if not current.get("more_body"):
+            return b"".join(chunks)
+        current = await receive()
+
+
+def _bounded(body: bytes, max_bytes: int) -> bytes:
+    if len(body) > max_bytes:
+        raise _too_large(max_bytes)
+    return body
+
+
+def _too_large(max_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The request body is larger than {max_bytes} bytes, the limit of this gateway.")

@@ -1,0 +1,276 @@
+"""Parse: bytes and headers become a ChatRequest, or a 400 that says what to change. No I/O."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+import msgspec
+
+from classifier.prediction import Prompt
+from classifier.tokens import estimate_tokens
+from providers.target import Capability, Tier
+from providers.wire import ChatRequest, Message
+from proxy.errors import BadRequest
+
+# These would steer the gateway's own calls to an address or with a key of the caller's choosing.
+STEERING_FIELDS = frozenset(
+    {
+        "api_base",
+        "api_key",
+        "api_version",
+        "azure_ad_token",
+        "base_url",
+        "custom_llm_provider",
+        "deployment_id",
+        "extra_body",
+        "extra_headers",
+        "extra_query",
+        "headers",
+        "litellm_params",
+        "mock_response",
+        "organization",
+    }
+)
+STEERING_PREFIXES = ("aws_", "vertex_", "litellm_")
+
+# What a prompt costs beside its text, in tokens: OpenAI's chat framing (4 a message, 3 to prime the
+# answer), and a 1024-pixel image at high detail (765), both from OpenAI's published counting rules.
+MESSAGE_TOKENS = 4
+PRIMING_TOKENS = 3
+IMAGE_TOKENS = 765
+
+MAX_MESSAGES = 4_096
+MAX_CHOICES = 16
+MAX_ID_CHARS = 256
+
+_TIERS: frozenset[str] = frozenset(get_args(Tier))
+# OpenAI's `service_tier`: flex is its slow, cheap tier; every other value wants an answer now.
+_SERVICE_TIERS: Mapping[str, Tier] = {
+    "flex": "batch",
+    "auto": "interactive",
+    "default": "interactive",
+    "priority": "interactive",
+}
+_INSTRUCTING = frozenset({"system", "developer"})
+_IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
+# The gateway's own fields: consumed here, never sent upstream.
+_OWN_FIELDS = ("x-team-id", "x-tier", "service_tier", "x-session-id")
+
+
+class _StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool | None = None
+
+
+class _ResponseFormat(msgspec.Struct, frozen=True):
+    type: str = "text"
+
+
+class _Body(msgspec.Struct, frozen=True):
+    """The fields that the gateway itself reads; every other one passes through unread."""
+
+    model: str
+    messages: list[Message]
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    tools: list[msgspec.Raw] | None = None
+    functions: list[msgspec.Raw] | None = None
+    response_format: _ResponseFormat | None = None
+    service_tier: str | None = None
+    team_id: str | None = msgspec.field(default=None, name="x-team-id")
+    tier: str | None = msgspec.field(default=None, name="x-tier")
+    session_id: str | None = msgspec.field(default=None, name="x-session-id")
+
+
+class RequestHeaders(msgspec.Struct, frozen=True):
+    """The request headers that mean something to the gateway."""
+
+    authorization: str | None = None
+    api_key: str | None = msgspec.field(default=None, name="x-api-key")
+    team_id: str | None = msgspec.field(default=None, name="x-team-id")
+    tier: str | None = msgspec.field(default=None, name="x-tier")
+    session_id: str | None = msgspec.field(default=None, name="x-session-id")
+    traceparent: str | None = None
+    content_length: str | None = msgspec.field(default=None, name="content-length")
+
+
+_HEADER_FIELDS = {field.encode_name.encode(): field.name for field in msgspec.structs.fields(RequestHeaders)}
+
+
+def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
+    """Picks ours out of ASGI's lower-cased header list; a repeated header's first value counts."""
+    found: dict[str, str] = {}
+    for name, value in raw:
+        field = _HEADER_FIELDS.get(name)
+        if field is not None and field not in found:
+            found[field] = value.decode("latin-1").strip()
+    return RequestHeaders(**found)
+
+
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_body_decoder = msgspec.json.Decoder(_Body)
+
+
+def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
+    """Reads one chat completion request. Raises BadRequest."""
+    fields, typed = _decode(body)
+    refuse_steering(fields)
+    _check_limits(typed)
+    for name in _OWN_FIELDS:
+        fields.pop(name, None)
+    return ChatRequest(
+        fields=fields,
+        model=typed.model,
+        messages=typed.messages,
+        stream=bool(typed.stream),
+        include_usage=bool(typed.stream_options and typed.stream_options.include_usage),
+        max_output_tokens=typed.max_completion_tokens or typed.max_tokens,
+        n=typed.n or 1,
+        tools=len(typed.tools or ()) + len(typed.functions or ()),
+        images=_count_images(typed.messages),
+        json_mode=bool(typed.response_format and typed.response_format.type != "text"),
+        tier=_tier(headers.tier, typed.tier, typed.service_tier),
+        team_id=_agreed("x-team-id", headers.team_id, typed.team_id),
+        session_id=_agreed("x-session-id", headers.session_id, typed.session_id),
+    )
+
+
+def _decode(body: bytes) -> tuple[dict[str, msgspec.Raw], _Body]:
+    try:
+        return _fields_decoder.decode(body), _body_decoder.decode(body)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at ")
+        param = path.strip("`").removeprefix("$").removeprefix(".") or None
+        where = f" in `{param}`" if param else ""
+        raise BadRequest(f"The request body is not valid{where}: {message}.", param=param) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest("The request body is not valid JSON; send one JSON object.") from error
+
+
+def refuse_steering(fields: Mapping[str, Any]) -> None:
+    """No request chooses the address or the key of the gateway's own calls."""
+    for name in fields:
+        if name in STEERING_FIELDS or name.startswith(STEERING_PREFIXES):
+            raise BadRequest(
+                f"The field `{name}` is not accepted: upstream addresses and keys come from the gateway's configuration.",
+                param=name,
+                code="field_not_allowed",
+            )
+
+
+def _check_limits(body: _Body) -> None:
+    if not body.model:
+        raise BadRequest("`model` is empty; send `auto` or a name from GET /v1/models.", param="model")
+    if not body.messages:
+        raise BadRequest("`messages` is empty; send at least one message.", param="messages")
+    if len(body.messages) > MAX_MESSAGES:
+        raise BadRequest(
+            f"`messages` has {len(body.messages)} entries; at most {MAX_MESSAGES} are accepted.", param="messages"
+        )
+    if body.n is not None and not 1 <= body.n <= MAX_CHOICES:
+        raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
+    for name in ("max_tokens", "max_completion_tokens"):
+        value = getattr(body, name)
+        if value is not None and value < 1:
+            raise BadRequest(f"`{name}` must be at least 1.", param=name)
+
+
+def _agreed(name: str, header: str | None, field: str | None) -> str | None:
+    if header is not None and field is not None and header != field:
+        raise BadRequest(f"The header `{name}` and the body field `{name}` differ; send one of them.", param=name)
+    value = header if header is not None else field
+    if value is not None and not 1 <= len(value) <= MAX_ID_CHARS:
+        raise BadRequest(f"`{name}` must have 1 to {MAX_ID_CHARS} characters.", param=name)
+    return value
+
+
+def _tier(header: str | None, field: str | None, service_tier: str | None) -> Tier:
+    tier = _agreed("x-tier", header, field)
+    if tier is None:
+        # Values that OpenAI adds later are its own business: they mean an answer now.
+        return _SERVICE_TIERS.get(service_tier or "auto", "interactive")
+    if tier not in _TIERS:
+        raise BadRequest("`x-tier` must be `interactive` or `batch`.", param="x-tier")
+    return "batch" if tier == "batch" else "interactive"
+
+
+def _count_images(messages: list[Message]) -> int:
+    return sum(
+        part.type in _IMAGE_PARTS
+        for message in messages
+        if isinstance(message.content, list)
+        for part in message.content
+    )
+
+
+def needs(request: ChatRequest) -> frozenset[Capability]:
+    """The capabilities a target must have to serve this request."""
+    wanted: list[Capability] = []
+    if request.tools:
+        wanted.append("tools")
+    if request.images:
+        wanted.append("vision")
+    if request.json_mode:
+        wanted.append("json")
+    return frozenset(wanted)
+
+
+def _text(message: Message) -> str:
+    content = message.content
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.text for part in content or () if part.text)
+
+
+def prompt_of(request: ChatRequest) -> Prompt:
+    """What the classifier sees: the last user message apart from what came before it."""
+    system: list[str] = []
+    talk: list[str] = []
+    question = -1
+    turns = 0
+    for message in request.messages:
+        if message.role in _INSTRUCTING:
+            system.append(_text(message))
+            continue
+        if message.role == "user":
+            turns += 1
+            question = len(talk)
+        talk.append(_text(message))
+    # A conversation without a user message is weighed by its last one.
+    last = talk.pop(question) if talk else ""
+    return Prompt(
+        text=last,
+        system="\n".join(system),
+        history="\n".join(talk),
+        turns=max(turns, 1),
+        tools=request.tools,
+        images=request.images,
+        json_mode=request.json_mode,
+    )
+
+
+def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
+    """An estimate of the prompt's tokens, with its framing, tool definitions and images."""
+    framing = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages) + IMAGE_TOKENS * request.images
+    texts = estimate_tokens(prompt.text) + estimate_tokens(prompt.system) + estimate_tokens(prompt.history)
+    return framing + texts + sum(estimate_tokens(bytes(raw).decode()) for raw in _definitions(request))
+
+
+def _definitions(request: ChatRequest) -> Iterable[msgspec.Raw]:
+    for name in ("tools", "functions", "response_format"):
+        raw = request.fields.get(name)
+        if raw is not None:
+            yield raw
+
+
+def conversation_key(request: ChatRequest, prompt: Prompt) -> bytes:
+    """Names a conversation within its team: the caller's session id, or a digest of how it began."""
+    if request.session_id is not None:
+        return b"s:" + request.session_id.encode()
+    first = next((_text(message) for message in request.messages if message.role == "user"), "")
+    digest = hashlib.blake2b(prompt.system.encode("utf-8", "surrogatepass"), digest_size=16)
+    digest.update(b"\0")
+    digest.update(first.encode("utf-8", "surrogatepass"))
+    return b"d:" + digest.digest()

@@ -1,0 +1,56 @@
+"""Liveness, readiness and metrics."""
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import JSONResponse, Response
+
+from proxy.gateway import Gateway, gateway_of
+
+router = APIRouter(tags=["health"])
+
+_DATABASE_TIMEOUT_S = 1.0
+
+
+@router.get("/healthz")
+@router.get("/health", include_in_schema=False)
+async def alive() -> JSONResponse:
+    """The process answers; says nothing about what it depends on."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/readyz")
+@router.get("/ready", include_in_schema=False)
+async def ready(request: Request) -> JSONResponse:
+    """Whether this process should get traffic, and if not, why."""
+    gateway = gateway_of(request)
+    checks = {
+        "accepting": not gateway.line.draining,
+        "ledger": gateway.ledger.accepting,
+        "database": await _database_answers(gateway),
+    }
+    # An unreachable database alone is no reason to leave: known keys are served and the journal holds the books.
+    fine = checks["accepting"] and checks["ledger"]
+    return JSONResponse(
+        {"status": "ready" if fine else "not ready", "checks": checks}, status_code=200 if fine else 503
+    )
+
+
+async def _database_answers(gateway: Gateway) -> bool:
+    try:
+        async with asyncio.timeout(_DATABASE_TIMEOUT_S), gateway.database.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+    except (SQLAlchemyError, OSError, TimeoutError):
+        return False
+    return True
+
+
+@router.get("/metrics", include_in_schema=False)
+async def metrics(request: Request) -> Response:
+    """Prometheus text, of all workers together."""
+    gateway = gateway_of(request)
+    gateway.metrics.set_journal_depth(gateway.ledger.depth)
+    body, media_type = gateway.metrics.render()
+    return Response(body, media_type=media_type)

@@ -1,0 +1,465 @@
+"""Everything an operator can set: one file of typed sections, and the process's environment.
+
+Each folder types its own section; here they meet. `load` either gives a configuration that can be
+served, or raises one ConfigError that names every problem.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from accounts.config import AccountsSection, PepperSection
+from accounts.keys import MIN_PEPPER_BYTES, Pepper
+from accounts.pepper_file import pepper_id, read_or_make_pepper
+from classifier.config import ClassifierSection
+from cost.config import CostSection
+from providers.catalog import secret_reader
+from providers.config import ProvidersSection, is_reference
+from proxy.config_file import ConfigError, Document, KeyPath, Problem, Value, read_document
+from proxy.config_problems import check, closest, in_words
+
+_NO_PEPPER = (
+    f"no pepper: set WEIGHBRIDGE_PEPPER to a secret of at least {MIN_PEPPER_BYTES} characters, name one under "
+    "`accounts.peppers`, or let `accounts.pepper_file` name a file that is made at the first start"
+)
+AUTO = "auto"
+PREFIX = "WEIGHBRIDGE_"
+if TYPE_CHECKING:
+    from proxy.policy import Policy
+
+_NO_CONFIG = (
+    "no configuration: pass --config FILE or set WEIGHBRIDGE_CONFIG "
+    "(config/minimal.yaml is the smallest that works, config/gateway.yaml shows everything)"
+)
+
+
+class ServerConfig(BaseModel):
+    """The listening side."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="The address to listen on; `0.0.0.0` for all.")
+    port: int = Field(default=8080, ge=0, le=65_535, description="The port to listen on; 0 lets the system choose.")
+    workers: int = Field(default=1, ge=1, le=128, description="Processes that serve; about one a core.")
+    max_body_bytes: int = Field(
+        default=20_000_000, ge=1_000, le=200_000_000, description="A larger request body is refused with 413."
+    )
+    body_timeout_s: float = Field(
+        default=30.0, gt=0, le=600, description="A body that takes longer to arrive is refused with 408."
+    )
+    slow_reader_s: float = Field(
+        default=30.0, gt=0, le=600, description="A caller that reads nothing of its stream for this long is cut off."
+    )
+    drain_s: float = Field(
+        default=30.0, ge=1, le=3_600, description="After a stop signal, how long requests under way may go on."
+    )
+    max_in_flight: int = Field(
+        default=4_096, ge=1, le=1_000_000, description="Requests that one worker holds at once; more get 503."
+    )
+
+
+class PolicyConfig(BaseModel):
+    """How names become targets, and how strict `auto` is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    auto: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="The targets that `auto` chooses from; all of them when not set."
+    )
+    aliases: dict[str, str | tuple[str, ...]] = Field(
+        default_factory=dict, description="Names that callers may send: each a target, or targets in the order to try."
+    )
+    fallbacks: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="For a target that a caller named: the targets to try after it."
+    )
+    capability_shift: float = Field(
+        default=0.0,
+        ge=-1,
+        le=1,
+        description="Added to every target's capability. Below 0 is stricter and dearer, above 0 saves more.",
+    )
+    degrade: bool = Field(
+        default=False, description="When every capable target has failed, try the less capable ones, best first."
+    )
+    max_candidates: int = Field(
+        default=4, ge=1, le=16, description="Targets that one request may try, the first included."
+    )
+
+
+def build_policy(config: PolicyConfig) -> "Policy":
+    """The section as planning takes it."""
+    from proxy.policy import Policy  # noqa: PLC0415 - checking a file should not load all that planning needs
+
+    return Policy(
+        auto_targets=config.auto,
+        aliases={name: (to,) if isinstance(to, str) else to for name, to in config.aliases.items()},
+        fallbacks=config.fallbacks,
+        capability_shift=config.capability_shift,
+        degrade=config.degrade,
+        max_candidates=config.max_candidates,
+    )
+
+
+class LimitsConfig(BaseModel):
+    """What one key may use. Each worker keeps its own count."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    requests_per_minute: int | None = Field(
+        default=None, ge=1, le=100_000_000, description="Requests a minute for each key; no limit when not set."
+    )
+    tokens_per_minute: int | None = Field(
+        default=None, ge=1, le=100_000_000_000, description="Tokens a minute for each key; no limit when not set."
+    )
+
+
+class TelemetryConfig(BaseModel):
+    """What the gateway tells about itself."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="Where traces go, over OTLP/HTTP. OTEL_EXPORTER_OTLP_ENDPOINT comes first; no traces without either.",
+    )
+    log_success_share: float = Field(
+        default=0.01, ge=0, le=1, description="The share of successful requests that is logged. Failures all are."
+    )
+
+
+class GatewayConfig(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    server: ServerConfig = Field(default=ServerConfig(), description="The listening side.")
+    providers: ProvidersSection = Field(description="The models that can be called, and how to call them.")
+    policy: PolicyConfig = Field(default=PolicyConfig(), description="How names become targets.")
+    limits: LimitsConfig = Field(default=LimitsConfig(), description="What one key may use.")
+    accounts: AccountsSection = Field(default=AccountsSection(), description="Teams, keys and their peppers.")
+    classifier: ClassifierSection = Field(default=ClassifierSection(), description="How prompts are weighed.")
+    cost: CostSection = Field(default=CostSection(), description="The ledger, and what savings are measured against.")
+    telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="Logs and traces.")
+
+
+class Environment(BaseSettings):
+    """What the process's environment says. It wins over the file, and the command line wins over both."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
+
+    config: Path | None = Field(default=None, description="The configuration file.")
+    database_url: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("WEIGHBRIDGE_DATABASE_URL", "DATABASE_URL"),
+        description="The database; SQLite in the data directory when not set. Plain DATABASE_URL is read too.",
+    )
+    pepper: SecretStr | None = Field(
+        default=None, description=f"The secret that keys are stored under, at least {MIN_PEPPER_BYTES} characters."
+    )
+    data_dir: Path = Field(default=Path("var"), description="Where SQLite's database is kept.")
+    host: str | None = Field(default=None, description="Instead of `server.host`.")
+    port: int | None = Field(default=None, ge=0, le=65_535, description="Instead of `server.port`.")
+    workers: int | None = Field(default=None, ge=1, le=128, description="Instead of `server.workers`.")
+    otlp_endpoint: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("OTEL_EXPORTER_OTLP_ENDPOINT"),
+        description="Instead of `telemetry.otlp_endpoint`.",
+    )
+
+    def database(self) -> str:
+        """The database's address. It may hold a password: never show it."""
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite+aiosqlite:///{self.data_dir}/weighbridge.sqlite"
+
+    def server_overrides(self) -> dict[str, Any]:
+        """What stands in for keys of the `server` section."""
+        given = {"host": self.host, "port": self.port, "workers": self.workers}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def variables(self) -> dict[str, str]:
+        """The same as variables, for a child process that shall see what this one was told on its command line."""
+        return {f"{PREFIX}{name.upper()}": str(value) for name, value in self.server_overrides().items()}
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    """The configuration to go on with. When `refused` is set, it is the one that was there before."""
+
+    config: GatewayConfig
+    refused: ConfigError | None = None
+    needs_restart: tuple[str, ...] = ()
+    """Keys that changed but that a running process cannot take over."""
+
+
+def read_environment() -> Environment:
+    """The environment, typed. A misspelt WEIGHBRIDGE_* variable is an error, not a silent default."""
+    allowed = [f"{PREFIX}{name.upper()}" for name in Environment.model_fields if name != "otlp_endpoint"]
+    problems = [
+        Problem("environment", 0, name, _unknown_variable(name, allowed))
+        for name in sorted(os.environ)
+        if name.upper().startswith(PREFIX) and name.upper() not in allowed
+    ]
+    # One character may be several bytes; a pepper is measured as it is used.
+    if 0 < len(os.environ.get(f"{PREFIX}PEPPER", "").encode()) < MIN_PEPPER_BYTES:
+        problems.append(
+            Problem("environment", 0, f"{PREFIX}PEPPER", f"must have at least {MIN_PEPPER_BYTES} characters")
+        )
+    try:
+        environment = Environment()
+    except ValidationError as error:
+        problems += [
+            Problem("environment", 0, _variable(detail["loc"]), in_words(detail))
+            for detail in error.errors(include_input=False, include_url=False)
+        ]
+        raise ConfigError(problems) from error
+    if environment.database_url is not None and not _is_database(environment.database_url.get_secret_value()):
+        said = "must be an address such as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
+        problems.append(Problem("environment", 0, "DATABASE_URL", said))
+    if problems:
+        raise ConfigError(problems)
+    return environment
+
+
+def _is_database(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        # Reading the port is what checks it.
+        return parts.scheme.partition("+")[0] in _DATABASES and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    name = str(location[0]).upper()
+    return name if name in {"DATABASE_URL", "OTEL_EXPORTER_OTLP_ENDPOINT"} or name.startswith(PREFIX) else PREFIX + name
+
+
+def _unknown_variable(name: str, allowed: list[str]) -> str:
+    guess = closest(name.upper().removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in allowed])
+    hint = f"; did you mean {PREFIX}{guess}?" if guess else "."
+    return f"is not known{hint} Allowed: {', '.join(allowed)}"
+
+
+def load(
+    path: Path | None, environment: Environment, *, secrets_from: Mapping[str, str] | None = os.environ
+) -> GatewayConfig:
+    """The configuration to serve, with what the environment says laid over the file.
+
+    `secrets_from` is where references such as `env:NAME` must lead; None leaves them unresolved.
+    """
+    chosen = path or environment.config
+    if chosen is None:
+        raise ConfigError([Problem("", 0, "", _NO_CONFIG)])
+    document = read_document(chosen)
+    # A section whose lines are all commented out is the same as one that is not there.
+    document = msgspec.structs.replace(
+        document, values={key: value for key, value in document.values.items() if value is not None}
+    )
+    config, problems = check(GatewayConfig, document)
+    problems += dangling(document)
+    if config is not None and secrets_from is not None:
+        problems += [
+            document.problem(secret.key, f"refers to {secret.name}, which is not set")
+            for secret in secrets_in(config, secrets_from)
+            if not secret.is_set
+        ]
+    if config is None or problems:
+        raise ConfigError(problems)
+    server = config.server.model_copy(update=environment.server_overrides())
+    return config.model_copy(update={"server": server})
+
+
+def reload(current: GatewayConfig, path: Path | None, environment: Environment) -> Reloaded:
+    """Reads the file again. A bad one is refused whole and the current configuration stays."""
+    try:
+        fresh = load(path, environment)
+    except ConfigError as refused:
+        return Reloaded(current, refused=refused)
+    changed = [
+        f"{section}.{name}"
+        for section in GatewayConfig.model_fields
+        for name, value in getattr(fresh, section)
+        if value != getattr(getattr(current, section), name) and not _is_live(section, name)
+    ]
+    return Reloaded(fresh, needs_restart=tuple(changed))
+
+
+def _is_live(section: str, name: str) -> bool:
+    """Whether a running process takes a changed key over."""
+    return section in _LIVE_SECTIONS or f"{section}.{name}" in _LIVE_KEYS
+
+
+_DATABASES = {"sqlite", "postgres", "postgresql"}
+_LIVE_SECTIONS = {"policy", "limits"}
+_LIVE_KEYS = {
+    "providers.models",
+    "providers.timeouts",
+    "providers.retry",
+    "cost.reference_target",
+    "server.max_body_bytes",
+    "server.body_timeout_s",
+    "server.slow_reader_s",
+    "server.max_in_flight",
+}
+
+
+def dangling(document: Document) -> list[Problem]:
+    """References to targets that the catalog does not have.
+
+    It looks at the plain values, so that these are told together with everything else that is wrong.
+    """
+    models = _mapping(document.values.get("providers")).get("models")
+    names = [str(model["model_id"]) for model in _list(models) if isinstance(model, dict) and "model_id" in model]
+    if not names:
+        return []
+    reserved = f"`{AUTO}` is reserved: it lets the gateway choose"
+    return [
+        document.problem(path, _missing_target(name, names))
+        for path, name in _references(document.values)
+        if name not in names
+    ] + [document.problem(path, reserved) for path in _named_auto(document.values)]
+
+
+def _named_auto(values: dict[str, Value]) -> Iterator[KeyPath]:
+    if AUTO in _mapping(_mapping(values.get("policy")).get("aliases")):
+        yield "policy", "aliases", AUTO
+    for index, model in enumerate(_list(_mapping(values.get("providers")).get("models"))):
+        if _mapping(model).get("model_id") == AUTO:
+            yield "providers", "models", index, "model_id"
+
+
+def _references(values: dict[str, Value]) -> Iterator[tuple[KeyPath, str]]:
+    policy = _mapping(values.get("policy"))
+    yield from _names(policy.get("auto"), ("policy", "auto"))
+    for alias, targets in _mapping(policy.get("aliases")).items():
+        yield from _names(targets, ("policy", "aliases", alias))
+    for target, others in _mapping(policy.get("fallbacks")).items():
+        yield ("policy", "fallbacks", target), target
+        yield from _names(others, ("policy", "fallbacks", target))
+    yield from _names(_mapping(values.get("cost")).get("reference_target"), ("cost", "reference_target"))
+
+
+def _names(value: Value, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(value, str):
+        yield path, value
+    for index, name in enumerate(_list(value)):
+        if isinstance(name, str):
+            yield (*path, index), name
+
+
+def _missing_target(name: str, names: list[str]) -> str:
+    guess = closest(name, names)
+    hint = f"; did you mean `{guess}`?" if guess else "."
+    return f"there is no model `{name[:80]}`{hint} Models here: {', '.join(names[:40])}"
+
+
+def _mapping(value: Value) -> dict[str, Value]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Value) -> list[Value]:
+    return value if isinstance(value, list) else []
+
+
+_REFERENCE = re.compile(r"(?:env:|os\.environ/)([A-Za-z_][A-Za-z0-9_]*)\Z")
+_HEXADECIMAL = re.compile(rf"(?:[0-9a-fA-F]{{2}}){{{MIN_PEPPER_BYTES},}}\Z")
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """A place in the configuration that refers to a secret, and whether there is one."""
+
+    key: KeyPath
+    reference: str
+    is_set: bool
+
+    @property
+    def name(self) -> str:
+        """The environment variable, or the file, that is meant."""
+        return _secret_name(self.reference)
+
+    def __str__(self) -> str:
+        return f"{self.reference.replace('os.environ/', 'env:')} ({'set' if self.is_set else 'NOT SET'})"
+
+
+def _secret_name(reference: str) -> str:
+    found = _REFERENCE.match(reference)
+    return found[1] if found is not None else reference
+
+
+def secrets_in(value: Any, secrets_from: Mapping[str, str], key: KeyPath = ()) -> Iterator[Secret]:
+    """Every reference to a secret in the configuration."""
+    if isinstance(value, str):
+        if _REFERENCE.match(value):
+            yield Secret(key, value, bool(secrets_from.get(_secret_name(value))))
+        elif value.startswith("file:") and is_reference(value):
+            yield Secret(key, value, Path(value.removeprefix("file:")).is_file())
+    else:
+        for name, inner in _inside(value):
+            yield from secrets_in(inner, secrets_from, (*key, name))
+
+
+def resolve_secret(reference: str) -> str:
+    """The secret that a reference means. Raises LookupError or OSError when it is not there."""
+    return secret_reader(os.environ)(reference)
+
+
+def shown(value: Any, secrets_from: Mapping[str, str]) -> Any:
+    """The configuration as plain values that are safe to show: a secret is its reference and whether it is there."""
+    if isinstance(value, BaseModel | Mapping):
+        return {str(name): shown(inner, secrets_from) for name, inner in _inside(value)}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [shown(inner, secrets_from) for _, inner in _inside(value)]
+    if isinstance(value, str):
+        return next((str(secret) for secret in secrets_in(value, secrets_from)), _USER_INFO.sub("***@", value))
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    # For reading only: YAML knows no Decimal, and a float prints the same digits.
+    return float(value) if isinstance(value, Decimal) else str(value)
+
+
+def _inside(value: Any) -> Iterable[tuple[str | int, Any]]:
+    if isinstance(value, BaseModel):
+        return iter(value)
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, set | frozenset):
+        return enumerate(sorted(value, key=str))
+    return enumerate(value) if isinstance(value, list | tuple) else ()
+
+
+def peppers(config: GatewayConfig | None, environment: Environment) -> tuple[Pepper, ...]:
+    """The peppers that keys are stored under, the current one first.
+
+    They come from `accounts.peppers`, else from WEIGHBRIDGE_PEPPER, else from `accounts.pepper_file` when
+    the file names one. Without any the gateway does not start: a pepper that nobody chose to keep would
+    be lost with its machine, and every key with it.
+    """
+    if config is not None and config.accounts.peppers:
+        return tuple(_pepper(section) for section in config.accounts.peppers)
+    if environment.pepper is not None:
+        secret = _pepper_bytes(environment.pepper.get_secret_value())
+        return (Pepper(id=pepper_id(secret), secret=secret),)
+    if config is not None and "pepper_file" in config.accounts.model_fields_set:
+        return (read_or_make_pepper(config.accounts.pepper_file),)
+    raise ConfigError([Problem("", 0, "", _NO_PEPPER)])
+
+
+def _pepper(section: PepperSection) -> Pepper:
+    return Pepper(id=section.id, secret=_pepper_bytes(resolve_secret(section.secret)))
+
+
+def _pepper_bytes(text: str) -> bytes:
+    """Hexadecimal digits are read as such, so that the content of a pepper file means the same in a variable."""
+    if _HEXADECIMAL.match(text):
+        return bytes.fromhex(text)
+    return text.encode()

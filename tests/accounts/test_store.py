@@ -1,0 +1,138 @@
+"""Organisations, teams and keys, on SQLite and on PostgreSQL."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import msgspec
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.errors import (
+    BadId,
+    BadName,
+    OrganisationExists,
+    TeamExists,
+    UnknownKeyId,
+    UnknownOrganisation,
+    UnknownTeam,
+)
+from accounts.keys import Pepper, digest_key
+from accounts.store import AccountStore
+
+PEPPER = Pepper(id="p1", secret=b"a" * 32)
+NOON = datetime(2026, 4, 5, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(engine: AsyncEngine) -> AccountStore:
+    return AccountStore(engine, clock=lambda: NOON)
+
+
+async def test_a_team_is_kept(store: AccountStore) -> None:
+    """What was created is what is read: names, models and the moment with its zone."""
+    made = await store.create_team("team_payments", "Payments", allowed_models=["gpt-4o", "llama-3-70b"])
+    everything = await store.create_team("team_all")
+    assert await store.get_team("team_payments") == made
+    assert made.allowed_models == frozenset({"gpt-4o", "llama-3-70b"})
+    assert everything.allowed_models is None
+    assert await store.list_teams() == [everything, made]
+    assert made.created_at == NOON
+
+
+async def test_no_models_is_not_all_models(store: AccountStore) -> None:
+    """An empty allow-list stays empty and does not turn into permission."""
+    await store.create_team("team_none", allowed_models=[])
+    assert (await store.get_team("team_none")).allowed_models == frozenset()
+
+
+async def test_what_exists_or_is_unknown_is_named(store: AccountStore) -> None:
+    """Each refusal has its own error."""
+    await store.create_organisation("acme", "Acme")
+    with pytest.raises(OrganisationExists):
+        await store.create_organisation("acme")
+    await store.create_team("team_a", organisation_id="acme")
+    with pytest.raises(TeamExists, match="team_a"):
+        await store.create_team("team_a", organisation_id="acme")
+    with pytest.raises(UnknownOrganisation, match="nobody"):
+        await store.create_team("team_b", organisation_id="nobody")
+    with pytest.raises(UnknownTeam, match="team_z"):
+        await store.get_team("team_z")
+    with pytest.raises(UnknownTeam, match="team_z"):
+        await store.create_key("team_z", "ci", PEPPER)
+    with pytest.raises(UnknownKeyId, match="key_z"):
+        await store.revoke_key("key_z")
+
+
+@pytest.mark.parametrize("bad", ["", "Team", "a b", "a" * 65, "a'; DROP TABLE team; --", "tëam", "a\n"])
+async def test_bad_ids_are_refused(store: AccountStore, bad: str) -> None:
+    """An id has its alphabet and its length."""
+    with pytest.raises(BadId):
+        await store.create_team(bad)
+    with pytest.raises(BadId):
+        await store.create_organisation(bad)
+
+
+@pytest.mark.parametrize("bad", [" ", "x" * 201, "a\x00b"])
+async def test_bad_names_are_refused(store: AccountStore, bad: str) -> None:
+    """A name is printable and not endless."""
+    await store.create_team("team_a")
+    with pytest.raises(BadName):
+        await store.create_key("team_a", bad, PEPPER)
+
+
+async def test_a_key_is_found_by_its_digest_with_its_team(store: AccountStore) -> None:
+    """One lookup gives the key and what its team may use."""
+    await store.create_team("team_a", allowed_models=["gpt-4o"])
+    minted = await store.create_key("team_a", "ci", PEPPER, expires_at=NOON + timedelta(days=1))
+    found = await store.find_key(digest_key(minted.plaintext, PEPPER).hex())
+    assert found is not None
+    assert (found.key_id, found.name, found.team_id, found.organisation_id) == (
+        minted.key_id,
+        "ci",
+        "team_a",
+        "default",
+    )
+    assert found.allowed_models == frozenset({"gpt-4o"})
+    assert found.expires_at == NOON + timedelta(days=1)
+    assert found.revoked_at is None
+    assert await store.find_key("0" * 64) is None
+    assert await store.find_key("' OR 1=1 --") is None
+
+
+async def test_moments_of_other_zones_are_kept_in_utc(store: AccountStore) -> None:
+    """An expiry given in another zone is the same moment when it is read."""
+    await store.create_team("team_a")
+    moment = datetime(2026, 4, 5, 14, 0, tzinfo=timezone(timedelta(hours=2)))
+    await store.create_key("team_a", "ci", PEPPER, expires_at=moment)
+    assert (await store.list_keys())[0].expires_at == datetime(2026, 4, 5, 12, 0, tzinfo=UTC)
+
+
+async def test_lists_show_neither_key_nor_digest(store: AccountStore) -> None:
+    """A list tells the last four characters of a key and nothing more of it."""
+    await store.create_team("team_a")
+    await store.create_team("team_b")
+    first = await store.create_key("team_a", "ci", PEPPER)
+    await store.create_key("team_b", "cd", PEPPER)
+    shown = msgspec.json.encode(await store.list_keys()).decode()
+    assert first.last4 in shown
+    assert first.digest not in shown
+    assert first.plaintext[16:-4] not in shown
+    assert [key.key_id for key in await store.list_keys("team_a")] == [first.key_id]
+
+
+async def test_the_database_never_holds_a_key(store: AccountStore, engine: AsyncEngine) -> None:
+    """No column of any row holds the key or its secret part."""
+    await store.create_team("team_a")
+    minted = await store.create_key("team_a", "ci", PEPPER)
+    async with engine.connect() as connection:
+        rows = (await connection.execute(text("SELECT * FROM api_key"))).all()
+    assert minted.plaintext[16:] not in str(rows)
+
+
+async def test_revoking_twice_keeps_the_first_moment(store: AccountStore, engine: AsyncEngine) -> None:
+    """A revoked key stays revoked since when it was."""
+    await store.create_team("team_a")
+    minted = await store.create_key("team_a", "ci", PEPPER)
+    await store.revoke_key(minted.key_id)
+    await AccountStore(engine, clock=lambda: NOON + timedelta(days=1)).revoke_key(minted.key_id)
+    assert (await store.list_keys())[0].revoked_at == NOON

@@ -1,0 +1,148 @@
+"""The feature code: deterministic, bounded, never failing."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from classifier.features import (
+    BUCKET_BITS,
+    HEAD_BYTES,
+    SHAPES,
+    STRUCTURE,
+    TAIL_BYTES,
+    extract,
+    feature_hash,
+    read_text,
+    shape_of,
+    structure_of,
+)
+from classifier.prediction import Prompt
+
+TEXT = st.text(alphabet=st.characters(), max_size=500)
+PROMPTS = st.builds(
+    Prompt,
+    text=TEXT,
+    system=TEXT,
+    history=TEXT,
+    turns=st.integers(-1, 50),
+    tools=st.integers(-1, 200),
+    images=st.integers(-1, 20),
+    json_mode=st.booleans(),
+)
+
+
+def slow_words(text: str) -> list[str]:
+    """The words as a loop would find them."""
+    words, word = [], ""
+    for byte in text.encode("utf-8", "replace"):
+        character = chr(byte)
+        if byte >= 0x80 or character.isalnum() or character == "_":
+            word += "0" if character.isdigit() and byte < 0x80 else character.lower() if byte < 0x80 else character
+        elif word:
+            words.append(word)
+            word = ""
+    return [*words, word] if word else words
+
+
+@settings(deadline=None)
+@given(PROMPTS)
+def test_any_prompt_has_finite_bounded_features(prompt: Prompt) -> None:
+    """Any prompt gives rising bucket numbers in range, positive counts and finite facts, the same each time."""
+    found, again = extract(prompt), extract(prompt)
+    assert np.all(np.diff(found.indices) > 0)
+    assert np.all((found.indices >= 0) & (found.indices < 2**BUCKET_BITS))
+    assert np.all(found.counts >= 1)
+    assert len(found.indices) == len(found.counts)
+    assert found.structure.shape == (len(STRUCTURE),)
+    assert np.all(np.isfinite(found.structure))
+    assert np.array_equal(found.indices, again.indices)
+    assert np.array_equal(found.counts, again.counts)
+    assert np.array_equal(found.structure, again.structure)
+    assert 0 <= shape_of(found) < len(SHAPES)
+
+
+@settings(deadline=None)
+@given(TEXT)
+def test_words_are_counted_as_a_loop_would(text: str) -> None:
+    """Words and word pairs are as many as a plain loop over the bytes finds."""
+    words = slow_words(text)
+    assert extract(Prompt(text=text)).counts.sum() == len(words) + max(0, len(words) - 1)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["truck", "road", "load", "scale", "gate"]), min_size=1, max_size=30))
+def test_a_word_has_one_bucket_wherever_it_stands(words: list[str]) -> None:
+    """A word hashes alike at every position: no more buckets than different words and pairs."""
+    pairs = set(itertools.pairwise(words))
+    assert len(extract(Prompt(text=" ".join(words))).indices) == len(set(words)) + len(pairs)
+
+
+def test_case_and_digits_do_not_matter() -> None:
+    """Case and the particular digits are not features: only that there is a number, and how long."""
+    one, other = extract(Prompt(text="Load 1975 crates")), extract(Prompt(text="load 2024 CRATES"))
+    assert np.array_equal(one.indices, other.indices)
+
+
+@pytest.mark.parametrize("character", ["a", "a ", "漢", "🙂 ", "\ud800", "\x00", "\n"])
+def test_a_huge_text_is_bounded(character: str) -> None:
+    """Of a text of a megabyte only the head and the tail are read."""
+    prompt = Prompt(text=character * (2**20 // len(character)))
+    assert len(read_text(prompt)) <= HEAD_BYTES + TAIL_BYTES + 1
+    assert len(extract(prompt).indices) <= HEAD_BYTES + TAIL_BYTES
+
+
+def test_the_tail_of_a_huge_text_is_read() -> None:
+    """A question that stands at the very end of a long text is seen."""
+    text = "lorem " * 100_000
+    assert not np.array_equal(
+        extract(Prompt(text=text)).indices, extract(Prompt(text=text + "Prove the theorem.")).indices
+    )
+
+
+def test_a_short_follow_up_leans_on_the_conversation() -> None:
+    """A short follow-up is weighed with what came before it; a message that stands on its own is not."""
+    history = "Write a lock-free queue and justify every memory ordering."
+    assert len(extract(Prompt(text="And in Rust?", history=history)).indices) > 10
+    alone = "word " * 100
+    assert np.array_equal(extract(Prompt(text=alone, history=history)).indices, extract(Prompt(text=alone)).indices)
+
+
+def test_facts_count_what_they_say() -> None:
+    """The named facts follow the text and the request."""
+    choice = "Which one?\nA. first\nB) second\nC. third"
+    facts = structure_of(extract(Prompt(text=choice, tools=2, images=1, json_mode=True, turns=3)))
+    assert facts["log_options"] == pytest.approx(np.log1p(3))
+    assert facts["log_tools"] == pytest.approx(np.log1p(2))
+    assert facts["log_images"] == pytest.approx(np.log1p(1))
+    assert facts["log_turns"] == pytest.approx(np.log1p(2))
+    assert facts["json_mode"] == 1
+    assert structure_of(extract(Prompt(text="```x```")))["code_fence"] == 1
+    assert structure_of(extract(Prompt(text="Prove this lemma")))["cue_maths"] == pytest.approx(np.log1p(2))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "shape"),
+    [
+        (Prompt(text="What is love?"), "open"),
+        (Prompt(text="Pick:\nA. a\nB. b"), "open"),
+        (Prompt(text="Pick:\nA. a\nB. b\nC. c"), "choice"),
+        (Prompt(text="Pick:\nA. a\nB. b\nC. c", tools=1), "tools"),
+    ],
+)
+def test_shapes(prompt: Prompt, shape: str) -> None:
+    """Tools come first, then three choices or more; everything else is open text."""
+    assert SHAPES[shape_of(extract(prompt))] == shape
+
+
+def test_the_feature_hash_does_not_depend_on_the_process() -> None:
+    """Another process with another hash seed names the features alike."""
+    code = "from classifier.features import feature_hash; print(feature_hash())"
+    other = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONHASHSEED": "7"}
+    )
+    assert other.stdout.strip() == feature_hash()

@@ -1,0 +1,57 @@
+"""The token estimate stays close to a real vocabulary and within bounds for any text."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from classifier.tokens import EXACT_CHARS, estimate_tokens
+
+ANY_TEXT = st.text(alphabet=st.characters(), max_size=400)
+
+# Counted with cl100k_base.
+KNOWN = [
+    ("Write a short summary of how a weighbridge works, and list three things that can go wrong.", 20),
+    (
+        "def total(rows):\n    amount = 0\n    for row in rows:\n        amount += row.price * row.count\n    return amount\n",
+        29,
+    ),
+    ("Prices rose from 1,250.75 in 2019 to 13,800 in 2023; that is 1003% more, or about 11 times as much.", 39),
+    ("Весы у ворот взвешивают каждый грузовик.", 21),  # noqa: RUF001 - Russian.
+    ("门口的地磅在每辆卡车上路之前都要称重。", 23),
+]
+
+
+@pytest.mark.parametrize(("text", "tokens"), KNOWN)
+def test_it_is_within_a_quarter_of_the_true_count(text: str, tokens: int) -> None:
+    """Texts of several kinds are estimated to within 25 % (or 2 tokens) of what cl100k_base makes of them."""
+    assert abs(estimate_tokens(text) - tokens) <= max(2, 0.25 * tokens)
+
+
+def test_nothing_is_no_tokens() -> None:
+    """An empty text has no tokens."""
+    assert estimate_tokens("") == 0
+
+
+@settings(deadline=None)
+@given(ANY_TEXT)
+def test_any_text_has_a_sane_estimate(text: str) -> None:
+    """Any text, lone surrogates too, is estimated without raising: at least 1, at most 4 a character."""
+    tokens = estimate_tokens(text)
+    assert (1 if text else 0) <= tokens <= 4 * len(text)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet=st.characters(), min_size=1, max_size=200), st.integers(2, 20))
+def test_more_of_the_same_is_more_tokens(text: str, times: int) -> None:
+    """A text written several times over has about that many times its tokens, and never fewer."""
+    once, often = estimate_tokens(text), estimate_tokens((text + "\n") * times)
+    assert often >= once - 1
+    assert often <= (once + 4) * times
+
+
+@pytest.mark.parametrize("character", ["a", "word ", "漢", "🙂", "\ud800 ", "7"])
+def test_a_huge_text_is_sampled_in_proportion(character: str) -> None:
+    """A text far beyond the exact limit is estimated from samples and keeps its tokens a character."""
+    small = character * (EXACT_CHARS // len(character))
+    ratio = estimate_tokens(small * 30) / estimate_tokens(small)
+    assert 29 <= ratio <= 31

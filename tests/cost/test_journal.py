@@ -1,0 +1,213 @@
+"""The journal: one write a turn, bounded, and honest about a disk that does not work."""
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cost.entries import Entry
+from cost.errors import LedgerUnavailable
+from cost.journal import Journal
+from cost.segments import boots, read_segment, segments_of
+from tests.cost.entries import reserve, settle, until
+
+
+class Disk:
+    """The kernel's calls, counted, and failing when a test says so."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self.flushes = 0
+        self.full = False
+        self.flush_fails = False
+        self.most_bytes: int | None = None
+        self.before_flush: Callable[[], None] = lambda: None
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        self.writes += 1
+        if self.full:
+            os.write(descriptor, data[:7])  # A full disk often takes a part first.
+            raise OSError(errno.ENOSPC, "no space")
+        return os.write(descriptor, data[: self.most_bytes])
+
+    def flush(self, _descriptor: int) -> None:
+        self.flushes += 1
+        self.before_flush()
+        if self.flush_fails:
+            raise OSError(errno.EIO, "the disk is broken")
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+def _opened(
+    folder: Path, disk: Disk, *, power: bool = False, max_bytes: int = 10**8, segment_bytes: int = 10**7
+) -> Journal:
+    journal = Journal(
+        folder,
+        boot_id="me",
+        sync="power" if power else "process",
+        max_bytes=max_bytes,
+        segment_bytes=segment_bytes,
+        write=disk.write,
+        flush_to_disk=disk.flush,
+    )
+    journal.open()
+    return journal
+
+
+def _written(folder: Path) -> list[Entry | None]:
+    return [entry for path in segments_of(folder, "me") for entry in read_segment(path)]
+
+
+async def test_a_turn_shares_one_write(tmp_path: Path, disk: Disk) -> None:
+    """However many entries come in one turn of the loop, the kernel is called once, and they are in order."""
+    journal = _opened(tmp_path, disk)
+    waiting = [journal.reserve(reserve(f"req_{number}")) for number in range(50)]
+    journal.append(settle("req_0"))
+    assert disk.writes == 0
+    await asyncio.gather(*waiting)
+    assert disk.writes == 1
+    assert [entry and entry.request_id for entry in _written(tmp_path)] == [*(f"req_{n}" for n in range(50)), "req_0"]
+    assert journal.depth == 51
+    await journal.aclose()
+
+
+async def test_a_reserve_is_in_the_file_when_it_returns(tmp_path: Path, disk: Disk) -> None:
+    """The future is not done before the kernel has the line."""
+    journal = _opened(tmp_path, disk)
+    safe = journal.reserve(reserve())
+    assert not safe.done()
+    await safe
+    assert _written(tmp_path) == [reserve()]
+    await journal.aclose()
+
+
+async def test_short_writes_are_continued(tmp_path: Path, disk: Disk) -> None:
+    """A kernel that takes a few bytes at a time still gets all of them."""
+    disk.most_bytes = 10
+    journal = _opened(tmp_path, disk)
+    await journal.reserve(reserve())
+    assert _written(tmp_path) == [reserve()]
+    await journal.aclose()
+
+
+async def test_segments_go_when_the_database_has_them(tmp_path: Path, disk: Disk) -> None:
+    """Segments are begun at their size, and one is deleted once all of its entries are drained, not before."""
+    journal = _opened(tmp_path, disk, segment_bytes=1)
+    for number in range(4):
+        await journal.reserve(reserve(f"req_{number}"))
+    assert len(segments_of(tmp_path, "me")) == 4
+    assert [entry.request_id for entry in journal.pending(2)] == ["req_0", "req_1"]
+    journal.drained(2)
+    assert [path.name for path in segments_of(tmp_path, "me")] == ["boot-me-2.log", "boot-me-3.log"]
+    journal.drained(2)
+    assert len(segments_of(tmp_path, "me")) == 1
+    await journal.aclose()
+    assert boots(tmp_path) == []
+
+
+async def test_a_full_journal_refuses_reserves_and_takes_settlements(tmp_path: Path, disk: Disk) -> None:
+    """At its size it takes no new obligation, still books what runs, and opens again when it was drained."""
+    journal = _opened(tmp_path, disk, max_bytes=2000)
+    while journal.size_bytes < 2000:
+        await journal.reserve(reserve())
+    with pytest.raises(LedgerUnavailable, match="full"):
+        journal.reserve(reserve())
+    depth = journal.depth
+    journal.append(settle())
+    assert journal.depth == depth + 1
+    journal.flush()
+    journal.drained(journal.depth)
+    assert journal.accepting
+    await journal.reserve(reserve("again"))
+    await journal.aclose()
+
+
+async def test_a_full_disk_refuses_reserves_and_keeps_settlements(tmp_path: Path, disk: Disk) -> None:
+    """What cannot be written is refused when it is a reserve, and kept and written later when it is not."""
+    journal = _opened(tmp_path, disk)
+    await journal.reserve(reserve("before"))
+    disk.full = True
+    journal.append(settle("before"))
+    with pytest.raises(LedgerUnavailable):
+        await journal.reserve(reserve("refused"))
+    assert journal.write_failures == 1
+    assert not journal.accepting
+    assert _written(tmp_path) == [reserve("before")]
+    assert [entry.entry for entry in journal.pending(9)] == ["reserve", "settle"]
+    disk.full = False
+    journal.flush()
+    assert _written(tmp_path) == [reserve("before"), settle("before")]
+    await journal.reserve(reserve("after"))
+    assert [entry.request_id for entry in journal.pending(9)] == ["before", "before", "after"]
+    await journal.aclose()
+
+
+async def test_a_kept_settlement_is_retried_by_itself(tmp_path: Path, disk: Disk) -> None:
+    """Nobody has to come by for a kept entry to reach the file once the disk works."""
+    journal = _opened(tmp_path, disk)
+    disk.full = True
+    journal.append(settle())
+    journal.flush()
+    disk.full = False
+    await until(lambda: _written(tmp_path))
+    await journal.aclose()
+
+
+async def test_with_power_safety_a_flush_comes_first_and_is_shared(tmp_path: Path, disk: Disk) -> None:
+    """A reserve waits for the disk; those that come while it works share the next flush."""
+    journal = _opened(tmp_path, disk, power=True)
+    loop = asyncio.get_running_loop()
+    first_flush = asyncio.Event()
+    disk.before_flush = lambda: (loop.call_soon_threadsafe(first_flush.set), None)[1]
+    safe = journal.reserve(reserve("first"))
+    await first_flush.wait()
+    more = [journal.reserve(reserve(f"req_{number}")) for number in range(20)]
+    await asyncio.gather(safe, *more)
+    assert 2 <= disk.flushes <= 3
+    assert len(_written(tmp_path)) == 21
+    await journal.aclose()
+
+
+async def test_a_failed_flush_refuses_and_takes_back(tmp_path: Path, disk: Disk) -> None:
+    """When the disk fails after the kernel took the line, a void keeps the refused reserve from being charged."""
+    journal = _opened(tmp_path, disk, power=True)
+    disk.flush_fails = True
+    with pytest.raises(LedgerUnavailable):
+        await journal.reserve(reserve())
+    disk.flush_fails = False
+    journal.flush()
+    assert [entry.entry for entry in journal.pending(9)] == ["reserve", "void"]
+    assert [entry and entry.entry for entry in _written(tmp_path)] == ["reserve", "void"]
+    assert len(segments_of(tmp_path, "me")) == 2
+    await journal.aclose()
+
+
+async def test_what_was_not_drained_stays(tmp_path: Path, disk: Disk) -> None:
+    """Closing deletes nothing that the database does not have."""
+    journal = _opened(tmp_path, disk)
+    await journal.reserve(reserve())
+    await journal.aclose()
+    assert _written(tmp_path) == [reserve()]
+    with pytest.raises(LedgerUnavailable, match="closed"):
+        journal.reserve(reserve())
+    await journal.aclose()
+
+
+async def test_a_journal_has_one_writer(tmp_path: Path, disk: Disk) -> None:
+    """A second journal of the same name does not open; one without a given name finds another."""
+    journal = _opened(tmp_path, disk)
+    with pytest.raises(LedgerUnavailable, match="another process"):
+        _opened(tmp_path, disk)
+    names = iter(["me", "you"])
+    other = Journal(tmp_path, random_token=lambda _: next(names))
+    other.open()
+    assert other.boot_id == "you"
+    await other.aclose()
+    await journal.aclose()

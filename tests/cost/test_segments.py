@@ -1,0 +1,75 @@
+"""The journal's lines, and who may recover whose."""
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cost.segments import (
+    BootLock,
+    DeadJournal,
+    boots,
+    decode_line,
+    encode_line,
+    read_segment,
+    segment_path,
+    segments_of,
+)
+from tests.cost.entries import reserve, settle
+
+
+@given(st.text(max_size=50), st.none() | st.integers(-(2**63), 2**63 - 1), st.floats(0, 1))
+def test_a_line_is_the_entry(reason: str, cost: int | None, complexity: float) -> None:
+    """An entry survives being written as a line, whatever is in it, and the line has one newline."""
+    entry = settle(reason=reason, cost_nanousd=cost, complexity=complexity, flags=("a", "b"))
+    line = encode_line(entry)
+    assert decode_line(line) == entry
+    assert line.count(b"\n") == 1
+
+
+@given(st.data())
+def test_a_damaged_line_is_noticed(data: st.DataObject) -> None:
+    """A line that was cut or has a changed byte is never read as an entry."""
+    line = encode_line(reserve())
+    place = data.draw(st.integers(0, len(line) - 1))
+    assert decode_line(line[:place]) is None
+    byte = data.draw(st.integers(0, 255).filter(lambda value: value != line[place]))
+    assert decode_line(line[:place] + bytes([byte]) + line[place + 1 :]) is None
+
+
+@given(st.binary(max_size=100))
+def test_no_other_bytes_are_an_entry(junk: bytes) -> None:
+    """Whatever stands in a file, reading it does not raise."""
+    assert decode_line(junk) is None
+
+
+def test_a_torn_line_hides_only_itself(tmp_path: Path) -> None:
+    """The lines before and after a torn one are read."""
+    path = segment_path(tmp_path, "dead", 0)
+    first, second, third = (encode_line(reserve(name)) for name in ("a", "b", "c"))
+    path.write_bytes(first + second[:-20] + b"\n" + third + first[:-1])
+    found = [entry and entry.request_id for entry in read_segment(path)]
+    assert found == ["a", None, "c", None]
+
+
+def test_segments_are_read_in_order(tmp_path: Path) -> None:
+    """The tenth segment comes after the second, and other processes' do not come at all."""
+    for number in (10, 2, 0):
+        segment_path(tmp_path, "dead", number).touch()
+    segment_path(tmp_path, "dead2", 1).touch()
+    (tmp_path / "notes.txt").touch()
+    assert [path.name for path in segments_of(tmp_path, "dead")] == [f"boot-dead-{n}.log" for n in (0, 2, 10)]
+    assert boots(tmp_path) == ["dead", "dead2"]
+
+
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+    """While one holds it nobody else gets it; after it was let go the next does."""
+    first = BootLock.take(tmp_path, "a")
+    assert first is not None
+    assert BootLock.take(tmp_path, "a") is None
+    assert DeadJournal.claim(tmp_path, "a") is None
+    first.release(delete=False)
+    second = DeadJournal.claim(tmp_path, "a")
+    assert second is not None
+    second.close(delete=True)
+    assert list(tmp_path.iterdir()) == []

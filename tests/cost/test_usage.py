@@ -1,0 +1,236 @@
+"""Every dialect of usage becomes the same inclusive buckets, and nonsense never does."""
+
+from types import SimpleNamespace
+from typing import Any, TypedDict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cost.usage import Usage, estimated, from_anthropic, from_gemini, from_openai, from_vllm
+
+GUESS = estimated(input_tokens=90, output_tokens=40)
+
+
+class Limits(TypedDict):
+    """What the tests' target could at most have used."""
+
+    max_input_tokens: int
+    max_output_tokens: int
+
+
+LIMITS = Limits(max_input_tokens=100_000, max_output_tokens=20_000)
+DIALECTS = [from_openai, from_vllm, from_anthropic, from_gemini]
+
+counts = st.integers(0, 10_000)
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+NAMES = [
+    "prompt_tokens",
+    "completion_tokens",
+    "total_tokens",
+    "prompt_tokens_details",
+    "completion_tokens_details",
+    "cached_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+    "promptTokenCount",
+    "candidatesTokenCount",
+    "thoughtsTokenCount",
+    "cachedContentTokenCount",
+    "totalTokenCount",
+]
+untrusted = st.dictionaries(
+    st.sampled_from(NAMES),
+    counts | junk | st.dictionaries(st.sampled_from(NAMES), counts | junk, max_size=4),
+    max_size=len(NAMES),
+)
+
+
+def _openai(raw: Any) -> Usage:
+    return from_openai(raw, estimate=GUESS, **LIMITS)
+
+
+def _anthropic(raw: Any) -> Usage:
+    return from_anthropic(raw, estimate=GUESS, **LIMITS)
+
+
+def _gemini(raw: Any) -> Usage:
+    return from_gemini(raw, estimate=GUESS, **LIMITS)
+
+
+def _sound(usage: Usage) -> bool:
+    return (
+        usage.cached_input_tokens >= 0
+        and usage.cache_write_tokens >= 0
+        and usage.cached_input_tokens + usage.cache_write_tokens <= usage.input_tokens <= LIMITS["max_input_tokens"]
+        and 0 <= usage.reasoning_tokens <= usage.output_tokens <= LIMITS["max_output_tokens"]
+    )
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@given(raw=untrusted | junk)
+def test_whatever_comes_the_buckets_are_sound(dialect: Any, raw: Any) -> None:
+    """Parts never exceed their whole, nothing is negative or beyond the limits, and nothing raises."""
+    usage = dialect(raw, estimate=GUESS, **LIMITS)
+    assert _sound(usage)
+    assert all(type(count) is int for count in (usage.input_tokens, usage.output_tokens))
+    if usage.source != "upstream":
+        assert usage.source == "estimated"
+        assert set(usage.flags) & {"absurd_usage", "usage_missing", "usage_partial"}
+
+
+@given(counts, counts, counts, counts, counts)
+def test_openai_counts_the_cached_in_the_prompt(
+    fresh: int, cached: int, written: int, answer: int, thought: int
+) -> None:
+    """What OpenAI reports is taken over: its prompt contains the cached, its completion the reasoning."""
+    prompt, completion = fresh + cached + written, answer + thought
+    usage = _openai(
+        {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written, "audio_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": thought},
+        }
+    )
+    assert usage == Usage(
+        input_tokens=prompt,
+        cached_input_tokens=cached,
+        cache_write_tokens=written,
+        output_tokens=completion,
+        reasoning_tokens=thought,
+        source="upstream",
+    )
+
+
+@given(counts, counts, counts, counts)
+def test_litellm_names_the_cache_outside_but_counts_it_inside(
+    fresh: int, cached: int, written: int, answer: int
+) -> None:
+    """With litellm's extra fields the prompt still contains what was cached, once."""
+    raw = {
+        "prompt_tokens": fresh + cached + written,
+        "completion_tokens": answer,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": written,
+        "prompt_tokens_details": SimpleNamespace(cached_tokens=cached),
+    }
+    for form in (raw, SimpleNamespace(**raw)):
+        usage = _openai(form)
+        assert (usage.input_tokens, usage.cached_input_tokens, usage.cache_write_tokens) == (
+            fresh + cached + written,
+            cached,
+            written,
+        )
+
+
+@given(counts, counts, counts, counts)
+def test_anthropic_counts_the_cache_beside_the_input(fresh: int, cached: int, written: int, answer: int) -> None:
+    """Anthropic's input is what was not cached; ours is everything."""
+    usage = _anthropic(
+        {
+            "input_tokens": fresh,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": written,
+            "output_tokens": answer,
+        }
+    )
+    assert usage == Usage(
+        input_tokens=fresh + cached + written,
+        cached_input_tokens=cached,
+        cache_write_tokens=written,
+        output_tokens=answer,
+        source="upstream",
+    )
+
+
+@given(counts, counts, counts, counts)
+def test_gemini_counts_thoughts_beside_the_answer(fresh: int, cached: int, answer: int, thought: int) -> None:
+    """Gemini's prompt contains the cached; its answer does not contain its thoughts."""
+    usage = _gemini(
+        {
+            "promptTokenCount": fresh + cached,
+            "cachedContentTokenCount": cached,
+            "candidatesTokenCount": answer,
+            "thoughtsTokenCount": thought,
+        }
+    )
+    assert usage == Usage(
+        input_tokens=fresh + cached,
+        cached_input_tokens=cached,
+        output_tokens=answer + thought,
+        reasoning_tokens=thought,
+        source="upstream",
+    )
+
+
+def test_gemini_leaves_zeros_out() -> None:
+    """An answer without tokens is missing in Gemini's JSON; its total shows that it is a zero."""
+    usage = _gemini({"promptTokenCount": 10, "thoughtsTokenCount": 5, "totalTokenCount": 15})
+    assert (usage.output_tokens, usage.reasoning_tokens, usage.source) == (5, 5, "upstream")
+
+
+def test_vllm_is_read_like_openai() -> None:
+    """Details are null in vLLM's report unless it was started to tell them."""
+    raw = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10, "prompt_tokens_details": None}
+    usage = from_vllm(raw, estimate=GUESS, **LIMITS)
+    assert usage == Usage(input_tokens=7, output_tokens=3, source="upstream")
+
+
+def test_a_zero_is_not_missing() -> None:
+    """An explicit zero is believed; a missing figure is estimated and flagged."""
+    zero = _openai({"prompt_tokens": 12, "completion_tokens": 0})
+    assert zero == Usage(input_tokens=12, output_tokens=0, source="upstream")
+    missing = _openai({"prompt_tokens": 12})
+    assert (missing.input_tokens, missing.output_tokens, missing.source) == (12, 40, "estimated")
+    assert missing.flags == ("usage_partial",)
+    for nothing in (None, {}, {"prompt_tokens": None, "completion_tokens": None}):
+        usage = _openai(nothing)
+        assert (usage.input_tokens, usage.output_tokens, usage.flags) == (90, 40, ("usage_missing",))
+
+
+def test_an_embedding_has_no_completion() -> None:
+    """Where only the prompt and the total are told, the difference is the completion."""
+    assert _openai({"prompt_tokens": 12, "total_tokens": 12}) == Usage(input_tokens=12, source="upstream")
+
+
+def test_reasoning_left_out_of_the_completion_is_added() -> None:
+    """Some hosts count reasoning in the total only; it was generated and it is charged."""
+    usage = _openai(
+        {
+            "prompt_tokens": 10,
+            "completion_tokens": 4,
+            "total_tokens": 44,
+            "completion_tokens_details": {"reasoning_tokens": 30},
+        }
+    )
+    assert (usage.output_tokens, usage.reasoning_tokens, usage.flags) == (34, 30, ("reasoning_added",))
+
+
+@pytest.mark.parametrize("nonsense", [-1, True, 1.0, 1.5, "12", [], 10**9, 10**30, float("nan")])
+@pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens", "total_tokens"])
+def test_one_absurd_figure_makes_the_report_absurd(field: str, nonsense: Any) -> None:
+    """A figure that cannot be is never trusted, and neither are its neighbours."""
+    if field == "total_tokens" and nonsense == 10**9:
+        return  # A wrong total alone changes nothing that is booked.
+    usage = _openai({"prompt_tokens": 5, "completion_tokens": 5, field: nonsense})
+    assert (usage.input_tokens, usage.output_tokens, usage.source) == (90, 40, "estimated")
+    assert usage.flags == ("absurd_usage",)
+
+
+def test_flags_are_kept_and_not_repeated() -> None:
+    """What was odd before stays told."""
+    guess = estimated(input_tokens=1, output_tokens=1, flags=("stream_cut",))
+    usage = from_openai(None, estimate=guess, flags=("stream_cut",), **LIMITS)
+    assert usage.flags == ("stream_cut", "usage_missing")
+    told = from_openai({"prompt_tokens": 1, "completion_tokens": 1}, estimate=guess, flags=("caller_gone",), **LIMITS)
+    assert (told.source, told.flags) == ("upstream", ("caller_gone",))

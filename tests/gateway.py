@@ -1,0 +1,104 @@
+"""A real gateway on a real socket, in the test's own loop, with a database and a journal of its own."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+import yaml
+from fastapi import FastAPI
+from pydantic import SecretStr
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.store import AccountStore
+from proxy.app import create_app
+from proxy.db import make_engine, migrate
+from proxy.settings import Environment, load, peppers
+
+PEPPER = "a pepper for tests only, 32 bytes and more"
+CHEAP_PRICES = {"input": "0.4", "output": "0.4", "cached_input": "0.4", "version": "test"}
+DEAR_PRICES = {"input": "2.5", "output": "10", "cached_input": "1.25", "version": "test"}
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A gateway that answers. `key` belongs to `team_a`."""
+
+    url: str
+    key: str
+    app: FastAPI
+    engine: AsyncEngine
+    accounts: AccountStore
+    config_path: Path
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.url}/v1"
+
+    async def rows(self, where: str = "1 = 1") -> list[dict[str, Any]]:
+        """Ledger rows, oldest first, once everything journaled so far has reached the database."""
+        await self.app.state.ledger.drain()
+        async with self.engine.connect() as connection:
+            found = await connection.execute(text(f"SELECT * FROM ledger_entry WHERE {where} ORDER BY at_us, attempt"))  # noqa: S608
+            return [dict(row) for row in found.mappings()]
+
+
+def model(model_id: str, deployments: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    """A catalog entry that can do everything."""
+    return {
+        "model_id": model_id,
+        "provider": "scripted",
+        "prices": DEAR_PRICES,
+        "max_context_tokens": 32_000,
+        "capabilities": ["vision", "tools", "json"],
+        "capability": 1.0,
+        "deployments": deployments,
+        **fields,
+    }
+
+
+@contextlib.asynccontextmanager
+async def running_gateway(folder: Path, models: list[dict[str, Any]], **sections: Any) -> AsyncIterator[Running]:
+    """Starts a gateway with these models and sections of configuration, and stops it in order."""
+    config_path = folder / "gateway.yaml"
+    journal = {"journal_dir": str(folder / "journal"), "drain_interval_s": 0.02, **sections.pop("cost", {})}
+    providers = {"models": models, **sections.pop("providers", {})}
+    config_path.write_text(yaml.safe_dump({"providers": providers, "cost": journal, **sections}))
+    environment = Environment(data_dir=folder, pepper=SecretStr(PEPPER))
+    config = load(config_path, environment)
+    engine = make_engine(environment.database())
+    await migrate(engine)
+    accounts = AccountStore(engine)
+    await accounts.create_team("team_a", name="Team A")
+    minted = await accounts.create_key("team_a", "tests", peppers(config, environment)[0])
+    app = create_app(config, environment, config_path)
+    try:
+        async with _served(app) as url:
+            yield Running(url, minted.plaintext, app, engine, accounts, config_path)
+    finally:
+        await engine.dispose()
+
+
+@contextlib.asynccontextmanager
+async def _served(app: FastAPI) -> AsyncIterator[str]:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        server = uvicorn.Server(
+            uvicorn.Config(app, http="httptools", lifespan="on", log_config=None, timeout_graceful_shutdown=2)
+        )
+        # The test owns the signals.
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            while not server.started:
+                if serving.done():
+                    serving.result()
+                    raise RuntimeError("the gateway did not start")
+                await asyncio.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving

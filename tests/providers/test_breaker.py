@@ -1,0 +1,243 @@
+"""The breaker as a state machine: when it opens, how it comes back, and what it never does."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from providers.breaker import Breakers, Permit
+from providers.config import BreakerConfig
+from providers.target import Target
+from tests.providers.calls import target
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def breakers(*names: str) -> tuple[Breakers, Clock, Target]:
+    clock = Clock()
+    made, of = Breakers(BreakerConfig(), clock), target(*names)
+    made.available(of)
+    return made, clock, of
+
+
+def take(made: Breakers, deployment_id: str = "t/a") -> Permit:
+    permit = made.try_acquire(deployment_id)
+    assert permit is not None
+    return permit
+
+
+def fail(made: Breakers, times: int, deployment_id: str = "t/a") -> None:
+    for _ in range(times):
+        take(made, deployment_id).failure()
+
+
+def ids(made: Breakers, of: Target) -> list[str]:
+    return [each.deployment_id for each in made.available(of)]
+
+
+def test_opens_after_five_failures_in_a_row() -> None:
+    """Four failures and a success leave it closed; five in a row open it."""
+    made, _, of = breakers("a")
+    fail(made, 4)
+    take(made).success()
+    fail(made, 4)
+    assert made.state("t/a") == "closed"
+    fail(made, 1)
+    assert made.state("t/a") == "open"
+    assert made.try_acquire("t/a") is None
+    assert ids(made, of) == []
+
+
+def test_one_probe_after_thirty_seconds() -> None:
+    """Half-open lets one probe through, and its success closes the breaker."""
+    made, clock, of = breakers("a")
+    fail(made, 5)
+    clock.now += 29.9
+    assert made.try_acquire("t/a") is None
+    clock.now += 0.1
+    assert made.state("t/a") == "half-open"
+    assert ids(made, of) == ["t/a"]
+    probe = take(made)
+    assert made.try_acquire("t/a") is None
+    assert ids(made, of) == []
+    probe.success()
+    assert made.snapshot() == {"t/a": "closed"}
+    assert ids(made, of) == ["t/a"]
+
+
+def test_ejections_last_longer_up_to_the_cap() -> None:
+    """Each failed probe makes the next ejection 30 s longer, up to 300 s."""
+    made, clock, _ = breakers("a")
+    fail(made, 5)
+    for expected_s in (30, 60, 90, 120, 150, 180, 210, 240, 270, 300, 300, 300):
+        clock.now += expected_s - 0.01
+        assert made.state("t/a") == "open"
+        clock.now += 0.01
+        take(made).failure()
+        assert made.state("t/a") == "open"
+
+
+def test_health_earns_forgiveness() -> None:
+    """After a long healthy time an ejection is a first one again; after a short one it is not."""
+    for healthy_s, expected_s in ((10, 60), (1_000, 30)):
+        made, clock, _ = breakers("a")
+        fail(made, 5)
+        clock.now += 30
+        take(made).success()
+        clock.now += healthy_s
+        fail(made, 5)
+        clock.now += expected_s - 1
+        assert made.state("t/a") == "open"
+        clock.now += 1
+        assert made.state("t/a") == "half-open"
+
+
+def test_an_abandoned_probe_gives_its_place_back() -> None:
+    """A caller that hangs up during the probe neither closes nor blocks the breaker."""
+    made, clock, _ = breakers("a")
+    fail(made, 5)
+    clock.now += 30
+    take(made).abandon()
+    assert made.state("t/a") == "half-open"
+    take(made).success()
+    assert made.state("t/a") == "closed"
+
+
+def test_reports_from_before_the_ejection_change_nothing() -> None:
+    """A slow answer that began before the ejection does not close the breaker, nor lengthen it."""
+    made, clock, _ = breakers("a")
+    early, other = take(made), take(made)
+    fail(made, 5)
+    early.success()
+    assert made.state("t/a") == "open"
+    other.failure()
+    clock.now += 30
+    assert made.state("t/a") == "half-open"
+
+
+@pytest.mark.parametrize(("names", "most"), [("ab", 1), ("abc", 1), ("abcd", 2), ("abcde", 2)])
+def test_never_more_than_half(names: str, most: int) -> None:
+    """However badly all deployments do, half of them stay in use."""
+    made, _, of = breakers(*names)
+    for _ in range(20):
+        for name in names:
+            permit = made.try_acquire(f"t/{name}")
+            if permit is not None:
+                permit.failure()
+    assert len(names) - len(ids(made, of)) == most
+
+
+def test_a_cut_after_the_first_token_counts() -> None:
+    """Streams that always begin well and then break off open the breaker, too."""
+    made, clock, _ = breakers("a")
+    for _ in range(5):
+        permit = take(made)
+        permit.success()
+        permit.failure()
+    assert made.state("t/a") == "open"
+    clock.now += 30
+    probe = take(made)
+    probe.success()
+    probe.failure()
+    assert made.state("t/a") == "open"
+
+
+def test_a_later_success_of_another_attempt_stands() -> None:
+    """A cut does not bring back failures that another attempt's success has wiped out."""
+    made, _, _ = breakers("a")
+    fail(made, 4)
+    cut, good = take(made), take(made)
+    cut.success()
+    good.success()
+    cut.failure()
+    assert made.state("t/a") == "closed"
+    fail(made, 3)
+    assert made.state("t/a") == "closed"
+
+
+def test_the_last_word_is_the_last() -> None:
+    """Reports after a failure or an abandonment do nothing."""
+    made, _, _ = breakers("a")
+    permit = take(made)
+    for _ in range(9):
+        permit.failure()
+    given_up = take(made)
+    given_up.abandon()
+    for _ in range(9):
+        given_up.failure()
+    assert made.state("t/a") == "closed"
+
+
+def test_reconfigured_targets_keep_their_state() -> None:
+    """A reload keeps the state of deployments that stay and forgets those that went."""
+    made, _, _ = breakers("a", "b")
+    fail(made, 5)
+    again = target("a", "c")
+    assert ids(made, again) == ["t/c"]
+    assert made.snapshot() == {"t/a": "open", "t/c": "closed"}
+
+
+class BreakerMachine(RuleBasedStateMachine):
+    """Any order of attempts, reports and waiting."""
+
+    @initialize(names=st.integers(1, 5))
+    def begin(self, names: int) -> None:
+        self.made, self.clock, self.of = breakers(*"abcde"[:names])
+        self.flying: list[tuple[str, Permit, bool]] = []
+
+    @rule(which=st.integers(0, 4))
+    def acquire(self, which: int) -> None:
+        deployment_id = self.of.deployments[which % len(self.of.deployments)].deployment_id
+        state = self.made.state(deployment_id)
+        looked = deployment_id in ids(self.made, self.of)
+        permit = self.made.try_acquire(deployment_id)
+        assert (permit is not None) == looked
+        if permit is not None:
+            assert state != "open"
+            self.flying.append((deployment_id, permit, state == "half-open"))
+
+    @precondition(lambda self: self.flying)
+    @rule(which=st.integers(0, 100), ending=st.sampled_from(["success", "failure", "failure", "cut", "abandon"]))
+    def report(self, which: int, ending: str) -> None:
+        _, permit, _ = self.flying.pop(which % len(self.flying))
+        if ending == "cut":
+            permit.success()
+            permit.failure()
+        else:
+            getattr(permit, ending)()
+
+    @rule(seconds=st.sampled_from([0.5, 10.0, 30.0, 300.0]))
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @invariant()
+    def one_probe(self) -> None:
+        """At most one probe of a deployment is under way while it is half-open."""
+        for deployment_id, state in self.made.snapshot().items():
+            probes = sum(probe and flown == deployment_id for flown, _, probe in self.flying)
+            assert probes <= 1 or state != "half-open"
+
+    @invariant()
+    def half_in_use(self) -> None:
+        """Never more than half of several deployments are out."""
+        states = list(self.made.snapshot().values())
+        out = sum(state != "closed" for state in states)
+        assert out <= max(1, len(states) // 2)
+
+    @invariant()
+    def always_a_way_back(self) -> None:
+        """An ejection never outlasts the cap."""
+        now = self.clock.now
+        self.clock.now += 300
+        assert "open" not in self.made.snapshot().values()
+        self.clock.now = now
+
+
+TestBreakerMachine = BreakerMachine.TestCase
+TestBreakerMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,456 @@
+"""Anthropic and Bedrock through litellm, against local servers that speak their wires."""
+
+import asyncio
+import binascii
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from providers.errors import (
+    ConnectFailed,
+    RequestRejected,
+    StreamCut,
+    UpstreamError,
+    UpstreamRateLimited,
+    UpstreamRefusedUs,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from providers.litellm_door import LitellmUpstream, litellm_arguments
+from providers.target import Deployment
+from providers.wire import Event
+from tests.providers.calls import chat_request, deployment, talk, text_of, upstream_call
+
+pytestmark = [
+    # litellm's own: deprecated uses of pydantic and of its libraries, not ours to mend.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:botocore"),
+    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Items? .* on TypedDict class:UserWarning"),
+]
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weigh",
+            "description": "Weighs.",
+            "parameters": {"type": "object", "properties": {"kg": {"type": "integer"}}},
+        },
+    }
+]
+KEY = "sk-ant-made-up-0123456789"
+
+Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
+
+
+class Provider:
+    """A local server: what it was asked, and how it answers."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.bodies: list[dict[str, Any]] = []
+        self.requests: list[web.Request] = []
+        self.base_url = ""
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        self.bodies.append(body)
+        self.requests.append(request)
+        return await self.answer(request, body)
+
+
+@asynccontextmanager
+async def provider(answer: Answer) -> AsyncIterator[Provider]:
+    served = Provider(answer)
+    app = web.Application()
+    app.router.add_post("/{path:.*}", served.serve)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        served.base_url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield served
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[LitellmUpstream]:
+    door = LitellmUpstream()
+    await door.prepare()
+    yield door
+    await door.aclose()
+
+
+def anthropic(served: Provider) -> Deployment:
+    return deployment("litellm", upstream_model="anthropic/claude-sonnet-4-5", base_url=served.base_url, api_key=KEY)
+
+
+def bedrock(served: Provider) -> Deployment:
+    return deployment(
+        "litellm",
+        upstream_model="bedrock/converse/anthropic.claude-3-haiku-20240307-v1:0",
+        base_url="",
+        options={
+            "aws_region_name": "us-east-1",
+            "aws_access_key_id": "made-up",
+            "aws_secret_access_key": "made-up",
+            "aws_bedrock_runtime_endpoint": served.base_url,
+        },
+    )
+
+
+ANTHROPIC_USAGE = {
+    "input_tokens": 10,
+    "cache_read_input_tokens": 100,
+    "cache_creation_input_tokens": 20,
+    "output_tokens": 5,
+}
+
+
+async def anthropic_whole(_request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    content: list[dict[str, Any]] = [{"type": "text", "text": "hello there"}]
+    if "tools" in body:
+        content = [{"type": "tool_use", "id": "toolu_1", "name": "weigh", "input": {"kg": 7}}]
+    return web.json_response(
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-sonnet-4-5",
+            "content": content,
+            "stop_reason": "tool_use" if "tools" in body else "end_turn",
+            "stop_sequence": None,
+            "usage": ANTHROPIC_USAGE,
+        }
+    )
+
+
+def anthropic_events(body: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    message: dict[str, Any] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-5",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": ANTHROPIC_USAGE | {"output_tokens": 1},
+    }
+    yield {"type": "message_start", "message": message}
+    if "tools" in body:
+        block = {"type": "tool_use", "id": "toolu_1", "name": "weigh", "input": {}}
+        yield {"type": "content_block_start", "index": 0, "content_block": block}
+        for piece in ('{"kg":', " 7}"):
+            yield {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "input_json_delta", "partial_json": piece},
+            }
+    else:
+        yield {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+        for piece in ("hello", " there"):
+            yield {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}}
+    yield {"type": "content_block_stop", "index": 0}
+    yield {
+        "type": "message_delta",
+        "delta": {"stop_reason": "tool_use" if "tools" in body else "end_turn", "stop_sequence": None},
+        "usage": {"output_tokens": 5},
+    }
+    yield {"type": "message_stop"}
+
+
+async def anthropic_stream(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await reply.prepare(request)
+    for event in anthropic_events(body):
+        await reply.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+    return reply
+
+
+BEDROCK_USAGE = {
+    "inputTokens": 10,
+    "outputTokens": 5,
+    "totalTokens": 135,
+    "cacheReadInputTokens": 100,
+    "cacheWriteInputTokens": 20,
+}
+
+
+async def bedrock_whole(_request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    content: list[dict[str, Any]] = [{"text": "hello there"}]
+    if "toolConfig" in body:
+        content = [{"toolUse": {"toolUseId": "t1", "name": "weigh", "input": {"kg": 7}}}]
+    return web.json_response(
+        {
+            "output": {"message": {"role": "assistant", "content": content}},
+            "stopReason": "tool_use" if "toolConfig" in body else "end_turn",
+            "usage": BEDROCK_USAGE,
+            "metrics": {"latencyMs": 1},
+        }
+    )
+
+
+def frame(kind: str, payload: dict[str, Any]) -> bytes:
+    """One message of AWS's event stream: prelude with its checksum, headers, payload, checksum."""
+    headers = b"".join(
+        struct.pack("!B", len(name)) + name + b"\x07" + struct.pack("!H", len(value)) + value
+        for name, value in (
+            (b":event-type", kind.encode()),
+            (b":content-type", b"application/json"),
+            (b":message-type", b"event"),
+        )
+    )
+    body = json.dumps(payload).encode()
+    prelude = struct.pack("!II", 16 + len(headers) + len(body), len(headers))
+    head = prelude + struct.pack("!I", binascii.crc32(prelude))
+    message = head + headers + body
+    return message + struct.pack("!I", binascii.crc32(message))
+
+
+def bedrock_frames(body: dict[str, Any]) -> Iterable[bytes]:
+    tools = "toolConfig" in body
+    yield frame("messageStart", {"role": "assistant"})
+    if tools:
+        start = {"toolUse": {"toolUseId": "t1", "name": "weigh"}}
+        yield frame("contentBlockStart", {"contentBlockIndex": 0, "start": start})
+    for piece in ('{"kg":', " 7}") if tools else ("hello", " there"):
+        delta: dict[str, Any] = {"toolUse": {"input": piece}} if tools else {"text": piece}
+        yield frame("contentBlockDelta", {"contentBlockIndex": 0, "delta": delta})
+    yield frame("contentBlockStop", {"contentBlockIndex": 0})
+    yield frame("messageStop", {"stopReason": "tool_use" if tools else "end_turn"})
+    yield frame("metadata", {"usage": BEDROCK_USAGE, "metrics": {"latencyMs": 1}})
+
+
+async def bedrock_stream(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    reply = web.StreamResponse(headers={"content-type": "application/vnd.amazon.eventstream"})
+    await reply.prepare(request)
+    for message in bedrock_frames(body):
+        # Split in the middle: frames do not respect reads.
+        await reply.write(message[:9])
+        await reply.write(message[9:])
+    return reply
+
+
+WIRES = [
+    pytest.param(anthropic, anthropic_whole, anthropic_stream, id="anthropic"),
+    pytest.param(bedrock, bedrock_whole, bedrock_stream, id="bedrock"),
+]
+Deploy = Callable[[Provider], Deployment]
+
+
+def usage_of(events: list[Event]) -> tuple[Any, ...]:
+    found = [event.usage for event in events if event.usage is not None][-1]
+    details = found.prompt_tokens_details or {}
+    return (
+        found.prompt_tokens,
+        details.get("cached_tokens"),
+        found.cache_creation_input_tokens,
+        found.completion_tokens,
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("deploy", "whole", "streamed"), WIRES)
+async def test_text_and_usage(
+    upstream: LitellmUpstream, deploy: Deploy, whole: Answer, streamed: Answer, stream: bool
+) -> None:
+    """Text comes out in OpenAI's shape, and the prompt's tokens contain cache reads and writes."""
+    async with provider(streamed if stream else whole) as served:
+        call = upstream_call(deploy(served), chat_request(stream=stream, temperature=0.5))
+        events = await talk(upstream, call)
+    assert text_of(events) == "hello there"
+    assert usage_of(events) == (130, 100, 20, 5)
+    assert any(event.finished for event in events)
+    if stream:
+        assert events[-1].choices == 0
+        assert sum(event.token for event in events) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("deploy", "whole", "streamed"), WIRES)
+async def test_tools(upstream: LitellmUpstream, deploy: Deploy, whole: Answer, streamed: Answer, stream: bool) -> None:
+    """A tool goes out in the provider's shape and its call comes back in OpenAI's."""
+    async with provider(streamed if stream else whole) as served:
+        events = await talk(upstream, upstream_call(deploy(served), chat_request(stream=stream, tools=TOOLS)))
+    name, arguments, finish = "", "", None
+    for event in events:
+        for choice in msgspec.json.decode(event.payload)["choices"]:
+            finish = choice["finish_reason"] or finish
+            for made in (choice.get("delta") or choice.get("message"))["tool_calls"] if event.token else ():
+                name += made["function"].get("name") or ""
+                arguments += made["function"]["arguments"]
+    assert (name, json.loads(arguments), finish) == ("weigh", {"kg": 7}, "tool_calls")
+    assert sum(event.text_chars for event in events) >= len('{"kg":7}')
+
+
+async def test_the_key_goes_out_and_the_request_is_asked_once(upstream: LitellmUpstream) -> None:
+    """Our key is sent where the deployment says, and a failure is not tried again behind our back."""
+
+    async def fail(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response({"type": "error", "error": {"type": "api_error", "message": "no"}}, status=500)
+
+    async with provider(fail) as served:
+        with pytest.raises(UpstreamUnavailable):
+            await talk(upstream, upstream_call(anthropic(served)))
+    assert [request.headers["x-api-key"] for request in served.requests] == [KEY]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, RequestRejected),
+        (401, UpstreamRefusedUs),
+        (403, UpstreamRefusedUs),
+        (404, UpstreamRefusedUs),
+        (429, UpstreamRateLimited),
+        (500, UpstreamUnavailable),
+        (503, UpstreamUnavailable),
+        (529, UpstreamUnavailable),
+    ],
+)
+async def test_statuses_become_our_errors(upstream: LitellmUpstream, status: int, kind: type[UpstreamError]) -> None:
+    """Exceptions of litellm are mapped as the direct way maps statuses, and show no key."""
+
+    async def refuse(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        error = {"type": "error", "error": {"type": "invalid_request_error", "message": f"bad {KEY}\nline"}}
+        return web.json_response(error, status=status, headers={"retry-after": "7"})
+
+    async with provider(refuse) as served:
+        with pytest.raises(kind) as raised:
+            await talk(upstream, upstream_call(anthropic(served)))
+    assert KEY not in str(raised.value)
+    if status == 429:
+        assert raised.value.retry_after_s == 7
+    if status == 400:
+        assert raised.value.public == "bad *** line"
+
+
+async def test_nobody_listens(upstream: LitellmUpstream) -> None:
+    """A refused connection is told apart from an answer."""
+    async with provider(anthropic_whole) as served:
+        pass
+    with pytest.raises(ConnectFailed):
+        await talk(upstream, upstream_call(anthropic(served)))
+
+
+async def test_silence_before_the_answer(upstream: LitellmUpstream) -> None:
+    """The total time is kept."""
+
+    async def hang(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async with provider(hang) as served:
+        with pytest.raises(UpstreamTimeout):
+            await talk(upstream, upstream_call(anthropic(served), total_timeout_s=0.2))
+
+
+async def test_a_stream_that_breaks_off(upstream: LitellmUpstream) -> None:
+    """An end without a finish is a cut."""
+
+    async def cut(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await reply.prepare(request)
+        for event in list(anthropic_events(body))[:4]:
+            await reply.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+        assert request.transport is not None
+        request.transport.close()
+        return reply
+
+    async with provider(cut) as served:
+        with pytest.raises(StreamCut):
+            await talk(upstream, upstream_call(anthropic(served)))
+
+
+async def test_closing_cuts_the_providers_stream(upstream: LitellmUpstream) -> None:
+    """A caller that hangs up stops the provider's work."""
+    gone = asyncio.Event()
+
+    async def endless(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await reply.prepare(request)
+        start, block, delta, *_ = anthropic_events(body)
+        try:
+            for event in (start, block):
+                await reply.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+            while True:
+                await reply.write(f"event: {delta['type']}\ndata: {json.dumps(delta)}\n\n".encode())
+                await asyncio.sleep(0.01)
+        finally:
+            gone.set()
+
+    async with provider(endless) as served:
+        stream = await upstream.open(upstream_call(anthropic(served)))
+        assert await stream.read()
+        await stream.aclose()
+        await asyncio.wait_for(gone.wait(), 5)
+
+
+STEERING = [
+    "api_base",
+    "base_url",
+    "api_key",
+    "extra_headers",
+    "aws_region_name",
+    "mock_response",
+    "callbacks",
+    "metadata_",
+]
+
+
+@pytest.mark.parametrize("field", STEERING)
+def test_no_field_steers_the_call(field: str) -> None:
+    """What is not on the allow-list is refused by name, never passed and never dropped in silence."""
+    call = upstream_call(deployment("litellm"), chat_request(**{field: "http://elsewhere"}))
+    with pytest.raises(RequestRejected) as raised:
+        litellm_arguments(call)
+    assert raised.value.param == field
+
+
+def test_litellms_metadata_is_not_the_callers() -> None:
+    """OpenAI's notes to itself are left out: litellm would read them as instructions."""
+    arguments = litellm_arguments(upstream_call(deployment("litellm"), chat_request(metadata={"a": "b"}, store=True)))
+    assert not {"metadata", "store"} & arguments.keys()
+
+
+@pytest.mark.parametrize(
+    ("url", "passes"),
+    [("data:image/png;base64,AAAA", True), ("http://169.254.169.254/latest", False), ("file:///etc/passwd", False)],
+)
+def test_media_is_inline(url: str, passes: bool) -> None:
+    """A link would be fetched by the gateway itself, from inside its network."""
+    parts = [{"type": "text", "text": "http://fine"}, {"type": "image_url", "image_url": {"url": url}}]
+    call = upstream_call(deployment("litellm"), chat_request(messages=[{"role": "user", "content": parts}]))
+    if passes:
+        assert litellm_arguments(call)["messages"][0]["content"] == parts
+    else:
+        with pytest.raises(RequestRejected):
+            litellm_arguments(call)
+
+
+IMPORTS_ALL = """
+import pkgutil, sys, providers
+for module in pkgutil.iter_modules(providers.__path__):
+    __import__("providers." + module.name)
+from providers.catalog import build_catalog
+from providers.config import ProvidersSection
+model = {"model_id": "a", "provider": "p", "max_context_tokens": 8000,
+         "deployments": [{"kind": "openai", "base_url": "http://h/v1"}]}
+assert not build_catalog(ProvidersSection(models=[model]), str).needs_litellm
+assert "litellm" not in sys.modules
+"""
+
+
+def test_litellm_is_not_imported_without_need() -> None:
+    """Importing every module of the folder and building a catalog leaves litellm alone."""
+    subprocess.run([sys.executable, "-c", IMPORTS_ALL], check=True, timeout=60)

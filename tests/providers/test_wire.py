@@ -1,0 +1,138 @@
+"""Payloads become events without being written again, and requests keep what we do not know."""
+
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from providers.errors import MalformedReply, UpstreamError
+from providers.wire import ChatRequest, Event, decode_event, upstream_body
+from tests.providers.calls import chat_request, deployment
+
+
+def event(delta: Any, key: str = "delta", **more: Any) -> Event:
+    return decode_event(json.dumps({"choices": [{"index": 0, key: delta, **more}]}).encode(), "t/a")
+
+
+CALL = {"index": 0, "function": {"name": "weigh", "arguments": '{"kg"'}}
+
+
+@pytest.mark.parametrize(
+    ("delta", "token", "chars"),
+    [
+        ({"role": "assistant"}, False, 0),
+        ({"role": "assistant", "content": ""}, False, 0),
+        ({"content": None}, False, 0),
+        ({}, False, 0),
+        (None, False, 0),
+        ({"content": "héllo"}, True, 5),
+        ({"content": " "}, True, 1),
+        ({"content": [{"type": "text", "text": "abc"}]}, True, 3),
+        ({"refusal": "no"}, True, 2),
+        ({"reasoning_content": "hmm"}, True, 3),
+        ({"reasoning": "hmm"}, True, 3),
+        ({"tool_calls": [CALL]}, True, 10),
+        ({"content": "x", "tool_calls": [CALL]}, True, 11),
+        ({"tool_calls": []}, False, 0),
+        ({"tool_calls": None}, False, 0),
+        ({"function_call": {"name": "f", "arguments": "{}"}}, True, 3),
+        ({"content": 7}, True, 0),
+    ],
+)
+@pytest.mark.parametrize("key", ["delta", "message"])
+def test_what_is_a_token(key: str, delta: Any, token: bool, chars: int) -> None:
+    """Text, refusals, reasoning and tool calls are tokens; a role or nothing is none."""
+    found = event(delta, key)
+    assert (found.token, found.text_chars, found.choices) == (token, chars, 1)
+
+
+def test_the_payload_is_untouched() -> None:
+    """An event carries the very bytes that came, with all their oddities."""
+    payload = b'{ "x" : 1.10, "choices":[ {"delta":{"content":"\\u00e9"},"finish_reason":"stop"} ] }'
+    found = decode_event(payload, "t/a")
+    assert found.payload is payload
+    assert found.finished
+
+
+@pytest.mark.parametrize("usage", [None, 7, "x", [], {"prompt_tokens": "many"}, {"prompt_tokens": -1, "new": {}}])
+def test_odd_usage_breaks_nothing(usage: Any) -> None:
+    """Usage is untrusted: whatever it is, the answer goes on."""
+    found = decode_event(json.dumps({"choices": [], "usage": usage}).encode(), "t/a")
+    assert found.choices == 0
+    assert (found.usage is not None) == isinstance(usage, dict)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["choices", "delta", "message", "content", "tool_calls", "usage", "error", "code", "function"]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=15,
+    )
+)
+def test_any_json_is_an_event_or_our_error(value: Any) -> None:
+    """No JSON value makes the decoder fail in a way of its own."""
+    with contextlib.suppress(UpstreamError):
+        assert decode_event(json.dumps(value).encode(), "t/a").choices >= 0
+
+
+@given(st.binary(max_size=50))
+def test_any_bytes_are_an_event_or_our_error(payload: bytes) -> None:
+    """Nor do any bytes."""
+    with contextlib.suppress(UpstreamError):
+        assert decode_event(payload, "t/a").payload == payload
+
+
+def test_deep_nesting_is_malformed() -> None:
+    """A payload made to exhaust the stack is refused."""
+    with pytest.raises(MalformedReply):
+        decode_event(b'{"choices":' + b"[" * 100_000, "t/a")
+
+
+def body_of(request: ChatRequest, kind: Any = "openai") -> dict[str, Any]:
+    found = json.loads(upstream_body(request, deployment(kind, upstream_model="theirs")))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_unknown_fields_and_raw_values_pass_through() -> None:
+    """Only the model's name changes; numbers keep their spelling and unknown fields their place."""
+    request = chat_request(temperature=0.1, novel={"deep": [1]})
+    request.fields["seed"] = msgspec.Raw(b"1.50e2")
+    sent = upstream_body(request, deployment(upstream_model='th"eirs'))
+    assert b'"seed":1.50e2' in sent
+    assert json.loads(sent) == {
+        "model": 'th"eirs',
+        "messages": [{"role": "user", "content": "hi"}],
+        "temperature": 0.1,
+        "novel": {"deep": [1]},
+        "seed": 150.0,
+    }
+
+
+def test_usage_is_always_asked_of_a_stream() -> None:
+    """The caller's stream options are kept, and the usage is asked for whatever the caller said."""
+    assert body_of(chat_request(stream=True))["stream_options"] == {"include_usage": True}
+    options = {"include_usage": False, "include_obfuscation": False}
+    merged = body_of(chat_request(stream=True, stream_options=options))["stream_options"]
+    assert merged == {"include_usage": True, "include_obfuscation": False}
+    assert body_of(chat_request(stream=True, stream_options=None))["stream_options"] == {"include_usage": True}
+    assert "stream_options" not in body_of(chat_request())
+
+
+def test_vllm_counts_on_every_chunk() -> None:
+    """A vLLM is asked for usage on each chunk, so that an interrupted stream is metered exactly."""
+    sent = body_of(chat_request(stream=True), "vllm")
+    assert sent["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}

@@ -1,0 +1,190 @@
+"""The command line: what it prints, where, with which exit status, and that nobody ever sees a traceback."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from proxy.cli import app
+
+ROOT = Path(__file__).parents[2]
+PEPPER = "0123456789abcdef" * 2
+
+CONFIG = """\
+providers:
+  models:
+    - model_id: small
+      provider: a
+      max_context_tokens: 8000
+      capability: 0.0
+      prices: {input: 0.10, output: 0.40}
+      deployments: [{kind: vllm, base_url: "http://127.0.0.1:1/v1", api_key: "env:NOT_SET_ANYWHERE"}]
+    - model_id: large
+      provider: b
+      max_context_tokens: 8000
+      capability: 1.0
+      prices: {input: 2.50, output: 10.00}
+      deployments: [{kind: vllm, base_url: "http://127.0.0.1:1/v1"}]
+    - model_id: batch-only
+      provider: b
+      tier_eligibility: [batch]
+      max_context_tokens: 8000
+      deployments: [{kind: vllm, base_url: "http://127.0.0.1:1/v1"}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("WEIGHBRIDGE_") or name in {"DATABASE_URL", "OPENAI_API_KEY"}:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("WEIGHBRIDGE_PEPPER", PEPPER)
+    monkeypatch.setenv("WEIGHBRIDGE_DATA_DIR", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A configuration whose one secret is not set."""
+    path = tmp_path / "c.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def _ok(*arguments: str) -> str:
+    result = _run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def _fails(*arguments: str, status: int = 1) -> str:
+    result = _run(*arguments)
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def test_teams_and_keys_from_first_to_last() -> None:
+    """A team and its key are made, listed and revoked; the key is shown on creation and never again."""
+    assert "created team team_a" in _ok("teams", "create", "team_a", "--models", "small, large")
+    key = _ok("keys", "create", "team_a", "--name", "ci").strip()
+    assert key.startswith("wb-")
+    (team,) = json.loads(_ok("teams", "list", "--json"))
+    assert (team["team_id"], team["allowed_models"]) == ("team_a", ["large", "small"])
+    listed = _ok("keys", "list", "--json")
+    assert key not in listed
+    (record,) = json.loads(listed)
+    assert (record["name"], record["last4"], record["revoked_at"]) == ("ci", key[-4:], None)
+    assert "revoked" in _ok("keys", "revoke", record["key_id"])
+    assert json.loads(_ok("keys", "list", "--team", "team_a", "--json"))[0]["revoked_at"] is not None
+    assert json.loads(_ok("keys", "list", "--team", "team_b", "--json")) == []
+
+
+def test_tables_are_plain_and_aligned_when_nobody_looks() -> None:
+    """Without a terminal a list has no colour and no lines, and its columns begin at the same place."""
+    _ok("teams", "create", "a")
+    _ok("teams", "create", "a_much_longer_team")
+    heading, first, second = _ok("teams", "list").splitlines()
+    assert heading.index("name") == first.index("a", 1) == second.index("a_much", 1)
+    assert "\x1b" not in heading + first + second
+
+
+def test_what_the_user_can_mend_is_one_line() -> None:
+    """Unknown teams, double teams and bad ids are told on standard error with status 1."""
+    _ok("teams", "create", "team_a")
+    for arguments, message in (
+        (("teams", "create", "team_a"), "weighbridge: team 'team_a' exists already\n"),
+        (("keys", "create", "nobody"), "weighbridge: there is no team 'nobody'\n"),
+        (("keys", "revoke", "key_none"), "weighbridge: there is no key 'key_none'\n"),
+    ):
+        assert _fails(*arguments) == message
+
+
+def test_usage_errors_have_status_2(config: Path) -> None:
+    """An unknown command, a missing argument and options that exclude each other are usage errors."""
+    assert "Did you mean 'serve'" in _fails("serv", status=2)
+    assert "TEAM_ID" in _fails("keys", "create", status=2)
+    assert "--demo brings its own" in _fails("serve", "--demo", "--config", str(config), status=2)
+
+
+def test_no_pepper_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a pepper no key is made, and the message says where one may come from."""
+    _ok("teams", "create", "team_a")
+    monkeypatch.delenv("WEIGHBRIDGE_PEPPER")
+    assert "no pepper: set WEIGHBRIDGE_PEPPER" in _fails("keys", "create", "team_a")
+
+
+def test_a_database_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database's address may hold a password, so it is not repeated."""
+    monkeypatch.setenv("WEIGHBRIDGE_DATABASE_URL", "postgresql+asyncpg://u:hunter2@127.0.0.1:1/x")
+    message = _fails("teams", "list")
+    assert message.startswith("weighbridge: ")
+    assert "hunter2" not in message
+
+
+def test_route_explains_without_calling(config: Path) -> None:
+    """Every target is either a candidate with its cost or rejected with its reason; no secret is needed."""
+    told = json.loads(_ok("route", "Prove that there are infinitely many primes.", "--config", str(config), "--json"))
+    assert 0 <= told["complexity"] <= 1
+    assert [each["target"] for each in told["candidates"]] == ["large"]
+    assert told["candidates"][0]["reason"] == "cheapest-capable"
+    assert float(told["candidates"][0]["expected_cost_usd"]) > 0
+    assert {each["target"]: each["obstacle"] for each in told["rejected"]} == {
+        "small": "too-hard",
+        "batch-only": "tier",
+    }
+    text = _ok("route", "Prove that there are infinitely many primes.", "--config", str(config))
+    assert all(part in text for part in ("complexity", "large", "cheapest-capable", "not candidates:", "batch-only"))
+
+
+def test_route_reads_standard_input_and_tells_what_fits_nowhere(config: Path) -> None:
+    """A prompt that no target can hold is refused with the reason and status 1."""
+    result = CliRunner().invoke(app, ["route", "-", "--config", str(config)], input="word " * 20_000)
+    assert result.exit_code == 1
+    assert "fits no target" in result.stderr
+
+
+def test_config_check(config: Path) -> None:
+    """A right file is ok, its unset secrets are named; a wrong one is told whole."""
+    result = _run("config", "check", str(config))
+    assert (result.exit_code, result.stdout) == (0, f"{config}: ok\n")
+    assert "NOT_SET_ANYWHERE" in result.stderr
+    assert "api_key: env:NOT_SET_ANYWHERE (NOT SET)" in _ok("config", "check", str(config), "--show")
+    config.write_text(CONFIG + "server: {prot: 1}\npolicy: {auto: [larg]}\n")
+    assert (
+        _fails("config", "check", str(config)).splitlines()[0].startswith(f"{config}:20: server.prot: is not a known")
+    )
+
+
+def test_serve_refuses_what_it_cannot_serve(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unset secret, a missing file and a taken port stop the start with their reason."""
+    assert "refers to NOT_SET_ANYWHERE, which is not set" in _fails("serve", "--config", str(config))
+    assert "no configuration" in _fails("serve")
+    assert "No such file" in _fails("serve", "--config", "none.yaml")
+    monkeypatch.setenv("NOT_SET_ANYWHERE", "x")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert "another server is already there" in _fails("serve", "--config", str(config), "--port", port)
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    """The program answers at once: neither the web framework nor the database is imported for it."""
+    script = (
+        "import sys; from typer.testing import CliRunner; from proxy.cli import app\n"
+        "result = CliRunner().invoke(app, ['version']); print(result.output.strip())\n"
+        "print([name for name in ('fastapi', 'sqlalchemy', 'uvicorn', 'onnxruntime', 'numpy') if name in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    version, heavy = told.splitlines()
+    assert version[0].isdigit()
+    assert heavy == "[]"
+    assert all(command in _ok("--help") for command in ("serve", "demo", "keys", "teams", "route", "config", "version"))

@@ -1,0 +1,158 @@
+"""Parsing: everything of OpenAI's passes, what is ours is read, what would steer the gateway is refused."""
+
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.errors import BadRequest
+from proxy.request import RequestHeaders, conversation_key, input_tokens, needs, parse_chat, prompt_of, read_headers
+
+NO_HEADERS = RequestHeaders()
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hi"}], **fields}).encode()
+
+
+def test_unknown_fields_pass_through_untouched() -> None:
+    """What OpenAI adds tomorrow is kept, byte for byte."""
+    request = parse_chat(body(seed=7, logit_bias={"50256": -100}, tomorrow={"a": [1, None]}), NO_HEADERS)
+    assert bytes(request.fields["tomorrow"]) == b'{"a": [1, null]}'
+    assert {"seed", "logit_bias", "messages", "model"} <= set(request.fields)
+
+
+def test_the_gateways_own_fields_are_read_and_taken_out() -> None:
+    """Team, tier and session come as body fields too, and no upstream sees them."""
+    request = parse_chat(body(**{"x-tier": "batch", "x-team-id": "team_a", "x-session-id": "s1"}), NO_HEADERS)
+    assert (request.tier, request.team_id, request.session_id) == ("batch", "team_a", "s1")
+    assert not {"x-tier", "x-team-id", "x-session-id", "service_tier"} & set(request.fields)
+
+
+@pytest.mark.parametrize(
+    ("service_tier", "tier"),
+    [("flex", "batch"), ("auto", "interactive"), ("priority", "interactive"), ("new", "interactive")],
+)
+def test_service_tier_is_the_tier_switch(service_tier: str, tier: str) -> None:
+    """OpenAI's flex means batch; everything else wants an answer now."""
+    assert parse_chat(body(service_tier=service_tier), NO_HEADERS).tier == tier
+
+
+def test_headers_and_fields_must_agree() -> None:
+    """A contradiction is refused rather than guessed."""
+    with pytest.raises(BadRequest, match="differ"):
+        parse_chat(body(**{"x-tier": "batch"}), RequestHeaders(tier="interactive"))
+    assert parse_chat(body(), RequestHeaders(tier="batch", team_id="t")).tier == "batch"
+
+
+@pytest.mark.parametrize(
+    "name", ["api_base", "base_url", "extra_headers", "api_key", "aws_region_name", "vertex_project", "mock_response"]
+)
+def test_fields_that_steer_the_gateways_calls_are_refused(name: str) -> None:
+    """No request chooses an upstream address or key."""
+    with pytest.raises(BadRequest) as refused:
+        parse_chat(body(**{name: "http://169.254.169.254/"}), NO_HEADERS)
+    assert refused.value.param == name
+    assert "169.254" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("raw", "param"),
+    [
+        (b"", None),
+        (b"[]", None),
+        (b"\xff\xfe", None),
+        (b'{"model": "auto"}', None),
+        (body(messages=[]), "messages"),
+        (body(model=""), "model"),
+        (body(n=0), "n"),
+        (body(n=129), "n"),
+        (body(max_tokens=0), "max_tokens"),
+        (body(messages=[{"role": 3}]), "messages[0].role"),
+        (body(**{"x-tier": "gold"}), "x-tier"),
+    ],
+)
+def test_bad_bodies_are_refused_with_their_place(raw: bytes, param: str | None) -> None:
+    """The error names the field that has to change."""
+    with pytest.raises(BadRequest) as refused:
+        parse_chat(raw, NO_HEADERS)
+    assert refused.value.param == param
+
+
+@given(
+    st.binary(max_size=300)
+    | st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists).map(
+        lambda value: json.dumps(value).encode()
+    )
+)
+def test_no_body_makes_parsing_fail_otherwise(raw: bytes) -> None:
+    """Whatever arrives is a request or a BadRequest."""
+    with contextlib.suppress(BadRequest):
+        parse_chat(raw, NO_HEADERS)
+
+
+def test_deep_nesting_is_refused() -> None:
+    """A body that would exhaust the stack is a bad request, not a crash."""
+    with pytest.raises(BadRequest):
+        parse_chat(
+            b'{"model": "auto", "messages": [{"role": "user", "content": "x"}], "y": ' + b"[" * 100_000, NO_HEADERS
+        )
+
+
+def test_needs_follow_tools_images_and_json() -> None:
+    """Each capability is asked for by the parameter that uses it."""
+    image = [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    request = parse_chat(
+        body(
+            messages=[{"role": "user", "content": image}],
+            tools=[{"type": "function"}],
+            response_format={"type": "json_object"},
+        ),
+        NO_HEADERS,
+    )
+    assert needs(request) == {"vision", "tools", "json"}
+    assert needs(parse_chat(body(response_format={"type": "text"}), NO_HEADERS)) == frozenset()
+
+
+def test_the_last_user_message_stands_apart_from_what_came_before() -> None:
+    """The classifier weighs the question, and knows the rest as context."""
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": [{"type": "text", "text": "three"}]},
+    ]
+    prompt = prompt_of(parse_chat(body(messages=messages), NO_HEADERS))
+    assert (prompt.text, prompt.system, prompt.history, prompt.turns) == ("three", "Be brief.", "one\ntwo", 2)
+
+
+def test_tokens_count_text_framing_tools_and_images() -> None:
+    """The estimate grows with each of them."""
+    plain = parse_chat(body(), NO_HEADERS)
+    with_tools = parse_chat(
+        body(tools=[{"type": "function", "function": {"name": "weather", "description": "tells it " * 20}}]), NO_HEADERS
+    )
+    assert input_tokens(plain, prompt_of(plain)) < 15
+    assert input_tokens(with_tools, prompt_of(with_tools)) > input_tokens(plain, prompt_of(plain)) + 20
+
+
+def test_a_conversation_keeps_its_key_over_turns() -> None:
+    """Later turns share the beginning, so they share the key; a session id overrides it."""
+    first = [{"role": "user", "content": "one"}]
+    later = [*first, {"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}]
+    one, two = (parse_chat(body(messages=messages), NO_HEADERS) for messages in (first, later))
+    assert conversation_key(one, prompt_of(one)) == conversation_key(two, prompt_of(two))
+    named = msgspec.structs.replace(two, session_id="s1")
+    assert conversation_key(named, prompt_of(named)) == b"s:s1"
+
+
+def test_only_known_headers_are_read() -> None:
+    """The first of a repeated header counts."""
+    headers = read_headers(
+        [(b"x-tier", b"batch"), (b"x-tier", b"interactive"), (b"cookie", b"x"), (b"authorization", b"Bearer k ")]
+    )
+    assert headers == RequestHeaders(authorization="Bearer k", tier="batch")

@@ -1,0 +1,185 @@
+"""Serving: a socket, one or many workers, and an end that drops nothing. Workers are real processes."""
+
+import contextlib
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.serve import PortTaken, bind
+from proxy.supervisor import Patience
+
+_TIMEOUT_S = 30.0
+
+_SUPERVISED = """
+import os, sys
+from proxy.serve import bind
+from proxy.supervisor import Patience, Supervisor
+listener = bind("127.0.0.1", 0)
+print(listener.getsockname()[1], flush=True)
+command = [sys.executable, "-m", "proxy.serve", "--fd", str(listener.fileno()), "--app", sys.argv[1], "--drain-s", "5"]
+patience = Patience(young_s=float(sys.argv[2]), max_young_deaths=3, first_delay_s=0.01)
+supervisor = Supervisor(
+    command, count=2, inherited_fd=listener.fileno(), environ=dict(os.environ), drain_s=5, patience=patience,
+)
+sys.exit(supervisor.run())
+"""
+
+_ALONE = """
+import sys
+from proxy.serve import bind, run_app
+from tests.proxy.tiny_app import tiny
+listener = bind("127.0.0.1", 0)
+print(listener.getsockname()[1], flush=True)
+sys.exit(run_app(tiny, listener, drain_s=float(sys.argv[1])))
+"""
+
+
+class _Server:
+    """A server as a child process, and the port it listens on."""
+
+    def __init__(self, script: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def get(self, path: str = "/") -> list[str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT_S)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            return connection.getresponse().read().decode().split()
+
+    def pids(self, count: int = 2) -> set[int]:
+        """The workers, by asking until that many different ones have answered."""
+        seen: set[int] = set()
+
+        def all_seen() -> bool:
+            seen.add(int(self.get()[0]))
+            return len(seen) >= count
+
+        _until(all_seen)
+        return seen
+
+    def end(self, signum: int = signal.SIGTERM) -> int:
+        self.process.send_signal(signum)
+        return self.process.wait(_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def _running(script: str, *arguments: str) -> Iterator[_Server]:
+    server = _Server(script, *arguments)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.communicate()
+
+
+def _supervised(
+    app: str = "tests.proxy.tiny_app:tiny", young_s: float = 0.0
+) -> contextlib.AbstractContextManager[_Server]:
+    return _running(_SUPERVISED, app, str(young_s))
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def _gone(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_a_taken_port_is_one_clear_line() -> None:
+    """A second server on the same port says so, and what to do."""
+    with contextlib.closing(bind("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(PortTaken, match=rf"127\.0\.0\.1:{port}: Address already in use; .* another --port"):
+            bind("127.0.0.1", port)
+
+
+def test_an_impossible_address_is_one_clear_line() -> None:
+    """An address that is not ours cannot be listened on."""
+    with pytest.raises(PortTaken, match=r"cannot listen on 192\.0\.2\.1:0"):
+        bind("192.0.2.1", 0)
+
+
+def test_patience_wears_out() -> None:
+    """A worker that lived is replaced at once; young deaths wait longer each time, and end in giving up."""
+    patience = Patience(max_young_deaths=5, first_delay_s=1.0, max_delay_s=3.0)
+    assert [patience.delay_s(deaths) for deaths in range(6)] == [0.0, 1.0, 2.0, 3.0, 3.0, None]
+
+
+def test_workers_share_the_port_live_and_end_together() -> None:
+    """A killed worker is replaced, SIGHUP reaches all, SIGTERM ends all with status 0."""
+    with _supervised() as server:
+        first = server.pids()
+        os.kill(min(first), signal.SIGKILL)
+        _until(lambda: _gone(min(first)))
+        second = server.pids()
+        assert len(second & first) == 1
+        server.process.send_signal(signal.SIGHUP)
+        reloaded: set[int] = set()
+
+        def all_reloaded() -> bool:
+            pid, reloads, _ = server.get()
+            if int(reloads) == 1:
+                reloaded.add(int(pid))
+            return reloaded == second
+
+        _until(all_reloaded)
+        assert server.end() == 0
+        assert all(_gone(pid) for pid in second)
+
+
+def test_workers_end_when_their_parent_is_killed() -> None:
+    """A supervisor that dies without a word leaves no worker behind."""
+    with _supervised() as server:
+        pids = server.pids()
+        server.process.kill()
+        _until(lambda: all(_gone(pid) for pid in pids))
+
+
+def test_workers_that_only_die_young_end_the_supervisor() -> None:
+    """An app that cannot start is not restarted for ever: the exit status is not 0."""
+    with _supervised("tests.proxy.tiny_app:broken", young_s=60.0) as server:
+        assert server.process.wait(_TIMEOUT_S) == 1
+        assert server.process.stderr is not None
+        assert "giving up" in server.process.stderr.read()
+
+
+def test_a_request_under_way_is_finished_before_the_end() -> None:
+    """SIGTERM drains: the app is told, the slow request gets its answer, and the status is 0."""
+    with _running(_ALONE, "5") as server:
+        server.get()
+        answers: list[list[str]] = []
+        caller = threading.Thread(target=lambda: answers.append(server.get("/slow")))
+        caller.start()
+        time.sleep(0.2)
+        assert server.end() == 0
+        caller.join()
+        assert answers[0][2] == "True"
+
+
+def test_ctrl_c_ends_cleanly_too() -> None:
+    """SIGINT is a stop like any other, with status 0 and no traceback."""
+    with _supervised() as server:
+        server.pids()
+        assert server.end(signal.SIGINT) == 0
+        assert server.process.stderr is not None
+        assert "Traceback" not in server.process.stderr.read()
