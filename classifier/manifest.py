@@ -48,7 +48,9 @@ class Blend(msgspec.Struct, frozen=True, kw_only=True):
     known_to: float
     """Of open text: no trust up to this share of known words, full trust from this one."""
     half_terms: float
-    """Of all but multiple choice: with so many words and pairs trust is halved."""
+    """Of open text: with so many words and pairs trust is halved."""
+    full_terms_tools: float
+    """Of a request with tools: trust grows with words and pairs up to so many. "hi" beside ten tools is "hi"."""
     low_gain: float
     high_gain: float
     """The gains that the rule's 0 and 1 stand for."""
@@ -57,11 +59,10 @@ class Blend(msgspec.Struct, frozen=True, kw_only=True):
         most = self.trust[SHAPES[shape]]
         if SHAPES[shape] == "choice":
             return most
-        most *= terms / (terms + self.half_terms)
         if SHAPES[shape] == "tools":
-            return most
+            return most * min(1.0, terms / self.full_terms_tools)
         known = (known_share - self.known_from) / (self.known_to - self.known_from)
-        return most * min(1.0, max(0.0, known))
+        return most * min(1.0, max(0.0, known)) * terms / (terms + self.half_terms)
 
     def gain(self, model_gain: float, rule: float, trust: float) -> float:
         prior = self.low_gain + (self.high_gain - self.low_gain) * rule

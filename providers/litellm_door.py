@@ -27,7 +27,7 @@ from providers.errors import (
 )
 from providers.target import Deployment
 from providers.upstream import UpstreamCall, UpstreamStream
-from providers.upstream_faults import error_of_status
+from providers.upstream_faults import error_of_status, retry_after_s
 from providers.wire import Event, decode_event
 
 # What of a caller's body goes to litellm, as it is. Anything else is refused by name.
@@ -87,6 +87,17 @@ _STATUS_OF: tuple[tuple[str, int], ...] = (
     ("InternalServerError", 500),
 )
 
+_STREAM_NAMES = (
+    "completion_stream",
+    "streaming_response",
+    "response_iterator",
+    "iterator",
+    "self",
+    "response",
+    "http_response",
+)
+_MAX_BELOW = 64
+
 _SETTINGS: Mapping[str, Any] = {
     "telemetry": False,
     "suppress_debug_info": True,
@@ -134,8 +145,17 @@ class LitellmUpstream:
 
     async def aclose(self) -> None:
         if self._litellm is not None:
-            await asyncio.shield(self._litellm.close_litellm_async_clients())
-            self._litellm.in_memory_llm_clients_cache.flush_cache()
+            await asyncio.shield(_close_clients(self._litellm))
+
+
+async def _close_clients(litellm: Any) -> None:
+    await litellm.close_litellm_async_clients()
+    litellm.in_memory_llm_clients_cache.flush_cache()
+    # litellm's closing forgets the client that streams of some providers share; its transport opens
+    # a new session when it is used again.
+    transport = getattr(getattr(litellm.module_level_aclient, "client", None), "_transport", None)
+    if transport is not None:
+        await transport.aclose()
 
 
 def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
@@ -156,6 +176,8 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
         "timeout": call.total_timeout_s,
         "num_retries": 0,
         "max_retries": 0,
+        # Else litellm offers tools to its own MCP gateway, which a caller could thereby command.
+        "_skip_mcp_handler": True,
     }
     if call.request.stream:
         arguments["stream_options"] = {"include_usage": True}
@@ -222,24 +244,27 @@ def _translate(error: Exception, deployment: Deployment, litellm: Any, *, begun:
         return UpstreamTimeout("The upstream took too long to answer.", deployment_id=deployment_id)
     if isinstance(error, litellm.APIResponseValidationError | msgspec.DecodeError):
         return MalformedReply("The upstream's answer cannot be read.", deployment_id=deployment_id)
-    for name, status in _STATUS_OF:
-        if isinstance(error, getattr(litellm, name)):
-            if begun and status >= 500:  # noqa: PLR2004  # The server's faults.
-                break
-            return error_of_status(
-                status, _body_of(error), _headers_of(error), deployment_id=deployment_id, secret=deployment.api_key
-            )
+    status = next((status for name, status in _STATUS_OF if isinstance(error, getattr(litellm, name))), None)
+    if status is None or status >= 500:  # noqa: PLR2004  # The server's faults, or nobody's in particular.
+        return _server_fault(error, status, deployment_id, begun=begun)
+    return error_of_status(
+        status, _body_of(error), _headers_of(error), deployment_id=deployment_id, secret=deployment.api_key
+    )
+
+
+def _server_fault(error: Exception, status: int | None, deployment_id: str, *, begun: bool) -> UpstreamError:
     if begun:
         return StreamCut("The upstream's stream broke off.", deployment_id=deployment_id)
-    return _not_begun(error, deployment_id)
-
-
-def _not_begun(error: Exception, deployment_id: str) -> UpstreamError:
     if _is_no_connection(error):
         return ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id)
     if isinstance(error, ImportError):
         return UpstreamRefusedUs("A package that this provider needs is not installed.", deployment_id=deployment_id)
-    return UpstreamUnavailable("The call through litellm failed.", deployment_id=deployment_id)
+    return UpstreamUnavailable(
+        "The upstream failed.",
+        deployment_id=deployment_id,
+        status=status,
+        retry_after_s=retry_after_s(_headers_of(error)),
+    )
 
 
 def _is_no_connection(error: BaseException) -> bool:
@@ -271,7 +296,8 @@ def _body_of(error: Exception) -> bytes:
 
 
 def _headers_of(error: Exception) -> dict[str, str]:
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    headers = getattr(error, "litellm_response_headers", None)
+    headers = headers or getattr(getattr(error, "response", None), "headers", None) or {}
     return {str(name).lower(): str(value) for name, value in headers.items()}
 
 
@@ -323,8 +349,39 @@ class _LitellmStream:
         if self._closed:
             return
         self._closed = True
+        if not self._finished:
+            await asyncio.shield(_cut_responses(self._reply))
         # litellm shields the closing itself and swallows what goes wrong in it.
         await self._reply.aclose()
+
+
+async def _cut_responses(reply: Any) -> None:
+    """Closes the HTTP response below litellm's stream, so that the provider stops at once.
+
+    litellm's own closing does not reach it for providers whose stream is a chain of generators; the
+    generators' frames do. Should a later litellm hide it, the connection still closes when it is
+    collected as garbage.
+    """
+    import httpx  # noqa: PLC0415  # It comes with litellm.
+
+    for found in _below(reply):
+        if isinstance(found, httpx.Response):
+            with contextlib.suppress(Exception):
+                await found.aclose()
+
+
+def _below(reply: Any) -> list[Any]:
+    """What a stream reads from, and what that reads from, as far as their known names lead."""
+    found = [reply]
+    for each in found:
+        frame = getattr(each, "ag_frame", None)
+        names = frame.f_locals if frame is not None else getattr(each, "__dict__", {})
+        found += [
+            names[name]
+            for name in _STREAM_NAMES
+            if name in names and not any(names[name] is known for known in found) and len(found) < _MAX_BELOW
+        ]
+    return found
 
 
 def _event(reply: Any, call: UpstreamCall) -> Event:

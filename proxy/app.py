@@ -89,7 +89,7 @@ class _Running:
         log_lines = configure_logging()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(log_lines.close)
-            engine = make_engine(self._environment.database())
+            engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")
             stack.push_async_callback(engine.dispose)
             ledger = await self._ledger(engine, stack)
             directory = self._directory(engine)
@@ -161,7 +161,7 @@ class _Running:
         return tracing
 
     def _deployment(self, deployment_id: str) -> Deployment | None:
-        target = self._catalog and self._catalog.targets.get(deployment_id.partition("/")[0])
+        target = self._catalog and self._catalog.targets.get(deployment_id.rpartition("/")[0])
         deployments = target.deployments if target else ()
         return next((each for each in deployments if each.deployment_id == deployment_id), None)
 

@@ -11,9 +11,17 @@ from rich.table import Table
 _PLAIN_WIDTH = 10_000
 """Wide enough that nothing wraps where a program reads."""
 
+_GAP = 2
+_NARROWEST = 6
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
-    """Prints rows to standard output; `right` names the columns of figures."""
+
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), shrink: int | None = None
+) -> None:
+    """Prints rows to standard output.
+
+    `right` names the columns of figures, `shrink` the one that is cut when a terminal is too narrow for all.
+    """
     terminal = sys.stdout.isatty()
     # Rich honours NO_COLOR by itself; markup is off, because cells hold what callers wrote.
     console = Console(
@@ -22,9 +30,26 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right
         highlight=False,
         emoji=False,
     )
-    table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False, show_edge=False)
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    if terminal and shrink is not None:
+        others = sum(widths) - widths[shrink] + _GAP * (len(widths) - 1)
+        widths[shrink] = max(_NARROWEST, min(widths[shrink], console.width - others))
+    table = Table(
+        box=box.SIMPLE_HEAD if terminal else None,
+        pad_edge=False,
+        show_edge=False,
+        padding=(0, _GAP - 1 if terminal else _GAP, 0, 0),
+    )
     for index, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if index in right else "left", no_wrap=not terminal)
+        table.add_column(
+            heading,
+            justify="right" if index in right else "left",
+            no_wrap=not terminal or shrink is not None,
+        )
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(_cut(cell, width) for cell, width in zip(row, widths, strict=True)))
     console.print(table)
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else cell[: width - 1] + "…"

@@ -31,10 +31,11 @@ ALPHA: Final = 4.0
 FOLDS: Final = 10
 CHARS_PER_TOKEN: Final = 4.0
 KNOTS: Final = 65
-TRUST: Final = {"open": 1.0, "choice": 1.0, "tools": 0.7}
+TRUST: Final = {"open": 1.0, "choice": 1.0, "tools": 0.9}
 KNOWN_FROM: Final = 0.45
 KNOWN_TO: Final = 0.75
 HALF_TERMS: Final = 40.0
+FULL_TERMS_TOOLS: Final = 20.0
 LIBRARIES: Final = ("numpy", "scikit-learn", "scipy", "onnx", "onnxruntime", "pyarrow")
 
 
@@ -132,6 +133,7 @@ def train(corpus: Corpus, seed: int, *, metrics: bool = True) -> Artifact:
         known_from=KNOWN_FROM,
         known_to=KNOWN_TO,
         half_terms=HALF_TERMS,
+        full_terms_tools=FULL_TERMS_TOOLS,
         low_gain=round(float(low), 6),
         high_gain=round(float(high), 6),
     )

@@ -60,14 +60,13 @@ def totals(rows: Sequence[Row]) -> Totals:
 
 def print_report(rows: Sequence[Row], booked: Totals, stage: Stage) -> None:
     """The table, the totals and the plain words under them."""
-    headings = ["prompt", "complexity", "target", "why", "stream", "in", "out", "cost $", f"{stage.dear} $"]
+    headings = ["prompt", "complexity", "target", "why", "in", "out", "cost $", f"{stage.dear} $"]
     cells = [
         [
             cut(row.prompt),
             f"{row.complexity:.2f}",
             row.target,
             row.reason,
-            "yes" if row.stream else "no",
             str(row.input_tokens),
             str(row.output_tokens),
             f"{row.cost_usd:.6f}",
@@ -82,14 +81,13 @@ def print_report(rows: Sequence[Row], booked: Totals, stage: Stage) -> None:
             "",
             "",
             "",
-            "",
             str(summed.input_tokens),
             str(summed.output_tokens),
             f"{summed.cost_usd:.6f}",
             f"{summed.baseline_usd:.6f}",
         ]
     )
-    print_table(headings, cells, right=(1, 5, 6, 7, 8))
+    print_table(headings, cells, right=(1, 4, 5, 6, 7), shrink=0)
     say(
         f"\nEverything on {stage.dear} would have cost ${summed.baseline_usd:.6f}. Routed, it cost ${summed.cost_usd:.6f}: "
         f"${summed.savings_usd:.6f} saved, {summed.savings_percent} %."

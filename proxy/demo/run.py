@@ -182,7 +182,8 @@ def _send_all(base_url: str, key: str) -> list[Row]:
                 row = _stream(client, prompt) if prompt.stream else _ask(client, prompt)
             except openai.OpenAIError as error:
                 raise DemoFailed(f"prompt {number} ({cut(prompt.text)}) failed: {error}") from error
-            say(f"{number:>3}/{len(PROMPTS)}  {row.complexity:.2f}  {row.target:<18} {cut(prompt.text)}")
+            how = "streamed" if prompt.stream else "whole"
+            say(f"{number:>3}/{len(PROMPTS)}  {row.complexity:.2f}  {row.target:<18} {how:<9} {cut(prompt.text)}")
             rows.append(row)
     return rows
 

@@ -30,6 +30,7 @@ BLEND = Blend(
     known_from=0.4,
     known_to=0.8,
     half_terms=30,
+    full_terms_tools=20,
     low_gain=-0.1,
     high_gain=0.3,
 )

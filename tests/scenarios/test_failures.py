@@ -96,14 +96,17 @@ async def test_a_failure_after_the_first_token_is_told_and_booked(
         assert set(told.value.body) == {"message", "type", "param", "code"}
         assert code is None or told.value.code == code
         rows = await gateway.rows("entry != 'reserve'")
-        assert [(row["target_id"], row["usage_source"], row["output_tokens"]) for row in rows] == [("cheap", "estimated", 1)]
+        assert [(row["target_id"], row["usage_source"], row["output_tokens"]) for row in rows] == [
+            ("cheap", "estimated", 1)
+        ]
         assert rows[0]["flags"].startswith(flags)
         assert rows[0]["cost_nanousd"] > 0
         assert rows[0]["baseline_nanousd"] is None
 
 
 @pytest.mark.parametrize(
-    ("script", "flag"), [("no-usage", "[]"), ("absurd-usage", '["absurd_usage"]'), ("negative-usage", '["absurd_usage"]')]
+    ("script", "flag"),
+    [("no-usage", "[]"), ("absurd-usage", '["absurd_usage"]'), ("negative-usage", '["absurd_usage"]')],
 )
 @pytest.mark.parametrize("stream", [True, False])
 async def test_missing_and_absurd_usage_is_estimated(
@@ -122,7 +125,9 @@ async def test_missing_and_absurd_usage_is_estimated(
         assert row["cost_nanousd"] > 0
 
 
-async def test_when_every_target_fails_the_client_is_told_not_to_multiply_it(tmp_path: Path, upstream: Upstream) -> None:
+async def test_when_every_target_fails_the_client_is_told_not_to_multiply_it(
+    tmp_path: Path, upstream: Upstream
+) -> None:
     """After our own fail-over: 502, `x-should-retry: false`, and every attempt voided."""
     targets = [model("a", [upstream.deployment("error-500")]), model("b", [upstream.deployment("error-503")])]
     async with running_gateway(tmp_path, targets) as gateway:
@@ -137,7 +142,9 @@ async def test_when_every_target_fails_the_client_is_told_not_to_multiply_it(tmp
 
 async def test_a_rate_limit_that_nothing_can_hide_keeps_its_retry_after(tmp_path: Path, upstream: Upstream) -> None:
     """One target, and it says 429: the caller learns when to come back."""
-    async with running_gateway(tmp_path, [model("only", [upstream.deployment("error-429+retry-after-1500ms")])]) as gateway:
+    async with running_gateway(
+        tmp_path, [model("only", [upstream.deployment("error-429+retry-after-1500ms")])]
+    ) as gateway:
         with pytest.raises(openai.RateLimitError) as told:
             await ask(gateway, "only")
         assert told.value.response.headers["retry-after-ms"] == "1500"
@@ -202,7 +209,9 @@ async def test_a_caller_that_hangs_up_cancels_the_upstream(tmp_path: Path, upstr
         assert after - 1 <= row["output_tokens"] <= over.completion_tokens + 1
 
 
-async def test_a_caller_that_hangs_up_before_the_first_token_cancels_the_upstream(tmp_path: Path, upstream: Upstream) -> None:
+async def test_a_caller_that_hangs_up_before_the_first_token_cancels_the_upstream(
+    tmp_path: Path, upstream: Upstream
+) -> None:
     """Nothing was sent yet, and still the work is stopped and its prompt booked."""
     async with running_gateway(tmp_path, [model("only", [upstream.deployment("slow-first-token-9000ms")])]) as gateway:
         with pytest.raises(openai.APITimeoutError):

@@ -1,0 +1,77 @@
+"""The catalog resolves secrets and prices once, exactly, and names what is missing."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cost.prices import nanousd
+from providers.catalog import Catalog, SecretMissing, build_catalog, secret_reader
+from providers.config import ProvidersSection
+from tests.providers.test_config import DIRECT, model, section
+
+LITELLM = {
+    "kind": "litellm",
+    "upstream_model": "bedrock/m",
+    "options": {"aws_secret_access_key": "env:AWS", "aws_region_name": "eu"},
+}
+
+
+def catalog(providers: ProvidersSection, **environment: str) -> Catalog:
+    return build_catalog(providers, secret_reader(environment))
+
+
+def test_targets_and_deployments() -> None:
+    """Ids, secrets, names and addresses are ready to be called."""
+    made = catalog(section(model(deployments=[DIRECT | {"base_url": "https://h/v1/", "name": "eu"}])), KEY="s3cret")
+    (deployment,) = made.targets["m"].deployments
+    assert (deployment.deployment_id, deployment.target_id, deployment.api_key) == ("m/eu", "m", "s3cret")
+    assert (deployment.base_url, deployment.upstream_model) == ("https://h/v1", "m")
+    assert "s3cret" not in repr(made)
+    assert [target.target_id for target in made] == ["m"]
+    assert not made.needs_litellm
+
+
+def test_litellms_options_may_refer_to_secrets() -> None:
+    """References in options are resolved; plain values stay."""
+    made = catalog(section(model(deployments=[LITELLM])), AWS="s3cret")
+    assert made.deployments[0].options == {"aws_secret_access_key": "s3cret", "aws_region_name": "eu"}
+    assert made.needs_litellm
+
+
+def test_prices_are_exact_and_default_to_the_input_price() -> None:
+    """0.1 is a tenth of a dollar, and no meter is ever free by being left out."""
+    price = catalog(section(model(prices={"input": 0.1, "output": "0.3", "version": "v1"})), KEY="k").targets["m"].price
+    assert price is not None
+    assert price.version == "v1"
+    assert price.input_nanousd == nanousd(Decimal("0.1")) == 100_000_000
+    assert price.output_nanousd == 300_000_000
+    assert price.cached_input_nanousd == price.cache_write_nanousd == price.input_nanousd
+    free = catalog(section(model(prices={"input": 1, "output": 1, "cached_input": 0})), KEY="k").targets["m"].price
+    assert free is not None
+    assert free.cached_input_nanousd == 0
+
+
+def test_an_unknown_price_stays_unknown() -> None:
+    """Without prices there is None, never 0."""
+    assert catalog(section(model()), KEY="k").targets["m"].price is None
+
+
+@pytest.mark.parametrize("environment", [{}, {"KEY": ""}, {"KEY": "s3cret\n"}])
+def test_a_missing_secret_is_named_with_its_place(environment: dict[str, str]) -> None:
+    """The error tells the variable and the key, and never a value."""
+    with pytest.raises(SecretMissing) as raised:
+        catalog(section(model()), **environment)
+    assert str(raised.value).startswith("providers.models[m].deployments[main].api_key: env:KEY ")
+    assert "s3cret" not in str(raised.value)
+
+
+def test_secrets_in_files(tmp_path: Path) -> None:
+    """A file's last line end is no part of the secret; a missing file is named."""
+    path = tmp_path / "key"
+    providers: dict[str, Any] = model(deployments=[DIRECT | {"api_key": f"file:{path}"}])
+    with pytest.raises(SecretMissing, match="cannot be read"):
+        catalog(section(providers))
+    path.write_text("s3cret\n")
+    assert catalog(section(providers)).deployments[0].api_key == "s3cret"

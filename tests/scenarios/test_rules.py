@@ -1,0 +1,261 @@
+"""The three rules of the line, each under its own name."""
+
+import asyncio
+import contextlib
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from accounts.caller import Caller
+from accounts.directory import Directory
+from accounts.keys import Pepper, mint_key
+from accounts.store import StoredKey
+from classifier.heuristic import HeuristicClassifier
+from cost.ledger import MemoryLedger
+from providers.breaker import Breakers
+from providers.catalog import Catalog
+from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
+from providers.retry_budget import RetryBudget
+from providers.scripted import ScriptedUpstream
+from providers.target import Deployment
+from proxy.affinity import Affinity
+from proxy.dispatch import Dispatcher
+from proxy.limits import Limiter, Limits
+from proxy.line import Line, Rules
+from proxy.metrics import Metrics
+from proxy.outcome import RequestOutcome
+from proxy.policy import Policy
+from proxy.telemetry import NullTracing
+from tests.proxy.test_policy import price, target
+
+PEPPER = Pepper(id="t", secret=b"p" * 32)
+MINTED = mint_key(PEPPER)
+
+
+class OneKey:
+    """A key store with one key in it."""
+
+    async def find_key(self, digest: str) -> StoredKey | None:
+        if digest != MINTED.digest:
+            return None
+        return StoredKey(
+            key_id=MINTED.key_id,
+            name="k",
+            digest=digest,
+            pepper_id=PEPPER.id,
+            team_id="team_a",
+            organisation_id="o",
+            allowed_models=None,
+            revoked_at=None,
+            expires_at=None,
+        )
+
+
+class Told:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[RequestOutcome] = []
+
+    def finished(self, outcome: RequestOutcome) -> None:
+        self.outcomes.append(outcome)
+
+
+class House:
+    """A line over scripted upstreams, with books in memory."""
+
+    def __init__(self, *scripts: str) -> None:
+        self.books = MemoryLedger()
+        self.told = Told()
+        self.upstream = ScriptedUpstream()
+        loop = asyncio.get_running_loop()
+        breakers = Breakers(BreakerConfig(), loop.time)
+        deployments = {
+            name: Deployment(deployment_id=f"{name}/a", target_id=name, kind="scripted", upstream_model=script)
+            for name, script in ((f"t{index}", script) for index, script in enumerate(scripts))
+        }
+        targets = {
+            name: target(name, deployments=(each,), price=price(1 + index, 1 + index))
+            for index, (name, each) in enumerate(deployments.items())
+        }
+        self.line = Line(
+            rules=Rules(
+                catalog=Catalog(targets=targets),
+                policy=Policy(),
+                reference=price(10, 10),
+                timeouts=TimeoutsConfig(first_token_interactive_s=0.05, idle_s=0.05, total_s=0.2),
+                retry=RetryConfig(),
+                max_body_bytes=100_000,
+                body_timeout_s=1,
+                slow_reader_s=1,
+            ),
+            directory=Directory(OneKey(), [PEPPER], loop.time),
+            limiter=Limiter(Limits(), loop.time),
+            classifier=HeuristicClassifier(),
+            affinity=Affinity(loop.time),
+            breakers=breakers,
+            dispatcher=Dispatcher(
+                upstream=self.upstream,
+                breakers=breakers,
+                budget=RetryBudget(0.2, 3, 10, loop.time),
+                books=self.books,
+                clock=loop.time,
+                now_us=lambda: 1,
+                rng=random.Random(1),
+                sleep=lambda _s: asyncio.sleep(0),
+            ),
+            metrics=Metrics(),
+            observers=(self.told,),
+            tracing=NullTracing(),
+            clock=loop.time,
+        )
+
+    async def ask(self, *, stream: bool, hang_up_after: int | None = None, key: str | None = None) -> list[Message]:
+        """One request over ASGI; the caller hangs up after so many messages of the reply."""
+        body = json.dumps({"model": "auto", "stream": stream, "messages": [{"role": "user", "content": "hi"}]}).encode()
+        headers = [
+            (b"authorization", f"Bearer {key or MINTED.plaintext}".encode()),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        gone = asyncio.Event()
+        sent: list[Message] = []
+        incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
+        if hang_up_after == 0:
+            gone.set()
+
+        async def receive() -> Message:
+            message = next(incoming, None)
+            if message is None:
+                await gone.wait()
+                return {"type": "http.disconnect"}
+            return message
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+            if hang_up_after is not None and len(sent) >= hang_up_after:
+                gone.set()
+            await asyncio.sleep(0)
+
+        await self.line.chat({"type": "http", "headers": headers}, receive, send)
+        return sent
+
+
+def said(sent: list[Message]) -> bytes:
+    return b"".join(message.get("body", b"") for message in sent)
+
+
+SCRIPTS = [
+    *("ok", "ok+tokens-6", "no-usage", "absurd-usage", "no-done", "error-500", "error-400", "error-429", "error-401"),
+    *("hang", "hang-1", "hang-3", "cut-0", "cut-1", "cut-3", "malformed-0", "malformed-2", "error-at-1", "error-at-3"),
+]
+
+
+async def test_every_attempt_settles_exactly_once() -> None:
+    """Whatever upstreams do and whenever callers leave: one reserve, one closing entry, one outcome a request."""
+    rng = random.Random(20261121)
+    for _ in range(150):
+        house = House(*rng.choices(SCRIPTS, k=3))
+        hang_up = rng.choice([None, None, 0, 1, 2, 3, 4, 6])
+        await house.ask(stream=rng.random() < 0.7, hang_up_after=hang_up)
+        entries = Counter((entry.request_id, entry.attempt, entry.entry == "reserve") for entry in house.books.entries)
+        assert set(entries.values()) <= {1}
+        reserved = {key[:2] for key in entries if key[2]}
+        closed = {key[:2] for key in entries if not key[2]}
+        assert reserved == closed
+        assert len(house.told.outcomes) == 1
+        assert len(house.told.outcomes[0].attempts) == len(closed)
+        assert house.upstream.open_streams == 0
+        assert house.line.in_flight == 0
+
+
+async def test_a_task_cancelled_from_outside_settles_too() -> None:
+    """A forced shutdown cancels the task itself; its attempt is closed on the way out."""
+    house = House("ok+tokens-50+every-5ms")
+    task = asyncio.create_task(house.ask(stream=True))
+    await asyncio.sleep(0.03)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [entry.entry for entry in house.books.entries] == ["reserve", "settle"]
+    assert house.books.entries[-1].flags[0] == "shutdown"
+
+
+@pytest.mark.parametrize("broken", ["cut-2", "hang-2", "malformed-2", "error-at-2"])
+async def test_no_fallback_after_commit(broken: str) -> None:
+    """Once a token is out nothing else is called, though the plan has another candidate."""
+    house = House(broken, "ok")
+    sent = await house.ask(stream=True)
+    assert [call.deployment.target_id for call in house.upstream.calls] == ["t0"]
+    assert b'"error"' in said(sent)
+    assert b"[DONE]" not in said(sent)
+    assert sent[-1]["more_body"] is False
+
+
+async def test_before_commit_the_next_candidate_answers() -> None:
+    """The twin of the rule: until a token is out, the caller never learns of a failure."""
+    house = House("cut-1", "ok")
+    sent = await house.ask(stream=True)
+    assert b"[DONE]" in said(sent)
+    assert house.told.outcomes[0].target_id == "t1"
+
+
+async def test_planning_is_pure() -> None:
+    """Asking twice changes nothing: the same house gives the same answer to the same request, call by call.
+
+    tests/proxy/test_policy.py has the properties of `plan` itself.
+    """
+    house = House("ok", "ok")
+    answers = [await house.ask(stream=False) for _ in range(3)]
+    reasons = [dict(answer[0]["headers"])[b"x-weighbridge-reason"] for answer in answers]
+    assert reasons == [b"cheapest-capable"] * 3
+
+
+async def test_books_that_refuse_let_no_request_through() -> None:
+    """Without a durable reserve nothing is called: 503, and no upstream saw it."""
+    house = House("ok")
+    house.books.accepting = False
+    sent = await house.ask(stream=False)
+    assert sent[0]["status"] == 503
+    assert not house.upstream.calls
+
+
+async def test_nothing_is_read_of_a_caller_without_a_key() -> None:
+    """The body is not even asked for."""
+    house = House("ok")
+    read: list[Any] = []
+
+    async def receive() -> Message:
+        read.append(1)
+        return {"type": "http.disconnect"}
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await house.line.chat({"type": "http", "headers": [(b"content-length", b"5")]}, receive, send)
+    assert (sent[0]["status"], read) == (401, [])
+
+
+async def test_a_draining_line_refuses_new_work() -> None:
+    """503 with a wait, so that the client goes to another replica."""
+    house = House("ok")
+    house.line.draining = True
+    sent = await house.ask(stream=False)
+    assert sent[0]["status"] == 503
+    assert b"retry-after" in dict(sent[0]["headers"])
+
+
+async def test_an_outcome_never_holds_content() -> None:
+    """What observers are told has no field for a prompt, a completion or a key, and no value of one."""
+    house = House("ok")
+    with contextlib.suppress(Exception):
+        await house.ask(stream=True)
+    (outcome,) = house.told.outcomes
+    assert MINTED.plaintext not in repr(outcome)
+    assert "w0" not in repr(outcome)
+    assert Caller.__struct_fields__ == ("key_id", "key_name", "team_id", "organisation_id", "allowed_models")
