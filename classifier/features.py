@@ -94,10 +94,10 @@ _TOOLS_AT: Final = STRUCTURE.index("log_tools")
 _OPTIONS_AT: Final = STRUCTURE.index("log_options")
 _THREE_OPTIONS: Final = math.log1p(2.5)
 
-Indices = NDArray[np.int64]
+Indices = NDArray[np.int32]
+Integers = NDArray[np.intp]
 Values = NDArray[np.float32]
 _Bytes = NDArray[np.uint8]
-_Codes = NDArray[np.intp]
 
 _MAX_BYTES: Final = HEAD_BYTES + TAIL_BYTES + 1
 _SEED: Final = 20240623
@@ -107,19 +107,27 @@ _FINISH: Final = np.uint64(0xFF51AFD7ED558CCD)
 _FOLD: Final = np.uint64(31)
 _BUCKET_SHIFT: Final = np.uint64(64 - BUCKET_BITS)
 _CUE_SHIFT: Final = np.uint64(64 - 16)
+_LINE_FEED, _ZERO, _FIRST_CHOICE, _STOP, _CLOSING = (np.uint8(byte) for byte in b"\n0A.)")
+_TEN: Final = np.uint8(10)
+"""So many digits there are, and so many choices are looked for, A to J."""
 
 # What kind of byte each byte is, for the counts below.
-_LOWER, _UPPER, _DIGIT, _SPACE, _NEWLINE, _MATH, _BRACKET, _BACKSLASH, _DOLLAR, _QUESTION, _LEAD, _REST, _OTHER = range(
-    13
-)
+_LOWER, _UPPER, _DIGIT, _UNDERSCORE, _LEAD, _REST, _SPACE, _NEWLINE, _MATH, _BRACKET, _BACKSLASH, _DOLLAR = range(12)
+_QUESTION, _OTHER = 12, 13
+_LOWER_BYTES: Final = b"abcdefghijklmnopqrstuvwxyz"
+_COMMON: Final = _LOWER_BYTES + b" "
+"""Most bytes of most texts are these; they are counted without looking at each."""
 
 
-def _byte_kinds() -> _Codes:
-    kinds = np.full(256, _OTHER, np.intp)
+def _byte_kinds() -> bytes:
+    kinds = bytearray([_OTHER]) * 256
     for kind, members in (
-        (_LOWER, b"abcdefghijklmnopqrstuvwxyz"),
+        (_LOWER, _LOWER_BYTES),
         (_UPPER, b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
         (_DIGIT, b"0123456789"),
+        (_UNDERSCORE, b"_"),
+        (_REST, bytes(range(0x80, 0xC0))),
+        (_LEAD, bytes(range(0xC0, 0x100))),
         (_SPACE, b" \t"),
         (_NEWLINE, b"\n"),
         (_MATH, b"+-*/=<>^%|~"),
@@ -127,15 +135,17 @@ def _byte_kinds() -> _Codes:
         (_BACKSLASH, b"\\"),
         (_DOLLAR, b"$"),
         (_QUESTION, b"?"),
-        (_REST, bytes(range(0x80, 0xC0))),
-        (_LEAD, bytes(range(0xC0, 0x100))),
     ):
-        kinds[list(members)] = kind
-    return kinds
+        for member in members:
+            kinds[member] = kind
+    return bytes(kinds)
 
 
 def _byte_values() -> NDArray[np.uint64]:
-    """A random number for each byte; upper case reads as lower case, every digit as the same digit."""
+    """A random number for each byte of a word, 0 for every other byte.
+
+    Upper case reads as lower case, every digit as the same digit.
+    """
     drawn = np.frombuffer(
         b"".join(hashlib.blake2b(bytes([b]), digest_size=8, salt=b"weighbridge").digest() for b in range(256)), "<u8"
     ).astype(np.uint64)
@@ -144,6 +154,8 @@ def _byte_values() -> NDArray[np.uint64]:
             drawn[byte] = drawn[byte + 32]
         if chr(byte).isascii() and chr(byte).isdigit():
             drawn[byte] = drawn[ord("0")]
+        if _KIND[byte] > _REST:
+            drawn[byte] = 0
     return drawn
 
 
@@ -157,51 +169,67 @@ def _powers(base: int) -> NDArray[np.uint64]:
 
 _KIND: Final = _byte_kinds()
 _VALUE: Final = _byte_values()
-_IN_WORD: Final = np.isin(np.arange(256), [*b"_", *range(0x80, 0x100)]) | (_KIND <= _DIGIT)
 _POWER: Final = _powers(_BASE)
 _INVERSE: Final = _powers(pow(_BASE, -1, 2**64))
 
 
-def _mixed(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(hashes: NDArray[np.uint64]) -> None:
     """The high bits of a polynomial hash are good only after one more multiplication."""
-    mixed: NDArray[np.uint64] = (hashes ^ (hashes >> _FOLD)) * _FINISH
-    return mixed
+    hashes ^= hashes >> _FOLD
+    hashes *= _FINISH
 
 
-def _word_hashes(codes: _Codes) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
-    """Each word's hash and the byte it begins at."""
-    inside = np.zeros(len(codes) + 2, np.bool_)
-    inside[1:-1] = _IN_WORD.take(codes)
-    edges = np.flatnonzero(inside[1:] != inside[:-1])
-    starts, ends = edges[::2], edges[1::2]
-    sums = np.zeros(len(codes) + 1, np.uint64)
-    np.cumsum(_VALUE.take(codes) * _POWER[: len(codes)], out=sums[1:])
-    return (sums[ends] - sums[starts]) * _INVERSE[starts], starts
-
-
-def _codes(data: bytes) -> _Codes:
-    """The bytes as table positions, converted once for every table."""
-    return np.frombuffer(data, np.uint8).astype(np.intp)
+def _word_hashes(view: _Bytes) -> tuple[NDArray[np.uint64], Integers, int]:
+    """Each word's hash, the byte it begins at, and how many bytes are within words."""
+    size = len(view)
+    values = _VALUE.take(view.astype(np.intp))
+    inside = np.empty(size + 1, np.bool_)
+    inside[0] = False
+    np.not_equal(values, 0, out=inside[1:])
+    (starts,) = np.greater(inside[1:], inside[:-1]).nonzero()
+    values *= _POWER[:size]
+    # Bytes between words add nothing, so a word's sum ends where the next word's begins.
+    sums = np.empty(size + 1, np.uint64)
+    sums[0] = 0
+    values.cumsum(out=sums[1:])
+    before = np.empty(len(starts) + 1, np.uint64)
+    before[:-1] = sums.take(starts)
+    before[-1] = sums[-1]
+    hashes = before[1:] - before[:-1]
+    hashes *= _INVERSE.take(starts)
+    return hashes, starts, int(np.count_nonzero(inside))
 
 
 def _cue_groups() -> _Bytes:
     """The group of each cue word by 16 bits of its hash; 0 for all other words."""
     table = np.zeros(2**16, np.uint8)
     for group, words in enumerate(CUES, 1):
-        hashes, _ = _word_hashes(_codes(words.encode()))
-        table[(_mixed(hashes) >> _CUE_SHIFT).astype(np.int64)] = group
+        hashes, _, _ = _word_hashes(np.frombuffer(words.encode(), np.uint8))
+        _mix(hashes)
+        table[(hashes >> _CUE_SHIFT).astype(np.int64)] = group
     return table
 
 
+def _weighings() -> NDArray[np.float32]:
+    counts = np.arange(_MAX_BYTES + 1)
+    sublinear = 1 + np.log(np.maximum(counts, 1))
+    return np.stack([sublinear, sublinear**2, counts]).astype(np.float32)
+
+
 _CUE: Final = _cue_groups()
+_WEIGHINGS: Final = _weighings()
+WEIGHINGS: Final = len(_WEIGHINGS)
+_CUE_GROUPS: Final = range(1, len(CUES) + 1)
 
 
 class Features(msgspec.Struct, frozen=True):
     """A prompt as the model sees it: bucket numbers in rising order, how often each was hit, and the plain facts."""
 
     indices: Indices
-    counts: Values
+    counts: Integers
     structure: Values
+    terms: int
+    """How many words and pairs there are: the sum of `counts`."""
 
 
 def read_text(prompt: Prompt) -> bytes:
@@ -221,35 +249,54 @@ def read_text(prompt: Prompt) -> bytes:
 def extract(prompt: Prompt) -> Features:
     """The features of one prompt, in bounded time, for any text."""
     data = read_text(prompt)
-    codes = _codes(data)
-    hashes, starts = _word_hashes(codes)
-    words = _mixed(hashes)
-    pairs = _mixed(hashes[:-1] * _PAIR + hashes[1:])
-    buckets = (np.concatenate((words, pairs)) >> _BUCKET_SHIFT).astype(np.int64)
-    indices, counts = _counted(buckets)
-    cues = np.bincount(_CUE[(words >> _CUE_SHIFT).astype(np.int64)], minlength=len(CUES) + 1)
-    facts = _text_facts(data, codes, starts) + [math.log1p(n) for n in cues[1:].tolist()] + _request_facts(prompt)
-    return Features(indices, counts.astype(np.float32), np.array(facts, np.float32))
+    view = np.frombuffer(data, np.uint8)
+    hashes, starts, in_words = _word_hashes(view)
+    words = len(hashes)
+    # Words first, then the pairs of neighbours.
+    terms = np.empty(max(0, 2 * words - 1), np.uint64)
+    terms[:words] = hashes
+    pairs = terms[words:]
+    np.multiply(hashes[:-1], _PAIR, out=pairs)
+    pairs += hashes[1:]
+    _mix(terms)
+    indices, counts = _counted((terms >> _BUCKET_SHIFT).astype(np.int32))
+    cues = _CUE.take((terms[:words] >> _CUE_SHIFT).astype(np.intp)).tobytes()
+    facts = [
+        *_text_facts(data, view, starts, in_words),
+        *(math.log1p(cues.count(group)) for group in _CUE_GROUPS),
+        *_request_facts(prompt),
+    ]
+    return Features(indices, counts, np.array(facts, np.float32), len(terms))
 
 
-def _counted(buckets: Indices) -> tuple[Indices, Indices]:
+def weighings(counts: Integers) -> NDArray[np.float32]:
+    """A row for each way in which hits are summed: sublinear, the square of that, and plain."""
+    return _WEIGHINGS.take(counts, 1)
+
+
+def _counted(buckets: Indices) -> tuple[Indices, Integers]:
     """What `np.unique` with counts gives, at half its price for short arrays."""
     if not len(buckets):
-        return buckets, buckets
+        return buckets, np.empty(0, np.intp)
     buckets.sort()
     first = np.empty(len(buckets) + 1, np.bool_)
     first[0] = first[-1] = True
     np.not_equal(buckets[1:], buckets[:-1], out=first[1:-1])
-    at = np.flatnonzero(first)
-    return buckets[at[:-1]], np.diff(at)
+    (at,) = first.nonzero()
+    return buckets.take(at[:-1]), at[1:] - at[:-1]
 
 
-def _text_facts(data: bytes, codes: _Codes, starts: NDArray[np.intp]) -> list[float]:
-    of_byte = _KIND.take(codes)
-    kinds = np.bincount(of_byte, minlength=_OTHER + 1).tolist()
+def _text_facts(data: bytes, view: _Bytes, starts: Integers, in_words: int) -> list[float]:
+    rare = data.translate(_KIND, _COMMON)
+    kinds = np.bincount(np.frombuffer(rare, np.uint8), minlength=_OTHER + 1).tolist()
     size, words = max(1, len(data)), len(starts)
-    letters = max(1, kinds[_LOWER] + kinds[_UPPER])
-    numbers = int(np.count_nonzero(of_byte[starts] == _DIGIT))
+    beyond_ascii = kinds[_LEAD] + kinds[_REST]
+    # Of a word's bytes, what is none of these is a small letter.
+    letters = max(1, in_words - kinds[_DIGIT] - kinds[_UNDERSCORE] - beyond_ascii)
+    numbers = 0
+    if kinds[_DIGIT]:
+        # Below "0" the difference wraps around and is far above 9.
+        numbers = int(np.count_nonzero(view.take(starts) - _ZERO < _TEN))
     return [
         math.log1p(len(data)),
         math.log1p(words),
@@ -260,21 +307,24 @@ def _text_facts(data: bytes, codes: _Codes, starts: NDArray[np.intp]) -> list[fl
         kinds[_BRACKET] / size,
         kinds[_BACKSLASH] / size,
         kinds[_DOLLAR] / size,
-        (kinds[_LEAD] + kinds[_REST]) / size,
+        beyond_ascii / size,
         math.log1p(kinds[_NEWLINE]),
         math.log1p(kinds[_QUESTION]),
         math.log1p(numbers),
-        math.log1p(_options(np.frombuffer(data, np.uint8)) if kinds[_NEWLINE] else 0),
-        1.0 if b"```" in data else 0.0,
+        math.log1p(_options(view) if kinds[_NEWLINE] else 0),
+        # One byte is found much faster than three.
+        1.0 if b"`" in data and b"```" in data else 0.0,
     ]
 
 
 def _options(view: _Bytes) -> int:
     """Lines that begin like a choice: `A. `, `B) `."""
-    at = np.flatnonzero(view[:-2] == ord("\n"))
-    letter, mark = view[at + 1], view[at + 2]
-    choice = (letter >= ord("A")) & (letter <= ord("J")) & ((mark == ord(".")) | (mark == ord(")")))
-    return int(np.count_nonzero(choice))
+    (at,) = (view[:-2] == _LINE_FEED).nonzero()
+    at = at[view[1:-1].take(at) - _FIRST_CHOICE < _TEN]
+    if not len(at):
+        return 0
+    mark = view[2:].take(at)
+    return int(np.count_nonzero((mark == _STOP) | (mark == _CLOSING)))
 
 
 def _request_facts(prompt: Prompt) -> list[float]:
@@ -312,7 +362,7 @@ _PROBES: Final = (
 def _described(prompts: Iterable[Prompt]) -> list[Any]:
     found = [extract(prompt) for prompt in prompts]
     return [
-        [f.indices.tolist(), f.counts.tolist(), [float(f"{value:.4g}") for value in f.structure.tolist()]]
+        [f.indices.tolist(), f.counts.astype(np.float32).tolist(), [float(f"{value:.4g}") for value in f.structure.tolist()]]
         for f in found
     ]
 

@@ -42,7 +42,8 @@ _CUE_HALF_WORDS: Final = 500
 MIN_OUTPUT_TOKENS: Final = 8
 MAX_OUTPUT_TOKENS: Final = 4096
 _TOKENS_PER_UNIT: Final = {"word": 1.35, "sentence": 26.0, "paragraph": 110.0, "line": 14.0, "page": 650.0}
-_ASKED_LENGTH: Final = re.compile(r"([0-9]{1,5})[\s-]{1,3}(word|sentence|paragraph|line|page)s?\b", re.IGNORECASE)
+# The first digit stands alone so that the search can skip to one; it would try every character otherwise.
+_ASKED_LENGTH: Final = re.compile(r"([0-9][0-9]{0,4})[\s-]{1,3}(word|sentence|paragraph|line|page)s?\b", re.IGNORECASE)
 _SEARCHED_CHARS: Final = 1000
 _FALLBACK_COMPLEXITY: Final = 0.5
 

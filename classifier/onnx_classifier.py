@@ -2,14 +2,12 @@
 
 import importlib.resources
 import math
+import os
 from pathlib import Path
-from typing import Final
-
-import numpy as np
-import onnxruntime as ort
+from typing import TYPE_CHECKING, Final
 
 from classifier.config import ClassifierSection
-from classifier.features import SHAPES, STRUCTURE, Features, extract, shape_of
+from classifier.features import SHAPES, Features, extract, shape_of, weighings
 from classifier.heuristic import (
     HeuristicClassifier,
     asked_tokens,
@@ -28,8 +26,16 @@ from classifier.manifest import (
 )
 from classifier.prediction import Prediction, Prompt
 
-_INPUTS: Final = {"indices", "counts", "structure"}
-_OUTPUT: Final = "weighed"
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+_INPUTS: Final = {"indices": "tensor(int32)", "weights": "tensor(float)", "structure": "tensor(float)"}
+_OUTPUTS: Final = ["sums", "plain"]
+# Columns of the sums, after one for each shape.
+_SQUARES_AT: Final = len(SHAPES)
+_KNOWN_SUM_AT: Final = len(SHAPES) + 1
+_SMALLEST_NORM: Final = 1e-6
+# What `raw` gives, after a gain for each shape.
 _KNOWN_AT: Final = len(SHAPES)
 _LENGTH_AT: Final = len(SHAPES) + 1
 _SEVEREST_ONLY: Final = 4
@@ -39,7 +45,17 @@ class NotFinite(Exception):
     """The graph gave something that is no number."""
 
 
-def _session(model: bytes) -> ort.InferenceSession:
+class RuntimeMissing(ArtifactError):
+    """onnxruntime is not installed, or is broken."""
+
+
+def _session(model: bytes) -> "InferenceSession":
+    # Read when the library loads, which would otherwise write a file beside the temporary ones and send what it counts.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        import onnxruntime as ort  # noqa: PLC0415 - Without it the rule serves.
+    except Exception as error:  # A library that is broken fails in its own way.
+        raise RuntimeMissing(f"onnxruntime does not load: {type(error).__name__}") from error
     options = ort.SessionOptions()
     # The graph takes microseconds: handing it to other threads would cost more than it saves.
     options.intra_op_num_threads = 1
@@ -49,7 +65,7 @@ def _session(model: bytes) -> ort.InferenceSession:
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors share no base class.
         raise ArtifactMalformed(f"the graph does not load: {type(error).__name__}") from error
-    if {one.name for one in session.get_inputs()} != _INPUTS:
+    if {one.name: one.type for one in session.get_inputs()} != _INPUTS:
         raise ArtifactMalformed("the graph takes other inputs than these features")
     return session
 
@@ -75,19 +91,28 @@ class OnnxClassifier:
             return self._rule.classify(prompt)
 
     def raw(self, features: Features) -> list[float]:
-        """What the graph says: a gain for each shape, the share of known words, the log of the reply's tokens."""
-        values: list[float] = self._session.run(
-            [_OUTPUT],
-            {"indices": features.indices, "counts": features.counts, "structure": features.structure},
-        )[0].tolist()
-        return values
+        """What the model says: a gain for each shape, the share of known words, the log of the reply's tokens."""
+        sums, plain = self._session.run(
+            _OUTPUTS,
+            {
+                "indices": features.indices,
+                "weights": weighings(features.counts),
+                "structure": features.structure,
+            },
+        )
+        sublinear, squared, counted = sums.tolist()
+        norm = max(math.sqrt(squared[_SQUARES_AT]), _SMALLEST_NORM)
+        *facts, log_tokens = plain.tolist()
+        # The sums have two columns more than there are shapes.
+        gains = [words / norm + fact for words, fact in zip(sublinear, facts, strict=False)]
+        return [*gains, counted[_KNOWN_SUM_AT] / max(1, features.terms), log_tokens]
 
     def _weigh(self, prompt: Prompt) -> Prediction:
         features = extract(prompt)
         values = self.raw(features)
         shape = shape_of(features)
         rule = structural_complexity(features)
-        trust = self._blend.trust_in(shape, values[_KNOWN_AT], float(features.counts.sum()))
+        trust = self._blend.trust_in(shape, values[_KNOWN_AT], features.terms)
         gain = self._blend.gain(values[shape], rule, trust)
         if not math.isfinite(gain):
             raise NotFinite("gain")
@@ -106,8 +131,7 @@ def blended_tokens(log_tokens: float, rule: float, trust: float) -> float:
 
 def warmed(classifier: OnnxClassifier) -> OnnxClassifier:
     """The first run allocates; have that behind us before the first request."""
-    empty = Features(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(len(STRUCTURE), np.float32))
-    classifier.raw(empty)
+    classifier.raw(extract(Prompt(text="")))
     return classifier
 
 

@@ -5,6 +5,7 @@ timeout context; one read gives all events of one network read.
 """
 
 import asyncio
+import functools
 import io
 import re
 from collections.abc import Mapping
@@ -75,9 +76,7 @@ class DirectUpstream:
 
     async def _post(self, call: UpstreamCall, body: bytes) -> aiohttp.ClientResponse:
         deployment_id = call.deployment.deployment_id
-        timeout = aiohttp.ClientTimeout(
-            total=call.total_timeout_s, connect=call.connect_timeout_s, sock_connect=call.connect_timeout_s
-        )
+        timeout = _timeout(call.total_timeout_s, call.connect_timeout_s)
         try:
             return await self._pool().post(
                 self._url(call.deployment),
@@ -122,6 +121,11 @@ class DirectUpstream:
                 trust_env=False,
             )
         return self._session
+
+
+@functools.lru_cache(maxsize=64)
+def _timeout(total_s: float, connect_s: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=total_s, connect=connect_s, sock_connect=connect_s)
 
 
 def _headers(call: UpstreamCall) -> dict[str, str]:

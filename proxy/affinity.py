@@ -1,7 +1,7 @@
 """Which target a conversation was last served by, and how much of it that target may still have cached."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import msgspec
 
@@ -26,15 +26,15 @@ class Affinity:
         self._clock = clock
         self._max = max_conversations
         self._life_s = life_s
-        self._seen: OrderedDict[tuple[str, bytes], tuple[float, Sticky]] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, Hashable], tuple[float, Sticky]] = OrderedDict()
 
-    def lookup(self, team_id: str, conversation: bytes) -> Sticky | None:
+    def lookup(self, team_id: str, conversation: Hashable) -> Sticky | None:
         found = self._seen.get((team_id, conversation))
         if found is None or self._clock() - found[0] > self._life_s:
             return None
         return found[1]
 
-    def remember(self, team_id: str, conversation: bytes, target_id: str, tokens: int) -> None:
+    def remember(self, team_id: str, conversation: Hashable, target_id: str, tokens: int) -> None:
         """`tokens` is the whole conversation so far; below the cacheable minimum nothing is held."""
         key = (team_id, conversation)
         if tokens < CACHE_MIN_TOKENS:

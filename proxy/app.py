@@ -34,14 +34,14 @@ from providers.upstreams import OPENAI_SHAPED, Upstreams
 from proxy.affinity import Affinity
 from proxy.db import make_engine
 from proxy.dispatch import Dispatcher
+from proxy.doorway import Doorway
 from proxy.errors import BadRequest, Refused, error_reply
 from proxy.gateway import Gateway, State
 from proxy.limits import Limiter, Limits
 from proxy.line import Line, Rules
 from proxy.logs import RequestLog, configure_logging
 from proxy.metrics import Metrics
-from proxy.request_id import RequestIds
-from proxy.routes import chat, health, models, usage
+from proxy.routes import health, models, usage
 from proxy.settings import Environment, GatewayConfig, build_policy, peppers, reload, resolve_secret
 from proxy.telemetry import Tracing, build_tracing
 
@@ -50,19 +50,18 @@ _log = logging.getLogger("weighbridge.app")
 _TICK_S = 1.0
 
 
-def create_app(config: GatewayConfig, environment: Environment, config_path: Path | None = None) -> FastAPI:
+def create_app(config: GatewayConfig, environment: Environment, config_path: Path | None = None) -> Doorway:
     """The gateway as an ASGI application. `config_path` is the file that SIGHUP reads again."""
     running = _Running(config, environment, config_path)
     app = FastAPI(title="Weighbridge", lifespan=running.lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    for module in (chat, models, usage, health):
+    for module in (models, usage, health):
         app.include_router(module.router)
-    app.add_middleware(RequestIds, line_path=chat.PATH)
     app.add_exception_handler(Refused, _tell)
     app.add_exception_handler(AccountsError, _tell)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(HTTPException, _tell_http)
     app.state.begin_drain = running.begin_drain
-    return app
+    return Doorway(app, app.state)
 
 
 class _Running:
@@ -122,7 +121,14 @@ class _Running:
                 tracing=tracing,
                 clock=time.monotonic,
             )
-            gateway = Gateway(line=line, ledger=ledger, usage=LedgerStore(engine), metrics=metrics, database=engine)
+            gateway = Gateway(
+                line=line,
+                ledger=ledger,
+                usage=LedgerStore(engine),
+                metrics=metrics,
+                database=engine,
+                metrics_token=config.telemetry.metrics_token and _secret(config.telemetry.metrics_token),
+            )
             _background(stack, _every(_TICK_S, lambda: self._tick(gateway)))
             self._listen_for_reload(stack)
             app.state.ledger = ledger

@@ -57,6 +57,7 @@ class Attempt:
     __slots__ = (
         "_books",
         "_clock",
+        "_counted",
         "_now_us",
         "_permit",
         "candidate",
@@ -99,6 +100,7 @@ class Attempt:
         self.token_events = 0
         self.chars = 0
         self.wire_usage: WireUsage | None = None
+        self._counted: Usage | None = None
         self.finished = False
         self.sent = False
         """The upstream may have seen it; before that nothing can have been charged."""
@@ -111,6 +113,7 @@ class Attempt:
 
     def observe(self, events: list[Event]) -> None:
         """Takes note of what flowed by: tokens, usage and the end."""
+        self._counted = None
         for event in events:
             if event.token:
                 self.token_events += 1
@@ -164,10 +167,14 @@ class Attempt:
             self._permit.abandon()
 
     def _usage(self, flags: tuple[str, ...]) -> Usage:
+        if self._counted is None:
+            self._counted = self._count()
+        return msgspec.structs.replace(self._counted, flags=(*flags, *self._counted.flags)) if flags else self._counted
+
+    def _count(self) -> Usage:
         guess = estimated(
             input_tokens=self.job.facts.input_tokens,
             output_tokens=max(self.token_events, math.ceil(self.chars / _CHARS_PER_TOKEN)),
-            flags=flags,
         )
         if self.wire_usage is None:
             return guess
@@ -176,7 +183,6 @@ class Attempt:
             estimate=guess,
             max_input_tokens=self.candidate.target.max_context_tokens,
             max_output_tokens=self.candidate.target.max_context_tokens * self.job.request.n,
-            flags=flags,
         )
 
     def _cost(self, usage: Usage) -> int | None:

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 from tenacity.stop import stop_base
+from tenacity.wait import wait_base
 
 from cost.ledger import Books
 from providers.breaker import Breakers, Permit
 from providers.config import RetryConfig
-from providers.errors import FirstTokenTimeout, UpstreamError, UpstreamTimeout, UpstreamUnavailable
+from providers.errors import ConnectFailed, FirstTokenTimeout, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from providers.retry_budget import RetryBudget
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
@@ -37,14 +38,34 @@ class Committed(msgspec.Struct, frozen=True):
     events: list[Event]
 
 
-class _BudgetSpent(stop_base):
-    """Stops when no retry is left, and takes one when there is."""
+class _NoRetryLeft(stop_base):
+    """Stops when the budget is spent, and takes one retry from it when it is not.
 
-    def __init__(self, budget: RetryBudget) -> None:
+    Going on to another deployment after a failed connection is free: no upstream saw the request, so
+    nothing is multiplied, and a dead replica among healthy ones is never noticed.
+    """
+
+    def __init__(self, budget: RetryBudget, untried: Callable[[], bool]) -> None:
         self._budget = budget
+        self._untried = untried
 
-    def __call__(self, retry_state: RetryCallState) -> bool:  # noqa: ARG002 - tenacity's signature
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        if _not_connected(retry_state) and self._untried():
+            return False
         return not self._budget.try_spend()
+
+
+class _Backoff(wait_base):
+    """Waits before an upstream that is in trouble is asked again; another one need not be waited for."""
+
+    _patient = wait_random_exponential(multiplier=_BACKOFF_FIRST_S, max=_BACKOFF_MAX_S)
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        return 0.0 if _not_connected(retry_state) else self._patient(retry_state)
+
+
+def _not_connected(retry_state: RetryCallState) -> bool:
+    return retry_state.outcome is not None and isinstance(retry_state.outcome.exception(), ConnectFailed)
 
 
 class Dispatcher:
@@ -91,19 +112,36 @@ class Dispatcher:
         raise failure
 
     async def _retrying(self, candidate: Candidate, job: Job, retry: RetryConfig, attempts: list[Attempt]) -> Committed:
+        try:
+            return await self._attempt(candidate, job, attempts)
+        except UpstreamError as error:
+            if not error.retry_same:
+                raise
+            failed: list[UpstreamError] = [error]
+
+        async def again() -> Committed:
+            # tenacity is told of the first failure here, so that a request which does not fail never pays for it.
+            if failed:
+                raise failed.pop()
+            return await self._attempt(candidate, job, attempts)
+
+        def untried() -> bool:
+            return not _tried(attempts).issuperset(
+                deployment.deployment_id for deployment in self._breakers.available(candidate.target)
+            )
+
         retrying = AsyncRetrying(
             retry=retry_if_exception(lambda error: isinstance(error, UpstreamError) and error.retry_same),
             # In this order: the budget is asked only when another try would be made.
-            stop=stop_after_attempt(retry.attempts) | _BudgetSpent(self._budget),
-            wait=wait_random_exponential(multiplier=_BACKOFF_FIRST_S, max=_BACKOFF_MAX_S),
+            stop=stop_after_attempt(retry.attempts) | _NoRetryLeft(self._budget, untried),
+            wait=_Backoff(),
             sleep=self._sleep,
             reraise=True,
         )
-        return await retrying(self._attempt, candidate, job, attempts)
+        return await retrying(again)
 
     async def _attempt(self, candidate: Candidate, job: Job, attempts: list[Attempt]) -> Committed:
-        tried = {attempt.deployment.deployment_id for attempt in attempts}
-        deployment, permit = self._acquire(candidate.target, tried)
+        deployment, permit = self._acquire(candidate.target, _tried(attempts))
         attempt = Attempt(job, len(attempts) + 1, candidate, deployment, permit, self._books, self._clock, self._now_us)
         attempts.append(attempt)
         stream: UpstreamStream | None = None
@@ -173,6 +211,10 @@ class Dispatcher:
         if job.request.stream:
             return FirstTokenTimeout(f"No first token within {deadline_s:g} s.", deployment_id=deployment.deployment_id)
         return UpstreamTimeout(f"No answer within {deadline_s:g} s.", deployment_id=deployment.deployment_id)
+
+
+def _tried(attempts: list[Attempt]) -> set[str]:
+    return {attempt.deployment.deployment_id for attempt in attempts}
 
 
 async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:

@@ -67,6 +67,10 @@ class ModelNotFound(Refused):
     """No such alias or target, or the team may not use it."""
 
 
+class MetricsClosed(Refused):
+    """Metrics were asked for from elsewhere, or without their token."""
+
+
 class TeamNotFound(Refused):
     """No such team, or another's: the two must look the same."""
 
@@ -95,10 +99,6 @@ class Draining(Refused):
     """The process is stopping and takes no new work."""
 
 
-class AllAttemptsFailed(Refused):
-    """Every attempt the plan and the retry budget allowed has failed."""
-
-
 class Fault(msgspec.Struct, frozen=True):
     """What a caller sees of a failure."""
 
@@ -119,6 +119,7 @@ TABLE: dict[type[Exception], Fault] = {
     UnknownKey: Fault(401, _INVALID, "invalid_api_key"),
     WrongTeam: Fault(403, "permission_error", "wrong_team"),
     ModelNotFound: Fault(404, _INVALID, "model_not_found"),
+    MetricsClosed: Fault(403, "permission_error", "metrics_closed"),
     TeamNotFound: Fault(404, _INVALID, "team_not_found"),
     ContextTooLong: Fault(400, _INVALID, "context_length_exceeded"),
     NoEligibleTarget: Fault(400, _INVALID, "no_eligible_target"),
@@ -128,7 +129,6 @@ TABLE: dict[type[Exception], Fault] = {
     TargetsUnavailable: Fault(503, _SERVER, "targets_unavailable"),
     DirectoryUnavailable: Fault(503, _SERVER, "accounts_unavailable"),
     LedgerUnavailable: Fault(503, _SERVER, "ledger_unavailable"),
-    AllAttemptsFailed: Fault(502, _SERVER, "upstream_failed"),
     RequestRejected: Fault(400, _INVALID, None),
     UpstreamRateLimited: Fault(429, "requests", "upstream_rate_limited"),
     UpstreamRefusedUs: Fault(502, _SERVER, "upstream_refused"),
@@ -160,6 +160,8 @@ def error_reply(error: Exception) -> ErrorReply:
         case RequestRejected():
             fault = Fault(error.status or fault.status, error.error_type, error.code)
             return _reply(fault, error.public, param=error.param)
+        case UpstreamRateLimited():
+            return _reply(fault, error.public, retry_after_s=error.retry_after_s)
         case UpstreamError():
             # The gateway has already tried what could be tried: the client should not multiply it.
             return _reply(fault, error.public, retry_after_s=error.retry_after_s, should_retry=False)

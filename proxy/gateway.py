@@ -21,6 +21,7 @@ class Gateway(NamedTuple):
     usage: LedgerStore
     metrics: Metrics
     database: AsyncEngine
+    metrics_token: str | None
 
 
 class State(TypedDict):

@@ -166,14 +166,24 @@ def duration(seconds: float) -> str:
     return f"{int(minutes)}m{int(rest)}s"
 
 
+_REQUESTS, _TOKENS = (
+    (
+        f"x-ratelimit-limit-{kind}".encode(),
+        f"x-ratelimit-remaining-{kind}".encode(),
+        f"x-ratelimit-reset-{kind}".encode(),
+    )
+    for kind in ("requests", "tokens")
+)
+
+
 def rate_headers(admission: Admission) -> list[tuple[bytes, bytes]]:
     """`x-ratelimit-*`, for the limits that are set."""
     headers: list[tuple[bytes, bytes]] = []
-    for kind, left in (("requests", admission.requests), ("tokens", admission.tokens)):
+    for (limit, remaining, reset), left in ((_REQUESTS, admission.requests), (_TOKENS, admission.tokens)):
         if left is not None:
             headers += [
-                (f"x-ratelimit-limit-{kind}".encode(), str(left.limit).encode()),
-                (f"x-ratelimit-remaining-{kind}".encode(), str(left.remaining).encode()),
-                (f"x-ratelimit-reset-{kind}".encode(), duration(left.reset_s).encode()),
+                (limit, b"%d" % left.limit),
+                (remaining, b"%d" % left.remaining),
+                (reset, duration(left.reset_s).encode()),
             ]
     return headers

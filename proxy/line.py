@@ -6,7 +6,7 @@ All branching stands here; the stages are leaves. Streaming or not, a request ta
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from providers.wire import ChatRequest
 from proxy.affinity import Affinity
 from proxy.attempt import CALLER_GONE, Attempt, Ending
 from proxy.dispatch import Committed, Dispatcher
+from proxy.doorway import REQUEST_ID_HEADER, new_request_id
 from proxy.errors import Draining, NotAuthenticated, WrongTeam, error_reply
 from proxy.job import Job
 from proxy.limits import Admission, Limiter, rate_headers
@@ -33,7 +34,6 @@ from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan
 from proxy.relay import relay
 from proxy.reply import Header, Reply, read_body
 from proxy.request import RequestHeaders, conversation_key, input_tokens, needs, parse_chat, prompt_of, read_headers
-from proxy.request_id import HEADER, new_request_id
 from proxy.telemetry import RequestTrace, Tracing
 
 _log = logging.getLogger("weighbridge.line")
@@ -59,7 +59,7 @@ class Weighed(msgspec.Struct, frozen=True):
     facts: Facts
     prediction: Prediction | None
     classify_s: float | None
-    conversation: bytes
+    conversation: Hashable
     plan: RoutePlan
 
 
@@ -136,7 +136,7 @@ class Line:
         """Serves one POST /v1/chat/completions as an ASGI application."""
         reply = Reply(send, self._clock)
         passage = _Passage(new_request_id(), reply, self._clock())
-        reply.headers.append((HEADER, passage.request_id.encode()))
+        reply.headers.append((REQUEST_ID_HEADER, passage.request_id.encode()))
         self._passages.add(passage)
         self._metrics.in_flight_inc()
         try:

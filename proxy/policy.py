@@ -196,14 +196,15 @@ def _auto(
     weak.sort(key=lambda target: (-target.capability, target.target_id))
     cost = {target.target_id: _expected(target, facts, prediction, sticky) for target in eligible}
     capable.sort(key=lambda target: _rank(target, cost))
-    ordered = [
-        _candidate(target, facts, _why(index, target, capable, cost, facts, prediction), cost)
-        for index, target in enumerate(capable)
-    ]
-    if not capable:
-        ordered = [_candidate(weak.pop(0), facts, "most-capable", cost)]
+    ordered: list[tuple[Target, Reason]] = [(target, "fallback") for target in capable]
+    if capable:
+        ordered[0] = (capable[0], _why_first(capable, facts, prediction, sticky))
+    else:
+        ordered = [(weak.pop(0), "most-capable")]
     if policy.degrade:
-        return ordered + [_candidate(target, facts, "degraded", cost) for target in weak], []
+        ordered += [(target, "degraded") for target in weak]
+        weak = []
+    candidates = [_candidate(target, facts, reason, cost) for target, reason in ordered[: policy.max_candidates]]
     too_hard = [
         Rejection(
             target_id=target.target_id,
@@ -212,7 +213,7 @@ def _auto(
         )
         for target in weak
     ]
-    return ordered, too_hard
+    return candidates, too_hard
 
 
 def _rank(target: Target, cost: Mapping[str, int | None]) -> tuple[float, str]:
@@ -221,20 +222,12 @@ def _rank(target: Target, cost: Mapping[str, int | None]) -> tuple[float, str]:
     return (math.inf if expected is None else expected / target.routing_weight, target.target_id)
 
 
-def _why(
-    index: int,
-    target: Target,
-    capable: list[Target],
-    cost: Mapping[str, int | None],
-    facts: Facts,
-    prediction: Prediction,
-) -> Reason:
-    if index > 0:
-        return "fallback"
-    cold = {each.target_id: _expected(each, facts, prediction, None) for each in capable}
-    if cold[target.target_id] == cost[target.target_id]:
+def _why_first(capable: list[Target], facts: Facts, prediction: Prediction, sticky: Sticky | None) -> Reason:
+    """Whether the first would be first without what it has cached of this conversation."""
+    if sticky is None or sticky.target_id != capable[0].target_id:
         return "cheapest-capable"
-    return "cheapest-capable" if min(capable, key=lambda each: _rank(each, cold)) is target else "prompt-cache"
+    cold = {target.target_id: _expected(target, facts, prediction, None) for target in capable}
+    return "cheapest-capable" if min(capable, key=lambda each: _rank(each, cold)) is capable[0] else "prompt-cache"
 
 
 def _in_order(

@@ -72,40 +72,31 @@ class Reply:
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s: float) -> bytes:
     """The whole request body. Raises BodyTooLarge, UploadTimeout, or CancelledError when the caller hung up."""
-    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
-    message = await receive() if int(declared or b"0") else None
-    if message is not None and message["type"] == "http.request" and not message.get("more_body"):
-        return _bounded(message.get("body", b""), max_bytes)
     try:
         async with asyncio.timeout(timeout_s):
-            return await _read_rest(message, receive, max_bytes)
+            return await _read(receive, max_bytes)
     except TimeoutError as error:
         raise UploadTimeout(f"The request body did not arrive within {timeout_s:g} s.") from error
 
 
-async def _read_rest(message: object, receive: Receive, max_bytes: int) -> bytes:
+async def _read(receive: Receive, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
-    current = message if isinstance(message, dict) else await receive()
-    while True:
-        if current["type"] == "http.disconnect":
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
             raise asyncio.CancelledError
-        chunk = current.get("body", b"")
+        chunk = message.get("body", b"")
         size += len(chunk)
         if size > max_bytes:
             raise _too_large(max_bytes)
         chunks.append(chunk)
-        if not current.get("more_body"):
-            return b"".join(chunks)
-        current = await receive()
-
-
-def _bounded(body: bytes, max_bytes: int) -> bytes:
-    if len(body) > max_bytes:
-        raise _too_large(max_bytes)
-    return body
+        more = message.get("more_body", False)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:

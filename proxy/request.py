@@ -1,7 +1,6 @@
 """Parse: bytes and headers become a ChatRequest, or a 400 that says what to change. No I/O."""
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, get_args
 
 import msgspec
@@ -265,12 +264,13 @@ def _definitions(request: ChatRequest) -> Iterable[msgspec.Raw]:
             yield raw
 
 
-def conversation_key(request: ChatRequest, prompt: Prompt) -> bytes:
-    """Names a conversation within its team: the caller's session id, or a digest of how it began."""
+def conversation_key(request: ChatRequest, prompt: Prompt) -> Hashable:
+    """Names a conversation within its team: the caller's session id, or the hash of how it began.
+
+    Python's string hash is keyed at random in each process, so nobody can aim at another conversation,
+    and a chance meeting costs a wrong guess about a cache, no more.
+    """
     if request.session_id is not None:
-        return b"s:" + request.session_id.encode()
+        return request.session_id
     first = next((_text(message) for message in request.messages if message.role == "user"), "")
-    digest = hashlib.blake2b(prompt.system.encode("utf-8", "surrogatepass"), digest_size=16)
-    digest.update(b"\0")
-    digest.update(first.encode("utf-8", "surrogatepass"))
-    return b"d:" + digest.digest()
+    return hash((prompt.system, first))

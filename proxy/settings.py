@@ -22,7 +22,7 @@ from accounts.pepper_file import pepper_id, read_or_make_pepper
 from classifier.config import ClassifierSection
 from cost.config import CostSection
 from providers.catalog import secret_reader
-from providers.config import ProvidersSection, is_reference
+from providers.config import ProvidersSection, SecretRef, is_reference
 from proxy.config_file import ConfigError, Document, KeyPath, Problem, Value, read_document
 from proxy.config_problems import check, closest, in_words
 
@@ -130,6 +130,10 @@ class TelemetryConfig(BaseModel):
         default=None,
         pattern=r"^https?://",
         description="Where traces go, over OTLP/HTTP. OTEL_EXPORTER_OTLP_ENDPOINT comes first; no traces without either.",
+    )
+    metrics_token: SecretRef | None = Field(
+        default=None,
+        description="Where the bearer token of /metrics is found: env:NAME. Without one only this machine may read it.",
     )
     log_success_share: float = Field(
         default=0.01, ge=0, le=1, description="The share of successful requests that is logged. Failures all are."

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import uvicorn
 import yaml
-from fastapi import FastAPI
 from pydantic import SecretStr
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -18,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from accounts.store import AccountStore
 from proxy.app import create_app
 from proxy.db import make_engine, migrate
+from proxy.doorway import Doorway
 from proxy.settings import Environment, load, peppers
 
 PEPPER = "a pepper for tests only, 32 bytes and more"
@@ -30,7 +30,7 @@ class Running(msgspec.Struct, frozen=True):
 
     url: str
     key: str
-    app: FastAPI
+    app: Doorway
     engine: AsyncEngine
     accounts: AccountStore
     config_path: Path
@@ -84,7 +84,7 @@ async def running_gateway(folder: Path, models: list[dict[str, Any]], **sections
 
 
 @contextlib.asynccontextmanager
-async def _served(app: FastAPI) -> AsyncIterator[str]:
+async def _served(app: Doorway) -> AsyncIterator[str]:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         server = uvicorn.Server(
             uvicorn.Config(app, http="httptools", lifespan="on", log_config=None, timeout_graceful_shutdown=2)

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from scipy import sparse
 from sklearn.linear_model import Ridge
 
-from classifier.features import BUCKET_BITS, SHAPES, STRUCTURE, Features
+from classifier.features import BUCKET_BITS, SHAPES, STRUCTURE, WEIGHINGS, Features
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -136,76 +136,52 @@ def predict(model: Fitted, counts: sparse.csr_matrix, facts: Floats, shapes: Int
     return gains[np.arange(len(shapes)), shapes], known, lengths
 
 
-def _constants(model: Fitted) -> list[Any]:
-    arrays: dict[str, NDArray[Any]] = {
-        "words": model.words.astype(np.float16),
-        "idf": model.idf.astype(np.float16),
-        "known": model.known.astype(np.uint8),
-        "facts": model.facts.astype(np.float32),
-        "low": model.low.astype(np.float32),
-        "high": model.high.astype(np.float32),
-        "bias": model.bias.astype(np.float32),
-        "length": model.length.astype(np.float32),
-        "length_bias": np.array([model.length_bias], np.float32),
-        "length_low": model.length_low.astype(np.float32),
-        "length_high": model.length_high.astype(np.float32),
-        "one": np.array(1, np.float32),
-        "tiny": np.array(1e-6, np.float32),
-        "last": np.array([1], np.int64),
-        "row": np.array([1, -1], np.int64),
-        "flat": np.array([-1], np.int64),
-    }
-    return [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+def _table(model: Fitted) -> NDArray[np.float16]:
+    """What a bucket adds to each sum, a row a bucket, so that a prompt's bucket is one place in memory."""
+    idf = model.idf[:, None]
+    return np.hstack([model.words * idf, idf**2, model.known[:, None]]).astype(np.float16)
 
 
 def to_onnx(model: Fitted) -> bytes:
-    """The graph: look up the hit buckets' weights, sum them, add the facts. One prompt a call, nothing dense."""
-    node, half = helper.make_node, TensorProto.FLOAT
+    """The graph: look up the hit buckets' rows and sum them, and weigh the facts. One prompt a call, nothing dense.
+
+    Few nodes and no more: each costs as much as a thousand additions. `sums` has a row for each weighing of the
+    terms (sublinear, its square, plain) and a column for each of the table's, of which the serving side reads five.
+    """
+    node = helper.make_node
+    rows = len(SHAPES) + 1
+    arrays: dict[str, NDArray[Any]] = {
+        "table": _table(model),
+        "low": np.vstack([model.low, model.length_low]).astype(np.float32),
+        "high": np.vstack([model.high, model.length_high]).astype(np.float32),
+        "facts": np.vstack([model.facts, model.length]).astype(np.float32),
+        "bias": np.append(model.bias, model.length_bias).astype(np.float32),
+        "last": np.array([1], np.int64),
+    }
     nodes = [
-        node("Log", ["counts"], ["log_counts"]),
-        node("Add", ["log_counts", "one"], ["frequency"]),
-        node("Gather", ["idf", "indices"], ["idf_half"]),
-        node("Cast", ["idf_half"], ["idf_hit"], to=half),
-        node("Mul", ["frequency", "idf_hit"], ["values"]),
-        node("ReduceL2", ["values"], ["norm_raw"], keepdims=0),
-        node("Max", ["norm_raw", "tiny"], ["norm"]),
-        node("Gather", ["words", "indices"], ["words_half"]),
-        node("Cast", ["words_half"], ["words_hit"], to=half),
-        node("Reshape", ["values", "row"], ["values_row"]),
-        node("MatMul", ["values_row", "words_hit"], ["sums_row"]),
-        node("Reshape", ["sums_row", "flat"], ["sums"]),
-        node("Div", ["sums", "norm"], ["lexical"]),
+        node("Gather", ["table", "indices"], ["hit_half"]),
+        node("Cast", ["hit_half"], ["hit"], to=TensorProto.FLOAT),
+        node("MatMul", ["weights", "hit"], ["sums"]),
         node("Max", ["structure", "low"], ["raised"]),
         node("Min", ["raised", "high"], ["clamped"]),
         node("Mul", ["clamped", "facts"], ["terms"]),
-        node("ReduceSum", ["terms", "last"], ["structural"], keepdims=0),
-        node("Add", ["lexical", "structural"], ["unbiased"]),
-        node("Add", ["unbiased", "bias"], ["gains"]),
-        node("Gather", ["known", "indices"], ["known_byte"]),
-        node("Cast", ["known_byte"], ["known_hit"], to=half),
-        node("Mul", ["known_hit", "counts"], ["known_counts"]),
-        node("ReduceSum", ["known_counts"], ["known_sum"], keepdims=0),
-        node("ReduceSum", ["counts"], ["total_raw"], keepdims=0),
-        node("Max", ["total_raw", "one"], ["total"]),
-        node("Div", ["known_sum", "total"], ["known_scalar"]),
-        node("Reshape", ["known_scalar", "flat"], ["known_share"]),
-        node("Max", ["structure", "length_low"], ["length_raised"]),
-        node("Min", ["length_raised", "length_high"], ["length_clamped"]),
-        node("MatMul", ["length_clamped", "length"], ["length_sum"]),
-        node("Add", ["length_sum", "length_bias"], ["log_tokens"]),
-        node("Concat", ["gains", "known_share", "log_tokens"], ["weighed"], axis=0),
+        node("ReduceSum", ["terms", "last"], ["unbiased"], keepdims=0),
+        node("Add", ["unbiased", "bias"], ["plain"]),
     ]
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes,
         "weighbridge",
         [
-            value("indices", TensorProto.INT64, ["n"]),
-            value("counts", TensorProto.FLOAT, ["n"]),
+            value("indices", TensorProto.INT32, ["n"]),
+            value("weights", TensorProto.FLOAT, [WEIGHINGS, "n"]),
             value("structure", TensorProto.FLOAT, [len(STRUCTURE)]),
         ],
-        [value("weighed", TensorProto.FLOAT, [len(SHAPES) + 2])],
-        _constants(model),
+        [
+            value("sums", TensorProto.FLOAT, [WEIGHINGS, len(SHAPES) + 2]),
+            value("plain", TensorProto.FLOAT, [rows]),
+        ],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
     )
     proto = helper.make_model(
         graph,

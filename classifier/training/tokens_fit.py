@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from classifier.tokens import COUNTS, estimate_tokens, token_counts
+from classifier.tokens import CLASSES, PAIRS, class_pairs, estimate_tokens
 
 # ruff: noqa: RUF001 - Letters of other scripts that look like Latin ones are the point here.
 _LANGUAGES = {
@@ -46,6 +46,19 @@ _LANGUAGES = {
     "korean": "문 앞의 저울은 모든 트럭이 도로로 나가기 전에 무게를 잰다. 너무 무거운 차는 짐을 내리거나 먼 길로 돌아간다.",
     "emoji": "Great work 🎉🎉 see you at 🚚 the gate 🙂 then ☕ and 🍰! 👍🏽 Don't be late ⏰ 😅😅",
 }
+# One more sentence of most of them, which nothing is fitted to.
+_UNSEEN = (
+    "Am Montag kam ein Fahrer mit einer Ladung Äpfel, deren Gewicht nicht zu den Papieren passte. Wir haben neu gewogen.",
+    "Le chauffeur est arrivé trop tôt et il a attendu devant la grille. Personne ne savait où trouver la clé du bureau.",
+    "El conductor llegó demasiado temprano y esperó delante de la puerta. Nadie sabía dónde estaba la llave de la oficina.",
+    "Водитель приехал слишком рано и ждал у ворот с чашкой кофе. Никто не знал, где лежит ключ от конторы.",
+    "Ο οδηγός έφτασε πολύ νωρίς και περίμενε μπροστά στην πόρτα με έναν καφέ.",
+    "وصل السائق مبكرا جدا وانتظر أمام البوابة ومعه فنجان قهوة. لم يكن أحد يعرف أين مفتاح المكتب.",
+    "ड्राइवर बहुत जल्दी पहुँच गया और कॉफी लेकर फाटक के सामने इंतज़ार करता रहा।",
+    "司机来得太早了，只好拿着咖啡在门口等。没有人知道办公室的钥匙放在哪里，所以大家都很着急。",
+    "運転手は早く着きすぎて、コーヒーを片手に門の前で待っていた。事務所の鍵がどこにあるのか誰も知らなかった。",
+    "운전사는 너무 일찍 도착해서 커피를 들고 문 앞에서 기다렸다. 사무실 열쇠가 어디 있는지 아무도 몰랐다.",
+)
 
 
 def _vocabulary() -> Callable[[str], list[int]]:
@@ -73,6 +86,10 @@ def _texts(data: Path) -> dict[str, list[str]]:
     return {"noise": noise, "prompts": prompts, "code": [part for part in code if part.strip()], **languages}
 
 
+def _pair_counts(text: str) -> NDArray[np.float64]:
+    return np.bincount(class_pairs(text), minlength=PAIRS).astype(np.float64)
+
+
 def _fit(texts: dict[str, list[str]], encode: Callable[[str], list[int]]) -> NDArray[np.float64]:
     rows, wanted = [], []
     for name, group in texts.items():
@@ -82,9 +99,14 @@ def _fit(texts: dict[str, list[str]], encode: Callable[[str], list[int]]) -> NDA
         for text in group:
             count = len(encode(text))
             if count:
-                rows.append(token_counts(text) * (weight / count))
+                rows.append(_pair_counts(text) * (weight / count))
                 wanted.append(weight)
-    weights: NDArray[np.float64] = nnls(np.stack(rows), np.array(wanted), maxiter=10_000)[0]
+    design = np.stack(rows)
+    squares = design.T @ design
+    # A trace of ridge: some pairs of classes never stand together. The triangle has the same least squares, in few rows.
+    squares[np.diag_indices(PAIRS)] += 1e-6 * np.trace(squares) / PAIRS
+    triangle = np.linalg.cholesky(squares)
+    weights: NDArray[np.float64] = nnls(triangle.T, np.linalg.solve(triangle, design.T @ np.array(wanted)))[0]
     return weights
 
 
@@ -93,9 +115,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     texts, encode = _texts(parser.parse_args().data), _vocabulary()
     weights = _fit(texts, encode)
-    for name, weight in zip(COUNTS, weights, strict=True):
-        print(f'    "{name}": {weight:.4f},')
-    for name, group in texts.items():
+    for row in np.round(1000 * weights).astype(int).reshape(len(CLASSES), -1):
+        print(" ".join(f"{weight:4d}" for weight in row))
+    for name, group in {**texts, "unseen": _UNSEEN}.items():
         pairs = [(estimate_tokens(text), len(encode(text))) for text in group]
         error = np.array([100 * (said - true) / true for said, true in pairs if true])
         total = 100 * (sum(s for s, _ in pairs) / sum(t for _, t in pairs) - 1)

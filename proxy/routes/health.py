@@ -1,17 +1,21 @@
 """Liveness, readiness and metrics."""
 
 import asyncio
+import hmac
+from ipaddress import ip_address
 
 from fastapi import APIRouter, Request
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import JSONResponse, Response
 
+from proxy.errors import MetricsClosed
 from proxy.gateway import Gateway, gateway_of
 
 router = APIRouter(tags=["health"])
 
 _DATABASE_TIMEOUT_S = 1.0
+_FORWARDED = {"forwarded", "x-forwarded-for", "x-real-ip", "via"}
 
 
 @router.get("/healthz")
@@ -49,9 +53,22 @@ async def _database_answers(gateway: Gateway) -> bool:
 
 @router.get("/metrics", include_in_schema=False)
 async def metrics(request: Request) -> Response:
-    """Prometheus text, of all workers together."""
+    """Prometheus text, of all workers together: for this machine, or for who brings `telemetry.metrics_token`."""
     gateway = gateway_of(request)
+    if not _may_read(request, gateway.metrics_token):
+        raise MetricsClosed(
+            "Metrics are for this machine only; set `telemetry.metrics_token` and send it as `Authorization: Bearer …`."
+        )
     gateway.metrics.set_journal_depth(gateway.ledger.depth)
     # Many teams make many series: not on the loop that streams.
     body, media_type = await asyncio.to_thread(gateway.metrics.render)
     return Response(body, media_type=media_type)
+
+
+def _may_read(request: Request, token: str | None) -> bool:
+    if token is not None:
+        sent = request.headers.get("authorization", "")
+        return hmac.compare_digest(sent.encode(), f"Bearer {token}".encode())
+    # A proxy on this machine makes everybody look local, and says so.
+    forwarded = not _FORWARDED.isdisjoint(request.headers.keys())
+    return not forwarded and request.client is not None and ip_address(request.client.host).is_loopback

@@ -159,7 +159,7 @@ def test_serving_imports_no_training_library() -> None:
 
 def test_features_of_an_empty_prompt_pass_the_graph() -> None:
     """No words at all: the graph still gives finite numbers, and no known share."""
-    empty = Features(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(26, np.float32))
+    empty = Features(np.zeros(0, np.int32), np.zeros(0, np.intp), np.zeros(26, np.float32), 0)
     values = CLASSIFIER.raw(empty)
     assert np.all(np.isfinite(values))
     assert values[len(SHAPES)] == 0

@@ -1,0 +1,270 @@
+"""`weighbridge serve` and the scripted upstream as the processes that they are, for the stories that kill and signal them."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+import yaml
+from pydantic import SecretStr
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.store import AccountStore
+from providers.scripted_server import LogLine, read_log
+from proxy.db import make_engine, migrate
+from proxy.settings import Environment, load, peppers
+from tests.gateway import PEPPER
+
+ROOT: Final = Path(__file__).parents[1]
+WAIT_S: Final = 60.0
+_POLL_S: Final = 0.01
+_LISTENING: Final = re.compile(rb"listening on (http://[^\s\"]+)")
+# What the person who runs the tests has set must not reach the gateways under test.
+_FOREIGN: Final = re.compile(r"WEIGHBRIDGE_.*|DATABASE_URL|OTEL_.*|PROMETHEUS_.*|[A-Z]+_API_KEY|COV_.*")
+
+
+class Site(msgspec.Struct, frozen=True):
+    """Where gateways run that belong together: their configuration, database and journal. `key` belongs to `team_a`."""
+
+    folder: Path
+    database_url: str
+    key: str
+    variables: Mapping[str, str]
+
+    @property
+    def config_path(self) -> Path:
+        return self.folder / "gateway.yaml"
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal"
+
+    def configure(self, models: list[dict[str, Any]], **sections: Any) -> None:
+        """Writes the configuration file, whole, as an editor does."""
+        written = self.config_path.with_suffix(".new")
+        written.write_text(yaml.safe_dump(_configuration(self.folder, models, sections)))
+        written.replace(self.config_path)
+
+    def environ(self) -> dict[str, str]:
+        """The environment of every process here."""
+        ours = {name: value for name, value in os.environ.items() if not _FOREIGN.fullmatch(name)}
+        return ours | {
+            "WEIGHBRIDGE_CONFIG": str(self.config_path),
+            "WEIGHBRIDGE_DATABASE_URL": self.database_url,
+            "WEIGHBRIDGE_DATA_DIR": str(self.folder),
+            "WEIGHBRIDGE_PEPPER": PEPPER,
+            "WEIGHBRIDGE_PORT": "0",
+            # A supervisor that is killed leaves its folder of metrics behind.
+            "TMPDIR": str(self.folder),
+            **self.variables,
+        }
+
+    async def run(self, *arguments: str, **variables: str | None) -> subprocess.CompletedProcess[str]:
+        """One command of the command line, to its end. A variable that is None is taken away."""
+        environ = {name: value for name, value in (self.environ() | variables).items() if value is not None}
+        return await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "proxy.cli", *arguments],
+            env=environ,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    async def rows(self, where: str = "1 = 1") -> list[dict[str, Any]]:
+        """Ledger rows as the database has them now, oldest first."""
+        async with _engine(self.database_url) as engine, engine.connect() as connection:
+            found = await connection.execute(text(f"SELECT * FROM ledger_entry WHERE {where} ORDER BY at_us, attempt"))  # noqa: S608
+            return [dict(row) for row in found.mappings()]
+
+
+async def make_site(
+    folder: Path,
+    models: list[dict[str, Any]],
+    *,
+    database_url: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    **sections: Any,
+) -> Site:
+    """A configuration, a database with the newest schema, a team and its key."""
+    url = database_url or f"sqlite:///{folder}/weighbridge.sqlite"
+    config_path = folder / "gateway.yaml"
+    config_path.write_text(yaml.safe_dump(_configuration(folder, models, sections)))
+    environment = Environment(data_dir=folder, pepper=SecretStr(PEPPER))
+    config = load(config_path, environment, secrets_from=None)
+    async with _engine(url) as engine:
+        await migrate(engine)
+        accounts = AccountStore(engine)
+        await accounts.create_team("team_a", name="Team A")
+        minted = await accounts.create_key("team_a", "tests", peppers(config, environment)[0])
+    return Site(folder, url, minted.plaintext, dict(variables or {}))
+
+
+def _configuration(folder: Path, models: list[dict[str, Any]], sections: dict[str, Any]) -> dict[str, Any]:
+    cost = {"journal_dir": str(folder / "journal"), "drain_interval_s": 0.05, **sections.get("cost", {})}
+    return {**sections, "providers": {"models": models, **sections.get("providers", {})}, "cost": cost}
+
+
+@contextlib.asynccontextmanager
+async def _engine(url: str) -> AsyncIterator[AsyncEngine]:
+    engine = make_engine(url)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+class Server:
+    """A running `weighbridge serve`, whose log goes to a file."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log_path = log
+        self.url = ""
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.url}/v1"
+
+    @property
+    def log(self) -> str:
+        """Everything that it has written so far."""
+        return self.log_path.read_text(errors="replace")
+
+    async def listening(self) -> None:
+        """Returns once connections are accepted, or at least queued."""
+        while not self.url:
+            found = _LISTENING.search(self.log_path.read_bytes())
+            if found is not None:
+                self.url = found[1].decode()
+                return
+            self._still_there()
+            await asyncio.sleep(_POLL_S)
+
+    async def ready(self) -> None:
+        """Returns once it wants traffic."""
+        async with asyncio.timeout(WAIT_S), aiohttp.ClientSession() as session:
+            await self.listening()
+            while True:
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with session.get(f"{self.url}/readyz") as reply:
+                        if reply.status == 200:
+                            return
+                self._still_there()
+                await asyncio.sleep(_POLL_S)
+
+    def _still_there(self) -> None:
+        status = self.process.poll()
+        assert status is None, f"the gateway ended with {status}:\n{self.log}"
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    async def ended(self) -> int:
+        """The exit status, once there is one."""
+        await until(lambda: self.process.poll() is not None)
+        return int(self.process.returncode)
+
+    async def stop(self) -> int:
+        """Asks it to end, and waits for that."""
+        self.signal(signal.SIGTERM)
+        return await self.ended()
+
+    def workers(self) -> list[int]:
+        """The processes that it has started and that live."""
+        return children_of(self.process.pid)
+
+    def kill(self) -> None:
+        """Kill -9 of it, and of its workers."""
+        workers = self.workers()
+        self.process.kill()
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def start(site: Site, name: str = "gateway", *arguments: str) -> Server:
+    """Starts `weighbridge serve`; its log is a file of that name."""
+    log = site.folder / f"{name}.log"
+    with log.open("wb") as written:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "proxy.cli", "serve", *arguments],
+            env=site.environ(),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=written,
+        )
+    return Server(process, log)
+
+
+@contextlib.asynccontextmanager
+async def serving(site: Site, name: str = "gateway", *arguments: str) -> AsyncIterator[Server]:
+    """A gateway that is ready; it is gone at the end of the block, whatever happens in it."""
+    server = start(site, name, *arguments)
+    try:
+        await server.ready()
+        yield server
+    finally:
+        server.kill()
+
+
+def children_of(pid: int) -> list[int]:
+    """The living children of a process."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+                if int(parent) == pid and state != "Z":
+                    found.append(int(folder.name))
+    return sorted(found)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for something that must happen."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(_POLL_S)
+
+
+class Oracle(msgspec.Struct, frozen=True):
+    """The scripted upstream as a process of its own, which no gateway's death touches, and what it saw."""
+
+    url: str
+    log_path: Path
+
+    def deployment(self, script: str, name: str = "main", **fields: Any) -> dict[str, Any]:
+        """A deployment whose model name is the script that it plays."""
+        return {"name": name, "kind": "openai", "base_url": self.url, "upstream_model": script, **fields}
+
+    def seen(self) -> list[LogLine]:
+        return read_log(self.log_path)
+
+
+@contextlib.contextmanager
+def oracle(folder: Path) -> Iterator[Oracle]:
+    """Serves scripts until the block ends."""
+    log = folder / "upstream.jsonl"
+    log.touch()
+    command = [sys.executable, "-m", "providers.scripted_server", "--log", str(log)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        yield Oracle(process.stdout.readline().decode().strip(), log)
+    finally:
+        process.kill()
+        process.communicate()

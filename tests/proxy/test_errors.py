@@ -1,0 +1,60 @@
+"""The one table from failures to HTTP."""
+
+import json
+
+import pytest
+
+from cost.errors import LedgerUnavailable
+from providers import errors as upstream_errors
+from providers.errors import RequestRejected, UpstreamError, UpstreamRateLimited
+from proxy import errors
+from proxy.errors import TABLE, BadRequest, Refused, error_reply, retry_headers
+
+
+def subclasses(root: type[Exception], module: object) -> list[type[Exception]]:
+    return [
+        each for each in vars(module).values() if isinstance(each, type) and issubclass(each, root) and each is not root
+    ]
+
+
+@pytest.mark.parametrize("kind", [*subclasses(Refused, errors), *subclasses(UpstreamError, upstream_errors)])
+def test_every_failure_has_a_row(kind: type[Exception]) -> None:
+    """A new error without a row would be a 500."""
+    assert kind in TABLE
+
+
+def test_all_four_keys_are_always_there() -> None:
+    """OpenAI's clients read them all."""
+    for error in (BadRequest("no", param="x"), LedgerUnavailable("full"), RuntimeError("secret detail")):
+        body = json.loads(error_reply(error).body)
+        assert set(body) == {"error"}
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+
+
+def test_an_unexpected_failure_tells_nothing_of_itself() -> None:
+    """500, and the words are ours."""
+    told = error_reply(RuntimeError("secret detail"))
+    assert told.status == 500
+    assert b"secret" not in told.body
+
+
+def test_waiting_is_told_twice() -> None:
+    """In milliseconds for OpenAI's clients, in whole seconds for everybody else, never 0."""
+    assert retry_headers(1.5) == [(b"retry-after", b"2"), (b"retry-after-ms", b"1500")]
+    assert retry_headers(0) == [(b"retry-after", b"1"), (b"retry-after-ms", b"1")]
+
+
+def test_a_rejected_request_keeps_the_upstreams_own_words() -> None:
+    """Status, type, param and code come through."""
+    told = error_reply(RequestRejected("bad n", deployment_id="d", status=422, error_type="t", param="n", code="c"))
+    assert told.status == 422
+    assert json.loads(told.body)["error"] == {"message": "bad n", "type": "t", "param": "n", "code": "c"}
+
+
+def test_an_upstreams_rate_limit_may_be_retried_by_the_client() -> None:
+    """It says when; every other upstream failure says not to, since the gateway tried what could be tried."""
+    limited = dict(error_reply(UpstreamRateLimited("later", deployment_id="d", retry_after_s=3)).headers)
+    assert limited[b"retry-after-ms"] == b"3000"
+    assert b"x-should-retry" not in limited
+    failed = dict(error_reply(upstream_errors.StreamCut("cut", deployment_id="d")).headers)
+    assert failed[b"x-should-retry"] == b"false"
