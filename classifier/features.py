@@ -107,6 +107,7 @@ _FINISH: Final = np.uint64(0xFF51AFD7ED558CCD)
 _FOLD: Final = np.uint64(31)
 _BUCKET_SHIFT: Final = np.uint64(64 - BUCKET_BITS)
 _CUE_SHIFT: Final = np.uint64(64 - 16)
+_BLANK: Final = 32
 _LINE_FEED, _ZERO, _FIRST_CHOICE, _STOP, _CLOSING = (np.uint8(byte) for byte in b"\n0A.)")
 _TEN: Final = np.uint8(10)
 """So many digits there are, and so many choices are looked for, A to J."""
@@ -159,8 +160,8 @@ def _byte_values() -> NDArray[np.uint64]:
     return drawn
 
 
-def _powers(base: int) -> NDArray[np.uint64]:
-    out, power = [], 1
+def _powers(base: int, first: int) -> NDArray[np.uint64]:
+    out, power = [], first
     for _ in range(_MAX_BYTES + 1):
         out.append(power)
         power = power * base % 2**64
@@ -169,8 +170,10 @@ def _powers(base: int) -> NDArray[np.uint64]:
 
 _KIND: Final = _byte_kinds()
 _VALUE: Final = _byte_values()
-_POWER: Final = _powers(_BASE)
-_INVERSE: Final = _powers(pow(_BASE, -1, 2**64))
+_UNBASE: Final = pow(_BASE, -1, 2**64)
+_POWER: Final = _powers(_BASE, _UNBASE)
+"""The first is for the blank before the text, so that the text's first byte has the power 0."""
+_INVERSE: Final = _powers(_UNBASE, 1)
 
 
 def _mix(hashes: NDArray[np.uint64]) -> None:
@@ -182,20 +185,21 @@ def _mix(hashes: NDArray[np.uint64]) -> None:
 def _word_hashes(view: _Bytes) -> tuple[NDArray[np.uint64], Integers, int]:
     """Each word's hash, the byte it begins at, and how many bytes are within words."""
     size = len(view)
-    values = _VALUE.take(view.astype(np.intp))
-    inside = np.empty(size + 1, np.bool_)
-    inside[0] = False
-    np.not_equal(values, 0, out=inside[1:])
-    (starts,) = np.greater(inside[1:], inside[:-1]).nonzero()
-    values *= _POWER[:size]
-    # Bytes between words add nothing, so a word's sum ends where the next word's begins.
-    sums = np.empty(size + 1, np.uint64)
-    sums[0] = 0
-    values.cumsum(out=sums[1:])
-    before = np.empty(len(starts) + 1, np.uint64)
-    before[:-1] = sums.take(starts)
-    before[-1] = sums[-1]
+    at = np.empty(size + 1, np.intp)
+    at[0] = _BLANK
+    at[1:] = view
+    values = _VALUE.take(at)
+    inside = values != 0
+    begins = np.empty(size + 1, np.bool_)
+    np.greater(inside[1:], inside[:-1], out=begins[:-1])
+    begins[-1] = True
+    (bounds,) = begins.nonzero()
+    values *= _POWER[: size + 1]
+    sums = values.cumsum()
+    # Bytes between words add nothing, so a word's sum ends where the next word's begins, or at the end of the text.
+    before = sums.take(bounds)
     hashes = before[1:] - before[:-1]
+    starts = bounds[:-1]
     hashes *= _INVERSE.take(starts)
     return hashes, starts, int(np.count_nonzero(inside))
 
@@ -362,7 +366,11 @@ _PROBES: Final = (
 def _described(prompts: Iterable[Prompt]) -> list[Any]:
     found = [extract(prompt) for prompt in prompts]
     return [
-        [f.indices.tolist(), f.counts.astype(np.float32).tolist(), [float(f"{value:.4g}") for value in f.structure.tolist()]]
+        [
+            f.indices.tolist(),
+            f.counts.astype(np.float32).tolist(),
+            [float(f"{value:.4g}") for value in f.structure.tolist()],
+        ]
         for f in found
     ]
 

@@ -36,6 +36,7 @@ _CUE_WEIGHTS: Final = {
 _TERMS: Final = tuple((STRUCTURE.index(name), weight) for name, weight in _WEIGHTS.items())
 _CUE_TERMS: Final = tuple((STRUCTURE.index(name), weight) for name, weight in _CUE_WEIGHTS.items())
 _WORDS_AT: Final = STRUCTURE.index("log_words")
+_DIGITS_AT: Final = STRUCTURE.index("digit_share")
 _CUE_HALF_WORDS: Final = 500
 """In a text of so many words a cue counts half: a long pasted text has every cue word somewhere."""
 
@@ -57,8 +58,10 @@ def structural_complexity(features: Features) -> float:
     return 1 / (1 + math.exp(-max(-30.0, min(30.0, score))))
 
 
-def asked_tokens(text: str) -> float | None:
+def asked_tokens(text: str, features: Features) -> float | None:
     """The reply's length when the prompt names one: "in 300 words", "a 5-line answer"."""
+    if not features.structure[_DIGITS_AT]:
+        return None
     found = _ASKED_LENGTH.search(text, 0, _SEARCHED_CHARS)
     if found is None:
         return None
@@ -85,8 +88,9 @@ class HeuristicClassifier:
 
     def classify(self, prompt: Prompt) -> Prediction:
         try:
-            complexity = structural_complexity(extract(prompt))
-            tokens = asked_tokens(prompt.text) or structural_tokens(complexity)
+            features = extract(prompt)
+            complexity = structural_complexity(features)
+            tokens = asked_tokens(prompt.text, features) or structural_tokens(complexity)
         except Exception:  # noqa: BLE001 - A request must never fail because it could not be weighed.
             self.fallbacks += 1
             complexity, tokens = _FALLBACK_COMPLEXITY, structural_tokens(_FALLBACK_COMPLEXITY)

@@ -50,7 +50,7 @@ class RuntimeMissing(ArtifactError):
 
 
 def _session(model: bytes) -> "InferenceSession":
-    # Read when the library loads, which would otherwise write a file beside the temporary ones and send what it counts.
+    # onnxruntime reads this when it loads; its telemetry would leave a file in the folder for temporary ones.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime as ort  # noqa: PLC0415 - Without it the rule serves.
@@ -116,7 +116,7 @@ class OnnxClassifier:
         gain = self._blend.gain(values[shape], rule, trust)
         if not math.isfinite(gain):
             raise NotFinite("gain")
-        tokens = asked_tokens(prompt.text) or blended_tokens(values[_LENGTH_AT], rule, trust)
+        tokens = asked_tokens(prompt.text, features) or blended_tokens(values[_LENGTH_AT], rule, trust)
         return Prediction(
             complexity=self._calibration.complexity_of(gain),
             source="onnx",

@@ -116,7 +116,6 @@ class _Running:
                     now_us=_now_us,
                     rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
                 ),
-                metrics=metrics,
                 observers=(metrics, RequestLog(share=config.telemetry.log_success_share)),
                 tracing=tracing,
                 clock=time.monotonic,
@@ -172,8 +171,9 @@ class _Running:
         return next((each for each in deployments if each.deployment_id == deployment_id), None)
 
     async def _tick(self, gateway: Gateway) -> None:
-        gateway.line.cut_slow_readers()
+        gateway.line.cut_the_slow()
         gateway.metrics.set_journal_depth(gateway.ledger.depth)
+        gateway.metrics.set_in_flight(gateway.line.in_flight)
         for target in gateway.line.rules.catalog.targets.values():
             for deployment in target.deployments:
                 gateway.metrics.set_breaker(deployment.deployment_id, self._breakers.state(deployment.deployment_id))

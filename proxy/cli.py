@@ -132,10 +132,6 @@ def route(
     as_json: JsonOption = False,
 ) -> None:
     """Explain where a prompt would go, without calling anything."""
-    import os
-
-    # As in proxy.serve, and before anything imports onnxruntime.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     from proxy.explain import explain
 
     settings = _config_only(config)

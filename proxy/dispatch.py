@@ -16,7 +16,7 @@ from tenacity.wait import wait_base
 from cost.ledger import Books
 from providers.breaker import Breakers, Permit
 from providers.config import RetryConfig
-from providers.errors import ConnectFailed, FirstTokenTimeout, UpstreamError, UpstreamTimeout, UpstreamUnavailable
+from providers.errors import ConnectFailed, FirstTokenTimeout, UpstreamError, UpstreamUnavailable
 from providers.retry_budget import RetryBudget
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
@@ -202,15 +202,14 @@ class Dispatcher:
         )
 
     @staticmethod
-    def _deadline_s(job: Job) -> float:
-        """A stream owes its first token; a whole answer has nothing to show before its end."""
-        return job.timeouts.first_token_s(job.facts.tier) if job.request.stream else job.timeouts.total_s
+    def _deadline_s(job: Job) -> float | None:
+        """A stream owes its first token; a whole answer owes its end, which the upstream's own timer watches."""
+        return job.timeouts.first_token_s(job.facts.tier) if job.request.stream else None
 
-    def _late(self, job: Job, deployment: Deployment) -> UpstreamError:
-        deadline_s = self._deadline_s(job)
-        if job.request.stream:
-            return FirstTokenTimeout(f"No first token within {deadline_s:g} s.", deployment_id=deployment.deployment_id)
-        return UpstreamTimeout(f"No answer within {deadline_s:g} s.", deployment_id=deployment.deployment_id)
+    def _late(self, job: Job, deployment: Deployment) -> FirstTokenTimeout:
+        return FirstTokenTimeout(
+            f"No first token within {self._deadline_s(job):g} s.", deployment_id=deployment.deployment_id
+        )
 
 
 def _tried(attempts: list[Attempt]) -> set[str]:

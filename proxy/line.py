@@ -25,10 +25,9 @@ from proxy.affinity import Affinity
 from proxy.attempt import CALLER_GONE, Attempt, Ending
 from proxy.dispatch import Committed, Dispatcher
 from proxy.doorway import REQUEST_ID_HEADER, new_request_id
-from proxy.errors import Draining, NotAuthenticated, WrongTeam, error_reply
+from proxy.errors import Draining, NotAuthenticated, UploadTimeout, WrongTeam, error_reply
 from proxy.job import Job
 from proxy.limits import Admission, Limiter, rate_headers
-from proxy.metrics import Metrics
 from proxy.outcome import Observer, RequestOutcome
 from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan
 from proxy.relay import relay
@@ -72,6 +71,7 @@ class _Passage:
         "caller",
         "caller_gone",
         "error_code",
+        "reading_since",
         "reply",
         "request_id",
         "started_at",
@@ -93,6 +93,7 @@ class _Passage:
         self.trace: RequestTrace | None = None
         self.caller_gone = False
         self.too_slow = False
+        self.reading_since: float | None = None
         self.error_code: str | None = None
 
 
@@ -109,7 +110,6 @@ class Line:
         affinity: Affinity,
         breakers: Breakers,
         dispatcher: Dispatcher,
-        metrics: Metrics,
         observers: tuple[Observer, ...],
         tracing: Tracing,
         clock: Callable[[], float],
@@ -122,7 +122,6 @@ class Line:
         self._affinity = affinity
         self._breakers = breakers
         self._dispatcher = dispatcher
-        self._metrics = metrics
         self._observers = observers
         self._tracing = tracing
         self._clock = clock
@@ -138,7 +137,6 @@ class Line:
         passage = _Passage(new_request_id(), reply, self._clock())
         reply.headers.append((REQUEST_ID_HEADER, passage.request_id.encode()))
         self._passages.add(passage)
-        self._metrics.in_flight_inc()
         try:
             await self._pass(passage, self.rules, scope, receive)
         except asyncio.CancelledError:
@@ -151,7 +149,6 @@ class Line:
             await self._fail(passage, error)
         finally:
             self._passages.discard(passage)
-            self._metrics.in_flight_dec()
             self._settle(passage)
 
     async def _pass(self, passage: _Passage, rules: Rules, scope: Scope, receive: Receive) -> None:
@@ -185,11 +182,18 @@ class Line:
         return self._directory.lookup_fresh(key) or await self._directory.authenticate(key)
 
     async def _body(self, passage: _Passage, rules: Rules, scope: Scope, receive: Receive) -> bytes:
+        passage.reading_since = self._clock()
         try:
-            return await read_body(scope, receive, max_bytes=rules.max_body_bytes, timeout_s=rules.body_timeout_s)
+            return await read_body(scope, receive, max_bytes=rules.max_body_bytes)
         except asyncio.CancelledError:
+            if passage.too_slow and passage.task is not None:
+                passage.task.uncancel()
+                raise UploadTimeout(f"The request body did not arrive within {rules.body_timeout_s:g} s.") from None
             passage.caller_gone = True
             raise
+        finally:
+            passage.reading_since = None
+            passage.too_slow = False
 
     def _weigh(self, passage: _Passage, rules: Rules, caller: Caller, request: ChatRequest) -> Weighed:
         """Admit, classify and plan: what is decided without waiting for anybody."""
@@ -272,12 +276,20 @@ class Line:
             passage.caller_gone = True
             passage.task.cancel()
 
-    def cut_slow_readers(self) -> None:
-        """Cuts callers whose buffer has been full for too long. Called about once a second."""
+    def cut_the_slow(self) -> None:
+        """Refuses uploads that take too long, and cuts callers whose buffer has been full for too long.
+
+        Called about once a second for all requests together, which costs less than a timer for each.
+        """
         now = self._clock()
         for passage in tuple(self._passages):
-            since = passage.reply.sending_since
-            if since is not None and now - since > self.rules.slow_reader_s and passage.task is not None:
+            if passage.task is None or passage.too_slow:
+                continue
+            if passage.reading_since is not None:
+                if now - passage.reading_since > self.rules.body_timeout_s:
+                    passage.too_slow = True
+                    passage.task.cancel()
+            elif (since := passage.reply.sending_since) is not None and now - since > self.rules.slow_reader_s:
                 passage.too_slow = True
                 passage.reply.abort()
                 passage.task.cancel()

@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from cost.prices import NANO_PER_USD
+from proxy.logs import safe_name
 from proxy.outcome import RequestOutcome
 
 BreakerState = Literal["closed", "half-open", "open"]
@@ -193,7 +194,8 @@ class Metrics:
         if outcome.classify_s is not None:
             self._classifier.labels(self._source(outcome.classifier or NONE)).observe(outcome.classify_s)
         if outcome.error_code is not None or outcome.status >= _FIRST_ERROR_STATUS:
-            self._refusals.labels(self._code(outcome.error_code or NONE), str(outcome.status)).inc()
+            # A rejected request carries the upstream's own code, which may be anything.
+            self._refusals.labels(self._code(safe_name(outcome.error_code) or NONE), str(outcome.status)).inc()
         _count_tokens(served, outcome)
         _count_money(served, outcome)
         self._count_attempts(outcome)
@@ -237,11 +239,8 @@ class Metrics:
                 self._fallbacks.labels(self._target(previous), self._target(attempt.target_id)).inc()
             previous = attempt.target_id
 
-    def in_flight_inc(self) -> None:
-        self._in_flight.inc()
-
-    def in_flight_dec(self) -> None:
-        self._in_flight.dec()
+    def set_in_flight(self, requests: int) -> None:
+        self._in_flight.set(requests)
 
     def set_breaker(self, deployment_id: str, state: BreakerState) -> None:
         self._breaker.labels(self._deployment(deployment_id)).set(_BREAKER_VALUES[state])

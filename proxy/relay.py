@@ -4,11 +4,12 @@ Payloads go through as the bytes they came in; `model_used` is spliced in behind
 brace. Nothing falls back from here: what fails now ends the stream with an error event.
 """
 
+import asyncio
 from collections.abc import Iterable
 
 import msgspec
 
-from cost.prices import usd
+from cost.prices import NANO_PER_USD
 from cost.usage import Usage
 from providers.errors import UpstreamError
 from providers.wire import Event
@@ -40,6 +41,7 @@ async def _relay_whole(committed: Committed, reply: Reply, headers: list[Header]
     usage, cost_nanousd, baseline_nanousd = attempt.preview()
     money = _money_headers(cost_nanousd, baseline_nanousd)
     fields = _own_fields(attempt.deployment.target_id, usage, cost_nanousd, baseline_nanousd)
+    await _book(attempt)
     await reply.whole(200, _splice(fields, events[-1].payload), [*headers, *money])
 
 
@@ -59,7 +61,15 @@ async def _relay_stream(committed: Committed, reply: Reply, headers: list[Header
     except UpstreamError as error:
         await reply.end(b"data: " + error_reply(error).body + b"\n\n")
         raise
+    await _book(attempt)
     await reply.end(writer.last_words() + _DONE)
+
+
+async def _book(attempt: Attempt) -> None:
+    """Settles before the last bytes go out: who has a whole answer finds it in the books, also if we die next."""
+    attempt.close("ok", status=200)
+    # The journal is written once a turn of the event loop; by the next turn the kernel has the entry.
+    await asyncio.sleep(0)
 
 
 class _EventWriter:
@@ -126,7 +136,10 @@ def _money_headers(cost_nanousd: int | None, baseline_nanousd: int | None) -> li
 
 def _dollars(amount_nanousd: int | None) -> str | None:
     """An exact decimal in text, nine places: a JSON number would lose digits on its way."""
-    return None if amount_nanousd is None else f"{usd(amount_nanousd):.9f}"
+    if amount_nanousd is None:
+        return None
+    whole, rest = divmod(amount_nanousd, NANO_PER_USD)
+    return f"{whole}.{rest:09d}"
 
 
 def _without_usage(payload: bytes) -> bytes:

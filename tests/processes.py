@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -234,10 +234,13 @@ def children_of(pid: int) -> list[int]:
     return sorted(found)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that must happen."""
+async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Waits for something that must happen, mostly in another process."""
     async with asyncio.timeout(WAIT_S):
-        while not condition():
+        while True:
+            met = condition()
+            if met if isinstance(met, bool) else await met:
+                return
             await asyncio.sleep(_POLL_S)
 
 

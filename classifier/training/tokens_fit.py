@@ -34,6 +34,12 @@ _LANGUAGES = {
         "La báscula de la entrada pesa cada camión antes de que salga a la carretera. El que va demasiado cargado debe "
         "descargar o tomar un camino más largo. ¿Quién comprueba después que todas las tarifas se han pagado?"
     ),
+    "other_latin": (
+        "A balança da entrada pesa cada camião antes de sair para a estrada. Waga przy bramie waży każdą ciężarówkę, zanim "
+        "wyjedzie na drogę. Vågen vid grinden väger varje lastbil innan den kör ut på vägen. Kapıdaki kantar her kamyonu "
+        "yola çıkmadan önce tartar. The naïve maître d' at the café served crème brûlée – “à la carte” – to Zoë and "
+        "François for €12 … a cliché, but très chic."
+    ),
     "russian": (
         "Весы у ворот взвешивают каждый грузовик до того, как он выедет на дорогу. Слишком тяжёлая машина должна "
         "разгрузиться или поехать длинным путём. В конце месяца бухгалтерия проверяет оплату."
@@ -44,7 +50,8 @@ _LANGUAGES = {
     "chinese": "门口的地磅在每辆卡车上路之前都要称重。装得太重的车必须卸货或者绕远路。月底会计核对所有的过路费是否已经付清。",
     "japanese": "門のはかりは、道路に出る前にすべてのトラックの重さを量ります。重すぎる車は荷を下ろすか、遠回りをします。",
     "korean": "문 앞의 저울은 모든 트럭이 도로로 나가기 전에 무게를 잰다. 너무 무거운 차는 짐을 내리거나 먼 길로 돌아간다.",
-    "emoji": "Great work 🎉🎉 see you at 🚚 the gate 🙂 then ☕ and 🍰! 👍🏽 Don't be late ⏰ 😅😅",
+    "emoji": "Great work 🎉🎉 see you at 🚚 the gate 🙂 then ☕ and 🍰! 👍🏽 Don't be late ⏰ 😅😅 "
+    "🙂🙂🙂🙂🙂🙂 🚀🚀🚀🔥🔥 😂 😂 😂 ❤️❤️❤️ 🎂🥳 ok 🙏🙏 ✅ done ✅ 🐱🐶🦊 🇪🇺",
 }
 # One more sentence of most of them, which nothing is fitted to.
 _UNSEEN = (
@@ -83,7 +90,9 @@ def _texts(data: Path) -> dict[str, list[str]]:
     draw = random.Random(1)  # noqa: S311 - Nothing secret.
     blobs = [draw.randbytes(draw.randint(20, 600)) for _ in range(120)]
     noise = [base64.b64encode(blob).decode() if at % 2 else blob.hex() for at, blob in enumerate(blobs)]
-    return {"noise": noise, "prompts": prompts, "code": [part for part in code if part.strip()], **languages}
+    capitals = [prompt.upper() for prompt in prompts[::100]]
+    code = [part for part in code if part.strip()]
+    return {"noise": noise, "prompts": prompts, "code": code, "capitals": capitals, **languages}
 
 
 def _pair_counts(text: str) -> NDArray[np.float64]:
@@ -94,7 +103,7 @@ def _fit(texts: dict[str, list[str]], encode: Callable[[str], list[int]]) -> NDA
     rows, wanted = [], []
     for name, group in texts.items():
         # Small groups weigh as much as a tenth of the prompts, so that they are heard; random text much less.
-        share = {"prompts": 1.0, "noise": 0.01}.get(name, 0.1)
+        share = {"prompts": 1.0, "noise": 0.01, "capitals": 0.01}.get(name, 0.1)
         weight = (len(texts["prompts"]) * share / len(group)) ** 0.5
         for text in group:
             count = len(encode(text))
@@ -104,7 +113,7 @@ def _fit(texts: dict[str, list[str]], encode: Callable[[str], list[int]]) -> NDA
     design = np.stack(rows)
     squares = design.T @ design
     # A trace of ridge: some pairs of classes never stand together. The triangle has the same least squares, in few rows.
-    squares[np.diag_indices(PAIRS)] += 1e-6 * np.trace(squares) / PAIRS
+    squares[np.diag_indices(PAIRS)] += 1e-4 * np.trace(squares) / PAIRS
     triangle = np.linalg.cholesky(squares)
     weights: NDArray[np.float64] = nnls(triangle.T, np.linalg.solve(triangle, design.T @ np.array(wanted)))[0]
     return weights

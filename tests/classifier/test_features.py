@@ -1,6 +1,7 @@
 """The feature code: deterministic, bounded, never failing."""
 
 import itertools
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from classifier.features import (
     BUCKET_BITS,
+    CONTEXT_CHARS,
     HEAD_BYTES,
     SHAPES,
     STRUCTURE,
@@ -75,6 +77,20 @@ def test_words_are_counted_as_a_loop_would(text: str) -> None:
 
 
 @settings(deadline=None)
+@given(st.text(alphabet="\nAJKa.)(1 ?", max_size=60))
+def test_facts_are_counted_as_a_loop_would(text: str) -> None:
+    """Choices, numbers and letters are as many as plain loops over the text find."""
+    facts = structure_of(extract(Prompt(text=text)))
+    words = slow_words(text)
+    letters = sum(character.isalpha() for character in text)
+    assert facts["log_options"] == pytest.approx(np.log1p(len(re.findall(r"\n[A-J][.)]", text))))
+    assert facts["log_numbers"] == pytest.approx(np.log1p(sum(word[0] == "0" for word in words)))
+    assert facts["log_words"] == pytest.approx(np.log1p(len(words)))
+    assert facts["upper_share"] == pytest.approx(sum(map(str.isupper, text)) / max(1, letters))
+    assert facts["bracket_share"] == pytest.approx((text.count("(") + text.count(")")) / max(1, len(text)))
+
+
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["truck", "road", "load", "scale", "gate"]), min_size=1, max_size=30))
 def test_a_word_has_one_bucket_wherever_it_stands(words: list[str]) -> None:
     """A word hashes alike at every position: no more buckets than different words and pairs."""
@@ -110,6 +126,13 @@ def test_a_short_follow_up_leans_on_the_conversation() -> None:
     assert len(extract(Prompt(text="And in Rust?", history=history)).indices) > 10
     alone = "word " * 100
     assert np.array_equal(extract(Prompt(text=alone, history=history)).indices, extract(Prompt(text=alone)).indices)
+
+
+@pytest.mark.parametrize("text", ["And in Rust?", "word " * 100])
+def test_of_a_huge_conversation_only_the_end_is_read(text: str) -> None:
+    """A megabyte of conversation adds at most its last thousand characters to what is read."""
+    prompt = Prompt(text=text, history="漢 " * 2**19, system="x" * 2**20)
+    assert len(read_text(prompt)) <= len(text) + 1 + 4 * CONTEXT_CHARS
 
 
 def test_facts_count_what_they_say() -> None:

@@ -126,6 +126,32 @@ def test_a_graph_that_does_not_load_is_refused() -> None:
         OnnxClassifier(Artifact(b"not a graph", read_artifact(SHIPPED).manifest))
 
 
+def test_without_onnxruntime_the_heuristic_serves() -> None:
+    """When onnxruntime cannot be imported nothing fails: the heuristic scores, and says why."""
+    code = (
+        "import sys\n"
+        "sys.modules['onnxruntime'] = None\n"
+        "from classifier.config import ClassifierSection\n"
+        "from classifier.onnx_classifier import load_classifier\n"
+        "from classifier.prediction import Prompt\n"
+        "classifier = load_classifier(ClassifierSection())\n"
+        "print(classifier.classify(Prompt(text='hi')).source, classifier.fallback_reason)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("heuristic RuntimeMissing: ")
+
+
+def test_loading_leaves_no_file_behind(tmp_path: Path) -> None:
+    """The telemetry of onnxruntime is off before it loads: it leaves nothing in the folder for temporary files."""
+    code = (
+        "from classifier.config import ClassifierSection\n"
+        "from classifier.onnx_classifier import load_classifier\n"
+        "load_classifier(ClassifierSection())\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"TMPDIR": str(tmp_path)})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_disabled_means_the_heuristic() -> None:
     """`enabled: false` serves the heuristic without looking at any file."""
     classifier = load_classifier(ClassifierSection(enabled=False))

@@ -1,10 +1,12 @@
 """The token estimate stays close to a real vocabulary and within bounds for any text."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classifier.tokens import EXACT_CHARS, estimate_tokens
+from classifier.tokens import CLASSES, EXACT_CHARS, PAIRS, class_pairs, estimate_tokens
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=400)
 
@@ -25,6 +27,25 @@ KNOWN = [
 def test_it_is_within_a_quarter_of_the_true_count(text: str, tokens: int) -> None:
     """Texts of several kinds are estimated to within 25 % (or 2 tokens) of what cl100k_base makes of them."""
     assert abs(estimate_tokens(text) - tokens) <= max(2, 0.25 * tokens)
+
+
+def test_every_class_is_its_own() -> None:
+    """There are as many classes as four bits tell apart, and no byte is in two."""
+    members = b"".join(CLASSES.values())
+    assert len(CLASSES) == 16
+    assert len(members) == len(set(members))
+
+
+@settings(deadline=None)
+@given(ANY_TEXT)
+def test_pairs_are_what_a_loop_finds(text: str) -> None:
+    """Each byte makes one pair with the byte before it."""
+    names = list(CLASSES)
+    of_byte = {byte: names.index(name) for name, members in CLASSES.items() for byte in members}
+    classes = [of_byte.get(byte, 0) for byte in ("\n" + text).encode("utf-8", "replace")]
+    pairs = class_pairs(text).tolist()
+    assert pairs == [16 * one + other for one, other in itertools.pairwise(classes)]
+    assert all(0 <= pair < PAIRS for pair in pairs)
 
 
 def test_nothing_is_no_tokens() -> None:

@@ -148,9 +148,7 @@ def test_a_breaker_shows_its_state(state: BreakerState, value: int) -> None:
 def test_gauges_follow_what_is_true_now() -> None:
     """In-flight goes up and down, the journal's depth is set, the build names a version."""
     metrics = Metrics()
-    metrics.in_flight_inc()
-    metrics.in_flight_inc()
-    metrics.in_flight_dec()
+    metrics.set_in_flight(1)
     metrics.set_journal_depth(7)
     assert _sum(metrics, "weighbridge_in_flight_requests") == 1
     assert _sum(metrics, "weighbridge_journal_depth") == 7
@@ -179,7 +177,7 @@ import sys
 from proxy.metrics import Metrics
 from tests.proxy.outcomes import an_outcome
 metrics = Metrics()
-metrics.in_flight_inc()
+metrics.set_in_flight(1)
 metrics.set_breaker("gpt-4o/a", sys.argv[1])
 metrics.finished(an_outcome())
 sys.stdout.write(metrics.render()[0].decode())

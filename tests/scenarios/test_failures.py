@@ -262,3 +262,18 @@ async def test_a_prompt_that_fits_nowhere_never_reaches_an_upstream(tmp_path: Pa
         assert told.value.code == "context_length_exceeded"
         assert not upstream.arrived()
         assert not await gateway.rows()
+
+
+async def test_an_upload_that_does_not_come_is_refused(tmp_path: Path, upstream: Upstream) -> None:
+    """A slow body holds its place no longer than `server.body_timeout_s` and the next look at the clock."""
+    targets = [model("only", [upstream.deployment("ok")])]
+    async with running_gateway(tmp_path, targets, server={"body_timeout_s": 0.2}) as gateway:
+        host, port = gateway.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {gateway.key}\r\ncontent-length: 99\r\n\r\n"
+        writer.write(head.encode() + b'{"model":')
+        answer = await asyncio.wait_for(reader.read(4_096), 5)
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert b"request_timeout" in answer
+        writer.close()
+        await writer.wait_closed()

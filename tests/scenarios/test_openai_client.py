@@ -193,9 +193,13 @@ async def test_the_clients_own_retries_obey_our_wait(tmp_path: Path, upstream: U
         running_gateway(tmp_path, house(upstream), limits={"requests_per_minute": 120}) as gateway,
         client(gateway) as caller,
     ):
-        with pytest.raises(openai.RateLimitError) as told:
+
+        async def use_up() -> None:
             for _ in range(150):
                 await caller.chat.completions.create(model="cheap", messages=ASK)
+
+        with pytest.raises(openai.RateLimitError) as told:
+            await use_up()
         assert int(told.value.response.headers["retry-after-ms"]) <= 500
         raw = await caller.with_options(max_retries=2).chat.completions.with_raw_response.create(
             model="cheap", messages=ASK

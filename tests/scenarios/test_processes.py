@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import re
 import signal
 import socket
@@ -21,7 +20,7 @@ from aiohttp import web
 from cost.segments import boots
 from tests.gateway import model
 from tests.postgres import Postgres
-from tests.processes import Oracle, Server, Site, make_site, oracle, serving, until
+from tests.processes import Oracle, Server, make_site, oracle, serving, start, until
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 REFUSED_WITHIN_S = 5.0
@@ -74,9 +73,7 @@ async def test_a_stop_finishes_what_runs_and_refuses_what_comes(tmp_path: Path) 
             running.append(asyncio.create_task(ask_alone(server, site.key, "late")))
             await until(lambda: arrived(upstream) == len(running))
             server.signal(signal.SIGTERM)
-            while (ready := await kept.get("/readyz")).status == 200:
-                await asyncio.sleep(0.001)
-            assert (ready.status, (await ready.json())["checks"]["accepting"]) == (503, False)
+            await until(lambda: _not_accepting(kept))
             status, said, headers = await ask(kept, "slow")
             assert (status, json.loads(said)["error"]["code"]) == (503, "draining")
             assert int(headers["retry-after"]) >= 1
@@ -88,6 +85,11 @@ async def test_a_stop_finishes_what_runs_and_refuses_what_comes(tmp_path: Path) 
     assert [(row["entry"], row["usage_source"], row["flags"]) for row in closings] == [("settle", "upstream", "[]")] * 5
     assert len(await site.rows()) == 10
     assert boots(site.journal) == []
+
+
+async def _not_accepting(session: aiohttp.ClientSession) -> bool:
+    async with session.get("/readyz") as reply:
+        return (reply.status, (await reply.json())["checks"]["accepting"]) == (503, False)
 
 
 async def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
@@ -118,9 +120,7 @@ async def test_a_reload_takes_a_good_file_and_refuses_a_bad_one_whole(tmp_path: 
             assert (await ask(session, "fast"))[0] == 404
             site.configure(models, policy={"aliases": {"fast": "only"}})
             server.signal(signal.SIGHUP)
-            async with asyncio.timeout(20):
-                while (await ask(session, "fast"))[0] != 200:
-                    await asyncio.sleep(0.01)
+            await until(lambda: _answers(session, "fast"))
             site.configure(models, policy={"aliases": {"faster": "only"}, "alias": {}})
             wrong = site.config_path.read_text().splitlines().index("  alias: {}") + 1
             server.signal(signal.SIGHUP)
@@ -131,6 +131,23 @@ async def test_a_reload_takes_a_good_file_and_refuses_a_bad_one_whole(tmp_path: 
             assert (await ask(session, "fast"))[0] == 200
             assert (await ask(session, "faster"))[0] == 404
             assert await server.stop() == 0
+
+
+async def test_a_reload_during_the_start_is_survived(tmp_path: Path) -> None:
+    """A SIGHUP that comes before anybody listens for it does not end the process."""
+    site = await make_site(tmp_path, [model("only", [{"kind": "openai", "base_url": "http://127.0.0.1:9/v1"}])])
+    server = start(site)
+    try:
+        await server.listening()
+        server.signal(signal.SIGHUP)
+        await server.ready()
+        assert await server.stop() == 0
+    finally:
+        server.kill()
+
+
+async def _answers(session: aiohttp.ClientSession, name: str) -> bool:
+    return (await ask(session, name))[0] == 200
 
 
 async def test_two_workers_are_one_gateway(tmp_path: Path) -> None:
@@ -202,7 +219,7 @@ def _holder(server: Server, port: int) -> int:
     for pid in server.workers():
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
-                if os.readlink(descriptor) == f"socket:[{inode}]":
+                if str(descriptor.readlink()) == f"socket:[{inode}]":
                     return pid
     raise AssertionError("no worker holds the connection")
 
@@ -218,16 +235,14 @@ async def test_a_locked_database_delays_the_books_only(tmp_path: Path) -> None:
                     assert (await ask(session, "only"))[0] == 200
                 assert await metric(session, "weighbridge_journal_depth") == 10
                 writer.execute("ROLLBACK")
-            await _drained(session)
+            await until(lambda: _drained(session))
             assert len(await site.rows()) == 10
             assert await server.stop() == 0
     assert boots(site.journal) == []
 
 
-async def _drained(session: aiohttp.ClientSession) -> None:
-    async with asyncio.timeout(30):
-        while await metric(session, "weighbridge_journal_depth"):
-            await asyncio.sleep(0.05)
+async def _drained(session: aiohttp.ClientSession) -> bool:
+    return await metric(session, "weighbridge_journal_depth") == 0
 
 
 class Bridge:
@@ -290,10 +305,8 @@ async def test_a_database_that_is_gone_takes_no_key_with_it(tmp_path: Path, post
             assert await metric(session, "weighbridge_journal_depth") >= 20
             assert (await session.get("/readyz")).status == 200
             await bridge.open()
-            await _drained(session)
-            async with asyncio.timeout(20):
-                while (await ask(newcomer, "only"))[0] != 200:
-                    await asyncio.sleep(0.05)
+            await until(lambda: _drained(session))
+            await until(lambda: _answers(newcomer, "only"))
             assert await server.stop() == 0
         rows = await site.rows()
         await bridge.cut()
@@ -420,14 +433,19 @@ async def test_no_secret_is_written_down(tmp_path: Path) -> None:
             assert PROMPT.encode() not in b"".join(shown)
             assert sum(map(len, shown[1:])) > 1_000
             assert await server.stop() == 0
-    # The callers themselves got their answers.
+    # The callers themselves got their answers, and not our key.
     assert sum(COMPLETION in said for said in answers) >= 3
-    shown += [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path != site.config_path]
+    assert not any(UPSTREAM_KEY in said for said in answers)
+    shown += _written_in(tmp_path, besides=site.config_path)
     assert len(await site.rows()) > len(SCRIPTS)
     # A key's public part may be known; what follows it may not.
     secrets = [PROMPT, COMPLETION, UPSTREAM_KEY, site.key, site.key.rpartition("-")[2], "canary"]
     for secret in secrets:
         assert not any(secret.encode() in written for written in shown), f"{secret} was written down"
+
+
+def _written_in(folder: Path, *, besides: Path) -> list[bytes]:
+    return [path.read_bytes() for path in folder.rglob("*") if path.is_file() and path != besides]
 
 
 async def _talk_of_secrets(session: aiohttp.ClientSession, server: Server) -> list[str]:
@@ -439,7 +457,7 @@ async def _talk_of_secrets(session: aiohttp.ClientSession, server: Server) -> li
         for name in [*(f"m-{script}" for script in SCRIPTS), "auto", PROMPT]:
             with contextlib.suppress(aiohttp.ClientError):
                 answers.append((await ask(session, name, stream=stream, **fields))[1])
-    odd = [
+    odd: list[dict[str, Any]] = [
         {"data": f'{{"model": "m-fine", "messages": "{PROMPT}'.encode()},
         {"json": {"model": "m-fine", "messages": [{"role": PROMPT, "content": PROMPT}], "api_base": PROMPT}},
         {"json": {"model": "m-fine", "messages": messages, PROMPT: PROMPT, "x-team-id": PROMPT}},

@@ -26,7 +26,6 @@ from proxy.affinity import Affinity
 from proxy.dispatch import Dispatcher
 from proxy.limits import Limiter, Limits
 from proxy.line import Line, Rules
-from proxy.metrics import Metrics
 from proxy.outcome import RequestOutcome
 from proxy.policy import Policy
 from proxy.telemetry import NullTracing
@@ -108,7 +107,6 @@ class House:
                 rng=random.Random(1),
                 sleep=lambda _s: asyncio.sleep(0),
             ),
-            metrics=Metrics(),
             observers=(self.told,),
             tracing=NullTracing(),
             clock=loop.time,
