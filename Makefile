@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve test check format bench train lock clean
+.PHONY: help install demo serve test check format bench soak-kill train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ format: $(VENV)/.dev  ## format and mend what can be mended
 
 bench: $(VENV)/.dev  ## throughput and added latency beside a bare relay
 	@$(BIN)/python -m benchmarks.run
+
+soak-kill: $(VENV)/.dev  ## kill -9 the gateway 300 times under load and check the books
+	@WB_KILLS=300 $(BIN)/python -m pytest tests/scenarios/test_kill.py -k lose_nothing --log-cli-level=INFO
 
 train: $(VENV)/.dev  ## train the shipped classifier anew (DATA=folder with prompts.parquet and outcomes.parquet)
 	@$(BIN)/python -m classifier.training.train --data $(DATA)

@@ -7,7 +7,6 @@ timeout context; one read gives all events of one network read.
 import asyncio
 import functools
 import io
-import re
 from collections.abc import Mapping
 from http import HTTPStatus
 
@@ -185,7 +184,7 @@ def _reply(response: aiohttp.ClientResponse, call: UpstreamCall, limits: DirectL
     kind = response.content_type if "content-type" in response.headers else ""
     if "html" in kind:
         raise MalformedReply("The upstream answered with a page rather than a completion.", deployment_id=deployment_id)
-    is_json = re.search(r"\bjson\b", kind) is not None
+    is_json = "json" in kind
     if not call.request.stream:
         if kind == "text/event-stream":
             raise MalformedReply("The upstream streams although asked for a whole answer.", deployment_id=deployment_id)

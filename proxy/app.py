@@ -183,7 +183,13 @@ class _Running:
         with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
             # Signals reach the main thread only; an app run elsewhere (in a test) reloads by calling.
             loop.add_signal_handler(signal.SIGHUP, self.reload)
-            stack.callback(loop.remove_signal_handler, signal.SIGHUP)
+
+            def stop_listening() -> None:
+                loop.remove_signal_handler(signal.SIGHUP)
+                # The books are still to be closed: a late reload must not end the process before that.
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+            stack.callback(stop_listening)
 
     def reload(self) -> None:
         """Reads the file again and swaps the rules whole; a bad file changes nothing."""
