@@ -25,6 +25,7 @@ _log: Final = logging.getLogger(__name__)
 
 _UNKNOWN: Final = "this API key is unknown, revoked or expired"
 _UNAVAILABLE: Final = "the key cannot be checked right now; try again shortly"
+_CROWDED: Final = "too many keys are being checked at once; try again shortly"
 
 
 class KeySource(Protocol):
@@ -78,14 +79,17 @@ class Directory:
         self._recheck_s = recheck_s
         self._max_entries = max_entries
         self._max_lookups = max_lookups
+        # Anybody can send keys that nobody knows; however many come, a known key finds a place to be read anew.
+        self._max_stranger_lookups = max_lookups - max_lookups // 4
         # Both dicts are ordered by their last reading: a key in use is read anew every `fresh_s`
         # and moves to the end, so dropping from the front drops what was not used lately, and a
         # hit costs no reordering.
         self._known: dict[bytes, _Known] = {}
         self._unknown_until: dict[bytes, float] = {}
         self._lookups: dict[bytes, asyncio.Task[_Verdict]] = {}
+        self._strangers: set[bytes] = set()
         self.outage_accepts = 0
-        """How often a key was accepted on memory alone because the database did not answer."""
+        """How often a key was accepted on memory alone because the database did not answer or could not be asked."""
         self.failed_lookups = 0
         """How many readings the database did not answer."""
 
@@ -112,8 +116,9 @@ class Directory:
         digest = self._memory_key(presented)
         if self._clock() < self._unknown_until.get(digest, 0.0):
             raise UnknownKey(_UNKNOWN)
+        lookup = self._lookup(digest, presented)
         # A caller that hangs up must not take the reading away from those who wait for it too.
-        verdict = await asyncio.shield(self._lookup(digest, presented))
+        verdict = self._judge_by_memory(digest, _CROWDED) if lookup is None else await asyncio.shield(lookup)
         if isinstance(verdict, Caller):
             return verdict
         # The verdict may be shared by several callers, so each raises an error of its own.
@@ -126,15 +131,24 @@ class Directory:
     def _memory_key(self, presented: str) -> bytes:
         return hashlib.blake2b(presented.encode(), key=self._memory_secret, digest_size=32).digest()
 
-    def _lookup(self, digest: bytes, presented: str) -> asyncio.Task[_Verdict]:
+    def _lookup(self, digest: bytes, presented: str) -> asyncio.Task[_Verdict] | None:
+        """The reading of this key, begun now if need be; None when too many are under way."""
         lookup = self._lookups.get(digest)
-        if lookup is None:
-            if len(self._lookups) >= self._max_lookups:
-                raise DirectoryUnavailable("too many keys are being checked at once; try again shortly")
-            lookup = asyncio.create_task(self._read(digest, presented), name="directory-lookup")
-            self._lookups[digest] = lookup
-            lookup.add_done_callback(lambda _: self._lookups.pop(digest, None))
+        if lookup is not None:
+            return lookup
+        stranger = digest not in self._known
+        if len(self._lookups) >= self._max_lookups or (stranger and len(self._strangers) >= self._max_stranger_lookups):
+            return None
+        lookup = asyncio.create_task(self._read(digest, presented), name="directory-lookup")
+        self._lookups[digest] = lookup
+        if stranger:
+            self._strangers.add(digest)
+        lookup.add_done_callback(lambda _: self._looked_up(digest))
         return lookup
+
+    def _looked_up(self, digest: bytes) -> None:
+        self._lookups.pop(digest, None)
+        self._strangers.discard(digest)
 
     async def _read(self, digest: bytes, presented: str) -> _Verdict:
         # What the answer tells was true when the question was asked, not when the answer came.
@@ -144,7 +158,8 @@ class Directory:
                 stored = await self._find(presented)
         except Exception as failure:  # noqa: BLE001  Whatever went wrong, the key is not to blame.
             _log.warning("the key store did not answer: %s", type(failure).__name__)
-            return self._judge_in_outage(digest)
+            self.failed_lookups += 1
+            return self._judge_by_memory(digest, _UNAVAILABLE)
         return self._judge(digest, stored, asked_at)
 
     async def _find(self, presented: str) -> StoredKey | None:
@@ -174,12 +189,12 @@ class Directory:
         _remember(self._known, digest, known, self._max_entries)
         return caller
 
-    def _judge_in_outage(self, digest: bytes) -> _Verdict:
-        self.failed_lookups += 1
+    def _judge_by_memory(self, digest: bytes, otherwise: str) -> _Verdict:
+        """What is said of a key that cannot be read now, whether the database is down or too much is asked of it."""
         now = self._clock()
         known = self._known.get(digest)
         if known is None or now >= _earlier(known.confirmed_at + self._outage_s, known.expires_at):
-            return DirectoryUnavailable(_UNAVAILABLE)
+            return DirectoryUnavailable(otherwise)
         self.outage_accepts += 1
         # The database is not asked again for a moment, so that a hanging one does not slow every request.
         until = min(now + self._recheck_s, known.confirmed_at + self._outage_s)

@@ -24,6 +24,8 @@ from cost.segments import BootLock, encode_line, segment_path
 _log: Final = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
 _LOCK_TRIES: Final = 10
+_MAX_REFUSED: Final = 4096
+_UNWRITABLE: Final = "the journal cannot be written"
 
 _Write = Callable[[int, memoryview], int]
 _Line = tuple[Entry, bytes, asyncio.Future[None] | None, bool]
@@ -82,6 +84,8 @@ class Journal:
         self._buffered_bytes = 0
         self._flush_due = False
         self._unwritten: list[_Line] = []
+        self._refused: dict[tuple[str, int], None] = {}
+        # While it is set the disk is known not to work, and nobody but the timer asks it again.
         self._retry: asyncio.TimerHandle | None = None
         self._queue: deque[tuple[Entry, _Segment | None]] = deque()
         self._unflushed: list[_Line] = []
@@ -106,7 +110,17 @@ class Journal:
     @property
     def accepting(self) -> bool:
         """Whether a reserve would be taken."""
-        return self._lock is not None and not self._unwritten and self.size_bytes < self._max_bytes
+        return self._lock is not None and not self._failing and self.size_bytes < self._max_bytes
+
+    @property
+    def unwritten(self) -> int:
+        """Entries that wait in memory for a disk that works. Each closes a reserve that was taken before
+        the disk failed, so they are never more than the attempts under way then."""
+        return len(self._unwritten)
+
+    @property
+    def _failing(self) -> bool:
+        return self._retry is not None or bool(self._unwritten)
 
     def open(self) -> None:
         """Take the lock that tells others that this process lives."""
@@ -128,7 +142,11 @@ class Journal:
         """Write an entry; the future is done when it is safe. Raises LedgerUnavailable."""
         if self._lock is None:
             raise LedgerUnavailable("the journal is closed")
+        if self._failing:
+            self._remember_refused(entry)
+            raise LedgerUnavailable(_UNWRITABLE)
         if self.size_bytes >= self._max_bytes:
+            self._remember_refused(entry)
             raise LedgerUnavailable("the journal is full, because the database does not keep up")
         loop = asyncio.get_running_loop()
         safe = loop.create_future()
@@ -139,7 +157,13 @@ class Journal:
         """Write an entry that closes a reserve. It is taken however full the journal is, and retried."""
         if self._lock is None:
             raise LedgerUnavailable("the journal is closed")
-        self._append(asyncio.get_running_loop(), entry, None)
+        if entry.entry == "void" and (entry.request_id, entry.attempt) in self._refused:
+            # It would close a reserve that does not stand, and without a limit on how many are refused.
+            del self._refused[entry.request_id, entry.attempt]
+        elif self._failing and not self._flush_due:
+            self._keep(entry, encode_line(entry))
+        else:
+            self._append(asyncio.get_running_loop(), entry, None)
 
     def _append(self, loop: asyncio.AbstractEventLoop, entry: Entry, safe: asyncio.Future[None] | None) -> None:
         line = encode_line(entry)
@@ -162,6 +186,7 @@ class Journal:
         except OSError as failure:
             self._not_written(lines, failure)
             return
+        self._stop_retrying()
         for entry, _, _, queued in lines:
             if not queued:
                 self._queue.append((entry, segment))
@@ -196,8 +221,7 @@ class Journal:
         self.flush()
         if self._flushing is not None:
             await self._flushing
-        if self._retry is not None:
-            self._retry.cancel()
+        self._stop_retrying()
         if self._executor is not None:
             self._executor.shutdown()
         delete = not self._queue and not keep
@@ -249,24 +273,49 @@ class Journal:
         self.write_failures += 1
         _log.error("the journal cannot be written: %s", os.strerror(failure.errno or errno.EIO))
         for entry, line, safe, queued in lines:
-            if safe is None:
-                # What was used must be booked: it goes to the database from memory, and to the
-                # file as soon as that works again.
-                if not queued:
-                    self._queue.append((entry, None))
+            if queued:
                 self._unwritten.append((entry, line, None, True))
+            elif safe is None:
+                self._keep(entry, line)
             else:
-                _refuse(safe)
+                self._refuse(entry, safe)
                 if self._torn:
                     self._take_back(entry)
-        if self._unwritten:
-            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self.flush)
+        self._retry_later()
+
+    def _keep(self, entry: Entry, line: bytes) -> None:
+        """What was used must be booked: from memory into the database, and into the file when that works again."""
+        self._queue.append((entry, None))
+        self._unwritten.append((entry, line, None, True))
 
     def _take_back(self, reserve: Entry) -> None:
         """A reserve that was refused may still stand in the file; a void keeps it from being charged."""
         void = void_of(reserve)
-        self._queue.append((void, None))
-        self._unwritten.append((void, encode_line(void), None, True))
+        self._keep(void, encode_line(void))
+
+    def _refuse(self, reserve: Entry, safe: asyncio.Future[None]) -> None:
+        self._remember_refused(reserve)
+        if not safe.done():
+            safe.set_exception(LedgerUnavailable(_UNWRITABLE))
+
+    def _remember_refused(self, reserve: Entry) -> None:
+        """The attempt ends at once and is closed like any other, so only the last few need be known."""
+        while len(self._refused) >= _MAX_REFUSED:
+            del self._refused[next(iter(self._refused))]
+        self._refused[reserve.request_id, reserve.attempt] = None
+
+    def _retry_later(self) -> None:
+        if self._retry is None:
+            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self.flush()
+
+    def _stop_retrying(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
 
     def _flush_soon(self, lines: list[_Line]) -> None:
         self._unflushed.extend(lines)
@@ -296,21 +345,15 @@ class Journal:
         self._torn = True
         for entry, _, safe, _ in lines:
             if safe is not None:
-                _refuse(safe)
+                self._refuse(entry, safe)
                 self._take_back(entry)
-        if self._unwritten:
-            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self.flush)
+        self._retry_later()
 
 
 def _resolve(lines: Sequence[_Line]) -> None:
     for _, _, safe, _ in lines:
         if safe is not None and not safe.done():
             safe.set_result(None)
-
-
-def _refuse(safe: asyncio.Future[None]) -> None:
-    if not safe.done():
-        safe.set_exception(LedgerUnavailable("the journal cannot be written"))
 
 
 def _flush_directory(directory: Path) -> None:

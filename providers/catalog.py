@@ -99,6 +99,7 @@ def _deployment(model: ModelConfig, deployment: DeploymentConfig, resolve_secret
             name: _secret(value, f"{place}.options.{name}", resolve_secret) if is_reference(value) else value
             for name, value in deployment.options.items()
         },
+        allow_media_links=deployment.allow_media_links,
     )
 
 

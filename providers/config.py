@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from cost.prices import nanousd
-from providers.target import Capability, DeploymentKind, Tier
+from providers.target import OWN_ENGINES, Capability, DeploymentKind, Tier
 
 # A message of ours about a bad value must not print the value: it may be a key.
 _SECTION = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -106,6 +106,11 @@ class DeploymentConfig(BaseModel):
     options: dict[str, str] = Field(
         default_factory=dict, max_length=32, description="litellm's keyword arguments, such as aws_region_name."
     )
+    allow_media_links: bool = Field(
+        default=False,
+        description="Lets callers link to images and other media, which an engine of one's own fetches from inside "
+        "your network; without it only data: URLs are sent to vllm, sglang, tgi, tensorrt-llm and llama.cpp.",
+    )
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -118,6 +123,8 @@ class DeploymentConfig(BaseModel):
                 raise ValueError("kind litellm needs an upstream_model with its provider, such as bedrock/<model id>")
         elif self.options:
             raise ValueError(f"options are litellm's; kind {self.kind} has none")
+        if self.allow_media_links and self.kind not in OWN_ENGINES:
+            raise ValueError(f"allow_media_links is for engines of one's own; kind {self.kind} fetches elsewhere or never")
         for name, value in self.options.items():
             if _SECRET_OPTION.search(name) and not is_reference(value):
                 raise ValueError(f"option {name[:64]} looks like a secret; write where it is found, such as env:NAME")

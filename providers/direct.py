@@ -16,19 +16,20 @@ from aiohttp.payload import BytesIOPayload
 from yarl import URL
 
 from providers.errors import (
+    AnswerLost,
     ConnectFailed,
     MalformedReply,
     StreamCut,
     UpstreamError,
     UpstreamRefusedUs,
     UpstreamTimeout,
-    UpstreamUnavailable,
 )
+from providers.media_links import refuse_media_links
 from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.upstream_faults import error_of_status
-from providers.wire import Event, completion_as_chunk, decode_event, upstream_body
+from providers.wire import EMPTY_OBJECT, Event, completion_as_chunk, decode_event, upstream_body
 
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_BODY_S = 5.0
@@ -61,6 +62,7 @@ class DirectUpstream:
         self._urls: dict[str, URL] = {}
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
+        refuse_media_links(call.request, call.deployment)
         response = await self._post(call, upstream_body(call.request, call.deployment))
         try:
             return await _accepted(response, call, self._limits)
@@ -91,7 +93,8 @@ class DirectUpstream:
         except TimeoutError as error:
             raise UpstreamTimeout("The upstream took too long to answer.", deployment_id=deployment_id) from error
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError) as error:
-            raise UpstreamUnavailable(
+            # The connection stood, so the request may have been read, and worked on, before it was lost.
+            raise AnswerLost(
                 "The upstream closed the connection before it answered.", deployment_id=deployment_id
             ) from error
         except aiohttp.InvalidURL as error:
@@ -229,7 +232,7 @@ class _Body:
         if event.choices == 0:
             raise MalformedReply("The upstream's answer has no choices.", deployment_id=deployment_id)
         if self._as_chunk:
-            event = msgspec.structs.replace(event, payload=completion_as_chunk(body, deployment_id))
+            event = msgspec.structs.replace(event, payload=completion_as_chunk(event.payload, deployment_id))
         return [event]
 
     async def aclose(self) -> None:
@@ -295,11 +298,13 @@ class _Stream:
         """Events up to the end marker, or up to a broken one: what came before it was generated and counts."""
         events: list[Event] = []
         for payload in payloads:
-            if payload == DONE:
-                self._ended = True
-                break
-            if not payload:
-                continue
+            if payload[:1] != b"{":
+                payload = payload.strip()  # noqa: PLW2901  # Blanks around the end marker do not hide it.
+                if payload == DONE:
+                    self._ended = True
+                    break
+                if not payload:
+                    continue
             try:
                 event = decode_event(payload, self._deployment_id, self._secret)
             except UpstreamError as error:
@@ -307,7 +312,8 @@ class _Stream:
                 break
             if event.finished:
                 self._finished = True
-            events.append(event)
+            if event.payload != EMPTY_OBJECT:
+                events.append(event)
         return events
 
     def _at_eof(self) -> None:

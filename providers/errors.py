@@ -37,6 +37,16 @@ class UpstreamUnavailable(UpstreamError):
     retry_same = True
 
 
+class AnswerLost(UpstreamError):
+    """The request was sent and no answer came back: the connection was lost, or a proxy gave up waiting.
+
+    The upstream may have done the work, and charged for it. Another try stays allowed all the same:
+    a replica that is killed is to be hidden from callers, and nothing of an answer has been shown.
+    """
+
+    retry_same = True
+
+
 class UpstreamRateLimited(UpstreamError):
     """The upstream answered 429. It is healthy, so its breaker does not count it."""
 
@@ -66,7 +76,7 @@ class UpstreamRefusedUs(UpstreamError):
 
 
 class RequestRejected(UpstreamError):
-    """The upstream found the request itself at fault (400, 413, 422): no other attempt will help.
+    """The request itself was found at fault (400, 413, 422): no other attempt will help.
 
     `param` and `code` come from the upstream's error object, bounded and stripped.
     """
@@ -88,3 +98,18 @@ class RequestRejected(UpstreamError):
         self.error_type = error_type
         self.param = param
         self.code = code
+
+
+class CannotCarry(RequestRejected):
+    """This deployment cannot take the request, and was not sent it; the next candidate may take it.
+
+    Nothing was learnt about the deployment's health. When no candidate can, the caller sees the refusal.
+    """
+
+    fall_back = True
+
+
+class PromptTooLong(RequestRejected):
+    """The upstream counted more tokens than its model's context holds; a larger candidate may take it."""
+
+    fall_back = True

@@ -20,6 +20,9 @@ DeploymentKind = Literal[
     "scripted",
 ]
 
+OWN_ENGINES: frozenset[DeploymentKind] = frozenset({"vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp"})
+"""Kinds that run inside one's own network, so what they fetch they fetch from there."""
+
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """One address of a target. Breakers live here.
@@ -37,6 +40,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     weight: float = 1.0
     options: dict[str, str] = {}
+    allow_media_links: bool = False
+    """The engine may fetch media that callers link to; only asked of one's own engines."""
 
     def __repr__(self) -> str:
         return f"Deployment({self.deployment_id!r}, kind={self.kind!r})"

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from providers.errors import (
+    AnswerLost,
+    PromptTooLong,
     RequestRejected,
     UpstreamError,
     UpstreamRateLimited,
@@ -29,7 +31,10 @@ _KEY = re.compile(
 )
 
 _REJECTED = frozenset({400, 413, 422})
-_UNAVAILABLE = frozenset({408, 409, 425, 499})
+_UNAVAILABLE = frozenset({409, 425})
+# Somebody in between stopped waiting, so the model behind may have worked on: 524 is Cloudflare's, 499 nginx's.
+_LOST = frozenset({408, 499, 504, 524})
+_TOO_LONG = "context_length_exceeded"
 _TOO_MANY = 429
 _SERVER_FAULT = 500
 
@@ -126,6 +131,13 @@ def _ours(status: int, deployment_id: str, wait_s: float | None) -> UpstreamErro
         return UpstreamRateLimited(
             "The upstream's rate limit is reached.", deployment_id=deployment_id, status=status, retry_after_s=wait_s
         )
+    if status in _LOST:
+        return AnswerLost(
+            f"The upstream's answer was lost: status {status}.",
+            deployment_id=deployment_id,
+            status=status,
+            retry_after_s=wait_s,
+        )
     if status >= _SERVER_FAULT or status in _UNAVAILABLE:
         return UpstreamUnavailable(
             f"The upstream failed with status {status}.",
@@ -144,7 +156,8 @@ def _rejected(status: int, fault: _Fault, deployment_id: str, secret: str | None
     def word(value: str | None) -> str | None:
         return clean(value, _MAX_WORD_CHARS, secret) if value else None
 
-    return RequestRejected(
+    kind = PromptTooLong if _TOO_LONG in {fault.code, fault.type} else RequestRejected
+    return kind(
         clean(fault.message, secret=secret) or "The upstream rejected the request.",
         deployment_id=deployment_id,
         status=status,

@@ -3,6 +3,8 @@
 Only what routing needs is decoded; everything else travels as the bytes it came in.
 """
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -18,11 +20,17 @@ class Part(msgspec.Struct, frozen=True):
 
     type: str
     text: str | None = None
+    input_audio: msgspec.Raw = msgspec.Raw()
+    file: msgspec.Raw = msgspec.Raw()
 
 
 class Message(msgspec.Struct, frozen=True):
+    """One message; its raw parts are measured, never read."""
+
     role: str
     content: str | list[Part] | None = None
+    tool_calls: msgspec.Raw = msgspec.Raw()
+    function_call: msgspec.Raw = msgspec.Raw()
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +69,10 @@ class Event(msgspec.Struct, frozen=True):
     """One JSON payload of a reply: an SSE event's data, or the whole body when not streaming."""
 
     payload: bytes
-    """A JSON object, exactly as the upstream wrote it."""
+    """A JSON object as the upstream wrote it, on one line and with nothing before its first key: `{"...`.
+
+    Only an empty object begins otherwise. `fields_of` takes it apart.
+    """
     token: bool
     """Carries generated content (text, refusal, reasoning or a tool call); a role alone does not."""
     choices: int
@@ -114,8 +125,18 @@ class _ReplyOddUsage(msgspec.Struct):
     error: Any = None
 
 
+EMPTY_OBJECT: Final = b"{}"
+
+_BOM = b"\xef\xbb\xbf"
+_SPACES_FOR_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
+# Reads one escape at a time, so that the `u` of an escaped backslash is never taken for one.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+
 _decode = msgspec.json.Decoder(_Reply).decode
 _decode_odd = msgspec.json.Decoder(_ReplyOddUsage).decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) -> Event:
@@ -123,7 +144,10 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
     try:
         reply: _Reply | _ReplyOddUsage = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        payload = payload.removeprefix(_BOM)
         reply = _decode_leniently(payload, deployment_id)
+    if payload[:2] != b'{"' or b"\n" in payload or b"\r" in payload:
+        payload = _on_one_line(payload)
     if reply.error is not None:
         raise error_in_reply(reply.error, deployment_id, secret)
     usage = reply.usage if isinstance(reply.usage, WireUsage) else None
@@ -156,13 +180,38 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
 
 
 def _decode_leniently(payload: bytes, deployment_id: str) -> _ReplyOddUsage:
-    """The usage may be any value, and none of its oddness is worth a caller's answer."""
+    """The usage may be any value, and half a letter anywhere: no such oddness is worth a caller's answer."""
     try:
-        return _decode_odd(payload)
+        return _decode_odd(_without_lone_surrogates(payload))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedReply(
             "The upstream sent an event that is not a chat completion.", deployment_id=deployment_id
         ) from error
+
+
+def _on_one_line(payload: bytes) -> bytes:
+    """JSON has no line ends within its strings, so those of a decoded payload can be spaces."""
+    text = payload.translate(_SPACES_FOR_LINE_ENDS).strip()
+    return b"{" + text[1:].lstrip()
+
+
+def _without_lone_surrogates(payload: bytes) -> bytes:
+    """Half of a surrogate pair (`\\ud83d`) becomes the replacement character, for decoding only.
+
+    Engines that cut an emoji between two events write such halves; the caller's client joins them.
+    """
+    if b"\\ud" not in payload and b"\\uD" not in payload:
+        return payload
+    return _ESCAPE.sub(lambda found: found[0] if found["lone"] is None else b"\\ufffd", payload)
+
+
+def fields_of(payload: bytes) -> dict[str, msgspec.Raw]:
+    """An event's payload as a raw JSON value a key. Never fails on the payload of an Event."""
+    try:
+        return _decode_fields(payload)
+    except msgspec.DecodeError:
+        # Half a letter, see `_without_lone_surrogates`: Python's own decoder keeps it as it is.
+        return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in json.loads(payload).items()}
 
 
 def _parts_chars(content: Any) -> int:

@@ -60,6 +60,7 @@ def create_app(config: GatewayConfig, environment: Environment, config_path: Pat
     app.add_exception_handler(AccountsError, _tell)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(HTTPException, _tell_http)
+    app.add_exception_handler(Exception, _tell)
     app.state.begin_drain = running.begin_drain
     return Doorway(app, app.state)
 
@@ -243,6 +244,7 @@ def _rules(config: GatewayConfig, catalog: Catalog) -> Rules:
         reference=reference.price if reference is not None else None,
         timeouts=config.providers.timeouts,
         retry=config.providers.retry,
+        max_in_flight=config.server.max_in_flight,
         max_body_bytes=config.server.max_body_bytes,
         body_timeout_s=config.server.body_timeout_s,
         slow_reader_s=config.server.slow_reader_s,
@@ -253,7 +255,6 @@ def _limits(config: GatewayConfig) -> Limits:
     return Limits(
         requests_per_minute=config.limits.requests_per_minute,
         tokens_per_minute=config.limits.tokens_per_minute,
-        max_in_flight=config.server.max_in_flight,
     )
 
 

@@ -37,6 +37,9 @@ _CHARS_PER_TOKEN = 4
 # When one of these comes before any token, the upstream did no work, so nothing can have been charged.
 _NEVER_STARTED = (ConnectFailed, UpstreamUnavailable, UpstreamRateLimited, UpstreamRefusedUs, RequestRejected)
 
+_PLAUSIBLE = 2
+"""Times the configured context: a report above it is absurd."""
+
 _VOID: tuple[EntryKind, Usage, int | None, int | None] = ("void", Usage(), 0, None)
 
 Ending = Literal["ok", "caller_gone", "slow_reader", "shutdown", "failed"]
@@ -60,6 +63,8 @@ class Attempt:
         "_counted",
         "_now_us",
         "_permit",
+        "_reserved",
+        "_stale",
         "candidate",
         "chars",
         "deployment",
@@ -102,6 +107,8 @@ class Attempt:
         self.wire_usage: WireUsage | None = None
         self._counted: Usage | None = None
         self.finished = False
+        self._reserved = False
+        self._stale = False
         self.sent = False
         """The upstream may have seen it; before that nothing can have been charged."""
         self.settled: Settled | None = None
@@ -110,16 +117,22 @@ class Attempt:
         """Books the most this attempt may cost; durable when it returns. Raises LedgerUnavailable."""
         held = Usage(input_tokens=self.job.facts.input_tokens, source="estimated")
         await self._books.reserve(self._entry("reserve", held, self.candidate.bound_nanousd, None, status=0))
+        self._reserved = True
 
     def observe(self, events: list[Event]) -> None:
         """Takes note of what flowed by: tokens, usage and the end."""
         self._counted = None
+        one_choice = self.job.request.n == 1
         for event in events:
             if event.token:
                 self.token_events += 1
                 self.chars += event.text_chars
+                # What was reported before no longer tells the whole.
+                self._stale = True
             if event.usage is not None:
                 self.wire_usage = event.usage
+                # Beside content it counts that event's choice alone, so it is the whole only where there is one.
+                self._stale = not (one_choice or event.choices == 0 or not self.job.request.stream)
             if event.finished:
                 self.finished = True
         if self.token_events:
@@ -142,7 +155,8 @@ class Attempt:
             usage = self._usage(_flags(ending, error))
             kind, cost = "settle", self._cost(usage)
             baseline = self._baseline(usage) if ending == "ok" else None
-        self._books.settle(self._entry(kind, usage, cost, baseline, status=status))
+        if self._reserved:
+            self._books.settle(self._entry(kind, usage, cost, baseline, status=status))
         outcome = AttemptOutcome(
             target_id=self.deployment.target_id,
             deployment_id=self.deployment.deployment_id,
@@ -178,12 +192,14 @@ class Attempt:
         )
         if self.wire_usage is None:
             return guess
-        return from_openai(
-            self.wire_usage,
-            estimate=guess,
-            max_input_tokens=self.candidate.target.max_context_tokens,
-            max_output_tokens=self.candidate.target.max_context_tokens * self.job.request.n,
+        # Our own estimate let the request pass, so a report may lie above the configured limit and still be true.
+        most = _PLAUSIBLE * self.candidate.target.max_context_tokens
+        told = from_openai(
+            self.wire_usage, estimate=guess, max_input_tokens=most, max_output_tokens=most * self.job.request.n
         )
+        if self._stale and told.source == "upstream" and guess.output_tokens > told.output_tokens:
+            return msgspec.structs.replace(told, output_tokens=guess.output_tokens, source="estimated")
+        return told
 
     def _cost(self, usage: Usage) -> int | None:
         price = self.candidate.target.price

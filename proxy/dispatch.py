@@ -5,6 +5,7 @@ next candidate, and both draw on one retry budget, so that a total outage is not
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -16,7 +17,15 @@ from tenacity.wait import wait_base
 from cost.ledger import Books
 from providers.breaker import Breakers, Permit
 from providers.config import RetryConfig
-from providers.errors import ConnectFailed, FirstTokenTimeout, UpstreamError, UpstreamUnavailable
+from providers.errors import (
+    ConnectFailed,
+    FirstTokenTimeout,
+    MalformedReply,
+    UpstreamError,
+    UpstreamRateLimited,
+    UpstreamRefusedUs,
+    UpstreamUnavailable,
+)
 from providers.retry_budget import RetryBudget
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
@@ -62,6 +71,13 @@ class _Backoff(wait_base):
 
     def __call__(self, retry_state: RetryCallState) -> float:
         return 0.0 if _not_connected(retry_state) else self._patient(retry_state)
+
+
+def _worth_another(error: BaseException, untried: Callable[[], bool]) -> bool:
+    """Whether the same target may answer: this deployment again, or one that has limits or a key of its own."""
+    if isinstance(error, UpstreamRateLimited | UpstreamRefusedUs):
+        return untried()
+    return isinstance(error, UpstreamError) and error.retry_same
 
 
 def _not_connected(retry_state: RetryCallState) -> bool:
@@ -112,10 +128,15 @@ class Dispatcher:
         raise failure
 
     async def _retrying(self, candidate: Candidate, job: Job, retry: RetryConfig, attempts: list[Attempt]) -> Committed:
+        def untried() -> bool:
+            return not _tried(attempts).issuperset(
+                deployment.deployment_id for deployment in self._breakers.available(candidate.target)
+            )
+
         try:
             return await self._attempt(candidate, job, attempts)
         except UpstreamError as error:
-            if not error.retry_same:
+            if not _worth_another(error, untried):
                 raise
             failed: list[UpstreamError] = [error]
 
@@ -125,13 +146,8 @@ class Dispatcher:
                 raise failed.pop()
             return await self._attempt(candidate, job, attempts)
 
-        def untried() -> bool:
-            return not _tried(attempts).issuperset(
-                deployment.deployment_id for deployment in self._breakers.available(candidate.target)
-            )
-
         retrying = AsyncRetrying(
-            retry=retry_if_exception(lambda error: isinstance(error, UpstreamError) and error.retry_same),
+            retry=retry_if_exception(lambda error: _worth_another(error, untried)),
             # In this order: the budget is asked only when another try would be made.
             stop=stop_after_attempt(retry.attempts) | _NoRetryLeft(self._budget, untried),
             wait=_Backoff(),
@@ -145,28 +161,26 @@ class Dispatcher:
         attempt = Attempt(job, len(attempts) + 1, candidate, deployment, permit, self._books, self._clock, self._now_us)
         attempts.append(attempt)
         stream: UpstreamStream | None = None
+        deadline: asyncio.Timeout | None = None
         try:
             await attempt.reserve()
             async with asyncio.timeout(self._deadline_s(job)) as deadline:
                 attempt.sent = True
                 stream = await self._upstream.open(self._call(attempt))
                 events = await first_token(stream, attempt)
-        except TimeoutError as error:
-            if not deadline.expired():
-                raise
-            late = self._late(job, deployment)
-            await _close(stream)
-            attempt.close("failed", late, status=error_reply(late).status)
-            raise late from error
-        except UpstreamError as error:
-            await _close(stream)
-            attempt.close("failed", error, status=error_reply(error).status)
-            raise
         except BaseException as error:
-            # The caller hung up, or the reservation failed: nothing of this attempt may stay open.
-            attempt.close("caller_gone", error, status=CALLER_GONE)
-            await _close(stream)
-            raise
+            failure = error
+            if isinstance(error, TimeoutError) and deadline is not None and deadline.expired():
+                failure = self._late(job, deployment)
+            # Settled first: closing may wait or fail, and nothing of this attempt may stay open.
+            if isinstance(failure, asyncio.CancelledError):
+                attempt.close("caller_gone", failure, status=CALLER_GONE)
+            else:
+                attempt.close("failed", failure, status=error_reply(failure).status)
+            await close_quietly(stream)
+            if failure is error:
+                raise
+            raise failure from error
         attempt.healthy()
         return Committed(attempt, stream, events)
 
@@ -222,12 +236,16 @@ async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:
     while not (attempt.token_events or attempt.finished):
         batch = await stream.read()
         if batch is None:
+            if not any(event.choices for event in events):
+                raise MalformedReply("The upstream answered nothing.", deployment_id=attempt.deployment.deployment_id)
             break
         attempt.observe(batch)
         events += batch
     return events
 
 
-async def _close(stream: UpstreamStream | None) -> None:
+async def close_quietly(stream: UpstreamStream | None) -> None:
+    """Gives the stream back; what goes wrong there is nobody's answer any more."""
     if stream is not None:
-        await stream.aclose()
+        with contextlib.suppress(Exception):
+            await stream.aclose()

@@ -67,6 +67,10 @@ class ModelNotFound(Refused):
     """No such alias or target, or the team may not use it."""
 
 
+class UsageUnavailable(Refused):
+    """The database does not answer."""
+
+
 class MetricsClosed(Refused):
     """Metrics were asked for from elsewhere, or without their token."""
 
@@ -110,7 +114,7 @@ class Fault(msgspec.Struct, frozen=True):
 _INVALID = "invalid_request_error"
 _SERVER = "server_error"
 
-TABLE: dict[type[Exception], Fault] = {
+TABLE: dict[type[BaseException], Fault] = {
     BadRequest: Fault(400, _INVALID, None),
     BodyTooLarge: Fault(413, _INVALID, "request_too_large"),
     UploadTimeout: Fault(408, _INVALID, "request_timeout"),
@@ -119,6 +123,7 @@ TABLE: dict[type[Exception], Fault] = {
     UnknownKey: Fault(401, _INVALID, "invalid_api_key"),
     WrongTeam: Fault(403, "permission_error", "wrong_team"),
     ModelNotFound: Fault(404, _INVALID, "model_not_found"),
+    UsageUnavailable: Fault(503, _SERVER, "usage_unavailable"),
     MetricsClosed: Fault(403, "permission_error", "metrics_closed"),
     TeamNotFound: Fault(404, _INVALID, "team_not_found"),
     ContextTooLong: Fault(400, _INVALID, "context_length_exceeded"),
@@ -153,7 +158,7 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[bytes, bytes], ...]
 
 
-def error_reply(error: Exception) -> ErrorReply:
+def error_reply(error: BaseException) -> ErrorReply:
     """Maps any exception to what the caller sees; an unknown one tells nothing but its id."""
     fault = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), _UNEXPECTED)
     match error:

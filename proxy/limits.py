@@ -1,4 +1,4 @@
-"""Admit: token buckets of requests and tokens a minute for each key, and a bound on requests in flight.
+"""Admit: token buckets of requests and tokens a minute for each key.
 
 The buckets live in this process. Each refills continuously (rate = limit / 60 s, burst = limit).
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from proxy.errors import Overloaded, RateLimited
+from proxy.errors import RateLimited
 
 _MAX_KEYS = 100_000
 
@@ -18,8 +18,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    max_in_flight: int = 4_096
-    """Requests that one process holds at once, all keys together."""
 
 
 class _Bucket:
@@ -53,19 +51,17 @@ class Remaining(msgspec.Struct, frozen=True):
 
 
 class Admission:
-    """A granted place. `settle` gives the place back and corrects the token estimate, once."""
+    """What was taken. `settle` corrects the token estimate to the truth, once."""
 
-    __slots__ = ("_limiter", "_open", "_tokens", "_tokens_bucket", "requests", "tokens")
+    __slots__ = ("_open", "_tokens", "_tokens_bucket", "requests", "tokens")
 
     def __init__(
         self,
-        limiter: "Limiter",
         bucket: _Bucket | None,
         taken: int,
         requests: Remaining | None,
         tokens: Remaining | None,
     ) -> None:
-        self._limiter = limiter
         self._tokens_bucket = bucket
         self._tokens = taken
         self._open = True
@@ -76,7 +72,6 @@ class Admission:
         if not self._open:
             return
         self._open = False
-        self._limiter.in_flight -= 1
         if self._tokens_bucket is not None:
             # Refilling in between may have topped the bucket up already: never above the burst.
             bucket = self._tokens_bucket
@@ -84,21 +79,15 @@ class Admission:
 
 
 class Limiter:
-    """Grants places. Keys beyond the bound forget their oldest bucket, which then starts full."""
+    """Takes from the buckets. Keys beyond the bound forget their oldest bucket, which then starts full."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self.limits = limits
-        self.in_flight = 0
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[_Bucket | None, _Bucket | None]] = OrderedDict()
 
     def admit(self, key_id: str, tokens: int) -> Admission:
         """Takes one request and `tokens` of the key's allowance, or raises and takes nothing."""
-        if self.in_flight >= self.limits.max_in_flight:
-            raise Overloaded(
-                f"This gateway process already serves {self.in_flight} requests, its limit; try again shortly.",
-                retry_after_s=1.0,
-            )
         requests_bucket, tokens_bucket = self._buckets_of(key_id)
         self._check(requests_bucket, 1, "requests")
         self._check(tokens_bucket, tokens, "tokens")
@@ -106,8 +95,7 @@ class Limiter:
             requests_bucket.level -= 1
         if tokens_bucket is not None:
             tokens_bucket.level -= tokens
-        self.in_flight += 1
-        return Admission(self, tokens_bucket, tokens, _remaining(requests_bucket), _remaining(tokens_bucket))
+        return Admission(tokens_bucket, tokens, _remaining(requests_bucket), _remaining(tokens_bucket))
 
     def _buckets_of(self, key_id: str) -> tuple[_Bucket | None, _Bucket | None]:
         now = self._clock()

@@ -23,9 +23,9 @@ from providers.errors import UpstreamError
 from providers.wire import ChatRequest
 from proxy.affinity import Affinity
 from proxy.attempt import CALLER_GONE, Attempt, Ending
-from proxy.dispatch import Committed, Dispatcher
+from proxy.dispatch import Committed, Dispatcher, close_quietly
 from proxy.doorway import REQUEST_ID_HEADER, new_request_id
-from proxy.errors import Draining, NotAuthenticated, UploadTimeout, WrongTeam, error_reply
+from proxy.errors import Draining, NotAuthenticated, Overloaded, UploadTimeout, WrongTeam, error_reply
 from proxy.job import Job
 from proxy.limits import Admission, Limiter, rate_headers
 from proxy.outcome import Observer, RequestOutcome
@@ -46,6 +46,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     reference: Price | None
     timeouts: TimeoutsConfig
     retry: RetryConfig
+    max_in_flight: int
     max_body_bytes: int
     body_timeout_s: float
     slow_reader_s: float
@@ -157,6 +158,12 @@ class Line:
         headers = read_headers(scope["headers"])
         passage.trace = self._tracing.begin(headers.traceparent)
         passage.caller = caller = await self.authenticate(headers)
+        if len(self._passages) > rules.max_in_flight:
+            # Before the body is read: what is refused should cost nothing.
+            raise Overloaded(
+                f"This gateway process already serves {rules.max_in_flight} requests, its limit; try again shortly.",
+                retry_after_s=1.0,
+            )
         body = await self._body(passage, rules, scope, receive)
         gone = asyncio.ensure_future(self._watch_caller(passage, receive))
         try:
@@ -254,7 +261,7 @@ class Line:
         else:
             committed.attempt.close("ok", status=200)
         finally:
-            await committed.stream.aclose()
+            await close_quietly(committed.stream)
 
     async def _fail(self, passage: _Passage, error: Exception) -> None:
         told = error_reply(error)
@@ -298,7 +305,8 @@ class Line:
         """Gives the place back, remembers the conversation, and tells the observers. Never raises."""
         outcome = _outcome(passage, self._clock())
         if passage.admission is not None:
-            passage.admission.settle(outcome.input_tokens + outcome.output_tokens)
+            usages = [attempt.settled.usage for attempt in passage.attempts if attempt.settled is not None]
+            passage.admission.settle(sum(usage.input_tokens + usage.output_tokens for usage in usages))
         if passage.weighed is not None and passage.caller is not None and outcome.target_id and not outcome.error_code:
             tokens = outcome.input_tokens + outcome.output_tokens
             self._affinity.remember(passage.caller.team_id, passage.weighed.conversation, outcome.target_id, tokens)

@@ -266,7 +266,8 @@ def _bound(target: Target, facts: Facts) -> int | None:
     if target.price is None:
         return None
     written = facts.input_tokens if target.price.cache_write_nanousd > target.price.input_nanousd else 0
-    output = _output_limit(target, facts) * facts.choices
+    # The caller's own bound goes upstream as it is, so it counts even above what the target is said to manage.
+    output = (facts.max_output_tokens or target.max_output_tokens) * facts.choices
     return target.price.cost_nanousd(
         Usage(input_tokens=facts.input_tokens, cache_write_tokens=written, output_tokens=output)
     )

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from proxy.errors import BodyTooLarge, ErrorReply
 
@@ -61,13 +61,18 @@ class Reply:
     async def _start(self, status: int, headers: list[Header]) -> None:
         self.started = True
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._sent({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _write(self, data: bytes, *, more: bool) -> None:
+        await self._sent({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _sent(self, message: Message) -> None:
         # The server lets a full buffer suspend us here; the watch over slow readers looks at since when.
         self.sending_since = self._clock()
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
-        self.sending_since = None
+        try:
+            await self._send(message)
+        finally:
+            self.sending_since = None
 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:

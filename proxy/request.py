@@ -37,6 +37,9 @@ STEERING_PREFIXES = ("aws_", "vertex_", "litellm_")
 MESSAGE_TOKENS = 4
 PRIMING_TOKENS = 3
 IMAGE_TOKENS = 765
+# What a file or a recording comes to depends on what is in it. A page of text as PDF is about 20 encoded characters
+# a token, speech far more; counting the dearer one keeps the reservation on the safe side.
+CHARS_PER_MEDIA_TOKEN = 20
 
 MAX_MESSAGES = 4_096
 MAX_CHOICES = 16
@@ -138,6 +141,8 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
 
 def _decode(body: bytes) -> tuple[dict[str, msgspec.Raw], _Body]:
     try:
+        # Fields that are passed on unread are not looked at by the decoders: no upstream gets broken text.
+        body.decode()
         return _fields_decoder.decode(body), _body_decoder.decode(body)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at ")
@@ -254,7 +259,20 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
     """An estimate of the prompt's tokens, with its framing, tool definitions and images."""
     framing = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages) + IMAGE_TOKENS * request.images
     texts = estimate_tokens(prompt.text) + estimate_tokens(prompt.system) + estimate_tokens(prompt.history)
-    return framing + texts + sum(estimate_tokens(bytes(raw).decode()) for raw in _definitions(request))
+    raw = sum(estimate_tokens(bytes(each).decode()) for each in _definitions(request))
+    return framing + texts + raw + sum(_beside_text(message) for message in request.messages)
+
+
+def _beside_text(message: Message) -> int:
+    """Tokens of tool calls in the history, and of audio and files."""
+    tokens = 0
+    for calls in (message.tool_calls, message.function_call):
+        if text := bytes(calls):
+            tokens += estimate_tokens(text.decode())
+    if isinstance(message.content, list):
+        media = sum(len(bytes(part.input_audio)) + len(bytes(part.file)) for part in message.content)
+        tokens += media // CHARS_PER_MEDIA_TOKEN
+    return tokens
 
 
 def _definitions(request: ChatRequest) -> Iterable[msgspec.Raw]:

@@ -1,20 +1,23 @@
 """GET /v1/usage: what a team used on one day, from the ledger."""
 
+import asyncio
 import datetime as dt
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from cost.prices import usd
 from cost.store import UsageReport
-from proxy.errors import BadRequest, TeamNotFound
+from proxy.errors import BadRequest, TeamNotFound, UsageUnavailable
 from proxy.gateway import AuthenticatedCaller, gateway_of
 
 router = APIRouter(tags=["usage"])
 
+_PATIENCE_S = 3.0
 # Money leaves as exact decimal numbers: a float would change the last digits.
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
@@ -32,8 +35,12 @@ async def team_usage(
         raise TeamNotFound(f"There is no team `{wanted}` for this key.", param="team_id")
     day = _day(date)
     gateway = gateway_of(request)
-    await gateway.ledger.drain()
-    report = await gateway.usage.usage(wanted, day)
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await gateway.ledger.drain()
+            report = await gateway.usage.usage(wanted, day)
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise UsageUnavailable("The ledger's database does not answer; nothing is lost, try again shortly.") from error
     return Response(_encoder.encode(_shape(report, wanted, day)), media_type="application/json")
 
 

@@ -140,6 +140,24 @@ def test_tokens_count_text_framing_tools_and_images() -> None:
     assert input_tokens(with_tools, prompt_of(with_tools)) > input_tokens(plain, prompt_of(plain)) + 20
 
 
+def test_tool_calls_files_and_audio_are_counted() -> None:
+    """A history of large tool calls must not slip through the context check as a handful of tokens."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "word " * 5_000}}
+    media = [
+        {"type": "file", "file": {"file_data": "A" * 40_000}},
+        {"type": "input_audio", "input_audio": {"data": "A" * 20_000}},
+    ]
+    messages = [{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": media}]
+    request = parse_chat(body(messages=messages), NO_HEADERS)
+    assert input_tokens(request, prompt_of(request)) > 5_000 + 3_000
+
+
+def test_broken_text_is_refused_wherever_it_stands() -> None:
+    """Also in a field that is passed on unread: no upstream should be blamed for it."""
+    with pytest.raises(BadRequest):
+        parse_chat(body(metadata={"a": "X"}).replace(b"X", b"\xff"), NO_HEADERS)
+
+
 def test_a_conversation_keeps_its_key_over_turns() -> None:
     """Later turns share the beginning, so they share the key; a session id overrides it."""
     first = [{"role": "user", "content": "one"}]

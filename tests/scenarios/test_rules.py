@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.types import Message
 
@@ -19,9 +20,12 @@ from cost.ledger import MemoryLedger
 from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
+from providers.errors import StreamCut
 from providers.retry_budget import RetryBudget
 from providers.scripted import ScriptedUpstream
 from providers.target import Deployment
+from providers.upstream import Upstream, UpstreamCall, UpstreamStream
+from providers.wire import Event, decode_event
 from proxy.affinity import Affinity
 from proxy.dispatch import Dispatcher
 from proxy.limits import Limiter, Limits
@@ -67,7 +71,7 @@ class Told:
 class House:
     """A line over scripted upstreams, with books in memory."""
 
-    def __init__(self, *scripts: str) -> None:
+    def __init__(self, *scripts: str, upstream: Upstream | None = None) -> None:
         self.books = MemoryLedger()
         self.told = Told()
         self.upstream = ScriptedUpstream()
@@ -88,6 +92,7 @@ class House:
                 reference=price(10, 10),
                 timeouts=TimeoutsConfig(first_token_interactive_s=0.05, idle_s=0.05, total_s=0.2),
                 retry=RetryConfig(),
+                max_in_flight=100,
                 max_body_bytes=100_000,
                 body_timeout_s=1,
                 slow_reader_s=1,
@@ -98,7 +103,7 @@ class House:
             affinity=Affinity(loop.time),
             breakers=breakers,
             dispatcher=Dispatcher(
-                upstream=self.upstream,
+                upstream=upstream or self.upstream,
                 breakers=breakers,
                 budget=RetryBudget(0.2, 3, 10, loop.time),
                 books=self.books,
@@ -112,11 +117,16 @@ class House:
             clock=loop.time,
         )
 
-    async def ask(self, *, stream: bool, hang_up_after: int | None = None, key: str | None = None) -> list[Message]:
+    async def ask(
+        self, *, stream: bool, hang_up_after: int | None = None, n: int = 1, include_usage: bool = False
+    ) -> list[Message]:
         """One request over ASGI; the caller hangs up after so many messages of the reply."""
-        body = json.dumps({"model": "auto", "stream": stream, "messages": [{"role": "user", "content": "hi"}]}).encode()
+        fields: dict[str, Any] = {"model": "auto", "stream": stream, "n": n}
+        if include_usage:
+            fields["stream_options"] = {"include_usage": True}
+        body = json.dumps({**fields, "messages": [{"role": "user", "content": "hi"}]}).encode()
         headers = [
-            (b"authorization", f"Bearer {key or MINTED.plaintext}".encode()),
+            (b"authorization", f"Bearer {MINTED.plaintext}".encode()),
             (b"content-length", str(len(body)).encode()),
         ]
         gone = asyncio.Event()
@@ -219,6 +229,7 @@ async def test_books_that_refuse_let_no_request_through() -> None:
     sent = await house.ask(stream=False)
     assert sent[0]["status"] == 503
     assert not house.upstream.calls
+    assert not house.books.entries
 
 
 async def test_nothing_is_read_of_a_caller_without_a_key() -> None:
@@ -257,3 +268,104 @@ async def test_an_outcome_never_holds_content() -> None:
     assert MINTED.plaintext not in repr(outcome)
     assert "w0" not in repr(outcome)
     assert Caller.__struct_fields__ == ("key_id", "key_name", "team_id", "organisation_id", "allowed_models")
+
+
+class Stuck:
+    """An upstream whose streams fail, and whose closing fails or never ends."""
+
+    def __init__(self, failure: Exception, closing: Exception | None) -> None:
+        self.failure = failure
+        self.closing = closing
+
+    async def open(self, call: UpstreamCall) -> UpstreamStream:
+        return self
+
+    async def read(self) -> list[Event] | None:
+        raise self.failure
+
+    async def aclose(self) -> None:
+        if self.closing is not None:
+            raise self.closing
+        await asyncio.sleep(3_600)
+
+
+@pytest.mark.parametrize("closing", [RuntimeError("broken"), None])
+@pytest.mark.parametrize("failure", [StreamCut("cut", deployment_id="t0/a"), TimeoutError(), RuntimeError("bug")])
+async def test_a_close_that_fails_or_hangs_leaves_nothing_open(failure: Exception, closing: Exception | None) -> None:
+    """The books and the breaker's permit come before the closing, whatever the closing does."""
+    house = House("ok", upstream=Stuck(failure, closing))
+    task = asyncio.create_task(house.ask(stream=True))
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    kinds = Counter((entry.attempt, entry.entry == "reserve") for entry in house.books.entries)
+    assert kinds
+    assert set(kinds.values()) == {1}
+    assert {attempt for attempt, reserve in kinds if reserve} == {attempt for attempt, reserve in kinds if not reserve}
+
+
+class Broken:
+    """A stream of given events that then breaks off."""
+
+    def __init__(self, events: list[bytes]) -> None:
+        self.events = events
+
+    async def open(self, call: UpstreamCall) -> UpstreamStream:
+        return self
+
+    async def read(self) -> list[Event] | None:
+        if not self.events:
+            raise StreamCut("cut", deployment_id="t0/a")
+        return [decode_event(self.events.pop(0), "t0/a")]
+
+    async def aclose(self) -> None: ...
+
+
+def chunk(text: str, *, choice: int = 0, completion: int | None = None) -> bytes:
+    body: dict[str, Any] = {"choices": [{"index": choice, "delta": {"content": text}}]}
+    if completion is not None:
+        body["usage"] = {"prompt_tokens": 5, "completion_tokens": completion, "total_tokens": 5 + completion}
+    return json.dumps(body).encode()
+
+
+@pytest.mark.parametrize(
+    ("events", "n", "output", "source"),
+    [
+        ([chunk("a", completion=0), *(chunk("b") for _ in range(9))], 1, 10, "estimated"),
+        ([chunk("a", choice=i % 4, completion=i // 4 + 1) for i in range(20)], 4, 20, "estimated"),
+        ([chunk("a", completion=i + 1) for i in range(20)], 1, 20, "upstream"),
+    ],
+)
+async def test_an_interrupted_stream_is_not_booked_from_an_early_report(
+    events: list[bytes], n: int, output: int, source: str
+) -> None:
+    """A report that more tokens followed, or that counts one choice of several, is no whole; vLLM's on every event is."""
+    house = House("ok", upstream=Broken(events))
+    await house.ask(stream=True, n=n)
+    closing = house.books.entries[-1]
+    assert (closing.output_tokens, closing.usage_source) == (output, source)
+
+
+class Silent(Broken):
+    """Ends at once, properly, having said nothing."""
+
+    async def read(self) -> list[Event] | None:
+        return None
+
+
+async def test_a_reply_without_any_choice_is_no_answer() -> None:
+    """[DONE] alone is an upstream's failure, not an empty success."""
+    house = House("ok", upstream=Silent([]))
+    sent = await house.ask(stream=True)
+    assert sent[0]["status"] == 502
+    assert b"upstream_malformed" in said(sent)
+
+
+async def test_a_full_process_refuses_before_it_reads() -> None:
+    """The limit on requests in flight is looked at before the body."""
+    house = House("ok")
+    house.line.rules = msgspec.structs.replace(house.line.rules, max_in_flight=0)
+    sent = await house.ask(stream=False)
+    assert sent[0]["status"] == 503
+    assert b"overloaded" in said(sent)

@@ -1,0 +1,94 @@
+"""What the relay makes of an upstream's events, byte by byte."""
+
+import json
+from typing import Any
+
+import pytest
+
+from providers.upstream import UpstreamCall, UpstreamStream
+from providers.wire import Event, decode_event
+from tests.scenarios.test_rules import House, said
+
+
+class Playing:
+    """An upstream whose stream is these payloads, one a read, and then its end."""
+
+    def __init__(self, *payloads: dict[str, Any]) -> None:
+        self.payloads = [json.dumps(payload).encode() for payload in payloads]
+
+    async def open(self, call: UpstreamCall) -> UpstreamStream:
+        return self
+
+    async def read(self) -> list[Event] | None:
+        return [decode_event(self.payloads.pop(0), "t0/a")] if self.payloads else None
+
+    async def aclose(self) -> None: ...
+
+
+def content(text: str, **fields: Any) -> dict[str, Any]:
+    return {"id": "c1", "model": "m", "choices": [{"index": 0, "delta": {"content": text}}], **fields}
+
+
+def tokens(prompt: int, completion: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+END = {"id": "c1", "model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+
+
+async def relayed(*payloads: dict[str, Any], asked: bool) -> list[dict[str, Any]]:
+    house = House("ok", upstream=Playing(*payloads))
+    text = said(await house.ask(stream=True, include_usage=asked)).decode()
+    assert text.endswith("data: [DONE]\n\n")
+    return [json.loads(event.removeprefix("data: ")) for event in text.split("\n\n")[:-2]]
+
+
+async def test_events_keep_every_field_and_gain_one() -> None:
+    """Fields that nobody knows pass; `model_used` comes first."""
+    (first, _) = await relayed(content("a", system_fingerprint="fp", tomorrow=[1]), END, asked=False)
+    assert next(iter(first)) == "model_used"
+    assert {name: first[name] for name in first if name != "model_used"} == content(
+        "a", system_fingerprint="fp", tomorrow=[1]
+    )
+
+
+async def test_usage_on_every_event_was_our_wish_and_is_taken_out() -> None:
+    """Continuous usage never shows; who asked gets one chunk at the end."""
+    counted = [content("a", usage=tokens(5, 1)), content("b", usage=tokens(5, 2)), {**END, "usage": tokens(5, 2)}]
+    assert all("usage" not in event for event in await relayed(*counted, asked=False))
+    events = await relayed(*counted, asked=True)
+    assert [event.get("usage") for event in events] == [None, None, None, tokens(5, 2)]
+    assert events[-1]["choices"] == []
+
+
+async def test_the_extra_chunk_is_hidden_unless_asked_for() -> None:
+    """OpenAI's own usage chunk goes through to those who asked, with the cost beside it."""
+    extra = {"id": "c1", "model": "m", "choices": [], "usage": tokens(5, 1)}
+    assert len(await relayed(content("a"), END, extra, asked=False)) == 2
+    events = await relayed(content("a"), END, extra, asked=True)
+    assert len(events) == 3
+    assert events[-1]["usage"] == tokens(5, 1)
+    assert events[-1]["weighbridge"]["usage_source"] == "upstream"
+
+
+async def test_usage_that_never_came_is_made_up_for_who_asked() -> None:
+    """From our own count, and marked as such, in the manner of the stream's other chunks."""
+    events = await relayed(content("a"), content("b"), END, asked=True)
+    assert events[-1]["id"] == "c1"
+    assert events[-1]["usage"]["completion_tokens"] == 2
+    assert events[-1]["weighbridge"]["usage_source"] == "estimated"
+
+
+async def test_a_chunk_without_choices_that_is_no_usage_passes() -> None:
+    """Azure begins its streams with one that holds the filters' results."""
+    filters = {"id": "", "choices": [], "prompt_filter_results": [{"prompt_index": 0}]}
+    events = await relayed(filters, content("a"), END, asked=False)
+    assert events[0]["prompt_filter_results"] == [{"prompt_index": 0}]
+
+
+@pytest.mark.parametrize(("amount", "text"), [(0, "0.000000000"), (1, "0.000000001"), (12_345_678_901, "12.345678901")])
+def test_money_is_written_exactly(amount: int, text: str) -> None:
+    """Nine places, no rounding, no exponent."""
+    from proxy.relay import _dollars
+
+    assert _dollars(amount) == text
