@@ -115,7 +115,8 @@ class Journal:
     @property
     def unwritten(self) -> int:
         """Entries that wait in memory for a disk that works. Each closes a reserve that was taken before
-        the disk failed, so they are never more than the attempts under way then."""
+        the disk failed, so they are never more than the attempts under way then.
+        """
         return len(self._unwritten)
 
     @property

@@ -7,7 +7,7 @@ The group rule keeps a target alive: of several deployments never more than half
 badly all of them do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from providers.config import BreakerConfig
@@ -34,14 +34,12 @@ class _Breaker:
 
 
 class _Group:
-    """A target's deployments as they were last looked at."""
+    """The deployments of one target, of which some must stay in use."""
 
-    __slots__ = ("ejected", "members", "size", "target")
+    __slots__ = ("ejected", "size")
 
-    def __init__(self, target: Target | None) -> None:
-        self.target = target
-        self.members: dict[str, _Breaker] = {}
-        self.size = 1
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.ejected = 0
 
 
@@ -97,7 +95,11 @@ class Permit:
 
 
 class Breakers:
-    """All deployments' breakers in this process."""
+    """All deployments' breakers in this process.
+
+    `adopt` says which targets there are. Requests that began before a reload go on with the targets of
+    their own time; what those have and the new ones have not stands alone, and is forgotten next time.
+    """
 
     def __init__(self, config: BreakerConfig, clock: Callable[[], float]) -> None:
         self._config = config
@@ -105,15 +107,21 @@ class Breakers:
         self._groups: dict[str, _Group] = {}
         self._breakers: dict[str, _Breaker] = {}
 
+    def adopt(self, targets: Iterable[Target]) -> None:
+        """The targets from now on: deployments that stay keep their state, those that went are forgotten."""
+        old, self._breakers, self._groups = self._breakers, {}, {}
+        for target in targets:
+            self._join(target, old)
+
     def available(self, target: Target) -> tuple[Deployment, ...]:
-        """The deployments that may be called now. Takes nothing."""
+        """The deployments that may be called now. Takes nothing, and forgets nothing."""
         group = self._groups.get(target.target_id)
-        if group is None or group.target is not target:
-            group = self._regroup(target)
+        if group is None:
+            group = self._join(target, self._breakers)
         if not group.ejected:
             return target.deployments
         now = self._clock()
-        return tuple(each for each in target.deployments if self._callable(group.members[each.deployment_id], now))
+        return tuple(each for each in target.deployments if self._callable(self._of(each.deployment_id), now))
 
     def try_acquire(self, deployment_id: str) -> Permit | None:
         """A permit for one attempt, or None when the deployment is ejected or its probe is taken."""
@@ -147,23 +155,18 @@ class Breakers:
     def _of(self, deployment_id: str) -> _Breaker:
         breaker = self._breakers.get(deployment_id)
         if breaker is None:
-            # Never seen as part of a target, so it stands alone.
-            group = _Group(None)
-            breaker = self._breakers[deployment_id] = group.members[deployment_id] = _Breaker(group, self._clock())
+            # Never adopted as part of a target, so it stands alone.
+            breaker = self._breakers[deployment_id] = _Breaker(_Group(1), self._clock())
         return breaker
 
-    def _regroup(self, target: Target) -> _Group:
-        """A new target, or one that was configured anew: what stays keeps its state."""
-        old = self._groups.get(target.target_id)
-        group = self._groups[target.target_id] = _Group(target)
-        group.size = len(target.deployments)
+    def _join(self, target: Target, known: Mapping[str, _Breaker]) -> _Group:
+        """Makes one group of a target's deployments, with the state that is known of them."""
+        group = self._groups[target.target_id] = _Group(len(target.deployments))
         for deployment in target.deployments:
-            breaker = self._of(deployment.deployment_id)
+            breaker = known.get(deployment.deployment_id) or _Breaker(group, self._clock())
             breaker.group = group
-            group.members[deployment.deployment_id] = breaker
-        for deployment_id in old.members.keys() - group.members.keys() if old is not None else ():
-            del self._breakers[deployment_id]
-        group.ejected = sum(breaker.open_until is not None for breaker in group.members.values())
+            self._breakers[deployment.deployment_id] = breaker
+            group.ejected += breaker.open_until is not None
         return group
 
     def _failed(self, breaker: _Breaker, permit: Permit) -> None:

@@ -124,7 +124,9 @@ class DeploymentConfig(BaseModel):
         elif self.options:
             raise ValueError(f"options are litellm's; kind {self.kind} has none")
         if self.allow_media_links and self.kind not in OWN_ENGINES:
-            raise ValueError(f"allow_media_links is for engines of one's own; kind {self.kind} fetches elsewhere or never")
+            raise ValueError(
+                f"allow_media_links is for engines of one's own; kind {self.kind} fetches elsewhere or never"
+            )
         for name, value in self.options.items():
             if _SECRET_OPTION.search(name) and not is_reference(value):
                 raise ValueError(f"option {name[:64]} looks like a secret; write where it is found, such as env:NAME")

@@ -101,7 +101,7 @@ class RequestRejected(UpstreamError):
 
 
 class CannotCarry(RequestRejected):
-    """This deployment cannot take the request, and was not sent it; the next candidate may take it.
+    """The deployment cannot take the request, and was not sent it; the next candidate may take it.
 
     Nothing was learnt about the deployment's health. When no candidate can, the caller sees the refusal.
     """

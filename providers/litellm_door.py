@@ -8,27 +8,30 @@ choose the address, the credentials or the callbacks of the gateway's own calls.
 import asyncio
 import contextlib
 import importlib
+import json
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from providers.errors import (
+    AnswerLost,
+    CannotCarry,
     ConnectFailed,
     MalformedReply,
-    RequestRejected,
     StreamCut,
     UpstreamError,
     UpstreamRefusedUs,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from providers.media_links import refuse_links_in
 from providers.target import Deployment
 from providers.upstream import UpstreamCall, UpstreamStream
-from providers.upstream_faults import error_of_status, retry_after_s
-from providers.wire import Event, decode_event
+from providers.upstream_faults import LOST_STATUSES, error_of_status, retry_after_s
+from providers.wire import Event, decode_event, field_of
 
 # What of a caller's body goes to litellm, as it is. Anything else is refused by name.
 PASSED_FIELDS = frozenset(
@@ -69,7 +72,6 @@ _LEFT_OUT = frozenset(
     {"metadata", "model", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream", "stream_options"}
 )
 
-_URL_PARTS = frozenset({"image_url", "video_url", "audio_url", "file"})
 _JSON_IN_MESSAGE = re.compile(r"\{.*\}", re.DOTALL)
 _LITELLM_PREFIX = re.compile(r"^(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*[:-]\s*")
 
@@ -85,6 +87,12 @@ _STATUS_OF: tuple[tuple[str, int], ...] = (
     ("ServiceUnavailableError", 503),
     ("BadGatewayError", 502),
     ("InternalServerError", 500),
+)
+
+# httpx's and aiohttp's, by name: neither is imported before litellm is.
+_NO_CONNECTION = frozenset({"ConnectError", "ClientConnectorError"})
+_CONNECTION_LOST = frozenset(
+    {"ReadError", "WriteError", "RemoteProtocolError", "ClientConnectionError", "ClientPayloadError"}
 )
 
 _STREAM_NAMES = (
@@ -159,15 +167,18 @@ async def _close_clients(litellm: Any) -> None:
 
 
 def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
-    """The keyword arguments of `litellm.acompletion`. Raises RequestRejected for what may not pass."""
+    """The keyword arguments of `litellm.acompletion`. Raises CannotCarry for what may not pass."""
     deployment = call.deployment
     arguments: dict[str, Any] = {}
-    for name, raw in call.request.fields.items():
+    for name in call.request.fields:
         if name in PASSED_FIELDS:
-            arguments[name] = msgspec.json.decode(raw)
+            arguments[name] = field_of(call.request, name, deployment.deployment_id)
         elif name not in _LEFT_OUT:
-            raise _reject(deployment, f"The parameter {name[:64]!r} is not supported by this model's provider.", name)
-    _refuse_fetching(arguments.get("messages"), deployment)
+            raise _cannot_carry(
+                deployment, f"The parameter {name[:64]!r} is not supported by this model's provider.", name
+            )
+    # Linked media is fetched by litellm itself for some providers: a caller could make it read our network.
+    refuse_links_in(arguments.get("messages"), deployment)
     # The operator's options come last but for ours, so no caller's field can stand in their place.
     arguments |= deployment.options
     arguments |= {
@@ -188,33 +199,8 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _refuse_fetching(messages: Any, deployment: Deployment) -> None:
-    """Linked media is fetched by litellm itself for some providers: a caller could make it read our network."""
-    for message in messages if isinstance(messages, list) else ():
-        content = message.get("content") if isinstance(message, dict) else None
-        for part in content if isinstance(content, list) else ():
-            if isinstance(part, dict) and not all(map(_is_inline, _links(part))):
-                raise _reject(
-                    deployment, "Send media to this model inline, as data: URLs; links are not fetched.", "messages"
-                )
-
-
-def _links(part: dict[str, Any]) -> list[str]:
-    """Every text in a media part that could be an address."""
-    found: list[str] = []
-    for name in _URL_PARTS & part.keys():
-        media = part[name]
-        values = media.values() if isinstance(media, dict) else (media,)
-        found += [value for value in values if isinstance(value, str) and ":" in value]
-    return found
-
-
-def _is_inline(link: str) -> bool:
-    return link[:5].lower() == "data:"
-
-
-def _reject(deployment: Deployment, message: str, param: str) -> RequestRejected:
-    return RequestRejected(
+def _cannot_carry(deployment: Deployment, message: str, param: str) -> CannotCarry:
+    return CannotCarry(
         message,
         deployment_id=deployment.deployment_id,
         status=400,
@@ -242,7 +228,7 @@ def _translate(error: Exception, deployment: Deployment, litellm: Any, *, begun:
     deployment_id = deployment.deployment_id
     if isinstance(error, litellm.Timeout):
         return UpstreamTimeout("The upstream took too long to answer.", deployment_id=deployment_id)
-    if isinstance(error, litellm.APIResponseValidationError | msgspec.DecodeError):
+    if isinstance(error, litellm.APIResponseValidationError | msgspec.DecodeError) or _is_unreadable(error):
         return MalformedReply("The upstream's answer cannot be read.", deployment_id=deployment_id)
     status = next((status for name, status in _STATUS_OF if isinstance(error, getattr(litellm, name))), None)
     if status is None or status >= 500:  # noqa: PLR2004  # The server's faults, or nobody's in particular.
@@ -259,6 +245,11 @@ def _server_fault(error: Exception, status: int | None, deployment_id: str, *, b
         return ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id)
     if isinstance(error, ImportError):
         return UpstreamRefusedUs("A package that this provider needs is not installed.", deployment_id=deployment_id)
+    if status is None:
+        status = _status_below(error)
+    if _is_lost(error) or status is None or status in LOST_STATUSES:
+        # Whatever is not known to be a refusal may have come after the work was done.
+        return AnswerLost("The upstream's answer was lost.", deployment_id=deployment_id, status=status)
     return UpstreamUnavailable(
         "The upstream failed.",
         deployment_id=deployment_id,
@@ -268,15 +259,44 @@ def _server_fault(error: Exception, status: int | None, deployment_id: str, *, b
 
 
 def _is_no_connection(error: BaseException) -> bool:
-    """Transport errors come wrapped more than once; the cause tells."""
+    return any(
+        isinstance(cause, ConnectionRefusedError) or not _NO_CONNECTION.isdisjoint(_names(cause))
+        for cause in _causes(error)
+    )
+
+
+def _is_lost(error: BaseException) -> bool:
+    """The connection stood and broke before the answer came."""
+    return any(
+        isinstance(cause, ConnectionError) or not _CONNECTION_LOST.isdisjoint(_names(cause)) for cause in _causes(error)
+    )
+
+
+def _is_unreadable(error: BaseException) -> bool:
+    """A success whose body is no JSON: litellm calls some of these the caller's fault, but the work was done."""
+    causes = list(_causes(error))
+    refused = any("HTTPStatusError" in _names(cause) for cause in causes)
+    return not refused and any(isinstance(cause, json.JSONDecodeError) for cause in causes)
+
+
+def _status_below(error: BaseException) -> int | None:
+    """The status that the provider did answer with; litellm's own exceptions say 500 also when nothing came."""
+    found = (getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error))
+    return next((status for status in found if isinstance(status, int) and status >= 400), None)  # noqa: PLR2004
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Transport errors come wrapped more than once."""
     cause: BaseException | None = error
     for _ in range(8):
         if cause is None:
-            return False
-        if isinstance(cause, ConnectionError) or type(cause).__name__ in {"ConnectError", "ClientConnectorError"}:
-            return True
+            return
+        yield cause
         cause = cause.__cause__ or cause.__context__
-    return False
+
+
+def _names(error: BaseException) -> set[str]:
+    return {kind.__name__ for kind in type(error).__mro__}
 
 
 def _body_of(error: Exception) -> bytes:
@@ -391,9 +411,17 @@ def _event(reply: Any, call: UpstreamCall) -> Event:
     choices = body.get("choices") or []
     for choice in choices:
         choice.setdefault("finish_reason", None)
-    event = decode_event(msgspec.json.encode(body), deployment.deployment_id, deployment.api_key)
+    event = decode_event(_payload(body), deployment.deployment_id, deployment.api_key)
     if call.request.stream and event.usage is not None and not event.token and not event.finished:
         # The usage chunk has no choices on OpenAI's wire; litellm gives it an empty one.
         body["choices"] = []
-        event = decode_event(msgspec.json.encode(body), deployment.deployment_id)
+        event = decode_event(_payload(body), deployment.deployment_id)
     return event
+
+
+def _payload(body: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        # Half a letter, see `providers.wire`: Python's own encoder writes it as an escape.
+        return json.dumps(body).encode()

@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from providers.errors import CannotCarry
 from providers.target import OWN_ENGINES, Deployment
-from providers.wire import ChatRequest
+from providers.wire import ChatRequest, field_of
 
 _MEDIA = frozenset({"image", "input_image", "video", "audio", "input_audio", "file"})
 # TGI looks for images in the prompt's text, too, and fetches what it finds.
@@ -21,7 +19,7 @@ def refuse_media_links(request: ChatRequest, deployment: Deployment) -> None:
     for message in request.messages:
         # Most messages are text, and then nothing has to be decoded here.
         if isinstance(message.content, list):
-            refuse_links_in(msgspec.json.decode(request.fields["messages"]), deployment)
+            refuse_links_in(field_of(request, "messages", deployment.deployment_id), deployment)
             break
     if deployment.kind == "tgi" and any(_TGI_LINK in text for text in _texts(request)):
         raise _refusal(deployment)

@@ -33,7 +33,7 @@ _KEY = re.compile(
 _REJECTED = frozenset({400, 413, 422})
 _UNAVAILABLE = frozenset({409, 425})
 # Somebody in between stopped waiting, so the model behind may have worked on: 524 is Cloudflare's, 499 nginx's.
-_LOST = frozenset({408, 499, 504, 524})
+LOST_STATUSES = frozenset({408, 499, 504, 524})
 _TOO_LONG = "context_length_exceeded"
 _TOO_MANY = 429
 _SERVER_FAULT = 500
@@ -131,7 +131,7 @@ def _ours(status: int, deployment_id: str, wait_s: float | None) -> UpstreamErro
         return UpstreamRateLimited(
             "The upstream's rate limit is reached.", deployment_id=deployment_id, status=status, retry_after_s=wait_s
         )
-    if status in _LOST:
+    if status in LOST_STATUSES:
         return AnswerLost(
             f"The upstream's answer was lost: status {status}.",
             deployment_id=deployment_id,

@@ -95,6 +95,7 @@ class _Running:
             directory = self._directory(engine)
             stack.push_async_callback(directory.aclose)
             self._catalog = catalog = build_catalog(config.providers, _secret)
+            self._breakers.adopt(catalog)
             upstreams = await _upstreams(catalog)
             stack.push_async_callback(upstreams.aclose)
             tracing = self._tracing(stack)
@@ -211,6 +212,7 @@ class _Running:
         self._config = answer.config
         self._catalog = rules.catalog
         self._line.rules = rules
+        self._breakers.adopt(rules.catalog)
         self._limiter.limits = _limits(answer.config)
         self._breakers.configure(answer.config.providers.breaker)
         for key in answer.needs_restart:

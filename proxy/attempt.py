@@ -11,6 +11,7 @@ from cost.ledger import Books
 from cost.usage import Usage, estimated, from_openai
 from providers.breaker import Permit
 from providers.errors import (
+    CannotCarry,
     ConnectFailed,
     FirstTokenTimeout,
     RequestRejected,
@@ -175,10 +176,11 @@ class Attempt:
     def _report_health(self, ending: Ending, error: BaseException | None) -> None:
         if isinstance(error, UpstreamError) and error.gateway_failure:
             self._permit.failure()
-        elif ending == "ok" or isinstance(error, RequestRejected):
-            self._permit.success()
-        else:
+        elif isinstance(error, CannotCarry) or (ending != "ok" and not isinstance(error, RequestRejected)):
+            # Nothing was learnt of the deployment.
             self._permit.abandon()
+        else:
+            self._permit.success()
 
     def _usage(self, flags: tuple[str, ...]) -> Usage:
         if self._counted is None:

@@ -18,6 +18,7 @@ from cost.ledger import Books
 from providers.breaker import Breakers, Permit
 from providers.config import RetryConfig
 from providers.errors import (
+    CannotCarry,
     ConnectFailed,
     FirstTokenTimeout,
     MalformedReply,
@@ -116,7 +117,8 @@ class Dispatcher:
         self._budget.request()
         failure: UpstreamError | None = None
         for candidate in job.plan.candidates:
-            if failure is not None and not self._budget.try_spend():
+            # What was refused here, unsent, multiplies nothing.
+            if failure is not None and not isinstance(failure, CannotCarry) and not self._budget.try_spend():
                 break
             try:
                 return await self._retrying(candidate, job, retry, attempts)

@@ -10,9 +10,12 @@ import msgspec
 from accounts.errors import DirectoryUnavailable, MalformedKey, UnknownKey
 from cost.errors import LedgerUnavailable
 from providers.errors import (
+    AnswerLost,
+    CannotCarry,
     ConnectFailed,
     FirstTokenTimeout,
     MalformedReply,
+    PromptTooLong,
     RequestRejected,
     StreamCut,
     UpstreamError,
@@ -135,9 +138,12 @@ TABLE: dict[type[BaseException], Fault] = {
     DirectoryUnavailable: Fault(503, _SERVER, "accounts_unavailable"),
     LedgerUnavailable: Fault(503, _SERVER, "ledger_unavailable"),
     RequestRejected: Fault(400, _INVALID, None),
+    CannotCarry: Fault(400, _INVALID, None),
+    PromptTooLong: Fault(400, _INVALID, "context_length_exceeded"),
     UpstreamRateLimited: Fault(429, "requests", "upstream_rate_limited"),
     UpstreamRefusedUs: Fault(502, _SERVER, "upstream_refused"),
     UpstreamUnavailable: Fault(502, _SERVER, "upstream_unavailable"),
+    AnswerLost: Fault(502, _SERVER, "upstream_lost"),
     ConnectFailed: Fault(502, _SERVER, "upstream_unreachable"),
     FirstTokenTimeout: Fault(504, _SERVER, "first_token_timeout"),
     UpstreamTimeout: Fault(504, _SERVER, "upstream_timeout"),

@@ -12,7 +12,7 @@ import msgspec
 from cost.prices import NANO_PER_USD
 from cost.usage import Usage
 from providers.errors import UpstreamError
-from providers.wire import Event
+from providers.wire import Event, fields_of
 from proxy.attempt import Attempt
 from proxy.dispatch import Committed
 from proxy.errors import error_reply
@@ -143,20 +143,20 @@ def _dollars(amount_nanousd: int | None) -> str | None:
 
 
 def _without_usage(payload: bytes) -> bytes:
-    fields = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+    fields = fields_of(payload)
     fields.pop("usage", None)
     return msgspec.json.encode(fields)
 
 
 def _without_choices(payload: bytes) -> bytes:
-    fields = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+    fields = fields_of(payload)
     fields["choices"] = msgspec.Raw(b"[]")
     return msgspec.json.encode(fields)
 
 
 def _usage_chunk(template: bytes | None, usage: Usage) -> bytes:
     """A usage chunk in the manner of the stream's other chunks, with the tokens we estimated."""
-    fields = msgspec.json.decode(template, type=dict[str, msgspec.Raw]) if template else {}
+    fields = fields_of(template) if template else {}
     head = {name: fields[name] for name in ("id", "object", "created", "model") if name in fields}
     tokens = {
         "prompt_tokens": usage.input_tokens,

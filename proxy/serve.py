@@ -25,6 +25,7 @@ from starlette.types import ASGIApp
 from proxy.config_file import ConfigError
 from proxy.lifeline import follow_parent
 from proxy.logs import configure_logging
+from proxy.protocol import BoundedProtocol
 from proxy.settings import Environment, GatewayConfig, load, peppers, read_environment
 from proxy.supervisor import Supervisor
 
@@ -134,7 +135,7 @@ def run_app(app: ASGIApp, listener: socket.socket, *, drain_s: float) -> int:
         uvicorn.Config(
             app,
             loop="uvloop",
-            http="httptools",
+            http=BoundedProtocol,
             ws="none",
             lifespan="on",
             access_log=False,

@@ -277,8 +277,51 @@ async def test_lookups_at_once_are_bounded(directory: Directory, keys: ScriptedK
     await asyncio.sleep(0.01)
     keys.gate.set()
     answers = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(answer).__name__ for answer in answers].count("DirectoryUnavailable") == 1
+    assert [type(answer).__name__ for answer in answers] == ["Caller"] * 6 + ["DirectoryUnavailable"] * 3
     await directory.aclose()
+
+
+async def test_a_flood_of_strangers_leaves_places_for_known_keys(
+    directory: Directory, keys: ScriptedKeys, clock: Clock
+) -> None:
+    """While unknown keys take all lookups they may have, a known key is still read anew, and seen revoked."""
+    minted = keys.add()
+    await directory.authenticate(minted.plaintext)
+    keys.revoke(minted)
+    clock.now += 3
+    keys.gate.clear()
+    flood = [asyncio.create_task(directory.authenticate(mint_key(NEW).plaintext)) for _ in range(50)]
+    await asyncio.sleep(0)
+    known = asyncio.create_task(directory.authenticate(minted.plaintext))
+    await asyncio.sleep(0)
+    keys.gate.set()
+    with pytest.raises(UnknownKey):
+        await known
+    refused = [type(answer).__name__ for answer in await asyncio.gather(*flood, return_exceptions=True)]
+    assert refused.count("DirectoryUnavailable") == 50 - 6
+    assert (await directory.authenticate(keys.add().plaintext)).team_id == "team_a"
+
+
+async def test_a_known_key_without_a_place_is_answered_from_memory(
+    directory: Directory, keys: ScriptedKeys, clock: Clock
+) -> None:
+    """When every place is taken, a key that was valid lately is accepted as in an outage, and not for longer."""
+    minted = [keys.add() for _ in range(10)]
+    for each in minted:
+        await directory.authenticate(each.plaintext)
+    clock.now += 3
+    keys.gate.clear()
+    lookups = keys.lookups
+    reading = [asyncio.create_task(directory.authenticate(each.plaintext)) for each in minted[:8]]
+    await asyncio.sleep(0)
+    assert (await directory.authenticate(minted[8].plaintext)).key_id == minted[8].key_id
+    assert (directory.outage_accepts, directory.failed_lookups) == (1, 0)
+    clock.now += 60
+    with pytest.raises(DirectoryUnavailable):
+        await directory.authenticate(minted[9].plaintext)
+    keys.gate.set()
+    await asyncio.gather(*reading)
+    assert keys.lookups == lookups + 8
 
 
 async def test_it_reads_the_real_store(engine: AsyncEngine, clock: Clock) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cost.entries import Entry
+from cost.entries import Entry, void_of
 from cost.errors import LedgerUnavailable
 from cost.journal import Journal
 from cost.segments import boots, read_segment, segments_of
@@ -157,6 +157,82 @@ async def test_a_kept_settlement_is_retried_by_itself(tmp_path: Path, disk: Disk
     journal.flush()
     disk.full = False
     await until(lambda: _written(tmp_path))
+    await journal.aclose()
+
+
+async def test_many_refusals_ask_a_full_disk_only_now_and_then(tmp_path: Path, disk: Disk) -> None:
+    """However many are refused, each closed with a void, the disk is asked once a retry, and all is written once."""
+    journal = _opened(tmp_path, disk)
+    for number in range(20):
+        await journal.reserve(reserve(f"open_{number}"))
+    disk.full = True
+    disk.writes = 0
+    for number in range(1500):
+        refused = reserve(f"refused_{number}")
+        with pytest.raises(LedgerUnavailable):
+            await journal.reserve(refused)
+        journal.append(void_of(refused))
+        if number < 20:
+            journal.append(settle(f"open_{number}"))
+        await asyncio.sleep(0)
+    retries = journal.write_failures
+    assert disk.writes == retries < 15
+    assert journal.unwritten == 20
+    assert journal.depth == 40
+    assert not journal.accepting
+    await until(lambda: journal.write_failures > retries)
+    disk.full = False
+    await until(lambda: journal.accepting)
+    await journal.reserve(reserve("after"))
+    booked = [*(f"open_{n}" for n in range(20)), *(f"open_{n}" for n in range(20)), "after"]
+    assert [entry and entry.request_id for entry in _written(tmp_path)] == booked
+    assert [entry.request_id for entry in journal.pending(99)] == booked
+    assert journal.unwritten == 0
+    await journal.aclose()
+
+
+async def test_a_disk_that_fails_with_nothing_kept_is_asked_again(tmp_path: Path, disk: Disk) -> None:
+    """Refusals alone stop reserves until the retry, at once and without a write, and no longer."""
+    journal = _opened(tmp_path, disk)
+    disk.full = True
+    for _ in range(100):
+        with pytest.raises(LedgerUnavailable):
+            await journal.reserve(reserve())
+    assert disk.writes == 1
+    disk.full = False
+    await until(lambda: journal.accepting)
+    await journal.reserve(reserve())
+    assert _written(tmp_path) == [reserve()]
+    await journal.aclose()
+
+
+async def test_failed_writes_share_one_retry(tmp_path: Path, disk: Disk) -> None:
+    """However often a write was tried and failed, one retry follows."""
+    journal = _opened(tmp_path, disk)
+    disk.full = True
+    journal.append(settle())
+    for _ in range(50):
+        journal.flush()
+    assert disk.writes == 50
+    await until(lambda: disk.writes > 50)
+    await asyncio.sleep(0.05)
+    assert disk.writes == 51
+    disk.full = False
+    await journal.aclose()
+
+
+async def test_a_void_closes_nothing_when_the_reserve_was_refused(tmp_path: Path, disk: Disk) -> None:
+    """A full journal does not grow by voids of reserves that it refused; other voids are taken."""
+    journal = _opened(tmp_path, disk, max_bytes=2000)
+    while journal.size_bytes < 2000:
+        await journal.reserve(reserve("taken"))
+    with pytest.raises(LedgerUnavailable, match="full"):
+        journal.reserve(reserve("refused"))
+    depth = journal.depth
+    journal.append(void_of(reserve("refused")))
+    assert journal.depth == depth
+    journal.append(void_of(reserve("taken")))
+    assert journal.depth == depth + 1
     await journal.aclose()
 
 

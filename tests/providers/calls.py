@@ -16,7 +16,7 @@ def chat_request(**fields: Any) -> ChatRequest:
     return ChatRequest(
         fields=raw,
         model=fields["model"],
-        messages=msgspec.convert(fields["messages"], list[Message]),
+        messages=msgspec.json.decode(raw["messages"], type=list[Message]),
         stream=bool(fields.get("stream")),
         include_usage=bool((fields.get("stream_options") or {}).get("include_usage")),
     )

@@ -22,7 +22,7 @@ class Clock:
 def breakers(*names: str) -> tuple[Breakers, Clock, Target]:
     clock = Clock()
     made, of = Breakers(BreakerConfig(), clock), target(*names)
-    made.available(of)
+    made.adopt([of])
     return made, clock, of
 
 
@@ -179,8 +179,47 @@ def test_reconfigured_targets_keep_their_state() -> None:
     made, _, _ = breakers("a", "b")
     fail(made, 5)
     again = target("a", "c")
+    made.adopt([again])
     assert ids(made, again) == ["t/c"]
     assert made.snapshot() == {"t/a": "open", "t/c": "closed"}
+
+
+def test_a_request_from_before_a_reload_forgets_nothing() -> None:
+    """Looking at the old target again leaves the new one's breakers as they are, and its own still work."""
+    made, _, old = breakers("a", "gone")
+    new = target("a", "b")
+    made.adopt([new])
+    fail(made, 5, "t/b")
+    assert ids(made, old) == ["t/a", "t/gone"]
+    assert made.state("t/b") == "open"
+    assert ids(made, new) == ["t/a"]
+    fail(made, 5, "t/gone")
+    assert made.try_acquire("t/gone") is None
+    assert ids(made, old) == ["t/a"]
+    made.adopt([new])
+    assert made.snapshot() == {"t/a": "closed", "t/b": "open"}
+
+
+def test_a_reload_keeps_a_probe_under_way() -> None:
+    """A probe that began before a reload still closes its breaker, and the group counts it once."""
+    made, clock, of = breakers("a", "b")
+    fail(made, 5)
+    clock.now += 30
+    probe = take(made)
+    made.adopt([target("a", "b", "c")])
+    probe.success()
+    assert made.state("t/a") == "closed"
+    fail(made, 5, "t/b")
+    assert ids(made, of) == ["t/a"]
+
+
+def test_a_target_that_was_never_adopted_is_a_group_all_the_same() -> None:
+    """Half of its deployments stay in use from the first look on."""
+    made, of = Breakers(BreakerConfig(), Clock()), target("a", "b")
+    assert ids(made, of) == ["t/a", "t/b"]
+    for name in ("t/a", "t/b"):
+        fail(made, 5, name)
+    assert ids(made, of) == ["t/b"]
 
 
 class BreakerMachine(RuleBasedStateMachine):

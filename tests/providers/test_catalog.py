@@ -75,3 +75,10 @@ def test_secrets_in_files(tmp_path: Path) -> None:
         catalog(section(providers))
     path.write_text("s3cret\n")
     assert catalog(section(providers)).deployments[0].api_key == "s3cret"
+
+
+def test_media_links_are_allowed_by_name() -> None:
+    """Only the deployment that says so may fetch what callers link to."""
+    own = {"kind": "vllm", "base_url": "http://h/v1"}
+    made = catalog(section(model(deployments=[own, own | {"name": "b", "allow_media_links": True}])))
+    assert [deployment.allow_media_links for deployment in made.deployments] == [False, True]

@@ -88,6 +88,7 @@ def test_unversioned_prices_tell_themselves_apart() -> None:
         ({"prices": {"input": float("nan"), "output": 1}}, "finite"),
         ({"prices": {"input": "0.0000000001", "output": 1}}, "nano"),
         ({"prices": {"input": True, "output": 1}}, "decimal"),
+        ({"deployments": [DIRECT | {"allow_media_links": True}]}, "engines of one's own"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], says: str) -> None:

@@ -12,6 +12,8 @@ from aiohttp import web
 
 from providers.direct import DirectLimits, DirectUpstream
 from providers.errors import (
+    AnswerLost,
+    CannotCarry,
     ConnectFailed,
     MalformedReply,
     RequestRejected,
@@ -242,12 +244,16 @@ async def test_a_large_request(upstream: DirectUpstream, scripted: tuple[str, li
         (402, UpstreamRefusedUs),
         (403, UpstreamRefusedUs),
         (404, UpstreamRefusedUs),
-        (408, UpstreamUnavailable),
+        (408, AnswerLost),
+        (409, UpstreamUnavailable),
         (413, RequestRejected),
         (422, RequestRejected),
         (429, UpstreamRateLimited),
+        (499, AnswerLost),
         (500, UpstreamUnavailable),
         (503, UpstreamUnavailable),
+        (504, AnswerLost),
+        (524, AnswerLost),
     ],
 )
 async def test_statuses(upstream: DirectUpstream, status: int, kind: type[UpstreamError]) -> None:
@@ -309,6 +315,60 @@ async def test_what_came_before_a_broken_event_is_not_lost(upstream: DirectUpstr
         await stream.aclose()
 
 
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b'data: {\ndata:   "choices":\ndata: [{"delta":{"content":"x"}}]}\n\n',
+        b'data:   { "choices":[{"delta":{"content":"x"}}]} \r\n\r\n',
+        CHUNK + b"data: {}\n\ndata: { }\n\ndata: \n\ndata:  \n\n",
+        b"data: {}\n\n" + CHUNK,
+    ],
+)
+async def test_payloads_can_be_spliced(upstream: DirectUpstream, piece: bytes) -> None:
+    """However an upstream lays out its events, each payload is one line that begins with its first key."""
+    async with answering(streaming(piece, FINISH, b"data: [DONE] \n\n", b"data: {broken\n\n")) as url:
+        events = await talk(upstream, upstream_call(deployment(base_url=url)))
+    assert text_of(events) == "x"
+    assert len(events) == 2
+    for event in events:
+        assert event.payload.startswith(b'{"')
+        assert not {b"\n", b"\r"} & {event.payload[i : i + 1] for i in range(len(event.payload))}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'\xef\xbb\xbf{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3}}',
+        b'\n {\n "choices":[{"message":{"content":"x"},\r\n"finish_reason":"stop"}],"usage":{"prompt_tokens":3}}\n',
+        b'{"choices":[{"message":{"content":"x","refusal":"\\ud83d"}}],"usage":{"prompt_tokens":3}}',
+    ],
+)
+async def test_odd_whole_answers(upstream: DirectUpstream, body: bytes, stream: bool) -> None:
+    """A byte order mark, line ends or half an emoji cost neither the answer nor its usage."""
+
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, content_type="application/json")
+
+    async with answering(answer) as url:
+        (event,) = await talk(upstream, upstream_call(deployment(base_url=url), chat_request(stream=stream)))
+    assert event.payload.startswith(b'{"')
+    assert b"\n" not in event.payload
+    assert json.loads(event.payload)["choices"][0]["delta" if stream else "message"]["content"] == "x"
+    assert event.usage is not None
+    assert event.usage.prompt_tokens == 3
+
+
+async def test_half_an_emoji_goes_through(upstream: DirectUpstream) -> None:
+    """Engines cut surrogate pairs between events: both halves arrive, and count as tokens."""
+    halves = [b'data: {"choices":[{"delta":{"content":"%s"}}]}\n\n' % half for half in (b"\\ud83d", b"\\ude00")]
+    async with answering(streaming(*halves, FINISH, b"data: [DONE]\n\n")) as url:
+        events = await talk(upstream, upstream_call(deployment(base_url=url)))
+    text = "".join(json.loads(event.payload)["choices"][0]["delta"].get("content", "") for event in events)
+    assert text.encode("utf-16", "surrogatepass").decode("utf-16") == "\N{GRINNING FACE}"
+    assert [event.token for event in events] == [True, True, False]
+
+
 @pytest.mark.parametrize("ending", [[], [b"data: [DONE]"], [b"data: [DONE]\n\ndata: ignored\n\n"]])
 async def test_a_clean_end_after_the_finish(upstream: DirectUpstream, ending: list[bytes]) -> None:
     """After a finish reason a clean end is an end, with the marker or without."""
@@ -337,7 +397,8 @@ async def test_a_chunked_body_without_its_last_chunk(upstream: DirectUpstream, a
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (b"", UpstreamUnavailable),
+        (b"", AnswerLost),
+        (b"HTTP/1.1 200 OK\r\ncontent-", AnswerLost),
         (b"not http at all\r\n\r\n", MalformedReply),
         (b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi", MalformedReply),
         (
@@ -353,6 +414,32 @@ async def test_replies_that_are_not_replies(upstream: DirectUpstream, reply: byt
     async with raw_server(reply) as url:
         with pytest.raises(kind):
             await talk(upstream, upstream_call(deployment(base_url=url)))
+
+
+async def test_a_reset_before_the_status_is_a_lost_answer(upstream: DirectUpstream) -> None:
+    """An upstream that is killed at its work may have charged for it; another attempt stays allowed."""
+
+    async def die(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with answering(die) as url:
+        with pytest.raises(AnswerLost) as raised:
+            await talk(upstream, upstream_call(deployment(base_url=url)))
+    assert raised.value.retry_same
+    assert raised.value.fall_back
+    assert raised.value.gateway_failure
+
+
+@pytest.mark.parametrize("kind", ["vllm", "tgi"])
+async def test_a_media_link_is_refused_unsent(upstream: DirectUpstream, kind: DeploymentKind) -> None:
+    """An engine of one's own never sees a request that would make it fetch something."""
+    content = [{"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest"}}]
+    request = chat_request(stream=True, messages=[{"role": "user", "content": content}])
+    with pytest.raises(CannotCarry):
+        await upstream.open(upstream_call(deployment(kind, base_url="http://nowhere.invalid/v1"), request))
 
 
 async def test_nobody_listens(upstream: DirectUpstream) -> None:

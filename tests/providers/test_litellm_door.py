@@ -12,7 +12,10 @@ import pytest
 from aiohttp import web
 
 from providers.errors import (
+    AnswerLost,
+    CannotCarry,
     ConnectFailed,
+    MalformedReply,
     RequestRejected,
     StreamCut,
     UpstreamError,
@@ -148,6 +151,7 @@ async def test_the_key_goes_out_and_the_request_is_asked_once(upstream: LitellmU
         (429, UpstreamRateLimited),
         (500, UpstreamUnavailable),
         (503, UpstreamUnavailable),
+        (504, UpstreamTimeout),
         (529, UpstreamUnavailable),
     ],
 )
@@ -174,6 +178,31 @@ async def test_nobody_listens(upstream: LitellmUpstream) -> None:
         pass
     with pytest.raises(ConnectFailed):
         await talk(upstream, upstream_call(anthropic(served)))
+
+
+async def test_a_connection_lost_before_the_answer(upstream: LitellmUpstream) -> None:
+    """Who took the request and vanished may have charged for it."""
+
+    async def die(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with provider(die) as served:
+        with pytest.raises(AnswerLost):
+            await talk(upstream, upstream_call(anthropic(served)))
+
+
+@pytest.mark.parametrize("deploy", [anthropic, bedrock])
+async def test_an_answer_that_is_no_json(upstream: LitellmUpstream, deploy: Deploy) -> None:
+    """The provider did the work, so this is no refusal of the request, whatever litellm calls it."""
+
+    async def nonsense(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        return web.Response(body=b"{nonsense", content_type="application/json")
+
+    async with provider(nonsense) as served:
+        with pytest.raises(MalformedReply):
+            await talk(upstream, upstream_call(deploy(served), chat_request()))
 
 
 async def test_silence_before_the_answer(upstream: LitellmUpstream) -> None:
@@ -248,9 +277,20 @@ STEERING = [
 def test_no_field_steers_the_call(field: str) -> None:
     """What is not on the allow-list is refused by name, never passed and never dropped in silence."""
     call = upstream_call(deployment("litellm"), chat_request(**{field: "http://elsewhere"}))
-    with pytest.raises(RequestRejected) as raised:
+    with pytest.raises(CannotCarry) as raised:
         litellm_arguments(call)
     assert raised.value.param == field
+    # Nothing was sent, so another candidate may still take the request.
+    assert raised.value.fall_back
+
+
+def test_what_cannot_be_decoded_is_refused() -> None:
+    """A number out of range passes through raw elsewhere; here it is the caller's 400, not our 500."""
+    request = chat_request()
+    request.fields["seed"] = msgspec.Raw(b"1e999")
+    with pytest.raises(CannotCarry) as raised:
+        litellm_arguments(upstream_call(deployment("litellm"), request))
+    assert raised.value.param == "seed"
 
 
 def test_litellms_metadata_is_not_the_callers() -> None:
@@ -270,7 +310,7 @@ def test_media_is_inline(url: str, passes: bool) -> None:
     if passes:
         assert litellm_arguments(call)["messages"][0]["content"] == parts
     else:
-        with pytest.raises(RequestRejected):
+        with pytest.raises(CannotCarry):
             litellm_arguments(call)
 
 

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.errors import RequestRejected, UpstreamRateLimited, UpstreamRefusedUs, UpstreamUnavailable
+from providers.errors import (
+    AnswerLost,
+    PromptTooLong,
+    RequestRejected,
+    UpstreamRateLimited,
+    UpstreamRefusedUs,
+    UpstreamUnavailable,
+)
 from providers.upstream_faults import clean, error_in_reply, error_of_status, retry_after_s
 
 
@@ -102,7 +109,9 @@ def test_retry_after(headers: dict[str, str], expected_s: float | None) -> None:
     [
         ({"message": "m", "code": 503}, UpstreamUnavailable),
         ({"message": "m", "code": "429"}, UpstreamRateLimited),
+        ({"message": "m", "code": 504}, AnswerLost),
         ({"message": "m", "type": "invalid_request_error"}, RequestRejected),
+        ({"message": "m", "code": "context_length_exceeded"}, PromptTooLong),
         ({"message": "m", "code": "invalid_api_key"}, UpstreamRefusedUs),
         ({"message": "m", "code": 1}, UpstreamUnavailable),
         ("text", UpstreamUnavailable),
@@ -113,3 +122,12 @@ def test_retry_after(headers: dict[str, str], expected_s: float | None) -> None:
 def test_error_objects_inside_a_reply(error: object, kind: type[Exception]) -> None:
     """A status, or else a kind's name, says what it means; anything else is the upstream's fault."""
     assert type(error_in_reply(error, "t/a")) is kind
+
+
+def test_a_prompt_too_long_here_may_fit_elsewhere() -> None:
+    """OpenAI's code for it lets the next candidate try; the caller still gets the upstream's 400 otherwise."""
+    body = b'{"error":{"message":"too long","type":"invalid_request_error","code":"context_length_exceeded"}}'
+    error = error_of_status(400, body, {}, deployment_id="t/a")
+    assert isinstance(error, RequestRejected)
+    assert error.fall_back
+    assert (error.status, error.code, error.gateway_failure) == (400, "context_length_exceeded", False)

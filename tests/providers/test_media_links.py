@@ -1,0 +1,94 @@
+"""Engines of one's own fetch nothing for a caller unless their operator says so."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from providers.errors import CannotCarry
+from providers.media_links import refuse_media_links
+from providers.target import OWN_ENGINES, DeploymentKind
+from providers.wire import ChatRequest
+from tests.providers.calls import chat_request, deployment
+
+METADATA = "http://169.254.169.254/latest"
+INLINE = "data:image/png;base64,AAAA"
+
+
+def asking(*parts: Any) -> ChatRequest:
+    return chat_request(messages=[{"role": "system", "content": "Look."}, {"role": "user", "content": list(parts)}])
+
+
+def image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
+
+
+@pytest.mark.parametrize("kind", sorted(OWN_ENGINES))
+def test_links_are_refused(kind: DeploymentKind) -> None:
+    """The refusal is a 400 that names the messages, counts against nobody and lets the next candidate try."""
+    with pytest.raises(CannotCarry) as raised:
+        refuse_media_links(asking({"type": "text", "text": "What is this?"}, image(METADATA)), deployment(kind))
+    found = raised.value
+    assert (found.status, found.param, found.fall_back, found.gateway_failure) == (400, "messages", True, False)
+    assert "data:" in found.public
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        image("file:///etc/passwd"),
+        image("/data/private.png"),
+        {"type": "image_url", "image_url": METADATA},
+        {"type": "input_image", "image_url": METADATA},
+        {"type": "video_url", "video_url": {"url": METADATA}},
+        {"type": "audio_url", "audio_url": {"url": METADATA}},
+        {"type": "novel_url", "novel_url": {"url": METADATA}},
+        {"type": "text", "text": "x", "uuid": "1", "image_url": {"url": METADATA}},
+        {"type": "file", "file": {"file_data": METADATA}},
+    ],
+)
+def test_every_way_to_link(part: dict[str, Any]) -> None:
+    """Any kind of media, any scheme or none, and whatever the part calls itself."""
+    with pytest.raises(CannotCarry):
+        refuse_media_links(asking(part), deployment("vllm"))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        image(INLINE),
+        image("DATA:image/png;base64,AAAA"),
+        {"type": "text", "text": f"see {METADATA} and ![it]({METADATA})"},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "file-1", "filename": "a.pdf"}},
+    ],
+)
+def test_what_is_inline_passes(part: dict[str, Any]) -> None:
+    """data: URLs, and text that only mentions an address."""
+    refuse_media_links(asking(part), deployment("vllm"))
+
+
+@pytest.mark.parametrize("odd", [b"1e999", b'"\xff"'])
+def test_messages_that_cannot_be_looked_through_are_refused(odd: bytes) -> None:
+    """What cannot be decoded cannot be found harmless."""
+    request = asking(image(INLINE))
+    request.fields["messages"] = msgspec.Raw(b'[{"role":"user","content":[{"type":"x","y":' + odd + b"}]}]")
+    with pytest.raises(CannotCarry):
+        refuse_media_links(request, deployment("vllm"))
+
+
+def test_tgi_reads_images_out_of_text() -> None:
+    """TGI fetches a Markdown image with an empty name, also when two parts make it up; others do not."""
+    for request in (
+        asking({"type": "text", "text": "![]("}, {"type": "text", "text": f"{METADATA})"}),
+        chat_request(messages=[{"role": "user", "content": f"![]({METADATA})"}]),
+    ):
+        refuse_media_links(request, deployment("vllm"))
+        with pytest.raises(CannotCarry):
+            refuse_media_links(request, deployment("tgi"))
+
+
+def test_the_operator_may_allow_it() -> None:
+    """`allow_media_links` lifts it for one deployment, and providers outside fetch from outside."""
+    refuse_media_links(asking(image(METADATA)), deployment("vllm", allow_media_links=True))
+    refuse_media_links(asking(image(METADATA)), deployment("openai"))
