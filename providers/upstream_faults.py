@@ -35,6 +35,7 @@ _UNAVAILABLE = frozenset({409, 425})
 # Somebody in between stopped waiting, so the model behind may have worked on: 524 is Cloudflare's, 499 nginx's.
 LOST_STATUSES = frozenset({408, 499, 504, 524})
 _TOO_LONG = "context_length_exceeded"
+_TOO_LONG_IN_WORDS = "maximum context length"
 _TOO_MANY = 429
 _SERVER_FAULT = 500
 
@@ -156,7 +157,9 @@ def _rejected(status: int, fault: _Fault, deployment_id: str, secret: str | None
     def word(value: str | None) -> str | None:
         return clean(value, _MAX_WORD_CHARS, secret) if value else None
 
-    kind = PromptTooLong if _TOO_LONG in {fault.code, fault.type} else RequestRejected
+    # vLLM says it in words only.
+    too_long = _TOO_LONG in {fault.code, fault.type} or _TOO_LONG_IN_WORDS in fault.message.lower()
+    kind = PromptTooLong if too_long else RequestRejected
     return kind(
         clean(fault.message, secret=secret) or "The upstream rejected the request.",
         deployment_id=deployment_id,

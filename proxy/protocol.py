@@ -131,7 +131,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) == 1:
             # Uvicorn stops reading here and so would not see the caller of the running request hang up.
             # One request that waits is little enough to keep; at a second one the reading stops.
-            pass
+            self.flow.resume_reading()
 
     def on_chunk_header(self) -> None:
         """After the last chunk trailers may come: header fields again, until a body says otherwise."""

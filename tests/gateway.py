@@ -18,6 +18,7 @@ from accounts.store import AccountStore
 from proxy.app import create_app
 from proxy.db import make_engine, migrate
 from proxy.doorway import Doorway
+from proxy.protocol import BoundedProtocol
 from proxy.settings import Environment, load, peppers
 
 PEPPER = "a pepper for tests only, 32 bytes and more"
@@ -87,7 +88,7 @@ async def running_gateway(folder: Path, models: list[dict[str, Any]], **sections
 async def _served(app: Doorway) -> AsyncIterator[str]:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         server = uvicorn.Server(
-            uvicorn.Config(app, http="httptools", lifespan="on", log_config=None, timeout_graceful_shutdown=2)
+            uvicorn.Config(app, http=BoundedProtocol, lifespan="on", log_config=None, timeout_graceful_shutdown=2)
         )
         # The test owns the signals.
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]

@@ -125,6 +125,7 @@ async def _running(app: EchoApp, **limits: Any) -> AsyncIterator[Running]:
     finally:
         server.close()
         await server.wait_closed()
+        app.gate.set()
         await asyncio.gather(*state.tasks)
 
 
@@ -197,6 +198,11 @@ async def test_a_head_as_large_as_allowed_is_served(app: EchoApp) -> None:
         for _ in range(3):
             await caller.send(_post(b"/a", b"b" * 100_000, extra=b"X: " + b"y" * 1800 + b"\r\n"))
             assert (await caller.reply())[0] == 200
+        chunk = _chunked(b"/a", b"b" * 50_000)
+        for at in range(0, len(chunk), 9000):
+            await caller.send(chunk[at : at + 9000])
+            await asyncio.sleep(0.002)
+        assert (await caller.reply())[0] == 200
         many = _post(b"/a", b"b" * 1000, extra=b"X: " + b"y" * 1800 + b"\r\n") * 2
         await caller.send(many)
         assert [(await caller.reply())[0] for _ in range(2)] == [200, 200]
