@@ -32,6 +32,7 @@ from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
 from proxy.affinity import Affinity
+from proxy.configuration.settings import Environment, GatewayConfig, build_policy, peppers, reload, resolve_secret
 from proxy.db import make_engine
 from proxy.dispatch import Dispatcher
 from proxy.doorway import Doorway
@@ -39,11 +40,10 @@ from proxy.errors import BadRequest, Refused, error_reply
 from proxy.gateway import Gateway, State
 from proxy.limits import Limiter, Limits
 from proxy.line import Line, Rules
-from proxy.logs import RequestLog, configure_logging
-from proxy.metrics import Metrics
+from proxy.observers.logs import RequestLog, configure_logging
+from proxy.observers.metrics import Metrics
+from proxy.observers.telemetry import Tracing, build_tracing
 from proxy.routes import health, models, usage
-from proxy.settings import Environment, GatewayConfig, build_policy, peppers, reload, resolve_secret
-from proxy.telemetry import Tracing, build_tracing
 
 _log = logging.getLogger("weighbridge.app")
 

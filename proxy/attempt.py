@@ -25,7 +25,7 @@ from providers.errors import (
 from providers.target import Deployment
 from providers.wire import Event, WireUsage
 from proxy.job import Job
-from proxy.outcome import AttemptOutcome, AttemptResult
+from proxy.observers.outcome import AttemptOutcome, AttemptResult
 from proxy.policy import Candidate
 
 CALLER_GONE = 499

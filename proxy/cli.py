@@ -16,8 +16,8 @@ from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from accounts.store import AccountStore
+    from proxy.configuration.settings import Environment, GatewayConfig
     from proxy.explain import Explanation
-    from proxy.settings import Environment, GatewayConfig
 
 Result = TypeVar("Result")
 
@@ -47,9 +47,9 @@ def _expected(error: Exception) -> str | None:
     Only a command that got far enough to raise such an error has imported its module.
     """
     kinds = {
-        "proxy.config_file": "ConfigError",
+        "proxy.configuration.file": "ConfigError",
         "providers.catalog": "SecretMissing",
-        "proxy.serve": "PortTaken",
+        "proxy.process.serve": "PortTaken",
         "proxy.demo.engine": "EngineMissing",
         "proxy.demo.run": "DemoFailed",
         "proxy.errors": "Refused",
@@ -108,7 +108,7 @@ def serve(
         from proxy.demo.run import serve_demo
 
         raise typer.Exit(serve_demo(host=host, port=port, workers=workers))
-    from proxy.serve import serve as run
+    from proxy.process.serve import serve as run
 
     environment, settings, path = _load(config, {"host": host, "port": port, "workers": workers})
     raise typer.Exit(run(settings, environment, path))
@@ -200,7 +200,7 @@ def create_key(
     """Create a key for a team. The key is shown this once."""
     from datetime import UTC
 
-    from proxy.settings import peppers, read_environment
+    from proxy.configuration.settings import peppers, read_environment
 
     environment = read_environment()
     has_file = config is not None or environment.config is not None
@@ -258,7 +258,7 @@ def check_config(
     """Check a configuration file: everything that is wrong is told at once."""
     import os
 
-    from proxy.settings import load, read_environment, secrets_in, shown
+    from proxy.configuration.settings import load, read_environment, secrets_in, shown
 
     settings = load(file, read_environment(), secrets_from=None)
     missing = sorted({secret.name for secret in secrets_in(settings, os.environ) if not secret.is_set})
@@ -274,7 +274,7 @@ def check_config(
 
 def _load(config: Path | None, overrides: dict[str, Any]) -> "tuple[Environment, GatewayConfig, Path]":
     """The environment with the command line laid over it, the configuration, and where that came from."""
-    from proxy.settings import load, read_environment
+    from proxy.configuration.settings import load, read_environment
 
     given = {name: value for name, value in overrides.items() if value is not None}
     environment = read_environment().model_copy(update={**given, "config": config} if config is not None else given)
@@ -285,7 +285,7 @@ def _load(config: Path | None, overrides: dict[str, Any]) -> "tuple[Environment,
 
 def _config_only(config: Path | None) -> "GatewayConfig":
     """The configuration without its providers' secrets, which this command does not use."""
-    from proxy.settings import load, read_environment
+    from proxy.configuration.settings import load, read_environment
 
     return load(config, read_environment(), secrets_from=None)
 
@@ -293,8 +293,8 @@ def _config_only(config: Path | None) -> "GatewayConfig":
 @asynccontextmanager
 async def _accounts() -> "AsyncIterator[AccountStore]":
     from accounts.store import AccountStore
+    from proxy.configuration.settings import read_environment
     from proxy.db import make_engine, migrate
-    from proxy.settings import read_environment
 
     environment = read_environment()
     environment.data_dir.mkdir(parents=True, exist_ok=True)

@@ -10,10 +10,10 @@ from classifier.prediction import Prediction
 from cost.prices import usd
 from providers.catalog import build_catalog
 from providers.target import Tier
+from proxy.configuration.settings import GatewayConfig, build_policy
 from proxy.errors import Refused
 from proxy.policy import AUTO, Facts, RoutePlan, plan
 from proxy.request import RequestHeaders, input_tokens, needs, parse_chat, prompt_of
-from proxy.settings import GatewayConfig, build_policy
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

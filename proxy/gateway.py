@@ -9,7 +9,7 @@ from accounts.caller import Caller
 from cost.ledger import Ledger
 from cost.store import LedgerStore
 from proxy.line import Line
-from proxy.metrics import Metrics
+from proxy.observers.metrics import Metrics
 from proxy.request import read_headers
 
 

@@ -28,12 +28,12 @@ from proxy.doorway import REQUEST_ID_HEADER, new_request_id
 from proxy.errors import Draining, NotAuthenticated, Overloaded, UploadTimeout, WrongTeam, error_reply
 from proxy.job import Job
 from proxy.limits import Admission, Limiter, rate_headers
-from proxy.outcome import Observer, RequestOutcome
+from proxy.observers.outcome import Observer, RequestOutcome
+from proxy.observers.telemetry import RequestTrace, Tracing
 from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan
 from proxy.relay import relay
 from proxy.reply import Header, Reply, read_body
 from proxy.request import RequestHeaders, conversation_key, input_tokens, needs, parse_chat, prompt_of, read_headers
-from proxy.telemetry import RequestTrace, Tracing
 
 _log = logging.getLogger("weighbridge.line")
 

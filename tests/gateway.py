@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
 from proxy.app import create_app
+from proxy.configuration.settings import Environment, load, peppers
 from proxy.db import make_engine, migrate
 from proxy.doorway import Doorway
-from proxy.protocol import BoundedProtocol
-from proxy.settings import Environment, load, peppers
+from proxy.process.protocol import BoundedProtocol
 
 PEPPER = "a pepper for tests only, 32 bytes and more"
 CHEAP_PRICES = {"input": "0.4", "output": "0.4", "cached_input": "0.4", "version": "test"}

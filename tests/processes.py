@@ -20,8 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
 from providers.scripted_server import LogLine, read_log
+from proxy.configuration.settings import Environment, load, peppers
 from proxy.db import make_engine, migrate
-from proxy.settings import Environment, load, peppers
 from tests.gateway import PEPPER
 
 ROOT: Final = Path(__file__).parents[1]

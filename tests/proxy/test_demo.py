@@ -16,10 +16,10 @@ import openai
 import pytest
 import yaml
 
+from proxy.configuration.settings import Environment, load
 from proxy.demo.prompts import PROMPTS
 from proxy.demo.report import Row, Totals, agreement, cut, totals
 from proxy.demo.stage import choose_stage, write_config
-from proxy.settings import Environment, load
 
 _TIMEOUT_S = 110.0
 _PRICES = {"llama-3-70b": ("0.845", "0.845", "0.845"), "gpt-4o": ("2.50", "1.25", "10.00")}

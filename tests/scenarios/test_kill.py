@@ -27,7 +27,7 @@ from cost.ledger import unbooked_path
 from cost.segments import boots, read_segment, segment_path
 from providers.scripted_server import LogLine
 from proxy.app import create_app
-from proxy.settings import Environment, load
+from proxy.configuration.settings import Environment, load
 from tests.gateway import PEPPER, model
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, Site, make_site, oracle, start

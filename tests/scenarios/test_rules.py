@@ -30,9 +30,9 @@ from proxy.affinity import Affinity
 from proxy.dispatch import Dispatcher
 from proxy.limits import Limiter, Limits
 from proxy.line import Line, Rules
-from proxy.outcome import RequestOutcome
+from proxy.observers.outcome import RequestOutcome
+from proxy.observers.telemetry import NullTracing
 from proxy.policy import Policy
-from proxy.telemetry import NullTracing
 from tests.proxy.test_policy import price, target
 
 PEPPER = Pepper(id="t", secret=b"p" * 32)

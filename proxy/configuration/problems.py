@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from proxy.config_file import Document, KeyPath, Problem, Value
+from proxy.configuration.file import Document, KeyPath, Problem, Value
 
 Model = TypeVar("Model", bound=BaseModel)
 

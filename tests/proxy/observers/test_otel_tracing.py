@@ -8,8 +8,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from providers.target import Deployment
-from proxy.telemetry import Tracing, build_tracing
-from tests.proxy.outcomes import an_attempt, an_outcome
+from proxy.observers.telemetry import Tracing, build_tracing
+from tests.proxy.observers.outcomes import an_attempt, an_outcome
 
 _TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 _PARENT_ID = "b7ad6b7169203331"

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from accounts.errors import UnusablePepper
-from proxy.config_file import ConfigError
-from proxy.config_reference import keys, tables
-from proxy.settings import (
+from proxy.configuration.file import ConfigError
+from proxy.configuration.reference import keys, tables
+from proxy.configuration.settings import (
     Environment,
     GatewayConfig,
     build_policy,
@@ -23,7 +23,7 @@ from proxy.settings import (
     shown,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PEPPER = "0123456789abcdef" * 2
 
 GOOD = """\
@@ -352,5 +352,5 @@ def test_the_complete_example_has_what_was_asked_for() -> None:
 def test_every_key_is_documented() -> None:
     """docs/configuration.md holds exactly the tables that the types give, and no key is without its meaning."""
     page = (ROOT / "docs" / "configuration.md").read_text()
-    assert page.endswith(tables()), "run `python -m proxy.config_reference` and put its tables at the page's end"
+    assert page.endswith(tables()), "run `python -m proxy.configuration.reference` and put its tables at the page's end"
     assert [key.path for key in keys() if not key.meaning] == []

@@ -14,8 +14,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from cost.prices import NANO_PER_USD
-from proxy.logs import safe_name
-from proxy.outcome import RequestOutcome
+from proxy.observers.logs import safe_name
+from proxy.observers.outcome import RequestOutcome
 
 BreakerState = Literal["closed", "half-open", "open"]
 

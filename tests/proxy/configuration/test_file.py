@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config_file import (
+from proxy.configuration.file import (
     MAX_ALIASES,
     MAX_BYTES,
     MAX_DEPTH,

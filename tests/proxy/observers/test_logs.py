@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.logs import (
+from proxy.observers.logs import (
     MAX_QUEUED_LINES,
     JsonFormatter,
     QueuedLines,
@@ -19,8 +19,8 @@ from proxy.logs import (
     is_sampled,
     request_fields,
 )
-from proxy.outcome import AttemptOutcome, RequestOutcome
-from tests.proxy.outcomes import an_attempt, an_outcome
+from proxy.observers.outcome import AttemptOutcome, RequestOutcome
+from tests.proxy.observers.outcomes import an_attempt, an_outcome
 
 _PROMPT = "canary: my patient's diagnosis is gout"
 _KEY = "wb-0123456789ab-CanaryCanaryCanaryCanaryCanaryCanary"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.telemetry import NullTracing, TelemetryUnavailable, build_tracing
-from tests.proxy.outcomes import an_outcome
+from proxy.observers.telemetry import NullTracing, TelemetryUnavailable, build_tracing
+from tests.proxy.observers.outcomes import an_outcome
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 
 
 async def test_without_an_endpoint_nothing_is_traced() -> None:
@@ -22,14 +22,14 @@ async def test_without_an_endpoint_nothing_is_traced() -> None:
 
 def test_without_an_endpoint_opentelemetry_is_not_imported() -> None:
     """The base install works, and starts no slower, without the extra."""
-    script = "import sys, proxy.telemetry as t; t.build_tracing(''); print('opentelemetry' in sys.modules)"
+    script = "import sys, proxy.observers.telemetry as t; t.build_tracing(''); print('opentelemetry' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=_ROOT)
     assert done.stdout.strip() == "False"
 
 
 def test_a_missing_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """An endpoint without OpenTelemetry refuses to start, with the command that mends it."""
-    monkeypatch.delitem(sys.modules, "proxy.otel_tracing", raising=False)
+    monkeypatch.delitem(sys.modules, "proxy.observers.otel_tracing", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(TelemetryUnavailable, match=r"pip install 'weighbridge\[otel\]'"):
         build_tracing("http://collector:4318")

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from proxy.protocol import BoundedProtocol, ConnectionLimits, bounded_by
+from proxy.process.protocol import BoundedProtocol, ConnectionLimits, bounded_by
 from tests.cost.entries import until
 
 _UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/configuration.md from the sections' own types: `python -m proxy.config_reference`.
+"""Writes the tables of docs/configuration.md from the sections' own types: `python -m proxy.configuration.reference`.
 
 A test holds the page to what this prints, so no key goes undocumented.
 """
@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from proxy.config_problems import branches, models_in
-from proxy.settings import Environment, GatewayConfig
+from proxy.configuration.problems import branches, models_in
+from proxy.configuration.settings import Environment, GatewayConfig
 
 _NAMES: dict[Any, str] = {
     str: "text",

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from proxy.serve import PortTaken, bind
-from proxy.supervisor import Patience
+from proxy.process.serve import PortTaken, bind
+from proxy.process.supervisor import Patience
 
 _TIMEOUT_S = 30.0
 
 _SUPERVISED = """
 import os, sys
-from proxy.serve import bind
-from proxy.supervisor import Patience, Supervisor
+from proxy.process.serve import bind
+from proxy.process.supervisor import Patience, Supervisor
 listener = bind("127.0.0.1", 0)
 print(listener.getsockname()[1], flush=True)
-command = [sys.executable, "-m", "proxy.serve", "--fd", str(listener.fileno()), "--app", sys.argv[1], "--drain-s", "5"]
+command = [sys.executable, "-m", "proxy.process.serve", "--fd", str(listener.fileno()), "--app", sys.argv[1], "--drain-s", "5"]
 patience = Patience(young_s=float(sys.argv[2]), max_young_deaths=3, first_delay_s=0.01)
 supervisor = Supervisor(
     command, count=2, inherited_fd=listener.fileno(), environ=dict(os.environ), drain_s=5, patience=patience,
@@ -34,8 +34,8 @@ sys.exit(supervisor.run())
 
 _ALONE = """
 import sys
-from proxy.serve import bind, run_app
-from tests.proxy.tiny_app import tiny
+from proxy.process.serve import bind, run_app
+from tests.proxy.process.tiny_app import tiny
 listener = bind("127.0.0.1", 0)
 print(listener.getsockname()[1], flush=True)
 sys.exit(run_app(tiny, listener, drain_s=float(sys.argv[1])))
@@ -85,7 +85,7 @@ def _running(script: str, *arguments: str) -> Iterator[_Server]:
 
 
 def _supervised(
-    app: str = "tests.proxy.tiny_app:tiny", young_s: float = 0.0
+    app: str = "tests.proxy.process.tiny_app:tiny", young_s: float = 0.0
 ) -> contextlib.AbstractContextManager[_Server]:
     return _running(_SUPERVISED, app, str(young_s))
 
@@ -157,7 +157,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
 
 def test_workers_that_only_die_young_end_the_supervisor() -> None:
     """An app that cannot start is not restarted for ever: the exit status is not 0."""
-    with _supervised("tests.proxy.tiny_app:broken", young_s=60.0) as server:
+    with _supervised("tests.proxy.process.tiny_app:broken", young_s=60.0) as server:
         assert server.process.wait(_TIMEOUT_S) == 1
         assert server.process.stderr is not None
         assert "giving up" in server.process.stderr.read()

@@ -1,6 +1,6 @@
 """Runs the gateway: in this process, or in several workers under a supervisor.
 
-`python -m proxy.serve --fd N --config FILE` is one such worker; people use `weighbridge serve`.
+`python -m proxy.process.serve --fd N --config FILE` is one such worker; people use `weighbridge serve`.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from proxy.config_file import ConfigError
-from proxy.lifeline import follow_parent
-from proxy.logs import configure_logging
-from proxy.protocol import BoundedProtocol
-from proxy.settings import Environment, GatewayConfig, load, peppers, read_environment
-from proxy.supervisor import Supervisor
+from proxy.configuration.file import ConfigError
+from proxy.configuration.settings import Environment, GatewayConfig, load, peppers, read_environment
+from proxy.observers.logs import configure_logging
+from proxy.process.lifeline import follow_parent
+from proxy.process.protocol import BoundedProtocol
+from proxy.process.supervisor import Supervisor
 
 _log = logging.getLogger("weighbridge.serve")
 
@@ -176,7 +176,7 @@ async def _migrate(environment: Environment) -> None:
 def _supervise(config: GatewayConfig, environment: Environment, config_path: Path, listener: socket.socket) -> int:
     with _metrics_folder() as folder:
         return Supervisor(
-            [sys.executable, "-m", "proxy.serve", "--fd", str(listener.fileno()), "--config", str(config_path)],
+            [sys.executable, "-m", "proxy.process.serve", "--fd", str(listener.fileno()), "--config", str(config_path)],
             count=config.server.workers,
             inherited_fd=listener.fileno(),
             environ={**os.environ, **environment.variables(), "PROMETHEUS_MULTIPROC_DIR": folder},
@@ -203,7 +203,9 @@ def _forget_metrics(folder: str, pid: int) -> None:
 
 def run_worker(arguments: list[str]) -> int:
     """One worker: the inherited socket, the app, and an end when the parent is gone."""
-    parser = argparse.ArgumentParser(prog="python -m proxy.serve", description="One worker of `weighbridge serve`.")
+    parser = argparse.ArgumentParser(
+        prog="python -m proxy.process.serve", description="One worker of `weighbridge serve`."
+    )
     parser.add_argument("--fd", type=int, required=True, help="the listening socket's descriptor")
     parser.add_argument("--config", type=Path, default=None, help="the configuration file")
     parser.add_argument("--app", default=None, help="module:name of another ASGI app to run")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.metrics import MAX_LABEL_VALUES, BreakerState, Metrics
-from tests.proxy.outcomes import an_attempt, an_outcome
+from proxy.observers.metrics import MAX_LABEL_VALUES, BreakerState, Metrics
+from tests.proxy.observers.outcomes import an_attempt, an_outcome
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 
 
 def _samples(metrics: Metrics, name: str) -> dict[tuple[tuple[str, str], ...], float]:
@@ -174,8 +174,8 @@ def test_every_metric_is_documented() -> None:
 
 _WORKER = """
 import sys
-from proxy.metrics import Metrics
-from tests.proxy.outcomes import an_outcome
+from proxy.observers.metrics import Metrics
+from tests.proxy.observers.outcomes import an_outcome
 metrics = Metrics()
 metrics.set_in_flight(1)
 metrics.set_breaker("gpt-4o/a", sys.argv[1])
@@ -205,7 +205,7 @@ def test_workers_are_summed(tmp_path: Path) -> None:
 def test_a_dead_worker_leaves_the_gauges(tmp_path: Path) -> None:
     """What a worker counted stays counted when it is gone; what it held is no longer in flight."""
     environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": str(_ROOT)}
-    forget = _WORKER + "\nfrom proxy.metrics import forget_worker\nimport os\nforget_worker(os.getpid())\n"
+    forget = _WORKER + "\nfrom proxy.observers.metrics import forget_worker\nimport os\nforget_worker(os.getpid())\n"
     subprocess.run([sys.executable, "-c", forget, "open"], env=environment, check=True, capture_output=True)
     done = subprocess.run(
         [sys.executable, "-c", _WORKER, "closed"], env=environment, check=True, capture_output=True, text=True

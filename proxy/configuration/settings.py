@@ -23,8 +23,8 @@ from classifier.config import ClassifierSection
 from cost.config import CostSection
 from providers.catalog import secret_reader
 from providers.config import ProvidersSection, SecretRef, is_reference
-from proxy.config_file import ConfigError, Document, KeyPath, Problem, Value, read_document
-from proxy.config_problems import check, closest, in_words
+from proxy.configuration.file import ConfigError, Document, KeyPath, Problem, Value, read_document
+from proxy.configuration.problems import check, closest, in_words
 
 _NO_PEPPER = (
     f"no pepper: set WEIGHBRIDGE_PEPPER to a secret of at least {MIN_PEPPER_BYTES} characters, name one under "

@@ -2,7 +2,7 @@
 
 Attributes follow the GenAI conventions (`gen_ai.*`, status: development) and carry no content: no
 messages, no completion, no key. What the conventions lack stands under `weighbridge.*`.
-Imports the `otel` extra: only proxy/telemetry.py imports this module, and only when it is needed.
+Imports the `otel` extra: only proxy/observers/telemetry.py imports this module, and only when it is needed.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from providers.target import Deployment
-from proxy.logs import safe_name
-from proxy.outcome import AttemptOutcome, RequestOutcome
-from proxy.telemetry import RequestTrace
+from proxy.observers.logs import safe_name
+from proxy.observers.outcome import AttemptOutcome, RequestOutcome
+from proxy.observers.telemetry import RequestTrace
 
 MAX_QUEUED_SPANS: Final = 8_192
 MAX_BATCH_SPANS: Final = 512

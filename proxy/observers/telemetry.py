@@ -1,6 +1,6 @@
 """Traces: what the line calls, the twin that does nothing, and the choice between it and OpenTelemetry.
 
-OpenTelemetry itself is imported by proxy/otel_tracing.py alone, and that only when an endpoint is configured.
+OpenTelemetry itself is imported by proxy/observers/otel_tracing.py alone, and that only when an endpoint is configured.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Protocol
 
 from providers.target import Deployment
-from proxy.outcome import RequestOutcome
+from proxy.observers.outcome import RequestOutcome
 
 
 class TelemetryUnavailable(Exception):
@@ -75,7 +75,7 @@ def build_tracing(
     if not endpoint:
         return NullTracing()
     try:
-        otel = import_module("proxy.otel_tracing")
+        otel = import_module("proxy.observers.otel_tracing")
     except ImportError as error:
         raise TelemetryUnavailable(
             f"Traces go to {endpoint}, but OpenTelemetry is not installed ({error.name} is missing). "

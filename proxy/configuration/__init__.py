@@ -1,0 +1,1 @@
+"""One file plus the environment: reading, checking, explaining what is wrong, reloading."""
