@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import socket
 import subprocess
 import time
@@ -16,7 +15,6 @@ import msgspec
 
 _READY_WITHIN_S: Final = 60.0
 _STOP_WITHIN_S: Final = 10.0
-_OPEN_FILES: Final = 20_000
 _STDERR_CHARS: Final = 2_000
 
 
@@ -55,16 +53,6 @@ def on_core(core: int | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def allow_many_sockets() -> int:
-    """Raises the limit of open files as far as the hard limit lets us; children inherit it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return soft
 
 
 def free_port() -> int:

@@ -23,8 +23,9 @@ import msgspec
 from benchmarks.driver import COUNTER, Result
 from benchmarks.gateway import start_gateway
 from benchmarks.mock_upstream import FRAMING_EVENTS
-from benchmarks.processes import Child, Children, Cores, allow_many_sockets, choose_cores, free_port, on_core
+from benchmarks.processes import Child, Children, Cores, choose_cores, free_port, on_core
 from classifier.tokens import estimate_tokens
+from proxy.process.open_files import allow_many_sockets
 
 PROMPT_TOKENS: Final = 800
 MAX_SENTENCES: Final = 80

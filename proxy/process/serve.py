@@ -26,6 +26,7 @@ from proxy.configuration.file import ConfigError
 from proxy.configuration.settings import Environment, GatewayConfig, load, peppers, read_environment
 from proxy.observers.logs import configure_logging
 from proxy.process.lifeline import follow_parent
+from proxy.process.open_files import allow_many_sockets
 from proxy.process.protocol import BoundedProtocol
 from proxy.process.supervisor import Supervisor
 
@@ -131,6 +132,7 @@ class Uvicorn(uvicorn.Server):
 
 def run_app(app: ASGIApp, listener: socket.socket, *, drain_s: float) -> int:
     """Runs one app on the socket until a signal; requests under way get `drain_s` to end."""
+    allow_many_sockets()
     server = Uvicorn(
         uvicorn.Config(
             app,
