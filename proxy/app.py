@@ -182,7 +182,7 @@ class _Running:
 
     def _listen_for_reload(self, stack: contextlib.AsyncExitStack) -> None:
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
+        with contextlib.suppress(ValueError, RuntimeError):
             # Signals reach the main thread only; an app run elsewhere (in a test) reloads by calling.
             loop.add_signal_handler(signal.SIGHUP, self.reload)
 

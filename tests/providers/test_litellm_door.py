@@ -29,6 +29,7 @@ from providers.target import Deployment
 from providers.wire import Event
 from tests.providers.calls import chat_request, deployment, talk, text_of, upstream_call
 from tests.providers.wires import (
+    LITELLM_WARNINGS,
     TOOLS,
     Answer,
     Provider,
@@ -40,13 +41,7 @@ from tests.providers.wires import (
     provider,
 )
 
-pytestmark = [
-    # litellm's own: deprecated uses of pydantic and of its libraries, not ours to mend.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:botocore"),
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Items? .* on TypedDict class:UserWarning"),
-]
+pytestmark = LITELLM_WARNINGS
 
 KEY = "sk-ant-made-up-0123456789"
 

@@ -13,6 +13,7 @@ from aiohttp import web
 from tests.gateway import Running, model, running_gateway
 from tests.processes import until
 from tests.providers.wires import (
+    LITELLM_WARNINGS,
     TOOLS,
     Answer,
     Provider,
@@ -25,13 +26,7 @@ from tests.providers.wires import (
 )
 from tests.scenarios.conftest import Upstream
 
-pytestmark = [
-    # litellm's own: deprecated uses of pydantic and of its libraries, not ours to mend.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:botocore"),
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Items? .* on TypedDict class:UserWarning"),
-]
+pytestmark = LITELLM_WARNINGS
 
 ASK: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say hello."}]
 KEY = "sk-ant-made-up-0123456789"
