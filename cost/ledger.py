@@ -102,11 +102,6 @@ class Ledger:
         return self._journal.accepting
 
     @property
-    def journal_bytes(self) -> int:
-        """How large the journal is."""
-        return self._journal.size_bytes
-
-    @property
     def write_failures(self) -> int:
         """How often the disk refused the journal."""
         return self._journal.write_failures

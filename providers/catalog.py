@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from cost.prices import Price, nanousd
+from cost.prices import Price, price_from_usd
 from providers.config import DeploymentConfig, ModelConfig, PricesConfig, ProvidersSection, SecretRef, is_reference
 from providers.target import Deployment, Target
 
@@ -76,12 +76,12 @@ def _target(model: ModelConfig, resolve_secret: ResolveSecret) -> Target:
 
 
 def _price(prices: PricesConfig) -> Price:
-    return Price(
+    return price_from_usd(
         version=prices.named_version(),
-        input_nanousd=nanousd(prices.input),
-        output_nanousd=nanousd(prices.output),
-        cached_input_nanousd=nanousd(prices.input if prices.cached_input is None else prices.cached_input),
-        cache_write_nanousd=nanousd(prices.input if prices.cache_write is None else prices.cache_write),
+        input_usd=prices.input,
+        output_usd=prices.output,
+        cached_input_usd=prices.cached_input,
+        cache_write_usd=prices.cache_write,
     )
 
 

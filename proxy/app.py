@@ -24,7 +24,6 @@ from cost.ledger import Ledger
 from cost.store import LedgerStore
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog
-from providers.config import SecretRef
 from providers.direct import DirectUpstream
 from providers.retry_budget import RetryBudget
 from providers.scripted import ScriptedUpstream
@@ -94,7 +93,7 @@ class _Running:
             ledger = await self._ledger(engine, stack)
             directory = self._directory(engine)
             stack.push_async_callback(directory.aclose)
-            self._catalog = catalog = build_catalog(config.providers, _secret)
+            self._catalog = catalog = build_catalog(config.providers, resolve_secret)
             self._breakers.adopt(catalog)
             upstreams = await _upstreams(catalog)
             stack.push_async_callback(upstreams.aclose)
@@ -128,7 +127,7 @@ class _Running:
                 usage=LedgerStore(engine),
                 metrics=metrics,
                 database=engine,
-                metrics_token=config.telemetry.metrics_token and _secret(config.telemetry.metrics_token),
+                metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
             )
             _background(stack, _every(_TICK_S, lambda: self._tick(gateway)))
             self._listen_for_reload(stack)
@@ -200,7 +199,7 @@ class _Running:
             _log.error("reload refused, the old configuration stays: %s", answer.refused)
             return
         try:
-            rules = _rules(answer.config, build_catalog(answer.config.providers, _secret))
+            rules = _rules(answer.config, build_catalog(answer.config.providers, resolve_secret))
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the new one, the old one stays
             _log.error("reload refused, the old configuration stays: %s", error)
             return
@@ -258,10 +257,6 @@ def _limits(config: GatewayConfig) -> Limits:
         requests_per_minute=config.limits.requests_per_minute,
         tokens_per_minute=config.limits.tokens_per_minute,
     )
-
-
-def _secret(reference: SecretRef) -> str:
-    return resolve_secret(str(reference))
 
 
 def _now_us() -> int:

@@ -30,7 +30,7 @@ from proxy.job import Job
 from proxy.limits import Admission, Limiter, rate_headers
 from proxy.observers.outcome import Observer, RequestOutcome
 from proxy.observers.telemetry import RequestTrace, Tracing
-from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan
+from proxy.policy import AUTO, Facts, Fleet, Policy, RoutePlan, plan
 from proxy.relay import relay
 from proxy.reply import Header, Reply, read_body
 from proxy.request import RequestHeaders, conversation_key, input_tokens, needs, parse_chat, prompt_of, read_headers
@@ -227,7 +227,7 @@ class Line:
         route = plan(facts, prediction, rules.policy, rules.catalog, self._fleet(rules), sticky)
         return Weighed(request, facts, prediction, classify_s, conversation, route)
 
-    def _fleet(self, rules: Rules) -> dict[str, Any]:
+    def _fleet(self, rules: Rules) -> Fleet:
         return {name: self._breakers.available(target) for name, target in rules.catalog.targets.items()}
 
     async def _send_on(self, passage: _Passage, rules: Rules, caller: Caller, weighed: Weighed) -> None:
@@ -258,9 +258,8 @@ class Line:
         except Exception as error:
             committed.attempt.close("failed", error, status=500)
             raise
-        else:
-            committed.attempt.close("ok", status=200)
         finally:
+            # The relay has settled a reply that went well, before its last bytes left.
             await close_quietly(committed.stream)
 
     async def _fail(self, passage: _Passage, error: Exception) -> None:

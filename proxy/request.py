@@ -95,7 +95,6 @@ class RequestHeaders(msgspec.Struct, frozen=True):
     tier: str | None = msgspec.field(default=None, name="x-tier")
     session_id: str | None = msgspec.field(default=None, name="x-session-id")
     traceparent: str | None = None
-    content_length: str | None = msgspec.field(default=None, name="content-length")
 
 
 _HEADER_FIELDS = {field.encode_name.encode(): field.name for field in msgspec.structs.fields(RequestHeaders)}

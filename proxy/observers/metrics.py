@@ -260,10 +260,9 @@ class Metrics:
         return collected
 
 
-def forget_worker(pid: int) -> None:
-    """Takes a dead worker's gauges out of the sums; its counters stay counted."""
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        mark_process_dead(pid)  # type: ignore[no-untyped-call]
+def forget_worker(pid: int, folder: str) -> None:
+    """Takes a dead worker's gauges out of the sums in the workers' shared folder; its counters stay counted."""
+    mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
 
 
 def _count_tokens(served: _Served, outcome: RequestOutcome) -> None:

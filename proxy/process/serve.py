@@ -25,6 +25,7 @@ from starlette.types import ASGIApp
 from proxy.configuration.file import ConfigError
 from proxy.configuration.settings import Environment, GatewayConfig, load, peppers, read_environment
 from proxy.observers.logs import configure_logging
+from proxy.observers.metrics import forget_worker
 from proxy.process.lifeline import follow_parent
 from proxy.process.open_files import allow_many_sockets
 from proxy.process.protocol import BoundedProtocol
@@ -183,7 +184,7 @@ def _supervise(config: GatewayConfig, environment: Environment, config_path: Pat
             inherited_fd=listener.fileno(),
             environ={**os.environ, **environment.variables(), "PROMETHEUS_MULTIPROC_DIR": folder},
             drain_s=config.server.drain_s,
-            worker_gone=lambda pid: _forget_metrics(folder, pid),
+            worker_gone=lambda pid: forget_worker(pid, folder),
         ).run()
 
 
@@ -195,12 +196,6 @@ def _metrics_folder() -> Iterator[str]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _forget_metrics(folder: str, pid: int) -> None:
-    """A dead worker's live gauges must not be counted on; its counters stay."""
-    for left in Path(folder).glob(f"gauge_live*_{pid}.db"):
-        left.unlink(missing_ok=True)
 
 
 def run_worker(arguments: list[str]) -> int:

@@ -205,7 +205,10 @@ def test_workers_are_summed(tmp_path: Path) -> None:
 def test_a_dead_worker_leaves_the_gauges(tmp_path: Path) -> None:
     """What a worker counted stays counted when it is gone; what it held is no longer in flight."""
     environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": str(_ROOT)}
-    forget = _WORKER + "\nfrom proxy.observers.metrics import forget_worker\nimport os\nforget_worker(os.getpid())\n"
+    forget = (
+        _WORKER
+        + "\nfrom proxy.observers.metrics import forget_worker\nimport os\nforget_worker(os.getpid(), os.environ['PROMETHEUS_MULTIPROC_DIR'])\n"
+    )
     subprocess.run([sys.executable, "-c", forget, "open"], env=environment, check=True, capture_output=True)
     done = subprocess.run(
         [sys.executable, "-c", _WORKER, "closed"], env=environment, check=True, capture_output=True, text=True
