@@ -41,7 +41,7 @@ soak-kill: $(VENV)/.dev  ## kill -9 the gateway 300 times under load and check t
 	@WB_KILLS=300 $(BIN)/python -m pytest tests/scenarios/test_kill.py -k lose_nothing --log-cli-level=INFO
 
 train: $(VENV)/.dev  ## train the shipped classifier anew (DATA=folder with prompts.parquet and outcomes.parquet)
-	@$(BIN)/python -m classifier.training.train --data $(DATA)
+	@$(BIN)/weighbridge classifier train --data $(DATA)
 
 lock: $(VENV)/.dev  ## compile the locks anew; needs uv
 	@./requirements/compile.sh

@@ -1,6 +1,23 @@
 """Who is calling, as every later stage knows it."""
 
+from typing import Literal
+
 import msgspec
+
+Learning = Literal["off", "numbers", "prompts"]
+"""What a team lets us keep of its requests, to learn from: nothing, numbers that are not text, or the prompts too."""
+Escalation = Literal["off", "whole", "all"]
+"""Whether a weak answer is asked again of a better target: never, of whole replies, or of streams as well."""
+
+
+class TeamSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a team chose. `quality_floor` is the share of the reference's quality to keep; None takes the gateway's."""
+
+    quality_floor: float | None = None
+    escalation: Escalation = "off"
+    learning: Learning = "numbers"
+    shadow_share: float = 0.0
+    """The share of its requests, in [0, 1], that the reference target answers too, to be compared."""
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -11,3 +28,4 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     team_id: str
     organisation_id: str
     allowed_models: frozenset[str] | None = None
+    settings: TeamSettings = TeamSettings()

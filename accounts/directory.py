@@ -183,6 +183,7 @@ class Directory:
             team_id=stored.team_id,
             organisation_id=stored.organisation_id,
             allowed_models=stored.allowed_models,
+            settings=stored.settings,
         )
         trusted_until = _earlier(asked_at + self._fresh_s, expires_at)
         known = _Known(caller, trusted_until, asked_at, expires_at)

@@ -41,6 +41,10 @@ class UnknownTeam(AccountsError):
     """No team has this id."""
 
 
+class BadSetting(AccountsError):
+    """A team's setting has a value that it may not have."""
+
+
 class UnknownKeyId(AccountsError):
     """No key has this public id."""
 

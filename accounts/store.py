@@ -2,19 +2,22 @@
 
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from sqlalchemy import ColumnElement, Row, exists, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
+from accounts.caller import Escalation, Learning, TeamSettings
 from accounts.errors import (
     BadId,
     BadName,
+    BadSetting,
     OrganisationExists,
     TeamExists,
     UnknownKeyId,
@@ -36,6 +39,7 @@ class TeamRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     allowed_models: frozenset[str] | None
     created_at: datetime
+    settings: TeamSettings = TeamSettings()
 
 
 class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +67,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     allowed_models: frozenset[str] | None
     revoked_at: datetime | None
     expires_at: datetime | None
+    settings: TeamSettings = TeamSettings()
 
 
 def utc_now() -> datetime:
@@ -116,6 +121,7 @@ class AccountStore:
         await self._ensure_default_organisation(organisation_id)
         models = None if team.allowed_models is None else sorted(team.allowed_models)
         values = {**msgspec.structs.asdict(team), "allowed_models": models}
+        values |= msgspec.structs.asdict(values.pop("settings"))
         try:
             async with self._engine.begin() as connection:
                 await connection.execute(insert(Team).values(values))
@@ -139,6 +145,40 @@ class AccountStore:
         if row is None:
             raise UnknownTeam(f"there is no team {team_id!r}")
         return _team(row)
+
+    async def update_team(
+        self,
+        team_id: str,
+        *,
+        quality_floor: float | UnsetType | None = UNSET,
+        escalation: Escalation | UnsetType = UNSET,
+        learning: Learning | UnsetType = UNSET,
+        shadow_share: float | UnsetType = UNSET,
+    ) -> TeamRecord:
+        """Change what a team chose; what is left out stays. Servers follow within `accounts.fresh_s`."""
+        given = {
+            "quality_floor": quality_floor,
+            "escalation": escalation,
+            "learning": learning,
+            "shadow_share": shadow_share,
+        }
+        changes = {name: value for name, value in given.items() if value is not UNSET}
+        query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id).with_for_update()
+        async with self._engine.begin() as connection:
+            row = (await connection.execute(query)).first()
+            if row is None:
+                raise UnknownTeam(f"there is no team {team_id!r}")
+            team = _team(row)
+            settings = _checked_settings(msgspec.structs.replace(team.settings, **changes))
+            if changes:
+                await connection.execute(update(Team).where(col(Team.team_id) == team_id).values(changes))
+        return msgspec.structs.replace(team, settings=settings)
+
+    async def learning_of(self, team_ids: Iterable[str]) -> dict[str, str]:
+        """What each of these teams lets us keep right now; a team that is not there is left out."""
+        query = select(col(Team.team_id), col(Team.learning)).where(col(Team.team_id).in_(sorted(set(team_ids))))
+        async with self._engine.connect() as connection:
+            return {row[0]: row[1] for row in await connection.execute(query)}
 
     async def create_key(
         self, team_id: str, name: str, pepper: Pepper, *, expires_at: datetime | None = None
@@ -191,8 +231,7 @@ class AccountStore:
             row = (await connection.execute(query)).first()
         if row is None:
             return None
-        fields = dict(row._mapping)  # noqa: SLF001
-        return StoredKey(**{**fields, "allowed_models": _models(fields["allowed_models"])})
+        return StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
 
     async def _has(self, table: type[Organisation | Team | ApiKey], condition: ColumnElement[bool]) -> bool:
         async with self._engine.connect() as connection:
@@ -208,12 +247,19 @@ class AccountStore:
                 return  # Another process made it in between.
 
 
+_SETTINGS_COLUMNS: Final = (
+    col(Team.quality_floor),
+    col(Team.escalation),
+    col(Team.learning),
+    col(Team.shadow_share),
+)
 _TEAM_COLUMNS: Final = (
     col(Team.team_id),
     col(Team.organisation_id),
     col(Team.name),
     col(Team.allowed_models),
     col(Team.created_at),
+    *_SETTINGS_COLUMNS,
 )
 _KEY_COLUMNS: Final = (
     col(ApiKey.key_id),
@@ -235,12 +281,39 @@ _STORED_COLUMNS: Final = (
     col(ApiKey.expires_at),
     col(Team.organisation_id),
     col(Team.allowed_models),
+    *_SETTINGS_COLUMNS,
 )
 
 
 def _team(row: Row[*tuple[Any, ...]]) -> TeamRecord:
-    fields = dict(row._mapping)  # noqa: SLF001
-    return TeamRecord(**{**fields, "allowed_models": _models(fields["allowed_models"])})
+    return TeamRecord(**_with_settings(row._mapping))  # noqa: SLF001
+
+
+def _with_settings(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """A row's columns, with those that the team chose gathered in one value."""
+    fields = {str(name): value for name, value in row.items()}
+    settings = TeamSettings(**{name: fields.pop(name) for name in TeamSettings.__struct_fields__})
+    return {**fields, "allowed_models": _models(fields["allowed_models"]), "settings": settings}
+
+
+def _checked_settings(settings: TeamSettings) -> TeamSettings:
+    """Raises BadSetting. Every comparison is false for NaN, so that it is refused too."""
+    floor, share = settings.quality_floor, settings.shadow_share
+    if floor is not None and not 0 < floor <= 1:
+        raise BadSetting(f"the quality floor is a share of the reference's quality, above 0 and at most 1, not {floor}")
+    if not 0 <= share <= 1:
+        raise BadSetting(f"the shadow share is a share of the requests, from 0 to 1, not {share}")
+    for name, value, allowed in (
+        ("escalation", settings.escalation, get_args(Escalation)),
+        ("learning", settings.learning, get_args(Learning)),
+    ):
+        if value not in allowed:
+            raise BadSetting(f"{name} is one of {', '.join(allowed)}, not {str(value)[:80]!r}")
+    if share > 0 and settings.learning == "off":
+        raise BadSetting(
+            "a team whose learning is off keeps no verdicts: set its shadow share to 0, or its learning on"
+        )
+    return settings
 
 
 def _models(stored: list[str] | None) -> frozenset[str] | None:

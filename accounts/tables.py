@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, Column, DateTime, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import JSON, Column, DateTime, Float, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 from sqlmodel import Field, SQLModel
@@ -58,6 +58,11 @@ class Team(SQLModel, table=True):
     )
     name: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
     allowed_models: list[str] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
+    quality_floor: float | None = Field(default=None, sa_column=Column(Float(53), nullable=True))
+    # The database's own defaults are what a team gets that was made before it could choose.
+    escalation: str = Field(default="off", sa_column=Column(String(16), nullable=False, server_default="off"))
+    learning: str = Field(default="numbers", sa_column=Column(String(16), nullable=False, server_default="numbers"))
+    shadow_share: float = Field(default=0.0, sa_column=Column(Float(53), nullable=False, server_default="0"))
     created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
 
 

@@ -1,8 +1,43 @@
 """The `classifier` section of the configuration."""
 
+from decimal import Decimal
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
+
+
+class LearningSection(BaseModel):
+    """Learning from the teams' own traffic, as far as each team allows it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keep_days: int = Field(
+        default=30, ge=1, le=3_650, description="What was kept of a request to learn from is deleted after this."
+    )
+    poll_s: float = Field(
+        default=15.0, ge=1, le=3_600, description="How often a server looks whether another tuning was accepted."
+    )
+
+
+class ShadowSection(BaseModel):
+    """Shadow evaluation, for teams that chose a share of their requests for it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    judge_target: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The model that compares two answers, best one that is neither of both. Without it nothing is sent.",
+    )
+    max_concurrent: int = Field(default=2, ge=1, le=64, description="Comparisons that run at once, a process.")
+    max_per_minute: int = Field(default=30, ge=1, le=10_000, description="Comparisons that begin a minute, a process.")
+    daily_limit_usd: Decimal = Field(
+        default=Decimal(5),
+        ge=0,
+        le=1_000_000,
+        decimal_places=9,
+        description="The most that comparisons may cost a day (UTC), a process. No call is made that could exceed it.",
+    )
 
 
 class ClassifierSection(BaseModel):
@@ -13,4 +48,14 @@ class ClassifierSection(BaseModel):
     enabled: bool = Field(default=True, description="When false, the structural heuristic scores every prompt.")
     artifact_dir: Path | None = Field(
         default=None, description="Folder with model.onnx and manifest.json; the packaged model when left out."
+    )
+    second_weigher: bool = Field(
+        default=True,
+        description="Ask a sentence encoder about close calls: 12 MB more of model, some 50 MB of memory a process.",
+    )
+    learning: LearningSection = Field(
+        default=LearningSection(), description="Learning from the teams' own traffic, as far as each team allows it."
+    )
+    shadow: ShadowSection = Field(
+        default=ShadowSection(), description="Compares answers with the reference target's, for teams that want it."
     )

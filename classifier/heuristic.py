@@ -7,10 +7,12 @@ greetings and look-ups are easy, and a longer request is a little harder than a 
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from classifier.features import STRUCTURE, Features, extract
 from classifier.prediction import Prediction, Prompt
+from classifier.tuning import Tuning
 
 _LEVEL: Final = -2.6
 _WEIGHTS: Final = {
@@ -41,6 +43,8 @@ _CUE_HALF_WORDS: Final = 500
 """In a text of so many words a cue counts half: a long pasted text has every cue word somewhere."""
 
 MIN_OUTPUT_TOKENS: Final = 8
+P90_FACTOR: Final = 3.0
+"""From a length that the rule guesses to one that nine in ten answers stay below: judgement, like the rule."""
 MAX_OUTPUT_TOKENS: Final = 4096
 _TOKENS_PER_UNIT: Final = {"word": 1.35, "sentence": 26.0, "paragraph": 110.0, "line": 14.0, "page": 650.0}
 # The first digit stands alone so that the search can skip to one; it would try every character otherwise.
@@ -86,7 +90,27 @@ class HeuristicClassifier:
         self.fallbacks = 0
         """How many prompts got the middle score because the rule itself failed."""
 
-    def classify(self, prompt: Prompt) -> Prediction:
+    async def reconsider(self, _prompt: Prompt, prediction: Prediction, _team_id: str = "") -> Prediction:
+        """There is no second weigher beside the rule."""
+        return prediction
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def worth_reconsidering(self, _team_id: str) -> bool:
+        """Never."""
+        return False
+
+    def reconsidered(self, team_id: str, changed: bool) -> None:
+        """Nothing is learned of it."""
+
+    def adopt(self, abilities: Mapping[str, str]) -> None:
+        """The rule knows no abilities."""
+
+    def tune(self, tuning: Tuning | None) -> None:
+        """Nothing here can be tuned."""
+
+    def classify(self, prompt: Prompt, team_id: str = "") -> Prediction:  # noqa: ARG002 - the rule knows no teams
         try:
             features = extract(prompt)
             complexity = structural_complexity(features)
@@ -94,4 +118,9 @@ class HeuristicClassifier:
         except Exception:  # noqa: BLE001 - A request must never fail because it could not be weighed.
             self.fallbacks += 1
             complexity, tokens = _FALLBACK_COMPLEXITY, structural_tokens(_FALLBACK_COMPLEXITY)
-        return Prediction(complexity=complexity, source="heuristic", expected_output_tokens=bounded_tokens(tokens))
+        return Prediction(
+            complexity=complexity,
+            source="heuristic",
+            expected_output_tokens=bounded_tokens(tokens),
+            output_tokens_p90=bounded_tokens(P90_FACTOR * tokens),
+        )

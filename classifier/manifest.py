@@ -1,22 +1,26 @@
-"""What lies beside model.onnx: how to read it, what it was made of, and how good it was."""
+"""What lies beside model.onnx: how to read its numbers, what it was made of, and how good it was."""
 
 import bisect
 import hashlib
+import itertools
 import math
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from classifier.features import SHAPES, feature_hash
+from classifier.features import SHAPES, STRUCTURE, feature_hash
 from classifier.prediction import Prompt
+from classifier.tuning import Ability
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MODEL_FILE: Final = "model.onnx"
 MANIFEST_FILE: Final = "manifest.json"
+SAMPLE_FILE: Final = "sample.npz"
 _FEWEST_KNOTS: Final = 2
 MAX_MODEL_BYTES: Final = 16 * 2**20
 MAX_MANIFEST_BYTES: Final = 2**20
+MAX_SAMPLE_BYTES: Final = 4 * 2**20
 
 
 class ArtifactError(Exception):
@@ -36,41 +40,61 @@ class ArtifactMismatch(ArtifactError):
 
 
 class Blend(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the model is trusted, and what stands in where it is not.
+    """How far the network is trusted, and what stands in where it is not.
 
-    The model knows exam questions, sums, puzzles in code and tool calls. Of other text it knows few
-    words, and a short text has few words to know, so there the structural rule leads.
+    It knows exam questions, sums, puzzles in code and tool calls. Of other text it knows few words, and a short
+    text has few words to know, so there the structural rule leads: a prompt then has the loads that prompts which
+    the rule calls just as hard have on average.
     """
 
     trust: dict[str, float]
-    """The most that the model is trusted, by shape."""
+    """The most that the network is trusted, by shape."""
     known_from: float
     known_to: float
     """Of open text: no trust up to this share of known words, full trust from this one."""
     half_terms: float
     """Of open text: with so many words and pairs trust is halved."""
+    like_from: float
+    like_to: float
+    """Of open text, by its likeness to a kind that was learned: no trust for that up to here, full trust from there."""
     full_terms_tools: float
     """Of a request with tools: trust grows with words and pairs up to so many. "hi" beside ten tools is "hi"."""
-    low_gain: float
-    high_gain: float
-    """The gains that the rule's 0 and 1 stand for."""
+    rule: list[float]
+    """The rule's complexities that the rows of `loads` are for, rising."""
+    loads: list[list[float]]
 
-    def trust_in(self, shape: int, known_share: float, terms: float) -> float:
+    def __post_init__(self) -> None:
+        rising = all(a < b for a, b in zip(self.rule, self.rule[1:], strict=False))
+        if len(self.rule) < _FEWEST_KNOTS or not rising or len(self.loads) != len(self.rule):
+            raise ValueError("the blend needs a row of loads for each of at least two rising complexities")
+        if len({len(row) for row in self.loads}) != 1 or not all(map(math.isfinite, itertools.chain(*self.loads))):
+            raise ValueError("the blend's rows of loads must be of one length, and finite")
+        rises = self.known_from < self.known_to and self.like_from < self.like_to
+        if not rises or min(self.half_terms, self.full_terms_tools) <= 0 or not self.trust.keys() >= set(SHAPES):
+            raise ValueError("the blend needs a trust for every shape, and trust that grows")
+
+    def trust_in(self, shape: int, known_share: float, terms: float, likeness: float) -> float:
         most = self.trust[SHAPES[shape]]
         if SHAPES[shape] == "choice":
             return most
         if SHAPES[shape] == "tools":
             return most * min(1.0, terms / self.full_terms_tools)
-        known = (known_share - self.known_from) / (self.known_to - self.known_from)
-        return most * min(1.0, max(0.0, known)) * terms / (terms + self.half_terms)
+        known = _rise(known_share, self.known_from, self.known_to) * terms / (terms + self.half_terms)
+        return most * max(known, _rise(likeness, self.like_from, self.like_to))
 
-    def gain(self, model_gain: float, rule: float, trust: float) -> float:
-        prior = self.low_gain + (self.high_gain - self.low_gain) * rule
-        return trust * model_gain + (1 - trust) * prior
+
+def _rise(value: float, start: float, end: float) -> float:
+    return min(1.0, max(0.0, (value - start) / (end - start)))
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Gain to share of the training prompts below it: rising knots, straight lines between."""
+    """Gain to share of the training prompts below it: rising knots, straight lines between.
+
+    The gain is the mean of the strong abilities' probabilities less that of the weak ones.
+    """
+
+    weak: list[str]
+    strong: list[str]
 
     gain: list[float]
     complexity: list[float]
@@ -87,6 +111,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         rising = rising and all(a <= b for a, b in zip(self.complexity, self.complexity[1:], strict=False))
         if not rising or self.complexity[0] < 0 or self.complexity[-1] > 1:
             raise ValueError("calibration must rise within [0, 1]")
+        if not self.weak or not self.strong:
+            raise ValueError("calibration needs weak and strong abilities")
 
     def complexity_of(self, gain: float) -> float:
         above = bisect.bisect_right(self.gain, gain)
@@ -107,45 +133,100 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     expected_output_tokens: int
 
 
+class Second(msgspec.Struct, frozen=True, kw_only=True):
+    """The sentence encoder that belongs to the model."""
+
+    sha256: str
+    """Of the encoder's files and its head."""
+
+
+class Lengths(msgspec.Struct, frozen=True, kw_only=True):
+    """From the median length of an answer to its 90th percentile: factors, for the network and for the rule."""
+
+    network_p90: float
+    rule_p90: float
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int
+    code_version: str
     feature_hash: str
     model_sha256: str
+    sample_sha256: str
     data_sha256: str
     seed: int
     rows: dict[str, int]
     libraries: dict[str, str]
+    kinds: list[str]
     blend: Blend
+    abilities: dict[str, Ability]
+    """By model: what the loads mean for it."""
     calibration: Calibration
+    spread: dict[str, float]
+    """By kind, and `rule`: the standard deviation of what a better weigher would add to a difference of two probabilities."""
+    lengths: Lengths
+    usual_facts: list[float]
+    """The mean of each plain fact: what an explanation puts in its place."""
+    second: Second | None
     references: list[Reference]
     metrics: dict[str, Any]
     training: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        widths = {len(ability.weights) for ability in self.abilities.values()} | {len(self.blend.loads[0])}
+        if len(widths) != 1 or not self.abilities:
+            raise ValueError("every ability needs one weight for each load")
+        unknown = {*self.calibration.weak, *self.calibration.strong} - self.abilities.keys()
+        if unknown:
+            raise ValueError(f"calibration names abilities that are not there: {', '.join(sorted(unknown))}")
+        if not {*self.kinds, "rule"} <= self.spread.keys():
+            raise ValueError("spread must name every kind, and the rule")
+        if min(self.lengths.network_p90, self.lengths.rule_p90) <= 0 or len(self.usual_facts) != len(STRUCTURE):
+            raise ValueError("lengths need factors above 0, and usual facts one number for each fact")
+
+
+class _Format(msgspec.Struct):
+    """A manifest of another format is a mismatch, whatever else is in it."""
+
+    format: int
 
 
 class Artifact(msgspec.Struct, frozen=True):
     model: bytes
     manifest: Manifest
+    sample: bytes
+    """Held-out prompts as numbers, for curves of quality and cost: see classifier/sample.py."""
+    files: dict[str, bytes] = {}
+    """The second weigher's, by name, where this artifact has one; reading it leaves them to classifier/second_weigher.py."""
 
 
 def read_artifact(folder: Path) -> Artifact:
     """The model and its manifest, once they are known to belong to each other and to this code."""
     model = _read(folder / MODEL_FILE, MAX_MODEL_BYTES)
     try:
-        manifest = msgspec.json.decode(_read(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES), type=Manifest)
+        content = _read(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES)
+        found = msgspec.json.decode(content, type=_Format).format
+        if found != FORMAT:
+            raise ArtifactMismatch(f"the manifest has format {found}, this code reads {FORMAT}")
+        manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as error:
         raise ArtifactMalformed(f"{MANIFEST_FILE}: {error}") from error
-    if manifest.format != FORMAT:
-        raise ArtifactMismatch(f"the manifest has format {manifest.format}, this code reads {FORMAT}")
     if manifest.feature_hash != feature_hash():
         raise ArtifactMismatch("the model was trained with other feature code; train it anew")
     if manifest.model_sha256 != hashlib.sha256(model).hexdigest():
         raise ArtifactMismatch(f"{MODEL_FILE} is not the file that the manifest describes")
-    return Artifact(model, manifest)
+    sample = _read(folder / SAMPLE_FILE, MAX_SAMPLE_BYTES)
+    if manifest.sample_sha256 != hashlib.sha256(sample).hexdigest():
+        raise ArtifactMismatch(f"{SAMPLE_FILE} is not the file that the manifest describes")
+    return Artifact(model, manifest, sample)
 
 
 def write_artifact(folder: Path, artifact: Artifact) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MODEL_FILE).write_bytes(artifact.model)
+    (folder / SAMPLE_FILE).write_bytes(artifact.sample)
+    for name, content in artifact.files.items():
+        (folder / name).write_bytes(content)
     text = msgspec.json.format(msgspec.json.encode(artifact.manifest), indent=1)
     (folder / MANIFEST_FILE).write_bytes(text + b"\n")
 

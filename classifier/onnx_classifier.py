@@ -1,13 +1,17 @@
-"""The trained classifier: features, one small ONNX graph, the blend with the rule, the calibration."""
+"""The trained classifier: features, one small ONNX graph, the blend with the rule, abilities, calibration."""
 
 import importlib.resources
 import math
-import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from classifier.config import ClassifierSection
-from classifier.features import SHAPES, Features, extract, shape_of, weighings
+from classifier.features import Features, extract, shape_of
 from classifier.heuristic import (
     HeuristicClassifier,
     asked_tokens,
@@ -15,59 +19,68 @@ from classifier.heuristic import (
     structural_complexity,
     structural_tokens,
 )
-from classifier.manifest import (
-    Artifact,
-    ArtifactError,
-    ArtifactMalformed,
-    Blend,
-    Calibration,
-    Manifest,
-    read_artifact,
-)
-from classifier.prediction import Prediction, Prompt
+from classifier.learning.groups import GroupTable
+from classifier.manifest import Artifact, ArtifactError, ArtifactMalformed, Manifest, read_artifact
+from classifier.prediction import Outlook, Prediction, PredictionSource, Prompt
+from classifier.runtime import open_session
+from classifier.sample import Sample, read_sample
+from classifier.second_weigher import SecondWeigher, read_second_weigher
+from classifier.sketch import sketch
+from classifier.tuning import SKETCH, Ability, Group, Tuning
 
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
+Floats = NDArray[np.float64]
 
-_INPUTS: Final = {"indices": "tensor(int32)", "weights": "tensor(float)", "structure": "tensor(float)"}
-_OUTPUTS: Final = ["sums", "plain"]
-# Columns of the sums, after one for each shape.
-_SQUARES_AT: Final = len(SHAPES)
-_KNOWN_SUM_AT: Final = len(SHAPES) + 1
-_SMALLEST_NORM: Final = 1e-6
-# What `raw` gives, after a gain for each shape.
-_KNOWN_AT: Final = len(SHAPES)
-_LENGTH_AT: Final = len(SHAPES) + 1
-_SEVEREST_ONLY: Final = 4
+_INPUTS: Final = {"indices": "tensor(int32)", "counts": "tensor(float)", "structure": "tensor(float)"}
+_OUTPUTS: Final = ["loads", "kinds", "known_terms", "likeness", "log_tokens"]
+NINE_IN_TEN: Final = 1.645
+"""Standard deviations to either side that hold nine of ten normal values."""
+_ARTIFACT_CHARS: Final = 12
+_MAX_LOGIT: Final = 30.0
+_LEAST_CHANCE: Final = 0.001
 
 
 class NotFinite(Exception):
     """The graph gave something that is no number."""
 
 
-class RuntimeMissing(ArtifactError):
-    """onnxruntime is not installed, or is broken."""
+class Raw(msgspec.Struct, frozen=True):
+    """What the network says of a prompt, before any blending."""
+
+    loads: Floats
+    kinds: list[float]
+    known_share: float
+    likeness: float
+    log_tokens: float
 
 
-def _session(model: bytes) -> "InferenceSession":
-    # onnxruntime reads this when it loads; its telemetry would leave a file in the folder for temporary ones.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
-        import onnxruntime as ort  # noqa: PLC0415 - Without it the rule serves.
-    except Exception as error:  # A library that is broken fails in its own way.
-        raise RuntimeMissing(f"onnxruntime does not load: {type(error).__name__}") from error
-    options = ort.SessionOptions()
-    # The graph takes microseconds: handing it to other threads would cost more than it saves.
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = _SEVEREST_ONLY
-    try:
-        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's errors share no base class.
-        raise ArtifactMalformed(f"the graph does not load: {type(error).__name__}") from error
-    if {one.name: one.type for one in session.get_inputs()} != _INPUTS:
-        raise ArtifactMalformed("the graph takes other inputs than these features")
-    return session
+class Placed(msgspec.Struct, frozen=True):
+    """A prompt with its loads as abilities take them: the network's and the rule's, mixed by trust."""
+
+    loads: Floats
+    spread: float
+    """The standard deviation of what a better weigher would add to a difference of two probabilities."""
+    log_tokens: float
+    log_tokens_p90: float
+    shifts: Floats | None = None
+    """What the second weigher adds to the probabilities of the artifact's abilities, in the manifest's order."""
+
+
+class AbilityTable:
+    """Abilities by name, as one matrix."""
+
+    def __init__(self, abilities: Mapping[str, Ability]) -> None:
+        self.names = tuple(abilities)
+        self.rows = {name: at for at, name in enumerate(self.names)}
+        self._weights = np.array([each.weights for each in abilities.values()], np.float64)
+        self._bias = np.array([each.bias for each in abilities.values()], np.float64)
+        self.log_lengths = [each.log_length for each in abilities.values()]
+
+    def logits(self, loads: Floats) -> Floats:
+        """(abilities,) for one prompt, or (prompts, abilities)."""
+        if not self.names:
+            return np.zeros((*loads.shape[:-1], 0))
+        said: Floats = loads @ self._weights.T + self._bias
+        return said
 
 
 class OnnxClassifier:
@@ -75,79 +88,244 @@ class OnnxClassifier:
 
     fallback_reason: None = None
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(
+        self, artifact: Artifact, abilities: Mapping[str, str] = {}, second: SecondWeigher | None = None
+    ) -> None:
         self.manifest: Manifest = artifact.manifest
+        self.artifact = artifact.manifest.model_sha256[:_ARTIFACT_CHARS]
+        self.loads = len(artifact.manifest.blend.loads[0])
         self.fallbacks = 0
-        self._session = _session(artifact.model)
+        self.second = second
+        self._session = open_session(artifact.model, _INPUTS)
+        self._sample = read_sample(artifact.sample, self.loads + SKETCH)
         self._rule = HeuristicClassifier()
-        self._blend: Blend = artifact.manifest.blend
-        self._calibration: Calibration = artifact.manifest.calibration
+        self._knots = np.array(artifact.manifest.blend.rule)
+        self._rule_loads = np.array(artifact.manifest.blend.loads)
+        self._every = AbilityTable(artifact.manifest.abilities)
+        calibration, rows = artifact.manifest.calibration, self._every.rows
+        self._yardstick = [rows[name] for name in calibration.weak], [rows[name] for name in calibration.strong]
+        self._tuning: Tuning | None = None
+        self.abilities: dict[str, Ability] = {}
+        self.adopt(abilities)
 
-    def classify(self, prompt: Prompt) -> Prediction:
+    def classify(self, prompt: Prompt, team_id: str = "") -> Prediction:
         try:
-            return self._weigh(prompt)
+            features = extract(prompt)
+            return self._predicted(prompt, features, self.place(features), "onnx", team_id)
         except Exception:  # noqa: BLE001 - A request must never fail because it could not be weighed.
             self.fallbacks += 1
             return self._rule.classify(prompt)
 
-    def raw(self, features: Features) -> list[float]:
-        """What the model says: a gain for each shape, the share of known words, the log of the reply's tokens."""
-        sums, plain = self._session.run(
+    async def reconsider(self, prompt: Prompt, prediction: Prediction, team_id: str = "") -> Prediction:
+        """The second weigher's word; the first's prediction comes back where that is absent, late or broken."""
+        if self.second is None or prediction.source != "onnx":
+            return prediction
+        gains = await self.second.ask(prompt)
+        if gains is None:
+            return prediction
+        try:
+            features = extract(prompt)
+            return self._predicted(prompt, features, self.place(features, gains), "encoder", team_id)
+        except Exception:  # noqa: BLE001 - as above; the first's answer stands.
+            self.fallbacks += 1
+            return prediction
+
+    def worth_reconsidering(self, team_id: str) -> bool:
+        """Whether asking the second weigher has paid for this team, or is due to be tried again."""
+        return self.second is not None and self.second.worth_asking(team_id)
+
+    def reconsidered(self, team_id: str, changed: bool) -> None:
+        """Told after each second opinion: whether it changed who serves."""
+        if self.second is not None:
+            self.second.answered(team_id, changed=changed)
+
+    def close(self) -> None:
+        """Ends the second weigher's thread."""
+        if self.second is not None:
+            self.second.close()
+
+    def adopt(self, abilities: Mapping[str, str]) -> None:
+        """Which targets there are, and the ability that each is. An unknown ability's target has no outlook."""
+        known = self.manifest.abilities
+        named = {target_id: name for target_id, name in abilities.items() if name in known}
+        self._rebuild({target_id: known[name] for target_id, name in named.items()}, self._tuning)
+        self._columns = {target_id: self._every.rows[name] for target_id, name in named.items()}
+
+    def tune(self, tuning: Tuning | None) -> None:
+        """Takes over what was learned after training. A tuning of another artifact changes nothing.
+
+        Raises ValueError for one that does not fit; then the present one stays.
+        """
+        self._rebuild(self.abilities, tuning if tuning is not None and tuning.artifact == self.artifact else None)
+
+    def sample(self) -> Sample:
+        """Prompts that the model had not seen, as numbers."""
+        return self._sample
+
+    def adequacies(self, vectors: NDArray[np.float32], target_ids: Sequence[str]) -> Floats:
+        """(n, targets): the probabilities that these targets' answers are adequate. Raises KeyError for others."""
+        # Asked in threads, too, while a reload or a tuning may put another table in its place.
+        table = self._table
+        rows = [table.rows[target_id] for target_id in target_ids]
+        return _probability(table.logits(vectors[:, : self.loads].astype(np.float64))[:, rows])
+
+    def raw(self, features: Features) -> Raw:
+        """The graph's outputs."""
+        loads, kinds, known, likeness, log_tokens = self._session.run(
             _OUTPUTS,
             {
                 "indices": features.indices,
-                "weights": weighings(features.counts),
+                "counts": features.counts.astype(np.float32),
                 "structure": features.structure,
             },
         )
-        sublinear, squared, counted = sums.tolist()
-        norm = max(math.sqrt(squared[_SQUARES_AT]), _SMALLEST_NORM)
-        *facts, log_tokens = plain.tolist()
-        # The sums have two columns more than there are shapes.
-        gains = [words / norm + fact for words, fact in zip(sublinear, facts, strict=False)]
-        return [*gains, counted[_KNOWN_SUM_AT] / max(1, features.terms), log_tokens]
-
-    def _weigh(self, prompt: Prompt) -> Prediction:
-        features = extract(prompt)
-        values = self.raw(features)
-        shape = shape_of(features)
-        rule = structural_complexity(features)
-        trust = self._blend.trust_in(shape, values[_KNOWN_AT], features.terms)
-        gain = self._blend.gain(values[shape], rule, trust)
-        if not math.isfinite(gain):
-            raise NotFinite("gain")
-        tokens = asked_tokens(prompt.text, features) or blended_tokens(values[_LENGTH_AT], rule, trust)
-        return Prediction(
-            complexity=self._calibration.complexity_of(gain),
-            source="onnx",
-            expected_output_tokens=bounded_tokens(tokens),
+        return Raw(
+            loads=loads.astype(np.float64),
+            kinds=kinds.tolist(),
+            known_share=float(known) / max(1, features.terms),
+            likeness=float(likeness),
+            log_tokens=float(log_tokens[0]),
         )
 
+    def place(self, features: Features, gains: Floats | None = None) -> Placed:
+        """The network's loads and the rule's, mixed by how far the network is trusted here.
 
-def blended_tokens(log_tokens: float, rule: float, trust: float) -> float:
-    """The model's and the rule's length, mixed as factors."""
-    return math.exp(trust * log_tokens + (1 - trust) * math.log(structural_tokens(rule)))
+        `gains` are what the second weigher says; they move the probabilities that follow from the loads.
+        """
+        said = self.raw(features)
+        kind = max(range(len(said.kinds)), key=said.kinds.__getitem__)
+        spread = self.manifest.spread[self.manifest.kinds[kind]]
+        rule = structural_complexity(features)
+        trust = self.manifest.blend.trust_in(shape_of(features), said.known_share, features.terms, said.likeness)
+        loads = trust * said.loads + (1 - trust) * self._loads_of_rule(rule)
+        if not math.isfinite(float(loads.sum()) + said.log_tokens):
+            raise NotFinite("loads or length")
+        # Lengths are mixed as factors.
+        lengths = self.manifest.lengths
+        p90 = trust * lengths.network_p90 + (1 - trust) * lengths.rule_p90
+        log_tokens = trust * said.log_tokens + (1 - trust) * math.log(structural_tokens(rule))
+        spread = trust * spread + (1 - trust) * self.manifest.spread["rule"]
+        shifts = None
+        if gains is not None and self.second is not None:
+            shifts = trust * self.second.head.shifts(_probability(self._every.logits(loads)), kind, gains)
+            if not math.isfinite(float(shifts.sum())):
+                raise NotFinite("shifts")
+        return Placed(loads, spread, log_tokens, log_tokens + math.log(p90), shifts)
+
+    def complexity_of(self, placed: Placed) -> float:
+        """The share of the training prompts that gain less than this one."""
+        weak, strong = self._yardstick
+        chances = _probability(self._every.logits(placed.loads))
+        if placed.shifts is not None:
+            chances = chances + placed.shifts
+        return self.manifest.calibration.complexity_of(float(chances[strong].mean() - chances[weak].mean()))
+
+    def _predicted(
+        self, prompt: Prompt, features: Features, placed: Placed, source: PredictionSource, team_id: str
+    ) -> Prediction:
+        drawn = sketch(features)
+        group = self._groups.assign(team_id, drawn) if self._groups is not None else None
+        asked = asked_tokens(prompt.text, features)
+        log_tokens, log_p90 = placed.log_tokens, placed.log_tokens_p90
+        if asked is not None:
+            log_p90 += math.log(asked) - log_tokens
+            log_tokens = math.log(asked)
+        return Prediction(
+            complexity=self.complexity_of(placed),
+            source=source,
+            expected_output_tokens=_tokens(log_tokens),
+            output_tokens_p90=_tokens(log_p90),
+            outlooks=self._outlooks(placed, log_tokens, log_p90, group),
+            vector=np.concatenate([placed.loads, drawn]).astype("<f2").tobytes(),
+            artifact=self.artifact,
+            group=group.group_id if group is not None else None,
+        )
+
+    def _outlooks(self, placed: Placed, log_tokens: float, log_p90: float, group: Group | None) -> dict[str, Outlook]:
+        table = self._table
+        logits = table.logits(placed.loads)
+        if group is not None:
+            logits = logits + [group.shift.get(name, 0.0) for name in table.names]
+        chances = _probability(logits)
+        if placed.shifts is not None:
+            moved = [placed.shifts[at] if (at := self._columns.get(name)) is not None else 0.0 for name in table.names]
+            chances = np.clip(chances + moved, _LEAST_CHANCE, 1 - _LEAST_CHANCE)
+        # Half of a difference's uncertainty lies on either target.
+        reach = NINE_IN_TEN * placed.spread / 2
+        return {
+            name: Outlook(
+                adequate=chance,
+                low=max(0.0, chance - reach),
+                high=min(1.0, chance + reach),
+                output_tokens=_tokens(log_tokens + length),
+                output_tokens_p90=_tokens(log_p90 + length),
+            )
+            for name, chance, length in zip(table.names, chances.tolist(), table.log_lengths, strict=True)
+        }
+
+    def _loads_of_rule(self, complexity: float) -> Floats:
+        above = int(np.searchsorted(self._knots, complexity))
+        if above == 0 or above == len(self._knots):
+            found: Floats = self._rule_loads[min(above, len(self._knots) - 1)]
+            return found
+        left, right = self._knots[above - 1], self._knots[above]
+        part = (complexity - left) / (right - left)
+        mixed: Floats = (1 - part) * self._rule_loads[above - 1] + part * self._rule_loads[above]
+        return mixed
+
+    def _rebuild(self, abilities: dict[str, Ability], tuning: Tuning | None) -> None:
+        """Everything is made before anything is put in its place."""
+        learned = tuning.abilities if tuning is not None else {}
+        fitting = {name: row for name, row in learned.items() if len(row.weights) == self.loads and _finite(row)}
+        # Learned rows are of targets; one that is configured no more is left out by whoever plans.
+        table = AbilityTable({**abilities, **fitting})
+        groups = GroupTable(tuning.groups) if tuning is not None and tuning.groups else None
+        self.abilities, self._tuning, self._table, self._groups = abilities, tuning, table, groups
+
+
+def _finite(ability: Ability) -> bool:
+    return math.isfinite(sum(ability.weights) + ability.bias + ability.log_length)
+
+
+def _probability(logits: Floats) -> Floats:
+    chances: Floats = 1 / (1 + np.exp(-np.clip(logits, -_MAX_LOGIT, _MAX_LOGIT)))
+    return chances
+
+
+def _tokens(log_tokens: float) -> int:
+    return bounded_tokens(math.exp(min(_MAX_LOGIT, log_tokens)))
 
 
 def warmed(classifier: OnnxClassifier) -> OnnxClassifier:
     """The first run allocates; have that behind us before the first request."""
-    classifier.raw(extract(Prompt(text="")))
+    try:
+        raw = classifier.raw(extract(Prompt(text="")))
+    except Exception as error:  # onnxruntime's errors share no base class.
+        raise ArtifactMalformed(f"the graph does not run: {type(error).__name__}") from error
+    if raw.loads.shape != (classifier.loads,) or len(raw.kinds) != len(classifier.manifest.kinds):
+        raise ArtifactMalformed("the graph gives other outputs than the manifest describes")
     return classifier
 
 
-def open_classifier(folder: Path | None = None) -> OnnxClassifier:
+def open_classifier(
+    folder: Path | None = None, abilities: Mapping[str, str] = {}, *, second_weigher: bool = True
+) -> OnnxClassifier:
     """The classifier from `folder`, or the packaged one; raises ArtifactError when it cannot be used."""
     if folder is not None:
-        return warmed(OnnxClassifier(read_artifact(folder)))
+        artifact = read_artifact(folder)
+        second = read_second_weigher(folder, artifact.manifest) if second_weigher else None
+        return warmed(OnnxClassifier(artifact, abilities, second))
     with importlib.resources.as_file(importlib.resources.files("classifier") / "artifacts") as packaged:
-        return warmed(OnnxClassifier(read_artifact(packaged)))
+        return open_classifier(packaged, abilities, second_weigher=second_weigher)
 
 
-def load_classifier(section: ClassifierSection) -> OnnxClassifier | HeuristicClassifier:
+def load_classifier(
+    section: ClassifierSection, abilities: Mapping[str, str] = {}
+) -> OnnxClassifier | HeuristicClassifier:
     """The trained classifier, or the heuristic with the reason in its `fallback_reason`."""
     if not section.enabled:
         return HeuristicClassifier("disabled by configuration")
     try:
-        return open_classifier(section.artifact_dir)
+        return open_classifier(section.artifact_dir, abilities, second_weigher=section.second_weigher)
     except ArtifactError as error:
         return HeuristicClassifier(f"{type(error).__name__}: {error}")

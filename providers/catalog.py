@@ -39,6 +39,11 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(deployment for target in self for deployment in target.deployments)
 
     @property
+    def abilities(self) -> dict[str, str]:
+        """Target id to the row of the classifier's ability table, for the targets that name one."""
+        return {target.target_id: target.ability for target in self if target.ability is not None}
+
+    @property
     def needs_litellm(self) -> bool:
         return any(deployment.kind == "litellm" for deployment in self.deployments)
 
@@ -70,6 +75,7 @@ def _target(model: ModelConfig, resolve_secret: ResolveSecret) -> Target:
         max_output_tokens=model.max_output_tokens,
         capabilities=model.capabilities,
         capability=model.capability,
+        ability=model.ability,
         routing_weight=model.routing_weight,
         deployments=tuple(_deployment(model, deployment, resolve_secret) for deployment in model.deployments),
     )

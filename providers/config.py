@@ -157,6 +157,13 @@ class ModelConfig(BaseModel):
     capability: float = Field(
         default=0.5, ge=0, le=1, allow_inf_nan=False, description="The highest complexity it is trusted with."
     )
+    ability: str | None = Field(
+        default=None,
+        pattern=_MODEL_ID,
+        max_length=128,
+        description="The row of the classifier's ability table that this model is; its measured outcomes then stand "
+        "before `capability`.",
+    )
     routing_weight: float = Field(
         default=1.0,
         ge=0,

@@ -25,7 +25,8 @@ _PROMPT_TOKENS = 12
 _MAX_TOKENS = 100_000
 _HANG_S = 3_600.0
 
-Shape = Literal["text", "tools", "json"]
+Shape = Literal["text", "tools", "json", "refusal", "apology", "odd-json", "broken-json", "broken-tools"]
+_APOLOGY = ("I'm sorry, but", " I can't help with that.")
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +52,10 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     end_marker: bool = True
     prompt_tokens: int = _PROMPT_TOKENS
     cached_tokens: int = 0
+    finish: Literal["length", "content_filter"] | None = None
+    """Why the answer ends, when it is not because it is whole."""
+    logprob_centis: int | None = None
+    """Every token's log-probability, in hundredths below 0."""
 
 
 class ScriptUnknown(Exception):
@@ -81,6 +86,13 @@ _FIXED: dict[str, dict[str, Any]] = {
     "ok": {},
     "tools": {"shape": "tools"},
     "json": {"shape": "json"},
+    "refusal": {"shape": "refusal"},
+    "apology": {"shape": "apology"},
+    "odd-json": {"shape": "odd-json"},
+    "broken-json": {"shape": "broken-json"},
+    "broken-tools": {"shape": "broken-tools"},
+    "truncated": {"finish": "length"},
+    "filtered": {"finish": "content_filter"},
     "hang": {"hang_at": -1},
     "no-usage": {"usage": "none"},
     "absurd-usage": {"usage": "absurd"},
@@ -96,6 +108,7 @@ _COUNTED = {
     "error-at": "error_at",
     "prompt-tokens": "prompt_tokens",
     "cached-tokens": "cached_tokens",
+    "logprob": "logprob_centis",
 }
 _TIMED = {"slow-first-token": "first_token_after_s", "every": "every_s", "retry-after": "retry_after_s"}
 
@@ -141,41 +154,74 @@ def chunks(script: Script, model: str, request_id: str, *, with_usage: bool) -> 
 def _choices(script: Script) -> Iterator[list[dict[str, Any]]]:
     yield [_choice({"role": "assistant", "content": ""})]
     match script.shape:
-        case "text":
-            for index in range(script.tokens):
-                yield [_choice({"content": f" w{index}"})]
-        case "json":
-            yield [_choice({"content": '{"answer":'})]
-            yield [_choice({"content": " 42}"})]
-        case "tools":
+        case "tools" | "broken-tools":
             call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weigh", "arguments": ""}}
             yield [_choice({"tool_calls": [call]})]
-            yield [_choice({"tool_calls": [{"index": 0, "function": {"arguments": '{"kg": 7}'}}]})]
-    yield [_choice({}, finish="tool_calls" if script.shape == "tools" else "stop")]
+            yield [_choice({"tool_calls": [{"index": 0, "function": {"arguments": _arguments(script)}}]})]
+        case "refusal":
+            for piece in _APOLOGY:
+                yield [_choice({"refusal": piece})]
+        case _:
+            for piece in _pieces(script):
+                yield [_choice({"content": piece}, logprobs=_logprobs(script, [piece]))]
+    yield [_choice({}, finish=_finish(script))]
 
 
-def _choice(delta: dict[str, Any], *, finish: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+def _pieces(script: Script) -> list[str]:
+    """The content, a token a piece."""
+    match script.shape:
+        case "json":
+            return ['{"answer":', " 42}"]
+        case "odd-json":
+            return ['{"answer":', ' "?"}']
+        case "broken-json":
+            return ['{"answer":', " 4"]
+        case "apology":
+            return list(_APOLOGY)
+    return [f" w{index}" for index in range(script.tokens)]
+
+
+def _arguments(script: Script) -> str:
+    return '{"kg": 7}' if script.shape == "tools" else '{"kg": '
+
+
+def _finish(script: Script) -> str:
+    return script.finish or ("tool_calls" if script.shape in {"tools", "broken-tools"} else "stop")
+
+
+def _logprobs(script: Script, pieces: list[str]) -> dict[str, Any] | None:
+    if script.logprob_centis is None:
+        return None
+    return {"content": [{"token": piece, "logprob": -script.logprob_centis / 100} for piece in pieces]}
+
+
+def _choice(
+    delta: dict[str, Any], *, finish: str | None = None, logprobs: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
 
 def completion(script: Script, model: str, request_id: str) -> bytes:
     """The whole answer, when it was not asked to stream."""
     if script.malformed_at is not None:
         return b'{"id": "chatcmpl-broken", "choices": [{'
-    text: str | None = {"text": "".join(f" w{index}" for index in range(script.tokens)), "json": '{"answer": 42}'}.get(
-        script.shape
-    )
-    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-    if script.shape == "tools":
-        function = {"name": "weigh", "arguments": '{"kg": 7}'}
-        message["tool_calls"] = [{"id": "call_1", "type": "function", "function": function}]
-    finish = "tool_calls" if script.shape == "tools" else "stop"
+    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
+    logprobs: dict[str, Any] | None = None
+    match script.shape:
+        case "tools" | "broken-tools":
+            function = {"name": "weigh", "arguments": _arguments(script)}
+            message["tool_calls"] = [{"id": "call_1", "type": "function", "function": function}]
+        case "refusal":
+            message["refusal"] = "".join(_APOLOGY)
+        case _:
+            message["content"] = "".join(_pieces(script))
+            logprobs = _logprobs(script, _pieces(script))
     answer: dict[str, Any] = {
         "id": f"chatcmpl-{request_id}",
         "object": "chat.completion",
         "created": 0,
         "model": model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
+        "choices": [{"index": 0, "message": message, "logprobs": logprobs, "finish_reason": _finish(script)}],
     }
     if script.usage != "none":
         answer["usage"] = usage(script)

@@ -50,7 +50,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A provider's model with the facts that routing needs.
 
-    `capability` is the highest complexity, in [0, 1], that this target is trusted with.
+    `capability` is the highest complexity, in [0, 1], that this target is trusted with. `ability` names the row of the
+    classifier's ability table that this target is; measured outcomes then stand before the declared `capability`.
     `price` is None when it is unknown; an unpriced target is not eligible for `auto`.
     """
 
@@ -62,5 +63,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int
     capabilities: frozenset[Capability]
     capability: float
+    ability: str | None = None
     routing_weight: float
     deployments: tuple[Deployment, ...]

@@ -6,7 +6,7 @@ import logging
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -18,7 +18,11 @@ from starlette.responses import Response
 from accounts.directory import Directory
 from accounts.errors import AccountsError
 from accounts.store import AccountStore
-from classifier.onnx_classifier import load_classifier
+from classifier.heuristic import HeuristicClassifier
+from classifier.learning.requests import own_requests
+from classifier.learning.store import LearningStore, Verdict
+from classifier.onnx_classifier import OnnxClassifier, load_classifier
+from classifier.prediction import Classifier
 from cost.journal import Journal
 from cost.ledger import Ledger
 from cost.store import LedgerStore
@@ -31,36 +35,52 @@ from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
 from proxy.affinity import Affinity
-from proxy.configuration.settings import Environment, GatewayConfig, build_policy, peppers, reload, resolve_secret
+from proxy.answers import schema_check
+from proxy.configuration.settings import (
+    Environment,
+    GatewayConfig,
+    build_escalation,
+    build_policy,
+    peppers,
+    reload,
+    resolve_secret,
+)
 from proxy.db import make_engine
 from proxy.dispatch import Dispatcher
 from proxy.doorway import Doorway
 from proxy.errors import BadRequest, Refused, error_reply
 from proxy.gateway import Gateway, State
+from proxy.learning.retention import forget_what_may_not_stay
+from proxy.learning.shadow import Shadow, ShadowRules
+from proxy.learning.tunings import TuningWatch
 from proxy.limits import Limiter, Limits
 from proxy.line import Line, Rules
+from proxy.observers.learning import LearningLog
 from proxy.observers.logs import RequestLog, configure_logging
 from proxy.observers.metrics import Metrics
 from proxy.observers.telemetry import Tracing, build_tracing
-from proxy.routes import health, models, usage
+from proxy.routes import feedback, health, models, policy, usage
+from proxy.tolerance import Tolerances, learn_from_own_requests
 
 _log = logging.getLogger("weighbridge.app")
 
 _TICK_S = 1.0
+_RETENTION_S = 600.0
+_OWN_REQUESTS_S = 300.0
 
 
 def create_app(config: GatewayConfig, environment: Environment, config_path: Path | None = None) -> Doorway:
     """The gateway as an ASGI application. `config_path` is the file that SIGHUP reads again."""
     running = _Running(config, environment, config_path)
     app = FastAPI(title="Weighbridge", lifespan=running.lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    for module in (models, usage, health):
+    for module in (models, usage, policy, feedback, health):
         app.include_router(module.router)
     app.add_exception_handler(Refused, _tell)
     app.add_exception_handler(AccountsError, _tell)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(Exception, _tell)
-    app.state.begin_drain = running.begin_drain
+    app.state.begin_drain, app.state.reload = running.begin_drain, running.reload
     return Doorway(app, app.state)
 
 
@@ -74,12 +94,16 @@ class _Running:
         self._line: Line | None = None
         self._limiter: Limiter | None = None
         self._catalog: Catalog | None = None
+        self._classifier: OnnxClassifier | HeuristicClassifier | None = None
         self._breakers = Breakers(config.providers.breaker, time.monotonic)
+        self._shadow: Shadow | None = None
 
     def begin_drain(self) -> None:
         """Readiness turns false and new work is refused; what runs goes on."""
         if self._line is not None:
             self._line.draining = True
+        if self._shadow is not None:
+            self._shadow.drain()
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[State]:
@@ -98,42 +122,110 @@ class _Running:
             upstreams = await _upstreams(catalog)
             stack.push_async_callback(upstreams.aclose)
             tracing = self._tracing(stack)
+            await asyncio.to_thread(schema_check.prepare)
             metrics = Metrics()
+            learning, accounts = LearningStore(engine), AccountStore(engine)
+            learning_log = LearningLog(learning, accounts.learning_of, metrics)
+            learning_log.start()
+            stack.push_async_callback(learning_log.aclose)
+            self._classifier = classifier = load_classifier(config.classifier, catalog.abilities)
+            stack.callback(classifier.close)
+            _tell_of(classifier, catalog)
+            metrics.set_classifier(trained=classifier.fallback_reason is None)
             breakers = self._breakers
             self._limiter = Limiter(_limits(config), time.monotonic)
+            dispatcher = Dispatcher(
+                upstream=upstreams,
+                breakers=breakers,
+                budget=_retry_budget(config),
+                books=ledger,
+                clock=time.monotonic,
+                now_us=_now_us,
+                rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
+            )
             self._line = line = Line(
-                rules=_rules(config, catalog),
+                rules=_rules(config, catalog, classifier),
                 directory=directory,
                 limiter=self._limiter,
-                classifier=load_classifier(config.classifier),
+                classifier=classifier,
                 affinity=Affinity(time.monotonic),
                 breakers=breakers,
-                dispatcher=Dispatcher(
-                    upstream=upstreams,
-                    breakers=breakers,
-                    budget=_retry_budget(config),
-                    books=ledger,
-                    clock=time.monotonic,
-                    now_us=_now_us,
-                    rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
-                ),
-                observers=(metrics, RequestLog(share=config.telemetry.log_success_share)),
+                dispatcher=dispatcher,
+                observers=(metrics, RequestLog(share=config.telemetry.log_success_share), learning_log),
                 tracing=tracing,
                 clock=time.monotonic,
             )
+            self._shadow = shadow = self._shadow_of(line, dispatcher, learning, accounts, metrics)
+            stack.push_async_callback(shadow.aclose)
+            shadow.start()
+            line.shadow = shadow
             gateway = Gateway(
                 line=line,
                 ledger=ledger,
                 usage=LedgerStore(engine),
                 metrics=metrics,
+                learning=learning,
+                learning_log=learning_log,
+                classifier=classifier,
                 database=engine,
                 metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
             )
             _background(stack, _every(_TICK_S, lambda: self._tick(gateway)))
+            _background(stack, _every(_RETENTION_S, lambda: self._forget(learning, accounts)))
+            _background(stack, _every(_OWN_REQUESTS_S, lambda: self._learn_own_requests(line, engine)))
+            watch = TuningWatch(learning, classifier, self._retuned)
+            await watch.look()
+            _background(stack, _every(config.classifier.learning.poll_s, watch.look))
             self._listen_for_reload(stack)
-            app.state.ledger = ledger
+            app.state.ledger, app.state.gateway, app.state.tuning_watch = ledger, gateway, watch
             yield {"gateway": gateway}
             line.draining = True
+
+    def _shadow_of(
+        self, line: Line, dispatcher: Dispatcher, learning: LearningStore, accounts: AccountStore, metrics: Metrics
+    ) -> Shadow:
+        def rules() -> ShadowRules:
+            catalog = line.rules.catalog
+            return ShadowRules(
+                catalog=catalog,
+                reference=self._config.cost.reference_target,
+                fleet={name: self._breakers.available(target) for name, target in catalog.targets.items()},
+                timeouts=line.rules.timeouts,
+            )
+
+        async def keep(verdicts: Sequence[Verdict]) -> None:
+            await learning.add_verdicts(verdicts)
+            for verdict in verdicts:
+                metrics.count_verdict(verdict.source, verdict.signal)
+
+        return Shadow(
+            section=self._config.classifier.shadow,
+            rules=rules,
+            dispatcher=dispatcher,
+            keep=keep,
+            learning_of=accounts.learning_of,
+            clock=time.monotonic,
+            now_us=_now_us,
+            count=metrics.count_shadow,
+        )
+
+    def _reloaded_rules(self, config: GatewayConfig, catalog: Catalog) -> Rules:
+        """The classifier's targets come first: what a floor means is computed from their abilities."""
+        before = self._catalog
+        if self._classifier is None:
+            return _rules(config, catalog, None)
+        self._classifier.adopt(catalog.abilities)
+        try:
+            return _rules(config, catalog, self._classifier)
+        except Exception:
+            if before is not None:
+                self._classifier.adopt(before.abilities)
+            raise
+
+    def _retuned(self) -> None:
+        """What was computed from the classifier's old rows is computed anew."""
+        if self._line is not None and self._catalog is not None:
+            self._line.rules = _rules(self._config, self._catalog, self._classifier)
 
     async def _ledger(self, engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> Ledger:
         section = self._config.cost
@@ -179,6 +271,17 @@ class _Running:
             for deployment in target.deployments:
                 gateway.metrics.set_breaker(deployment.deployment_id, self._breakers.state(deployment.deployment_id))
 
+    async def _forget(self, learning: LearningStore, accounts: AccountStore) -> None:
+        keep_days = self._config.classifier.learning.keep_days
+        await forget_what_may_not_stay(learning, accounts, keep_days=keep_days, now_us=_now_us())
+
+    async def _learn_own_requests(self, line: Line, engine: AsyncEngine) -> None:
+        """What a floor means for a team comes from its own requests once there are enough of them."""
+        found = line.rules.tolerances
+        if found is not None:
+            artifact, width = found.artifact, found.width
+            await learn_from_own_requests(found, lambda team_id: own_requests(engine, team_id, artifact, width))
+
     def _listen_for_reload(self, stack: contextlib.AsyncExitStack) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(ValueError, RuntimeError):
@@ -199,14 +302,16 @@ class _Running:
             _log.error("reload refused, the old configuration stays: %s", answer.refused)
             return
         try:
-            rules = _rules(answer.config, build_catalog(answer.config.providers, resolve_secret))
+            catalog = build_catalog(answer.config.providers, resolve_secret)
+            if self._line is None or self._limiter is None:
+                return
+            # Before anything is taken over: the classifier would already know the new targets only.
+            if catalog.needs_litellm and not self._line.rules.catalog.needs_litellm:
+                _log.error("reload refused, the old configuration stays: targets through litellm need a restart")
+                return
+            rules = self._reloaded_rules(answer.config, catalog)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the new one, the old one stays
             _log.error("reload refused, the old configuration stays: %s", error)
-            return
-        if self._line is None or self._limiter is None:
-            return
-        if rules.catalog.needs_litellm and not self._line.rules.catalog.needs_litellm:
-            _log.error("reload refused, the old configuration stays: targets through litellm need a restart")
             return
         self._config = answer.config
         self._catalog = rules.catalog
@@ -232,16 +337,32 @@ async def _upstreams(catalog: Catalog) -> Upstreams:
     return Upstreams(by_kind)
 
 
+def _tell_of(classifier: OnnxClassifier | HeuristicClassifier, catalog: Catalog) -> None:
+    if classifier.fallback_reason is not None:
+        _log.warning("prompts are weighed by the plain rule: %s", classifier.fallback_reason)
+    if isinstance(classifier, OnnxClassifier):
+        for target_id, name in catalog.abilities.items():
+            if name not in classifier.manifest.abilities:
+                _log.warning(
+                    "target %s: the classifier knows no ability %s, so its declared capability counts "
+                    "(`weighbridge classifier explain --all hello` lists the abilities)",
+                    target_id,
+                    name,
+                )
+
+
 def _retry_budget(config: GatewayConfig) -> RetryBudget:
     retry = config.providers.retry
     return RetryBudget(retry.budget_share, retry.budget_floor, retry.budget_window_s, time.monotonic)
 
 
-def _rules(config: GatewayConfig, catalog: Catalog) -> Rules:
+def _rules(config: GatewayConfig, catalog: Catalog, classifier: Classifier | None) -> Rules:
     reference = catalog.targets.get(config.cost.reference_target or "")
+    chosen = build_policy(config.policy, config.cost.reference_target)
     return Rules(
         catalog=catalog,
-        policy=build_policy(config.policy),
+        policy=chosen,
+        tolerances=None if classifier is None else Tolerances(catalog=catalog, policy=chosen, classifier=classifier),
         reference=reference.price if reference is not None else None,
         timeouts=config.providers.timeouts,
         retry=config.providers.retry,
@@ -249,6 +370,7 @@ def _rules(config: GatewayConfig, catalog: Catalog) -> Rules:
         max_body_bytes=config.server.max_body_bytes,
         body_timeout_s=config.server.body_timeout_s,
         slow_reader_s=config.server.slow_reader_s,
+        escalation=build_escalation(config.policy.escalation),
     )
 
 

@@ -44,6 +44,8 @@ _PLAUSIBLE = 2
 _VOID: tuple[EntryKind, Usage, int | None, int | None] = ("void", Usage(), 0, None)
 
 Ending = Literal["ok", "caller_gone", "slow_reader", "shutdown", "failed"]
+Unused = Literal["escalated", "discarded"]
+"""Why a whole answer was not given: a better target's stood in for it, or it was itself the worse one of the two."""
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,18 +68,21 @@ class Attempt:
         "_permit",
         "_reserved",
         "_stale",
+        "_to_keep",
         "candidate",
         "chars",
         "deployment",
         "finished",
         "first_token_at",
         "job",
+        "kept",
         "last_token_at",
         "number",
         "sent",
         "settled",
         "started_at",
         "token_events",
+        "unused",
         "wire_usage",
     )
 
@@ -113,6 +118,10 @@ class Attempt:
         self.sent = False
         """The upstream may have seen it; before that nothing can have been charged."""
         self.settled: Settled | None = None
+        self.kept: list[bytes] | None = [] if job.keep_bytes else None
+        """References to the payloads so far; None when they are not wanted, or became too many."""
+        self._to_keep = job.keep_bytes
+        self.unused: Unused | None = None
 
     async def reserve(self) -> None:
         """Books the most this attempt may cost; durable when it returns. Raises LedgerUnavailable."""
@@ -124,6 +133,8 @@ class Attempt:
         """Takes note of what flowed by: tokens, usage and the end."""
         self._counted = None
         one_choice = self.job.request.n == 1
+        if self.kept is not None:
+            self._keep(events)
         for event in events:
             if event.token:
                 self.token_events += 1
@@ -141,21 +152,35 @@ class Attempt:
             if self.first_token_at is None:
                 self.first_token_at = self.last_token_at
 
+    def _keep(self, events: list[Event]) -> None:
+        assert self.kept is not None  # noqa: S101  # The one caller looked.
+        for event in events:
+            self._to_keep -= len(event.payload)
+            self.kept.append(event.payload)
+        if self._to_keep < 0:
+            self.kept = None
+
     def healthy(self) -> None:
         """The first token came: the deployment answers. A cut later is counted as a failure of its own."""
         self._permit.success()
 
-    def close(self, ending: Ending, error: BaseException | None = None, *, status: int) -> Settled:
-        """Settles the attempt. Only the first call does anything; every call returns the same."""
+    def close(
+        self, ending: Ending, error: BaseException | None = None, *, status: int, unused: Unused | None = None
+    ) -> Settled:
+        """Settles the attempt. Only the first call does anything; every call returns the same.
+
+        `unused` says why a whole answer was not given: it cost, but it saved nothing, so it has no baseline.
+        """
         if self.settled is not None:
             return self.settled
+        self.unused = unused
         self._report_health(ending, error)
         if not self.sent or (not self.token_events and isinstance(error, _NEVER_STARTED)):
             kind, usage, cost, baseline = _VOID
         else:
-            usage = self._usage(_flags(ending, error))
+            usage = self._usage(_flags(ending, error) if unused is None else (unused,))
             kind, cost = "settle", self._cost(usage)
-            baseline = self._baseline(usage) if ending == "ok" else None
+            baseline = self._baseline(usage) if ending == "ok" and unused is None else None
         if self._reserved:
             self._books.settle(self._entry(kind, usage, cost, baseline, status=status))
         outcome = AttemptOutcome(

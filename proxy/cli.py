@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 import typer
 from typer.core import TyperGroup
 
+from proxy.commands.classifier import classifier_app
+from proxy.commands.policy import policy_app
+
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     from accounts.store import AccountStore
     from proxy.configuration.settings import Environment, GatewayConfig
     from proxy.explain import Explanation
@@ -54,6 +59,13 @@ def _expected(error: Exception) -> str | None:
         "proxy.demo.run": "DemoFailed",
         "proxy.errors": "Refused",
         "accounts.errors": "AccountsError",
+        "classifier.learning.recalibrate": "TooFewLabels",
+        "classifier.learning.store": "LearningError",
+        "proxy.learning.tunings": "TuningRefused",
+        "classifier.manifest": "ArtifactError",
+        "classifier.training.data": "BadData",
+        "classifier.training.splits": "NotDisjoint",
+        "classifier.training.commands": "NothingToJudge",
     }
     for module, name in kinds.items():
         kind = getattr(sys.modules.get(module), name, None)
@@ -84,6 +96,8 @@ config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, r
 app.add_typer(keys_app, name="keys")
 app.add_typer(teams_app, name="teams")
 app.add_typer(config_app, name="config")
+app.add_typer(policy_app, name="policy")
+app.add_typer(classifier_app, name="classifier")
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
@@ -186,7 +200,69 @@ def list_teams(as_json: JsonOption = False) -> None:
             return [_plain(team) for team in await store.list_teams()]
 
     columns = {"team_id": "team", "name": "name", "organisation_id": "organisation", "allowed_models": "models"}
+    columns |= {"quality_floor": "floor", "escalation": "escalation", "learning": "learning", "shadow_share": "shadow"}
     _print_rows(_run(read()), {**columns, "created_at": "created"}, as_json=as_json, empty="no teams yet")
+
+
+@teams_app.command("set")
+def set_team(
+    team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="The team to change.")],
+    quality_floor: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE|none", help="The share of the reference's quality to keep; none: the gateway's."),
+    ] = None,
+    escalation: Annotated[
+        Literal["off", "whole", "all"] | None,
+        typer.Option(help="Ask a better target after a weak answer: never, for whole replies, or for streams too."),
+    ] = None,
+    learning: Annotated[
+        Literal["off", "numbers", "prompts"] | None,
+        typer.Option(
+            help="What may be kept to learn from: nothing, numbers, or the prompts too. Less deletes the rest."
+        ),
+    ] = None,
+    shadow_share: Annotated[
+        float | None, typer.Option(help="The share of requests that the reference answers too, to be compared.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change what a team chose. Every server follows within seconds."""
+    given = {"escalation": escalation, "learning": learning, "shadow_share": shadow_share}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if quality_floor is not None:
+        changes["quality_floor"] = _floor(quality_floor)
+    if not changes:
+        _fail("nothing to change: give at least one option, see --help", _USAGE)
+
+    async def change() -> dict[str, Any]:
+        async with _engine() as engine:
+            from accounts.store import AccountStore
+            from classifier.learning.store import LearningStore
+
+            team = await AccountStore(engine).update_team(team_id, **changes)
+            kept = LearningStore(engine)
+            # At once, and on every call: a deletion that was interrupted is finished by asking again.
+            if learning == "off":
+                await kept.forget_team(team_id)
+            elif learning == "numbers":
+                await kept.forget_prompts(team_id)
+            return _plain(team)
+
+    changed = _run(change())
+    if as_json:
+        _print_json(changed)
+    else:
+        shown = ("quality_floor", "escalation", "learning", "shadow_share")
+        typer.echo(f"{team_id}: " + ", ".join(f"{name} {_cell(name, changed[name])}" for name in shown))
+
+
+def _floor(text: str) -> float | None:
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        _fail(f"--quality-floor is a number above 0 and at most 1, or none, not {text[:40]!r}", _USAGE)
 
 
 @keys_app.command("create")
@@ -293,6 +369,13 @@ def _config_only(config: Path | None) -> "GatewayConfig":
 @asynccontextmanager
 async def _accounts() -> "AsyncIterator[AccountStore]":
     from accounts.store import AccountStore
+
+    async with _engine() as engine:
+        yield AccountStore(engine)
+
+
+@asynccontextmanager
+async def _engine() -> "AsyncIterator[AsyncEngine]":
     from proxy.configuration.settings import read_environment
     from proxy.db import make_engine, migrate
 
@@ -301,7 +384,7 @@ async def _accounts() -> "AsyncIterator[AccountStore]":
     engine = make_engine(environment.database())
     try:
         await migrate(engine)
-        yield AccountStore(engine)
+        yield engine
     finally:
         await engine.dispose()
 
@@ -317,6 +400,7 @@ def _plain(record: Any) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(record)
     if isinstance(plain.get("allowed_models"), list):
         plain["allowed_models"].sort()
+    plain.update(plain.pop("settings", {}))
     return plain
 
 
@@ -351,6 +435,8 @@ def _print_explanation(told: "Explanation") -> None:
         f"complexity {told.complexity:.3f} ({told.classifier}), about {told.input_tokens} tokens in, "
         f"{told.expected_output_tokens} expected out"
     )
+    if told.outlooks:
+        _print_outlooks(told)
     if told.candidates:
         rows = [
             [
@@ -368,6 +454,30 @@ def _print_explanation(told: "Explanation") -> None:
     if told.rejected:
         typer.echo("\nnot candidates:")
         print_table(["target", "obstacle", "why"], [list(each.values()) for each in told.rejected])
+
+
+def _print_outlooks(told: "Explanation") -> None:
+    """What each measured target would make of the prompt, and whether that was near the line."""
+    from proxy.table import print_table
+
+    if told.reference_adequate is None:
+        typer.echo("\nmeasured outcomes, not used: there is no measured reference to compare them with")
+    else:
+        near = "a close call" if told.close_call else "no close call"
+        typer.echo(
+            f"\nto keep {told.quality_floor:.0%} of the reference's quality a target may lose {told.tolerance:.3f}; {near}"
+        )
+    rows = [
+        [
+            each["target"],
+            f"{each['adequate']:.3f}",
+            f"{each['low']:.3f} to {each['high']:.3f}",
+            "-" if each["loss"] is None else f"{each['loss']:+.3f}",
+            str(each["expected_output_tokens"]),
+        ]
+        for each in told.outlooks
+    ]
+    print_table(["target", "adequate", "between", "loses", "tokens out"], rows, right=(1, 2, 3, 4))
 
 
 def _money(dollars: str | None) -> str:

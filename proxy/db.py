@@ -1,5 +1,8 @@
 """The database: one address, SQLite or PostgreSQL, and a schema that is always the newest."""
 
+import contextlib
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlmodel import SQLModel
 
 import accounts.tables
+import classifier.learning.tables
 import cost.tables
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -20,6 +24,9 @@ TABLES: Final = (
     accounts.tables.Team,
     accounts.tables.ApiKey,
     cost.tables.LedgerEntry,
+    classifier.learning.tables.WeighingRow,
+    classifier.learning.tables.VerdictRow,
+    classifier.learning.tables.TuningRow,
 )
 """Named, so that importing this module is what fills `metadata`."""
 
@@ -31,6 +38,8 @@ _DRIVERS: Final = {
     "postgresql+asyncpg": "postgresql+asyncpg",
 }
 _BUSY_TIMEOUT_S: Final = 5.0
+_WAL_TRIES: Final = 50
+_WAL_PAUSE_S: Final = 0.01
 _MIGRATION_TIMEOUT_S: Final = 60
 # Any number will do, as long as every version of this program uses the same one.
 _MIGRATION_LOCK: Final = 7_236_451_920
@@ -69,13 +78,13 @@ async def migrate(engine: AsyncEngine) -> None:
             await connection.run_sync(upgrade)
 
 
-def upgrade(connection: Connection) -> None:
+def upgrade(connection: Connection, revision: str = "head") -> None:
     """Run what migrations are missing on a connection whose transaction the caller owns."""
     config = Config()
     # Alembic reads a % as the beginning of a reference.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)
 
 
 def _address(url: str) -> URL:
@@ -96,16 +105,27 @@ def _sqlite_engine(address: URL, *, power_safe: bool) -> AsyncEngine:
     engine = create_async_engine(address, connect_args=waiting)
     # With WAL, readers do not wait for the writer. NORMAL loses nothing when the process is killed;
     # at a loss of power it may lose the last commits.
-    pragmas = ("journal_mode=WAL", f"synchronous={'FULL' if power_safe else 'NORMAL'}", "foreign_keys=ON")
+    pragmas = (f"synchronous={'FULL' if power_safe else 'NORMAL'}", "foreign_keys=ON")
 
     def prepare(connection: Any, _record: Any) -> None:
         cursor = connection.cursor()
+        _write_ahead(cursor)
         for pragma in pragmas:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
     event.listen(engine.sync_engine, "connect", prepare)
     return engine
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Of several processes that open a new file at once, SQLite refuses all but one this change, without waiting."""
+    for _ in range(_WAL_TRIES):
+        with contextlib.suppress(sqlite3.OperationalError):
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        time.sleep(_WAL_PAUSE_S)
+    cursor.execute("PRAGMA journal_mode=WAL")
 
 
 async def _migrate_sqlite(engine: AsyncEngine) -> None:

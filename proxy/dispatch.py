@@ -31,6 +31,7 @@ from providers.retry_budget import RetryBudget
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event
+from proxy.answers.hold import hold
 from proxy.attempt import CALLER_GONE, Attempt
 from proxy.errors import error_reply
 from proxy.job import Job
@@ -41,11 +42,13 @@ _BACKOFF_MAX_S = 1.0
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """An attempt whose first token came: its open stream and the events read so far."""
+    """An attempt whose first token came, or whose end where it was held: its open stream and the events read so far."""
 
     attempt: Attempt
     stream: UpstreamStream
     events: list[Event]
+    whole: bool = False
+    """It was held, and `events` is all of it."""
 
 
 class _NoRetryLeft(stop_base):
@@ -129,6 +132,13 @@ class Dispatcher:
         assert failure is not None  # noqa: S101  # A plan has at least one candidate.
         raise failure
 
+    async def escalate(self, job: Job, candidate: Candidate, attempts: list[Attempt]) -> Committed:
+        """Asks one better target, once: there is an answer already, so nothing is retried.
+
+        Raises what the attempt raises.
+        """
+        return await self._attempt(candidate, job, attempts)
+
     async def _retrying(self, candidate: Candidate, job: Job, retry: RetryConfig, attempts: list[Attempt]) -> Committed:
         def untried() -> bool:
             return not _tried(attempts).issuperset(
@@ -163,6 +173,7 @@ class Dispatcher:
         attempt = Attempt(job, len(attempts) + 1, candidate, deployment, permit, self._books, self._clock, self._now_us)
         attempts.append(attempt)
         stream: UpstreamStream | None = None
+        whole = False
         deadline: asyncio.Timeout | None = None
         try:
             await attempt.reserve()
@@ -170,6 +181,11 @@ class Dispatcher:
                 attempt.sent = True
                 stream = await self._upstream.open(self._call(attempt))
                 events = await first_token(stream, attempt)
+            attempt.healthy()
+            if job.hold is not None:
+                # A failure here is one like any other before commit: the next candidate may answer.
+                stream = held = await hold(stream, attempt, events, job.hold)
+                whole = held.whole
         except BaseException as error:
             failure = error
             if isinstance(error, TimeoutError) and deadline is not None and deadline.expired():
@@ -183,8 +199,7 @@ class Dispatcher:
             if failure is error:
                 raise
             raise failure from error
-        attempt.healthy()
-        return Committed(attempt, stream, events)
+        return Committed(attempt, stream, events, whole)
 
     def _acquire(self, target: Target, tried: Iterable[str]) -> tuple[Deployment, Permit]:
         """A deployment that may be called now, one not tried yet if there is one."""

@@ -82,6 +82,18 @@ class TeamNotFound(Refused):
     """No such team, or another's: the two must look the same."""
 
 
+class RequestNotFound(Refused):
+    """No such request, or another team's: the two must look the same."""
+
+
+class LearningOff(Refused):
+    """The team keeps nothing that feedback could be booked to."""
+
+
+class FeedbackUnavailable(Refused):
+    """The database does not answer."""
+
+
 class ContextTooLong(Refused):
     """The prompt fits no target that could otherwise serve it."""
 
@@ -129,6 +141,9 @@ TABLE: dict[type[BaseException], Fault] = {
     UsageUnavailable: Fault(503, _SERVER, "usage_unavailable"),
     MetricsClosed: Fault(403, "permission_error", "metrics_closed"),
     TeamNotFound: Fault(404, _INVALID, "team_not_found"),
+    RequestNotFound: Fault(404, _INVALID, "request_not_found"),
+    LearningOff: Fault(409, _INVALID, "learning_off"),
+    FeedbackUnavailable: Fault(503, _SERVER, "feedback_unavailable"),
     ContextTooLong: Fault(400, _INVALID, "context_length_exceeded"),
     NoEligibleTarget: Fault(400, _INVALID, "no_eligible_target"),
     RateLimited: Fault(429, "requests", "rate_limit_exceeded"),

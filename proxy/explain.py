@@ -5,15 +5,17 @@ from typing import Any
 
 import msgspec
 
-from classifier.onnx_classifier import load_classifier
-from classifier.prediction import Prediction
+from classifier.heuristic import HeuristicClassifier
+from classifier.onnx_classifier import OnnxClassifier, load_classifier
+from classifier.prediction import Classifier, Prediction
 from cost.prices import usd
-from providers.catalog import build_catalog
+from providers.catalog import Catalog, build_catalog
 from providers.target import Tier
 from proxy.configuration.settings import GatewayConfig, build_policy
 from proxy.errors import Refused
-from proxy.policy import AUTO, Facts, RoutePlan, plan
+from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan
 from proxy.request import RequestHeaders, input_tokens, needs, parse_chat, prompt_of
+from proxy.tolerance import Tolerances
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,39 +25,79 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     classifier: str
     input_tokens: int
     expected_output_tokens: int
+    quality_floor: float
+    tolerance: float
+    """What the chosen target's chance of an adequate answer may fall short of the reference's."""
+    reference_adequate: float | None
+    """The reference's chance; None when targets were taken at their declared capability."""
+    close_call: bool
+    """A closer look at the prompt could change the first candidate."""
+    outlooks: tuple[dict[str, Any], ...] = ()
+    """Each measured target's chance with its interval and its loss against the reference, best first."""
     candidates: tuple[dict[str, Any], ...] = ()
     rejected: tuple[dict[str, str], ...] = ()
     refusal: str | None = None
 
 
-def explain(config: GatewayConfig, prompt: str, tier: Tier = "interactive") -> Explanation:
-    """Weighs and plans as the line does, with every deployment taken for healthy."""
+def explain(
+    config: GatewayConfig,
+    prompt: str,
+    tier: Tier = "interactive",
+    *,
+    floor: float | None = None,
+    classifier: Classifier | None = None,
+) -> Explanation:
+    """Weighs and plans as the line does, with every deployment taken for healthy.
+
+    `floor` stands in for policy.quality_floor, `classifier` for the one that the configuration names.
+    """
     body = json.dumps({"model": AUTO, "messages": [{"role": "user", "content": prompt}]}).encode()
     request = parse_chat(body, RequestHeaders(tier=tier))
     weighed = prompt_of(request)
-    prediction = load_classifier(config.classifier).classify(weighed)
+    # No call is made, so no secret is looked up.
+    catalog = build_catalog(config.providers, lambda _reference: "unused")
+    policy = build_policy(config.policy, config.cost.reference_target)
+    weigher = classifier or weigher_of(config)
+    prediction = weigher.classify(weighed)
+    kept = policy.quality_floor if floor is None else floor
     facts = Facts(
         alias=AUTO,
         tier=tier,
         needs=needs(request),
         input_tokens=input_tokens(request, weighed),
         max_output_tokens=None,
+        tolerance=_tolerance(kept, catalog, policy, weigher),
     )
-    # No call is made, so no secret is looked up.
-    catalog = build_catalog(config.providers, lambda _reference: "unused")
     fleet = {target_id: target.deployments for target_id, target in catalog.targets.items()}
     try:
-        return _told(facts, prediction, plan(facts, prediction, build_policy(config.policy), catalog, fleet))
+        return _told(facts, prediction, plan(facts, prediction, policy, catalog, fleet), kept)
     except Refused as refused:
-        return _told(facts, prediction, RoutePlan(candidates=(), rejected=()), refusal=refused.message)
+        return _told(facts, prediction, RoutePlan(candidates=(), rejected=()), kept, refusal=refused.message)
 
 
-def _told(facts: Facts, prediction: Prediction, route: RoutePlan, refusal: str | None = None) -> Explanation:
+def weigher_of(config: GatewayConfig) -> OnnxClassifier | HeuristicClassifier:
+    """The classifier as the gateway loads it."""
+    abilities = {model.model_id: model.ability for model in config.providers.models if model.ability is not None}
+    return load_classifier(config.classifier, abilities)
+
+
+def _tolerance(floor: float, catalog: Catalog, policy: Policy, weigher: Classifier) -> float:
+    return Tolerances(catalog=catalog, policy=policy, classifier=weigher).of(floor, None)
+
+
+def _told(
+    facts: Facts, prediction: Prediction, route: RoutePlan, floor: float, refusal: str | None = None
+) -> Explanation:
     return Explanation(
         complexity=round(prediction.complexity, 4),
         classifier=prediction.source,
         input_tokens=facts.input_tokens,
         expected_output_tokens=prediction.expected_output_tokens,
+        quality_floor=floor,
+        tolerance=round(facts.tolerance, 4),
+        reference_adequate=None if route.reference_adequate is None else round(route.reference_adequate, 4),
+        close_call=route.close_call,
+        outlooks=_outlooks(prediction, route.reference_adequate),
         candidates=tuple(
             {
                 "target": candidate.target.target_id,
@@ -71,6 +113,21 @@ def _told(facts: Facts, prediction: Prediction, route: RoutePlan, refusal: str |
             for rejection in route.rejected
         ),
         refusal=refusal,
+    )
+
+
+def _outlooks(prediction: Prediction, reference: float | None) -> tuple[dict[str, Any], ...]:
+    best_first = sorted(prediction.outlooks.items(), key=lambda each: (-each[1].adequate, each[0]))
+    return tuple(
+        {
+            "target": name,
+            "adequate": round(outlook.adequate, 4),
+            "low": round(outlook.low, 4),
+            "high": round(outlook.high, 4),
+            "loss": None if reference is None else round(reference - outlook.adequate, 4),
+            "expected_output_tokens": outlook.output_tokens,
+        }
+        for name, outlook in best_first
     )
 
 

@@ -6,9 +6,13 @@ from fastapi import Depends, Request
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.caller import Caller
+from classifier.heuristic import HeuristicClassifier
+from classifier.learning.store import LearningStore
+from classifier.onnx_classifier import OnnxClassifier
 from cost.ledger import Ledger
 from cost.store import LedgerStore
 from proxy.line import Line
+from proxy.observers.learning import LearningLog
 from proxy.observers.metrics import Metrics
 from proxy.request import read_headers
 
@@ -20,6 +24,9 @@ class Gateway(NamedTuple):
     ledger: Ledger
     usage: LedgerStore
     metrics: Metrics
+    learning: LearningStore
+    learning_log: LearningLog
+    classifier: OnnxClassifier | HeuristicClassifier
     database: AsyncEngine
     metrics_token: str | None
 

@@ -10,6 +10,13 @@ from providers.wire import ChatRequest
 from proxy.policy import Facts, RoutePlan
 
 
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a stream, and for how long, is held back to be judged."""
+
+    max_bytes: int
+    max_s: float
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """`reference` is the price of the baseline: what the same tokens cost at the reference target."""
 
@@ -22,3 +29,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     reference: Price | None
     timeouts: TimeoutsConfig
     upstream_headers: dict[str, str]
+    hold: Hold | None = None
+    """The answer is read to its end before any of it is given; None relays it as it comes."""
+    keep_bytes: int = 0
+    """How many bytes of payloads an attempt remembers, to be judged after the reply."""

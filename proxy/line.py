@@ -1,20 +1,22 @@
 """The request's straight line: authenticate → parse → admit → classify → plan → dispatch → relay → settle.
 
-All branching stands here; the stages are leaves. Streaming or not, a request takes the same path.
+All branching stands here; the stages are leaves. Streaming or not, a request takes the same path. Two stages may be
+passed twice, each once more at most: a close call is weighed again before it is planned again, and where escalation was
+asked for, a weak answer is asked again of a better target before any of it was given.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from accounts.caller import Caller
 from accounts.directory import Directory
-from classifier.prediction import Classifier, Prediction
+from classifier.prediction import Prediction, Prompt
 from cost.prices import Price
 from providers.breaker import Breakers
 from providers.catalog import Catalog
@@ -22,20 +24,57 @@ from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import UpstreamError
 from providers.wire import ChatRequest
 from proxy.affinity import Affinity
-from proxy.attempt import CALLER_GONE, Attempt, Ending
+from proxy.answers.escalation import EscalationAllowance, EscalationRules, escalation_candidate, may_escalate
+from proxy.answers.weak_answer import Weakness, graver, judge
+from proxy.attempt import CALLER_GONE, Attempt, Ending, Unused
 from proxy.dispatch import Committed, Dispatcher, close_quietly
 from proxy.doorway import REQUEST_ID_HEADER, new_request_id
 from proxy.errors import Draining, NotAuthenticated, Overloaded, UploadTimeout, WrongTeam, error_reply
-from proxy.job import Job
+from proxy.job import Hold, Job
+from proxy.learning.shadow import MAX_PAYLOAD_BYTES, Shadow
 from proxy.limits import Admission, Limiter, rate_headers
-from proxy.observers.outcome import Observer, RequestOutcome
+from proxy.observers.outcome import Observer, RequestOutcome, SecondOpinion
 from proxy.observers.telemetry import RequestTrace, Tracing
 from proxy.policy import AUTO, Facts, Fleet, Policy, RoutePlan, plan
-from proxy.relay import relay
+from proxy.relay import dollars, relay
 from proxy.reply import Header, Reply, read_body
-from proxy.request import RequestHeaders, conversation_key, input_tokens, needs, parse_chat, prompt_of, read_headers
+from proxy.request import (
+    RequestHeaders,
+    conversation_key,
+    input_tokens,
+    messages_digest,
+    needs,
+    parse_chat,
+    prompt_of,
+    read_headers,
+    wants_escalation,
+)
+from proxy.tolerance import Tolerances, plain_tolerance
 
 _log = logging.getLogger("weighbridge.line")
+
+_KEPT_BYTES: Final = 256 * 1024
+"""Of payloads that a request holds on to, to be judged when the caller has its answer."""
+_KEPT_IN_ALL_BYTES: Final = 256 * 1024 * 1024
+"""Of answers that a process holds back or holds on to: thousands of streams at once must not take all its memory."""
+_LATE_SCHEMA_STEPS: Final = 500
+"""That judging happens on the event loop, so it may take a few milliseconds at most."""
+
+
+class Weigher(Protocol):
+    """A cascade of two: the first scores at once, the second takes a few milliseconds and looks closer. Never raises."""
+
+    def classify(self, prompt: Prompt, team_id: str = "") -> Prediction: ...
+
+    def worth_reconsidering(self, team_id: str) -> bool: ...
+
+    async def reconsider(self, prompt: Prompt, prediction: Prediction, team_id: str = "") -> Prediction:
+        """The second's prediction, or the first's itself when the second has none in time."""
+        ...
+
+    def reconsidered(self, team_id: str, changed: bool) -> None:
+        """Whether the second opinion led elsewhere; where it never does, it is left out in time."""
+        ...
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,17 +89,25 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int
     body_timeout_s: float
     slow_reader_s: float
+    escalation: EscalationRules = EscalationRules()
+    tolerances: Tolerances | None = None
+    """Without them each prompt may lose what the floor gives up."""
 
 
-class Weighed(msgspec.Struct, frozen=True):
+class Weighed(msgspec.Struct, frozen=True, kw_only=True):
     """A request with everything that planning learned about it."""
 
     request: ChatRequest
+    prompt: Prompt
     facts: Facts
     prediction: Prediction | None
     classify_s: float | None
+    reconsider_s: float | None
+    second_opinion: SecondOpinion | None
     conversation: Hashable
     plan: RoutePlan
+    escalates: bool
+    """A weak answer may be asked again of a better target."""
 
 
 class _Passage:
@@ -68,17 +115,22 @@ class _Passage:
 
     __slots__ = (
         "admission",
+        "answering",
         "attempts",
         "caller",
         "caller_gone",
         "error_code",
+        "escalated_from",
+        "judged",
         "reading_since",
+        "released_at",
         "reply",
         "request_id",
         "started_at",
         "task",
         "too_slow",
         "trace",
+        "weakness",
         "weighed",
     )
 
@@ -91,6 +143,11 @@ class _Passage:
         self.admission: Admission | None = None
         self.weighed: Weighed | None = None
         self.attempts: list[Attempt] = []
+        self.answering: Attempt | None = None
+        self.judged = False
+        self.weakness: Weakness | None = None
+        self.escalated_from: Attempt | None = None
+        self.released_at: float | None = None
         self.trace: RequestTrace | None = None
         self.caller_gone = False
         self.too_slow = False
@@ -107,7 +164,7 @@ class Line:
         rules: Rules,
         directory: Directory,
         limiter: Limiter,
-        classifier: Classifier,
+        classifier: Weigher,
         affinity: Affinity,
         breakers: Breakers,
         dispatcher: Dispatcher,
@@ -117,6 +174,8 @@ class Line:
     ) -> None:
         self.rules = rules
         self.draining = False
+        self.shadow: Shadow | None = None
+        """Is offered what was answered, when the caller has it. It needs this line's rules, so it comes later."""
         self._directory = directory
         self._limiter = limiter
         self._classifier = classifier
@@ -127,6 +186,7 @@ class Line:
         self._tracing = tracing
         self._clock = clock
         self._passages: set[_Passage] = set()
+        self._escalations = EscalationAllowance()
 
     @property
     def in_flight(self) -> int:
@@ -172,7 +232,8 @@ class Line:
                 raise WrongTeam(
                     "`x-team-id` is not the team of this key; leave it out or use that team's key.", param="x-team-id"
                 )
-            passage.weighed = weighed = self._weigh(passage, rules, caller, request)
+            wanted = wants_escalation(headers)
+            passage.weighed = weighed = await self._weigh(passage, rules, caller, request, wanted)
             await self._send_on(passage, rules, caller, weighed)
         finally:
             gone.cancel()
@@ -202,8 +263,10 @@ class Line:
             passage.reading_since = None
             passage.too_slow = False
 
-    def _weigh(self, passage: _Passage, rules: Rules, caller: Caller, request: ChatRequest) -> Weighed:
-        """Admit, classify and plan: what is decided without waiting for anybody."""
+    async def _weigh(
+        self, passage: _Passage, rules: Rules, caller: Caller, request: ChatRequest, wanted: bool | None
+    ) -> Weighed:
+        """Admit, classify and plan. Only a close call waits, for the second weigher and no longer than its deadline."""
         prompt = prompt_of(request)
         facts = Facts(
             alias=request.model,
@@ -213,19 +276,49 @@ class Line:
             max_output_tokens=request.max_output_tokens,
             choices=request.n,
             allowed_models=caller.allowed_models,
+            tolerance=_tolerance(rules, caller),
         )
         passage.admission = self._limiter.admit(caller.key_id, facts.input_tokens + (request.max_output_tokens or 0))
         passage.reply.headers += rate_headers(passage.admission)
         prediction: Prediction | None = None
         classify_s: float | None = None
+        reconsider_s: float | None = None
+        second_opinion: SecondOpinion | None = None
         if request.model == AUTO:
             before = self._clock()
-            prediction = self._classifier.classify(prompt)
+            prediction = self._classifier.classify(prompt, caller.team_id)
             classify_s = self._clock() - before
         conversation = conversation_key(request, prompt)
         sticky = self._affinity.lookup(caller.team_id, conversation)
-        route = plan(facts, prediction, rules.policy, rules.catalog, self._fleet(rules), sticky)
-        return Weighed(request, facts, prediction, classify_s, conversation, route)
+        fleet = self._fleet(rules)
+        route = plan(facts, prediction, rules.policy, rules.catalog, fleet, sticky)
+        if prediction is not None and route.close_call and self._classifier.worth_reconsidering(caller.team_id):
+            before = self._clock()
+            closer = await self._classifier.reconsider(prompt, prediction, caller.team_id)
+            reconsider_s = self._clock() - before
+            classify_s = (classify_s or 0.0) + reconsider_s
+            second_opinion = "late"
+            if closer is not prediction:
+                first, prediction = route.candidates[0].target.target_id, closer
+                route = plan(facts, prediction, rules.policy, rules.catalog, fleet, sticky)
+                changed = route.candidates[0].target.target_id != first
+                second_opinion = "changed" if changed else "same"
+                self._classifier.reconsidered(caller.team_id, changed)
+        escalates = may_escalate(
+            route, alias=facts.alias, stream=request.stream, team=caller.settings.escalation, wanted=wanted
+        )
+        return Weighed(
+            request=request,
+            prompt=prompt,
+            facts=facts,
+            prediction=prediction,
+            classify_s=classify_s,
+            reconsider_s=reconsider_s,
+            second_opinion=second_opinion,
+            conversation=conversation,
+            plan=route,
+            escalates=escalates,
+        )
 
     def _fleet(self, rules: Rules) -> Fleet:
         return {name: self._breakers.available(target) for name, target in rules.catalog.targets.items()}
@@ -242,8 +335,14 @@ class Line:
             reference=rules.reference,
             timeouts=rules.timeouts,
             upstream_headers=passage.trace.headers() if passage.trace is not None else {},
+            hold=_hold(rules.escalation, self.in_flight) if weighed.escalates else None,
+            keep_bytes=self._keep_bytes(passage, caller, weighed),
         )
         committed = await self._dispatcher.dispatch(job, rules.retry, passage.attempts)
+        if job.hold is not None:
+            committed = await self._better(passage, rules.escalation, committed)
+            passage.released_at = self._clock()
+        passage.answering = committed.attempt
         try:
             await relay(committed, passage.reply, _decision_headers(weighed, committed, passage))
         except UpstreamError as error:
@@ -261,6 +360,58 @@ class Line:
         finally:
             # The relay has settled a reply that went well, before its last bytes left.
             await close_quietly(committed.stream)
+
+    def _keep_bytes(self, passage: _Passage, caller: Caller, weighed: Weighed) -> int:
+        """How much of the answer is held on to, for what is done with it when the caller has it."""
+        if weighed.prediction is None or not _learns(caller):
+            return 0
+        compared = self.shadow is not None and self.shadow.wants(caller, weighed.facts.alias, passage.request_id)
+        return portion_bytes(MAX_PAYLOAD_BYTES if compared else _KEPT_BYTES, self.in_flight)
+
+    async def _better(self, passage: _Passage, rules: EscalationRules, first: Committed) -> Committed:
+        """The answer to give: the one that was held, or a better target's where that one is weak.
+
+        Nothing is committed yet, so a better target that fails, or whose answer is the worse one, costs its price and
+        no more. Whatever ends this early settles everything that is open.
+        """
+        held = [first]
+        self._escalations.request(rules)
+        try:
+            return await self._asked_again(passage, rules, held)
+        except BaseException as error:
+            for each in held:
+                if isinstance(error, asyncio.CancelledError):
+                    each.attempt.close(_ending(passage), status=CALLER_GONE)
+                else:
+                    each.attempt.close("failed", error, status=500)
+                await close_quietly(each.stream)
+            raise
+
+    async def _asked_again(self, passage: _Passage, rules: EscalationRules, held: list[Committed]) -> Committed:
+        (first,) = held
+        passage.judged = first.whole
+        passage.weakness = weakness = await _judged(first, rules)
+        if weakness is None:
+            return first
+        job, answered = first.attempt.job, first.attempt.candidate
+        candidate = escalation_candidate(job.plan, answered, {each.deployment.target_id for each in passage.attempts})
+        if candidate is None or not self._escalations.try_begin(rules):
+            return first
+        try:
+            second = await self._dispatcher.escalate(job, candidate, passage.attempts)
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, there is an answer to give
+            _log.info("request %s: no better answer than the weak one: %s", passage.request_id, type(error).__name__)
+            return first
+        finally:
+            self._escalations.end()
+        held.append(second)
+        again = await _judged(second, rules)
+        if again is not None and graver(again, weakness):
+            await _put_aside(second, "discarded")
+            return first
+        passage.escalated_from = first.attempt
+        await _put_aside(first, "escalated")
+        return second
 
     async def _fail(self, passage: _Passage, error: Exception) -> None:
         told = error_reply(error)
@@ -302,6 +453,7 @@ class Line:
 
     def _settle(self, passage: _Passage) -> None:
         """Gives the place back, remembers the conversation, and tells the observers. Never raises."""
+        _judge_late(passage, self.rules.escalation)
         outcome = _outcome(passage, self._clock())
         if passage.admission is not None:
             usages = [attempt.settled.usage for attempt in passage.attempts if attempt.settled is not None]
@@ -311,6 +463,9 @@ class Line:
             self._affinity.remember(passage.caller.team_id, passage.weighed.conversation, outcome.target_id, tokens)
         for observer in self._observers:
             observer.finished(outcome)
+        answering = passage.answering
+        if self.shadow is not None and passage.caller is not None and answering is not None and _went_well(answering):
+            self.shadow.offer(answering.job.request, passage.caller, outcome, answering.kept or ())
         if passage.trace is not None:
             passage.trace.finish(outcome, outcome.alias, outcome.stream)
 
@@ -319,6 +474,64 @@ def _ending(passage: _Passage) -> Ending:
     if passage.too_slow:
         return "slow_reader"
     return "caller_gone" if passage.caller_gone else "shutdown"
+
+
+def _tolerance(rules: Rules, caller: Caller) -> float:
+    floor = caller.settings.quality_floor
+    if rules.tolerances is None:
+        return plain_tolerance(rules.policy.quality_floor if floor is None else floor)
+    return rules.tolerances.of(floor, caller.allowed_models, caller.team_id)
+
+
+def _hold(rules: EscalationRules, in_flight: int) -> Hold:
+    return Hold(max_bytes=portion_bytes(rules.hold_max_bytes, in_flight), max_s=rules.hold_max_s)
+
+
+def portion_bytes(most: int, in_flight: int) -> int:
+    """What one of so many requests may keep of its answer: `most`, or its equal part of what all may keep together."""
+    return min(most, _KEPT_IN_ALL_BYTES // max(1, in_flight))
+
+
+def _learns(caller: Caller) -> bool:
+    return caller.settings.learning != "off"
+
+
+async def _judged(held: Committed, rules: EscalationRules) -> Weakness | None:
+    """What is wrong with an answer that was held to its end."""
+    if not held.whole:
+        return None
+    request = held.attempt.job.request
+    payloads = [event.payload for event in held.events]
+    if request.json_mode or request.tools:
+        # A schema may take a while, which other requests should not wait for.
+        return await asyncio.to_thread(judge, request, payloads, min_mean_logprob=rules.min_mean_logprob)
+    return judge(request, payloads, min_mean_logprob=rules.min_mean_logprob)
+
+
+def _went_well(attempt: Attempt) -> bool:
+    """What was cut off on its way is no whole answer, and its end says nothing of the target."""
+    return attempt.settled is not None and attempt.settled.outcome.result == "ok"
+
+
+def _judge_late(passage: _Passage, rules: EscalationRules) -> None:
+    """For teams that let us learn: what was wrong with an answer that its caller already has."""
+    attempt = passage.answering
+    if passage.judged or attempt is None or not attempt.kept or sum(map(len, attempt.kept)) > _KEPT_BYTES:
+        return
+    if _went_well(attempt):
+        passage.judged = True
+        passage.weakness = judge(
+            attempt.job.request,
+            attempt.kept,
+            min_mean_logprob=rules.min_mean_logprob,
+            max_schema_steps=_LATE_SCHEMA_STEPS,
+        )
+
+
+async def _put_aside(held: Committed, why: Unused) -> None:
+    """Books a whole answer that nobody will see."""
+    held.attempt.close("ok", status=200, unused=why)
+    await close_quietly(held.stream)
 
 
 def _decision_headers(weighed: Weighed, committed: Committed, passage: _Passage) -> list[Header]:
@@ -335,16 +548,30 @@ def _decision_headers(weighed: Weighed, committed: Committed, passage: _Passage)
     if weighed.prediction is not None:
         headers.append((b"x-weighbridge-complexity", f"{weighed.prediction.complexity:.3f}".encode()))
         headers.append((b"x-weighbridge-classifier", weighed.prediction.source.encode()))
+    if passage.weakness is not None:
+        headers.append((b"x-weighbridge-weakness", passage.weakness.encode()))
+    if passage.escalated_from is not None:
+        headers.append((b"x-weighbridge-escalated-from", passage.escalated_from.deployment.target_id.encode()))
+    if (unused_usd := dollars(_unused_nanousd(passage.attempts))) is not None:
+        headers.append((b"x-weighbridge-escalation-cost-usd", unused_usd.encode()))
     return headers
+
+
+def _unused_nanousd(attempts: Sequence[Attempt]) -> int | None:
+    """What the answer cost that was not given, beside the one that is."""
+    unused = [attempt.settled for attempt in attempts if attempt.settled is not None and attempt.unused is not None]
+    return unused[0].cost_nanousd if unused else None
 
 
 def _outcome(passage: _Passage, now: float) -> RequestOutcome:
     caller, weighed = passage.caller, passage.weighed
     settled = [attempt.settled for attempt in passage.attempts if attempt.settled is not None]
-    last = passage.attempts[-1] if passage.attempts else None
+    last = passage.answering or (passage.attempts[-1] if passage.attempts else None)
     answered = last if last is not None and last.token_events + last.finished else None
     costs = [each.cost_nanousd for each in settled]
-    usage = settled[-1].usage if settled else None
+    booked = last.settled if last is not None else None
+    usage = booked.usage if booked is not None else None
+    learns = caller is not None and _learns(caller)
     return RequestOutcome(
         request_id=passage.request_id,
         organisation_id=caller.organisation_id if caller else "",
@@ -365,11 +592,27 @@ def _outcome(passage: _Passage, now: float) -> RequestOutcome:
         cached_input_tokens=usage.cached_input_tokens if usage else 0,
         output_tokens=usage.output_tokens if usage else 0,
         cost_nanousd=None if None in costs else sum(cost for cost in costs if cost is not None),
-        baseline_nanousd=settled[-1].baseline_nanousd if settled else None,
-        ttft_s=_since(last.first_token_at if last else None, passage.started_at),
+        baseline_nanousd=booked.baseline_nanousd if booked is not None else None,
+        ttft_s=_ttft(passage, last),
         tpot_s=_tpot(last),
         duration_s=now - passage.started_at,
+        reconsider_s=weighed.reconsider_s if weighed else None,
+        second_opinion=weighed.second_opinion if weighed else None,
+        escalated_from=passage.escalated_from.deployment.target_id if passage.escalated_from else None,
+        weakness=passage.weakness,
+        prediction=weighed.prediction if weighed else None,
+        settings=caller.settings if caller else None,
+        prompt=weighed.prompt if weighed and learns else None,
+        conversation=weighed.conversation if weighed and learns else None,
+        request_digest=messages_digest(weighed.request) if weighed and learns else None,
     )
+
+
+def _ttft(passage: _Passage, attempt: Attempt | None) -> float | None:
+    """An answer that was held came when it was released; one that never was, came to nobody."""
+    if passage.weighed is not None and passage.weighed.escalates:
+        return _since(passage.released_at, passage.started_at)
+    return _since(attempt.first_token_at if attempt is not None else None, passage.started_at)
 
 
 def _since(at: float | None, start: float) -> float | None:

@@ -1,16 +1,20 @@
-"""Plan: the one place where a prompt's complexity meets the targets' capability. Pure.
+"""Plan: the one place where what is known of a prompt meets what is known of the targets. Pure.
 
 Filter what cannot serve the request, then order what can by expected cost. Every target ends up
 either as a candidate with a reason or as a rejection with a reason.
+
+A target whose outcomes were measured is capable of a prompt when its expected loss against the reference, P(reference
+adequate) less P(target adequate), is at most the tolerance. Any other target is capable of what its declared capability
+covers.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
-from classifier.prediction import Prediction
+from classifier.prediction import Outlook, Prediction
 from cost.usage import Usage
 from providers.catalog import Catalog
 from providers.target import Capability, Deployment, Target, Tier
@@ -22,10 +26,16 @@ AUTO = "auto"
 DEFAULT_OUTPUT_TOKENS = 300
 """Expected answer of a request that was not classified (the caller named the model)."""
 
+DEFAULT_FLOOR = 0.97
+DEFAULT_TOLERANCE = 1 - DEFAULT_FLOOR
+"""What a prompt may lose when no curve says more: a floor of 97 % lets each prompt lose 3 points."""
+
 # Input tokens are an estimate: only what is clearly too long is refused here, the rest is the upstream's to count.
 _ESTIMATE_SLACK = 0.9
 
-Reason = Literal["cheapest-capable", "prompt-cache", "most-capable", "named", "alias", "fallback", "degraded"]
+Reason = Literal[
+    "cheapest-capable", "prompt-cache", "most-capable", "named", "alias", "fallback", "degraded", "escalated"
+]
 _Kind = Literal["auto", "alias", "named"]
 """Whether the gateway chooses, an alias stands for targets, or the caller named one."""
 Obstacle = Literal[
@@ -36,8 +46,8 @@ Obstacle = Literal[
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How names become targets and how strict `auto` is.
 
-    `capability_shift` is added to every target's capability: below 0 the gateway is stricter and
-    sends more to the dear targets, above 0 it saves more.
+    `capability_shift` is added to every declared capability: below 0 the gateway is stricter and
+    sends more to the dear targets, above 0 it saves more. Measured targets follow the tolerance instead.
     """
 
     auto_targets: tuple[str, ...] | None = None
@@ -46,6 +56,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Name → targets in the order to try them."""
     fallbacks: Mapping[str, tuple[str, ...]] = {}
     """Target → targets to try after it when a caller named it."""
+    reference: str | None = None
+    """The target that quality is measured against."""
+    quality_floor: float = DEFAULT_FLOOR
+    """The share of the reference's quality to keep, for teams that chose none; `Tolerances` turns it into a tolerance."""
     capability_shift: float = 0.0
     degrade: bool = False
     """After every capable target, try the less capable ones too, best first."""
@@ -63,6 +77,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The caller's own bound, or None."""
     choices: int = 1
     allowed_models: frozenset[str] | None = None
+    tolerance: float = DEFAULT_TOLERANCE
+    """How much less likely than the reference's a chosen target's answer may be adequate."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +88,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason
     expected_nanousd: int | None
     bound_nanousd: int | None
+    adequate: float | None = None
+    """The probability that its answer is adequate, where that was measured."""
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +103,10 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...]
+    close_call: bool = False
+    """A closer look at the prompt could change the first candidate."""
+    reference_adequate: float | None = None
+    """What measured targets were compared with; None when all were taken at their declared capability."""
 
 
 Fleet = Mapping[str, tuple[Deployment, ...]]
@@ -116,11 +138,47 @@ def plan(
     if not eligible:
         raise _nothing(facts, rejected)
     if kind == AUTO:
-        candidates, too_hard = _auto(eligible, facts, prediction, policy, sticky)
-        rejected += too_hard
-    else:
-        candidates = _in_order(eligible, facts, prediction, sticky, kind=kind)
+        if prediction is None:
+            raise ValueError("planning `auto` needs a prediction")
+        reference = _reference(prediction, policy, catalog, facts)
+        return _auto(eligible, tuple(rejected), _Scales(facts, prediction, policy, reference), sticky)
+    candidates = _in_order(eligible, facts, prediction, sticky, kind=kind)
     return RoutePlan(candidates=tuple(candidates[: policy.max_candidates]), rejected=tuple(rejected))
+
+
+def choosable(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None) -> list[Target]:
+    """The targets that `auto` could choose for a team, were they all healthy."""
+    names: Iterable[str] = policy.auto_targets if policy.auto_targets is not None else catalog.targets
+    targets = (catalog.targets[name] for name in names if allowed is None or name in allowed)
+    return [target for target in targets if target.price is not None and target.routing_weight > 0]
+
+
+def yardstick(
+    measured: Container[str], policy: Policy, catalog: Catalog, allowed: frozenset[str] | None
+) -> tuple[str, ...]:
+    """The targets whose best outlook measured targets are compared with; none when nothing fit for that was measured.
+
+    It is the reference, also where the reference itself cannot serve the request: the floor is a promise about its
+    quality, and what one target may have must not hang on the health of another. Where the reference was not measured
+    the best of the measured targets stands for it. But a small model that happens to be the only measured one must not
+    be its own yardstick: where another is declared more capable than all measured ones, every target is as declared.
+    """
+    if policy.reference is not None and policy.reference in measured:
+        return (policy.reference,)
+    pool = choosable(policy, catalog, allowed)
+    known = [target for target in pool if target.target_id in measured]
+    best_declared = max((target.capability for target in pool), default=0.0)
+    if not any(target.capability >= best_declared for target in known):
+        return ()
+    return tuple(target.target_id for target in known)
+
+
+def _reference(prediction: Prediction, policy: Policy, catalog: Catalog, facts: Facts) -> float | None:
+    outlooks = prediction.outlooks
+    if not outlooks:
+        return None
+    names = yardstick(outlooks, policy, catalog, facts.allowed_models)
+    return max((outlooks[name].adequate for name in names), default=None)
 
 
 def _pool(facts: Facts, policy: Policy, catalog: Catalog) -> tuple[list[Target], Literal["auto", "alias", "named"]]:
@@ -182,20 +240,66 @@ def _nothing(facts: Facts, rejected: list[Rejection]) -> Refused:
     )
 
 
-def _auto(
-    eligible: list[Target], facts: Facts, prediction: Prediction | None, policy: Policy, sticky: Sticky | None
-) -> tuple[list[Candidate], list[Rejection]]:
+class _Scales:
+    """Weighs targets for one prompt. `reference` is P(adequate) of the yardstick, None when there is none."""
+
+    __slots__ = ("facts", "policy", "prediction", "reference")
+
+    def __init__(self, facts: Facts, prediction: Prediction, policy: Policy, reference: float | None) -> None:
+        self.facts = facts
+        self.prediction = prediction
+        self.policy = policy
+        self.reference = reference
+
+    def outlook(self, target: Target) -> Outlook | None:
+        return None if self.reference is None else self.prediction.outlooks.get(target.target_id)
+
+    def capable(self, target: Target) -> bool:
+        outlook = self.outlook(target)
+        if outlook is None:
+            return self.prediction.complexity <= target.capability + self.policy.capability_shift
+        return self._tolerable(outlook.adequate)
+
+    def doubtful(self, target: Target, *, capable: bool) -> bool:
+        """Whether the other verdict lies within the outlook's interval."""
+        outlook = self.outlook(target)
+        # The reference loses nothing against itself, however unsure its outlook is.
+        if outlook is None or target.target_id == self.policy.reference:
+            return False
+        return not self._tolerable(outlook.low) if capable else self._tolerable(outlook.high)
+
+    def strength(self, target: Target) -> float:
+        outlook = self.outlook(target)
+        return target.capability if outlook is None else outlook.adequate
+
+    def too_weak(self, target: Target) -> Rejection:
+        outlook = self.outlook(target)
+        if outlook is None or self.reference is None:
+            limit = target.capability + self.policy.capability_shift
+            detail = f"complexity {self.prediction.complexity:.2f} is above its {limit:.2f}"
+        else:
+            loss = self.reference - outlook.adequate
+            detail = (
+                f"adequate with {outlook.adequate:.3f}, the reference with {self.reference:.3f}: "
+                f"loses {loss:.3f}, tolerated are {self.facts.tolerance:.3f}"
+            )
+        return Rejection(target_id=target.target_id, obstacle="too-hard", detail=detail)
+
+    def _tolerable(self, adequate: float) -> bool:
+        return self.reference is not None and self.reference - adequate <= self.facts.tolerance
+
+
+def _auto(eligible: list[Target], rejected: tuple[Rejection, ...], scales: _Scales, sticky: Sticky | None) -> RoutePlan:
     """The capable ones by expected cost; when none is, the most capable one alone leads."""
-    if prediction is None:
-        raise ValueError("planning `auto` needs a prediction")
+    facts, prediction, policy = scales.facts, scales.prediction, scales.policy
+    cost = {target.target_id: _expected(target, facts, prediction, sticky) for target in eligible}
     capable: list[Target] = []
     weak: list[Target] = []
     for target in eligible:
-        enough = prediction.complexity <= target.capability + policy.capability_shift
-        (capable if enough else weak).append(target)
-    weak.sort(key=lambda target: (-target.capability, target.target_id))
-    cost = {target.target_id: _expected(target, facts, prediction, sticky) for target in eligible}
+        (capable if scales.capable(target) else weak).append(target)
     capable.sort(key=lambda target: _rank(target, cost))
+    weak.sort(key=lambda target: (-scales.strength(target), _rank(target, cost)))
+    close_call = _is_close(capable, weak, cost, scales)
     ordered: list[tuple[Target, Reason]] = [(target, "fallback") for target in capable]
     if capable:
         ordered[0] = (capable[0], _why_first(capable, facts, prediction, sticky))
@@ -204,16 +308,30 @@ def _auto(
     if policy.degrade:
         ordered += [(target, "degraded") for target in weak]
         weak = []
-    candidates = [_candidate(target, facts, reason, cost) for target, reason in ordered[: policy.max_candidates]]
-    too_hard = [
-        Rejection(
-            target_id=target.target_id,
-            obstacle="too-hard",
-            detail=f"complexity {prediction.complexity:.2f} is above its {target.capability + policy.capability_shift:.2f}",
-        )
-        for target in weak
-    ]
-    return candidates, too_hard
+    return RoutePlan(
+        candidates=tuple(
+            _candidate(target, facts, reason, cost, prediction) for target, reason in ordered[: policy.max_candidates]
+        ),
+        rejected=(*rejected, *(scales.too_weak(target) for target in weak)),
+        close_call=close_call,
+        reference_adequate=scales.reference,
+    )
+
+
+def _is_close(capable: list[Target], weak: list[Target], cost: Mapping[str, int | None], scales: _Scales) -> bool:
+    """Whether another verdict on one target could change the first candidate.
+
+    The chosen one may have just passed; a cheaper one may have just failed. Where none is capable, one that passed
+    would take the lead from the most capable.
+    """
+    if scales.reference is None or len(capable) + len(weak) == 1:
+        return False
+    if not capable:
+        return any(scales.doubtful(target, capable=False) for target in weak[1:])
+    first = _rank(capable[0], cost)
+    return scales.doubtful(capable[0], capable=True) or any(
+        scales.doubtful(target, capable=False) for target in weak if _rank(target, cost) < first
+    )
 
 
 def _rank(target: Target, cost: Mapping[str, int | None]) -> tuple[float, str]:
@@ -240,13 +358,27 @@ def _in_order(
 ) -> list[Candidate]:
     cost = {target.target_id: _expected(target, facts, prediction, sticky) for target in eligible}
     first: Reason = "alias" if kind == "alias" else "named" if eligible[0].target_id == facts.alias else "fallback"
-    return [_candidate(target, facts, "fallback" if index else first, cost) for index, target in enumerate(eligible)]
+    return [
+        _candidate(target, facts, "fallback" if index else first, cost, prediction)
+        for index, target in enumerate(eligible)
+    ]
 
 
-def _candidate(target: Target, facts: Facts, reason: Reason, cost: Mapping[str, int | None]) -> Candidate:
+def _candidate(
+    target: Target, facts: Facts, reason: Reason, cost: Mapping[str, int | None], prediction: Prediction | None
+) -> Candidate:
+    outlook = _outlook(target, prediction)
     return Candidate(
-        target=target, reason=reason, expected_nanousd=cost[target.target_id], bound_nanousd=_bound(target, facts)
+        target=target,
+        reason=reason,
+        expected_nanousd=cost[target.target_id],
+        bound_nanousd=_bound(target, facts),
+        adequate=None if outlook is None else outlook.adequate,
     )
+
+
+def _outlook(target: Target, prediction: Prediction | None) -> Outlook | None:
+    return None if prediction is None else prediction.outlooks.get(target.target_id)
 
 
 def _expected(target: Target, facts: Facts, prediction: Prediction | None, sticky: Sticky | None) -> int | None:
@@ -254,7 +386,11 @@ def _expected(target: Target, facts: Facts, prediction: Prediction | None, stick
     if target.price is None:
         return None
     cached = min(sticky.cached_tokens, facts.input_tokens) if sticky and sticky.target_id == target.target_id else 0
-    predicted = prediction.expected_output_tokens if prediction is not None else DEFAULT_OUTPUT_TOKENS
+    outlook = _outlook(target, prediction)
+    if outlook is not None:
+        predicted = outlook.output_tokens
+    else:
+        predicted = prediction.expected_output_tokens if prediction is not None else DEFAULT_OUTPUT_TOKENS
     output = min(predicted, _output_limit(target, facts)) * facts.choices
     return target.price.cost_nanousd(
         Usage(input_tokens=facts.input_tokens, cached_input_tokens=cached, output_tokens=output)

@@ -121,8 +121,8 @@ def _own_fields(target_id: str, usage: Usage, cost_nanousd: int | None, baseline
         {
             "model_used": target_id,
             "weighbridge": {
-                "cost_usd": _dollars(cost_nanousd),
-                "baseline_usd": _dollars(baseline_nanousd),
+                "cost_usd": dollars(cost_nanousd),
+                "baseline_usd": dollars(baseline_nanousd),
                 "usage_source": usage.source,
             },
         }
@@ -131,10 +131,10 @@ def _own_fields(target_id: str, usage: Usage, cost_nanousd: int | None, baseline
 
 def _money_headers(cost_nanousd: int | None, baseline_nanousd: int | None) -> list[Header]:
     named = ((b"x-weighbridge-cost-usd", cost_nanousd), (b"x-weighbridge-baseline-usd", baseline_nanousd))
-    return [(name, text.encode()) for name, amount in named if (text := _dollars(amount)) is not None]
+    return [(name, text.encode()) for name, amount in named if (text := dollars(amount)) is not None]
 
 
-def _dollars(amount_nanousd: int | None) -> str | None:
+def dollars(amount_nanousd: int | None) -> str | None:
     """An exact decimal in text, nine places: a JSON number would lose digits on its way."""
     if amount_nanousd is None:
         return None

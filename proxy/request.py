@@ -1,6 +1,7 @@
 """Parse: bytes and headers become a ChatRequest, or a 400 that says what to change. No I/O."""
 
 from collections.abc import Hashable, Iterable, Mapping
+from hashlib import blake2b
 from typing import Any, get_args
 
 import msgspec
@@ -45,6 +46,7 @@ MAX_MESSAGES = 4_096
 MAX_CHOICES = 16
 MAX_ID_CHARS = 256
 
+_DIGESTED_BYTES = 128 * 1024
 _TIERS: frozenset[str] = frozenset(get_args(Tier))
 # OpenAI's `service_tier`: flex is its slow, cheap tier; every other value wants an answer now.
 _SERVICE_TIERS: Mapping[str, Tier] = {
@@ -95,6 +97,7 @@ class RequestHeaders(msgspec.Struct, frozen=True):
     tier: str | None = msgspec.field(default=None, name="x-tier")
     session_id: str | None = msgspec.field(default=None, name="x-session-id")
     traceparent: str | None = None
+    escalate: str | None = msgspec.field(default=None, name="x-weighbridge-escalate")
 
 
 _HEADER_FIELDS = {field.encode_name.encode(): field.name for field in msgspec.structs.fields(RequestHeaders)}
@@ -178,6 +181,25 @@ def _check_limits(body: _Body) -> None:
         value = getattr(body, name)
         if value is not None and value < 1:
             raise BadRequest(f"`{name}` must be at least 1.", param=name)
+
+
+def wants_escalation(headers: RequestHeaders) -> bool | None:
+    """Whether this request's weak answer shall be asked again of a better target; None leaves it to the team."""
+    if headers.escalate is None:
+        return None
+    said = headers.escalate.lower()
+    if said not in {"true", "false"}:
+        raise BadRequest("`x-weighbridge-escalate` must be `true` or `false`.", param="x-weighbridge-escalate")
+    return said == "true"
+
+
+def messages_digest(request: ChatRequest) -> bytes:
+    """16 bytes that tell a repeated request from a new one. Of large ones both ends and the size are enough."""
+    raw = memoryview(request.fields["messages"])
+    digest = blake2b(len(raw).to_bytes(8, "little"), digest_size=16)
+    digest.update(raw[:_DIGESTED_BYTES])
+    digest.update(raw[_DIGESTED_BYTES:][-_DIGESTED_BYTES:])
+    return digest.digest()
 
 
 def _agreed(name: str, header: str | None, field: str | None) -> str | None:

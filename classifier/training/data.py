@@ -1,22 +1,36 @@
-"""Prompts and outcomes from Parquet, and what the model is taught of them."""
+"""Prompts and outcomes from Parquet, checked row by row, and what the model is taught of them.
+
+Two files in one folder. What is wrong with them is told at once and by row, not found by a number that is a little off.
+"""
 
 import hashlib
-import json
-import re
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from classifier.features import SHAPES, Features, extract, shape_of
 from classifier.prediction import Prompt
+from classifier.training.splits import Hashes, Questions, hashes_of, normalised, questions, stem
+
+__all__ = ["BadData", "Corpus", "Floats", "Integers", "Problem", "load", "normalised", "stem", "teaching_gain"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+PROMPTS_FILE: Final = "prompts.parquet"
+OUTCOMES_FILE: Final = "outcomes.parquet"
+NEEDED: Final = {
+    PROMPTS_FILE: ("source", "prompt_id", "prompt", "category"),
+    OUTCOMES_FILE: ("source", "prompt_id", "model", "score"),
+}
+CHARS_PER_TOKEN: Final = 4.0
 
 WEAK: Final = ("mixtral-8x7b-instruct-v0.1", "llama-3-70b-instruct", "llama-3.1-70b-instruct")
 STRONG: Final = ("gpt-4o-2024-05-13", "gpt-4-1106-preview", "claude-3-5-sonnet-20240620")
@@ -40,71 +54,294 @@ MORE_STRONG: Final = (
 BROKEN: Final = frozenset({("bfcl_v1", "gpt-4o-2024-08-06"), ("bfcl_v1", "mistral-large-2407")})
 """Runs whose score says that their reply format was not read (0.26 beside 0.85 in function-calling mode)."""
 LENGTH_MODEL: Final = "gpt-4o-2024-05-13"
+_MOST: Final = 1e9
 
-_CHOICES: Final = re.compile(r"\n\s*A[.)]\s")
-_NOT_WORD: Final = re.compile(r"[^a-z0-9]+")
-_STEM_CHARS: Final = 400
+_TOLD: Final = 10
+_MAX_TEXT: Final = 60
+_SPLIT_COLUMN: Final = "split"
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that is wrong, with the rows where it is. Rows count from 1."""
+
+    what: str
+    rows: list[str]
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return self.what
+        named = "".join(f"\n    {row}" for row in self.rows[:_TOLD])
+        more = f"\n    and {len(self.rows) - _TOLD} more" if len(self.rows) > _TOLD else ""
+        return f"{self.what}:{named}{more}"
+
+
+class BadData(Exception):
+    """The data cannot be used as it is; the message says what is wrong and in which rows."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(map(str, self.problems)))
 
 
 class Corpus(msgspec.Struct, frozen=True):
     """Every prompt with its features, and each model's score on it (NaN where it was not asked)."""
 
     texts: list[str]
+    prompt_ids: list[str]
     sources: NDArray[np.str_]
     categories: NDArray[np.str_]
     groups: Integers
+    """A number for each question: copies and other wordings of its choices share it."""
+    stems: Hashes
+    whole: Hashes
     features: list[Features]
     shapes: Integers
-    scores: dict[str, Floats]
-    output_chars: Floats
+    models: list[str]
+    outcomes: Floats
+    """(prompts, models), NaN where a model was not asked."""
+    output_tokens: Floats
+    """(prompts, models), estimated from the answer's characters; NaN where its length is unknown."""
     tools: Integers
     data_sha256: str
 
+    @property
+    def scores(self) -> dict[str, Floats]:
+        return {model: self.outcomes[:, at] for at, model in enumerate(self.models)}
+
+    @property
+    def output_chars(self) -> Floats:
+        """Of the model that reply lengths are taught by; NaN where unknown."""
+        if LENGTH_MODEL not in self.models:
+            return np.full(len(self.texts), np.nan)
+        return self.output_tokens[:, self.models.index(LENGTH_MODEL)] * CHARS_PER_TOKEN
+
+    @property
+    def questions(self) -> Questions:
+        return Questions(self.sources, self.categories, self.groups, self.stems, self.whole)
+
     def gain(self, weak: str, strong: str) -> Floats:
-        return self.scores[strong] - self.scores[weak]
+        at = self.models.index
+        gain: Floats = self.outcomes[:, at(strong)] - self.outcomes[:, at(weak)]
+        return gain
+
+    def prompt(self, row: int) -> Prompt:
+        """A row as a request would bring it."""
+        return Prompt(text=self.texts[row], tools=int(self.tools[row]))
+
+    def only(self, rows: Integers) -> "Corpus":
+        """The same corpus with these rows alone."""
+        return Corpus(
+            texts=[self.texts[row] for row in rows],
+            prompt_ids=[self.prompt_ids[row] for row in rows],
+            sources=self.sources[rows],
+            categories=self.categories[rows],
+            groups=self.groups[rows],
+            stems=self.stems[rows],
+            whole=self.whole[rows],
+            features=[self.features[row] for row in rows],
+            shapes=self.shapes[rows],
+            models=self.models,
+            outcomes=self.outcomes[rows],
+            output_tokens=self.output_tokens[rows],
+            tools=self.tools[rows],
+            data_sha256=self.data_sha256,
+        )
 
 
-def stem(text: str) -> str:
-    """A question without its choices, case and signs: the same question in two sources has one stem."""
-    return _NOT_WORD.sub(" ", _CHOICES.split(text)[0].lower()).strip()[:_STEM_CHARS]
+class _Prompts(msgspec.Struct, frozen=True):
+    sources: list[str]
+    prompt_ids: list[str]
+    texts: list[str]
+    categories: list[str]
+    row_of: dict[tuple[str, str], int]
+
+
+class _Outcomes(msgspec.Struct, frozen=True):
+    models: list[str]
+    scores: Floats
+    output_tokens: Floats
+    tools: Integers
+
+
+class _Problems:
+    """Collects what is wrong, by kind, so that everything is told at once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[str]] = {}
+
+    def add(self, what: str, row: str) -> None:
+        self._rows.setdefault(what, []).append(row)
+
+    def raise_any(self) -> None:
+        if self._rows:
+            raise BadData([Problem(what, rows) for what, rows in self._rows.items()])
 
 
 def load(folder: Path) -> Corpus:
-    prompts = pq.read_table(folder / "prompts.parquet", columns=["source", "prompt_id", "prompt", "category"])
-    rows = prompts.to_pylist()
-    number = {(row["source"], row["prompt_id"]): at for at, row in enumerate(rows)}
-    stems: dict[str, int] = {}
-    scores: dict[str, Floats] = {}
-    output_chars = np.full(len(rows), np.nan)
-    tools = np.zeros(len(rows), np.int64)
-    for source, prompt_id, model, score, extra in _outcomes(folder):
-        at = number[source, prompt_id]
-        if (source, model) not in BROKEN:
-            scores.setdefault(model, np.full(len(rows), np.nan))[at] = score
-        tools[at] = max(tools[at], int(extra.get("n_tools", 0)))
-        if model == LENGTH_MODEL and "out_chars" in extra:
-            output_chars[at] = float(extra["out_chars"])
-    texts = [row["prompt"] for row in rows]
-    features = [extract(Prompt(text=text, tools=int(n))) for text, n in zip(texts, tools, strict=True)]
+    """Reads both files, or raises BadData with everything that is wrong in them."""
+    tables = _tables(folder)
+    problems = _Problems()
+    prompts = _prompts(tables[PROMPTS_FILE], problems)
+    outcomes = _outcomes(tables[OUTCOMES_FILE], prompts, problems)
+    problems.raise_any()
+    _check_two_classes(outcomes.scores)
+    stems, whole = hashes_of(prompts.texts)
+    told = zip(prompts.texts, outcomes.tools.tolist(), strict=True)
+    features = [extract(Prompt(text=text, tools=tools)) for text, tools in told]
     return Corpus(
-        texts=texts,
-        sources=np.array([row["source"] for row in rows]),
-        categories=np.array([row["category"] for row in rows]),
-        groups=np.array([stems.setdefault(stem(text), len(stems)) for text in texts]),
+        texts=prompts.texts,
+        prompt_ids=prompts.prompt_ids,
+        sources=np.array(prompts.sources, np.str_),
+        categories=np.array(prompts.categories, np.str_),
+        groups=questions(stems, whole),
+        stems=stems,
+        whole=whole,
         features=features,
         shapes=np.array([shape_of(found) for found in features]),
-        scores=scores,
-        output_chars=output_chars,
-        tools=tools,
+        models=outcomes.models,
+        outcomes=outcomes.scores,
+        output_tokens=outcomes.output_tokens,
+        tools=outcomes.tools,
         data_sha256=_digest(folder),
     )
 
 
-def _outcomes(folder: Path) -> Iterator[tuple[str, str, str, float, dict[str, float]]]:
-    table = pq.read_table(folder / "outcomes.parquet")
-    columns = [table.column(name).to_pylist() for name in ("source", "prompt_id", "model", "score", "extra")]
-    for source, prompt_id, model, score, extra in zip(*columns, strict=True):
-        yield source, prompt_id, model, score, json.loads(extra) if extra else {}
+def _tables(folder: Path) -> dict[str, Any]:
+    """Both files, once they are there, readable, with their columns and with rows."""
+    found, problems = {}, []
+    for name, needed in NEEDED.items():
+        table, what = _table(folder / name, needed)
+        found[name] = table
+        if what:
+            problems.append(Problem(f"{folder / name}: {what}", []))
+    if problems:
+        raise BadData(problems)
+    return found
+
+
+def _table(path: Path, needed: Iterable[str]) -> tuple[Any, str]:
+    if not path.is_file():
+        return None, f"there is no such file; a data folder holds {' and '.join(NEEDED)}"
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        return None, f"cannot be read as Parquet ({type(error).__name__})"
+    missing = [column for column in needed if column not in table.column_names]
+    if missing:
+        return None, (
+            f"missing columns: {', '.join(missing)}; expected {', '.join(needed)}, "
+            f"found {', '.join(table.column_names) or 'none'}"
+        )
+    return table, "" if table.num_rows else "has no rows"
+
+
+def _column(table: Any, name: str) -> list[Any]:
+    """A column's values; all None when there is no such column."""
+    values: list[Any] = table.column(name).to_pylist() if name in table.column_names else [None] * table.num_rows
+    return values
+
+
+def _name(value: object) -> str | None:
+    """A source, id or model as text; None when it is empty."""
+    return str(value) if value is not None and str(value).strip() else None
+
+
+def _row(number: int, *parts: object) -> str:
+    told = " / ".join("(nothing)" if part is None else str(part)[:_MAX_TEXT] for part in parts)
+    return f"row {number}: {told}"
+
+
+def _prompts(table: Any, problems: _Problems) -> _Prompts:
+    found = _Prompts([], [], [], [], {})
+    splits: dict[str, tuple[object, int]] = {}
+    columns = (_column(table, name) for name in (*NEEDED[PROMPTS_FILE], _SPLIT_COLUMN))
+    for number, (given_source, given_id, given_text, category, side) in enumerate(zip(*columns, strict=True), 1):
+        source, prompt_id = _name(given_source), _name(given_id)
+        where = _row(number, given_source, given_id)
+        if source is None or prompt_id is None:
+            problems.add(f"{PROMPTS_FILE}: no source or no prompt_id", where)
+            continue
+        if (source, prompt_id) in found.row_of:
+            first = found.row_of[source, prompt_id] + 1
+            problems.add(f"{PROMPTS_FILE}: the same (source, prompt_id) twice", f"{where}, first in row {first}")
+            continue
+        # A row that is wrong keeps its place, so that its outcomes are not called orphans as well.
+        found.row_of[source, prompt_id] = number - 1
+        if not isinstance(given_text, str):
+            problems.add(f"{PROMPTS_FILE}: the prompt is no text", where)
+        text = str(given_text)
+        if side is not None:
+            other, first = splits.setdefault(normalised(text), (side, number))
+            if other != side:
+                what = f"{PROMPTS_FILE}: the same prompt stands in two splits"
+                problems.add(what, f"{where} in {side}, the same as row {first} in {other}")
+        found.sources.append(source)
+        found.prompt_ids.append(prompt_id)
+        found.texts.append(text)
+        found.categories.append(_name(category) or "")
+    return found
+
+
+def _outcomes(table: Any, prompts: _Prompts, problems: _Problems) -> _Outcomes:
+    names = sorted({name for value in _column(table, "model") if (name := _name(value))})
+    at_model = {name: at for at, name in enumerate(names)}
+    rows = 1 + max(prompts.row_of.values(), default=-1)
+    scores, tokens = (np.full((rows, len(names)), np.nan) for _ in range(2))
+    tools = np.zeros(rows, np.int64)
+    seen: dict[tuple[int, int], int] = {}
+    for number, (source, prompt_id, model, score, extra) in enumerate(_outcome_rows(table), 1):
+        at = prompts.row_of.get((str(source), str(prompt_id)))
+        where = _row(number, source, prompt_id, model)
+        what = _wrong(at, model, score)
+        if what or at is None:
+            problems.add(f"{OUTCOMES_FILE}: {what}", f"{where}: {score!r:.40}" if at is not None else where)
+            continue
+        cell = (at, at_model[str(model)])
+        first = seen.setdefault(cell, number)
+        if first != number:
+            problems.add(f"{OUTCOMES_FILE}: the same outcome twice", f"{where}, first in row {first}")
+        facts = _facts(extra)
+        tools[at] = max(tools[at], int(facts.get("n_tools", 0)))
+        if (source, model) not in BROKEN:
+            scores[cell] = score
+            tokens[cell] = facts.get("out_chars", math.nan) / CHARS_PER_TOKEN
+    return _Outcomes(names, scores, tokens, tools)
+
+
+def _outcome_rows(table: Any) -> Iterator[tuple[Any, ...]]:
+    return zip(*(_column(table, name) for name in (*NEEDED[OUTCOMES_FILE], "extra")), strict=True)
+
+
+def _wrong(at: int | None, model: object, score: object) -> str:
+    if at is None:
+        return "an outcome without a prompt"
+    if _name(model) is None:
+        return "no model"
+    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+        return "the score is not a number"
+    return "" if 0 <= score <= 1 else "the score is outside [0, 1]"
+
+
+def _facts(extra: object) -> dict[str, float]:
+    """The numbers in `extra`, none of them negative; nothing when it is broken, for it is only extra."""
+    if not isinstance(extra, str | bytes):
+        return {}
+    try:
+        found = msgspec.json.decode(extra)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
+    return {name: float(value) for name, value in numbers.items() if 0 <= value <= _MOST}
+
+
+def _check_two_classes(scores: Floats) -> None:
+    known = scores[~np.isnan(scores)]
+    if len(np.unique(known)) < 2:
+        what = f"{OUTCOMES_FILE}: one class only"
+        only = f"every score of rows 1 to {len(known)} is {known[0]:g}" if len(known) else "no outcome can be used"
+        raise BadData([Problem(f"{what}: {only}, so nothing can be learned or judged", [])])
 
 
 def _digest(folder: Path) -> str:

@@ -1,79 +1,469 @@
-"""RouteLLM's measures (arXiv 2406.18665), from their definitions, with bootstrap intervals.
+"""The protocol: which pairs are judged on which rows, and what is told of each. Knows no model, only what it says.
 
-PGR(c) is the share of the strong model's lead that is won when the share c of the prompts goes to
-it; APGR is its integral; CPT(x) the smallest c in percent with PGR(c) >= x. Ties count in
-expectation, so a constant score is exactly the random router (0.5).
+A model's word is a `Scored`: of every prompt of the corpus the probability that each target's answer is adequate, NaN
+where it must not or cannot say. So no number comes from a row that was trained on, whoever made the Scored.
 """
 
-from typing import Final
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from classifier.tokens import estimate_tokens
+from classifier.training.data import BadData, Corpus, Problem
+from classifier.training.measures import (
+    Calibrated,
+    Floats,
+    Integers,
+    Measured,
+    Mixed,
+    Promise,
+    apgr,
+    calibration,
+    cascade,
+    cpt,
+    curve,
+    measured,
+    mixed,
+    promises,
+    straddles,
+    threshold_at,
+    traded,
+)
+from classifier.training.splits import OWN
+
+__all__ = [
+    "PAIRS",
+    "Evaluation",
+    "Measured",
+    "Pair",
+    "Row",
+    "Scored",
+    "apgr",
+    "cpt",
+    "evaluated",
+    "measured",
+    "pairs_of",
+]
+
+Variant = Literal["cascade", "first", "second"]
 
 
 class Pair(msgspec.Struct, frozen=True):
     source: str
     weak: str
     strong: str
-    baseline: float
-    """TF-IDF and ridge trained on this pair alone, as measured before; the number to beat."""
+    baseline: float | None = None
+    """TF-IDF and ridge trained on this pair alone, ten folds, as measured before; the number to beat."""
+    baseline_categories: float | None = None
+    """The same, categories left out."""
+    ceiling: float | None = None
+    """Knowing how many other models did on the very prompt."""
 
+    @property
+    def name(self) -> str:
+        return f"{self.source}: {self.weak} / {self.strong}"
+
+
+MIXTRAL: Final = "mixtral-8x7b-instruct-v0.1"
+LLAMA: Final = "llama-3-70b-instruct"
+LLAMA_31: Final = "llama-3.1-70b-instruct"
+GPT_4: Final = "gpt-4-1106-preview"
+GPT_4O: Final = "gpt-4o-2024-05-13"
+SONNET: Final = "claude-3-5-sonnet-20240620"
+HAIKU: Final = "claude-3-haiku-20240307"
+MINI: Final = "gpt-4o-mini-2024-07-18"
 
 PAIRS: Final = (
-    Pair("routellm_mmlu", "mixtral-8x7b-instruct-v0.1", "gpt-4-1106-preview", 0.670),
-    Pair("routellm_gsm8k", "mixtral-8x7b-instruct-v0.1", "gpt-4-1106-preview", 0.602),
-    Pair("mmlu_pro", "mixtral-8x7b-instruct-v0.1", "gpt-4o-2024-05-13", 0.608),
-    Pair("mmlu_pro", "llama-3.1-70b-instruct", "gpt-4o-2024-05-13", 0.638),
-    Pair("mmlu_pro", "gemini-1.5-flash-002", "gemini-1.5-pro-002", 0.720),
-    Pair("zeroeval_crux", "llama-3-70b-instruct", "gpt-4o-2024-05-13", 0.522),
-    Pair("zeroeval_math_l5", "llama-3-70b-instruct", "gpt-4o-2024-05-13", 0.508),
-    Pair("bfcl_v1", "llama-3-70b-instruct", "claude-3-5-sonnet-20240620", 0.782),
-    Pair("bfcl_v1", "claude-3-haiku-20240307", "claude-3-5-sonnet-20240620", 0.694),
+    Pair("routellm_mmlu", MIXTRAL, GPT_4, 0.670, 0.618, 0.73),
+    Pair("routellm_gsm8k", MIXTRAL, GPT_4, 0.602, None, 0.656),
+    Pair("mmlu_pro", MIXTRAL, GPT_4O, 0.608, 0.572),
+    Pair("mmlu_pro", LLAMA_31, GPT_4O, 0.638, 0.580, 0.827),
+    Pair("mmlu_pro", "gemini-1.5-flash-002", "gemini-1.5-pro-002", 0.720, 0.501),
+    Pair("zeroeval_crux", LLAMA, GPT_4O, 0.522, None, 0.787),
+    Pair("zeroeval_math_l5", LLAMA, GPT_4O, 0.508),
+    Pair("bfcl_v1", LLAMA, SONNET, 0.782, 0.660, 0.808),
+    Pair("bfcl_v1", HAIKU, SONNET, 0.694, 0.429),
 )
-BOOTSTRAPS: Final = 500
+LENGTH_ALONE: Final = {
+    pair.name: value
+    for pair, value in zip(PAIRS, (0.579, 0.591, 0.477, 0.454, 0.687, 0.578, 0.481, 0.441, 0.501), strict=True)
+}
+PUBLISHED: Final = (
+    ("RouteLLM, best row, MMLU (about 1,500 gold labels)", 0.603, 35.4, 71.6),
+    ("RouteLLM, best row, GSM8K (an 8B model routes)", 0.622, None, None),
+    ("RouteLLM, best row, MT-Bench (n = 72, noise .13)", 0.802, None, None),
+    ("RouteLLM's released BERT router run by others, MMLU", 0.533, None, None),
+    ("RouteLLM's released BERT router run by others, GSM8K", 0.529, None, None),
+)
+ROUTELLM: Final = {"routellm_mmlu": 0.603, "routellm_gsm8k": 0.622}
+_GPT_4_CLASS: Final = (GPT_4O, "gpt-4o-2024-08-06", "gpt-4-turbo-2024-04-09", GPT_4, "gpt-4-0314")
+STANDARD: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
+    ((LLAMA, LLAMA_31), _GPT_4_CLASS),
+    ((MIXTRAL,), _GPT_4_CLASS),
+    ((HAIKU,), (SONNET,)),
+    (
+        ("gemini-1.5-flash-002", "gemini-1.5-flash", "gemini-1.5-flash-preview-0514"),
+        ("gemini-1.5-pro-002", "gemini-1.5-pro", "gemini-1.5-pro-preview-0514"),
+    ),
+    ((MINI,), _GPT_4_CLASS),
+)
+"""For a source that has none of PAIRS: of each family the first two models that both answered."""
+FEWEST_ROWS: Final = 100
+FLOORS: Final = tuple(round(0.90 + step / 100, 2) for step in range(10))
+TARGETS: Final[tuple[str, ...]] = (LLAMA, GPT_4O, SONNET, HAIKU)
+REFERENCE: Final[str] = SONNET
 
 
-def curve(score: Floats, gain: Floats) -> tuple[Floats, Floats]:
-    """(c, PGR) with one knot for each distinct score."""
-    order = np.argsort(-score, kind="stable")
-    ends = np.r_[np.flatnonzero(np.diff(score[order])) + 1, len(score)]
-    return np.r_[0.0, ends / len(score)], np.r_[0.0, np.cumsum(gain[order])[ends - 1]] / gain.sum()
+class Price(msgspec.Struct, frozen=True):
+    """US dollars per million tokens, and since when."""
+
+    input: float
+    output: float
+    since: str
+    of: str
 
 
-def apgr(score: Floats, gain: Floats) -> float:
-    calls, won = curve(score, gain)
-    return float(np.trapezoid(won, calls))
+PRICES: Final = {
+    LLAMA: Price(0.88, 0.88, "2026-06-01", "Together, as in config/gateway.yaml"),
+    LLAMA_31: Price(0.88, 0.88, "2026-06-01", "Together, as in config/gateway.yaml"),
+    MIXTRAL: Price(0.60, 0.60, "2023-12-11", "Together"),
+    GPT_4: Price(10.0, 30.0, "2023-11-06", "OpenAI"),
+    GPT_4O: Price(2.50, 10.0, "2024-10-01", "OpenAI's gpt-4o; this snapshot itself is still listed at 5 / 15"),
+    MINI: Price(0.15, 0.60, "2024-07-18", "OpenAI"),
+    SONNET: Price(3.0, 15.0, "2024-06-20", "Anthropic"),
+    HAIKU: Price(0.25, 1.25, "2024-03-13", "Anthropic"),
+    "gemini-1.5-flash-002": Price(0.075, 0.30, "2024-08-12", "Google"),
+    "gemini-1.5-pro-002": Price(1.25, 5.0, "2024-10-01", "Google"),
+}
+TOKENS_A_TOOL: Final = 120
+UNKNOWN_OUTPUT: Final = {"text": 250.0, "tools": 60.0}
 
 
-def cpt(share: float, score: Floats, gain: Floats) -> float:
-    calls, won = curve(score, gain)
-    at = int(np.argmax(won >= share - 1e-12))
-    if at == 0:
-        return 0.0
-    part = (share - won[at - 1]) / (won[at] - won[at - 1])
-    return float(100 * (calls[at - 1] + part * (calls[at] - calls[at - 1])))
+class Scored(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model says of each prompt of a corpus, by target; NaN where it says nothing."""
+
+    adequate: Mapping[str, Floats]
+    """By the first weigher alone."""
+    reconsidered: Mapping[str, Floats] | None = None
+    """By the second, had it been asked of every prompt; None without one."""
+    low: Mapping[str, Floats] = {}
+    high: Mapping[str, Floats] = {}
+    """The first's interval; the second is asked where the decision lies in it."""
+    complexity: Floats | None = None
+    """What routes between targets of which no outcome is known."""
 
 
-class Measured(msgspec.Struct, frozen=True):
+class Timing(msgspec.Struct, frozen=True):
+    """Milliseconds of each prompt on this machine; NaN where it was not timed."""
+
+    first: Floats
+    second: Floats
+    characters: Floats
+
+    def of(self, rows: Integers, asked: NDArray[np.bool_]) -> Floats:
+        """First, and second where it was asked. A prompt whose second was not timed takes as long as others of its length."""
+        timed = np.flatnonzero(~np.isnan(self.second))
+        spent = self.first[rows].copy()
+        if asked.any() and len(timed):
+            order = timed[np.argsort(self.characters[timed], kind="stable")]
+            alike = np.minimum(np.searchsorted(self.characters[order], self.characters[rows]), len(order) - 1)
+            second = np.where(np.isnan(self.second[rows]), self.second[order][alike], self.second[rows])
+            spent[asked] += second[asked]
+        return spent
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line of `evaluate --json`."""
+
+    pair: str
+    split: str
     n: int
     apgr: float
-    low: float
-    high: float
+    lo: float
+    hi: float
     cpt50: float
     cpt80: float
+    ms_p50: float
+    ms_p99: float
 
 
-def measured(score: Floats, gain: Floats, seed: int) -> Measured:
-    """APGR with its 95 % bootstrap interval, and the two CPTs."""
-    draw, drawn = np.random.default_rng(seed), []
-    for _ in range(BOOTSTRAPS):
-        rows = draw.integers(0, len(gain), len(gain))
-        if gain[rows].sum() > 0:
-            drawn.append(apgr(score[rows], gain[rows]))
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    numbers = (apgr(score, gain), low, high)
-    cuts = (cpt(0.5, score, gain), cpt(0.8, score, gain))
-    return Measured(len(gain), *(round(float(x), 4) for x in numbers), *(round(x, 1) for x in cuts))
+class Judged(msgspec.Struct, frozen=True):
+    """A row with what the report tells beside it."""
+
+    row: Row
+    pair: Pair
+    variant: Variant
+    second_share: float
+    """How often the second weigher runs at the threshold that sends half of the prompts to the strong model."""
+    savings: dict[str, float]
+    """Saved at 95, 98 and 100 % of the strong model's quality; empty where a price is unknown."""
+    kept: dict[str, float]
+    """Quality kept, as a share of the strong model's, when 30, 50 and 70 % are saved."""
+    calls: Floats
+    won: Floats
+
+
+class Target(msgspec.Struct, frozen=True):
+    split: str
+    model: str
+    variant: Variant
+    found: Calibrated
+
+
+class Many(msgspec.Struct, frozen=True):
+    """All targets at once, on one split."""
+
+    split: str
+    variant: Variant
+    sources: list[str]
+    found: Mixed
+    promises: list[Promise]
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    prompts: dict[str, int]
+    data_sha256: str
+    notes: list[str]
+    judged: list[Judged] = []
+    targets: list[Target] = []
+    many: list[Many] = []
+    timing: Timing | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        return [each.row for each in self.judged if each.variant == "cascade"]
+
+
+def pairs_of(corpus: Corpus) -> tuple[list[Pair], list[str]]:
+    """The pairs that can be judged here, and of each other one why it cannot; BadData when none can."""
+    pairs: list[Pair] = []
+    notes: list[str] = []
+    for source in dict.fromkeys([pair.source for pair in PAIRS] + np.unique(corpus.sources).tolist()):
+        rows = corpus.sources == source
+        if rows.any():
+            pairs += _pairs_in(corpus, source, rows, notes)
+    if not pairs:
+        raise BadData([Problem("there is no pair of models to judge", notes)])
+    return pairs, notes
+
+
+def _pairs_in(corpus: Corpus, source: str, rows: NDArray[np.bool_], notes: list[str]) -> list[Pair]:
+    listed = [pair for pair in PAIRS if pair.source == source]
+    for candidates in (listed, _standard(corpus, source, rows), _extremes(corpus, source, rows)):
+        reasons = [(pair, _unfit(corpus, pair, rows)) for pair in candidates]
+        notes += [f"{pair.name}: left out, {why}" for pair, why in reasons if why]
+        fit = [pair for pair, why in reasons if not why]
+        if fit:
+            return fit
+    if not any(note.startswith(f"{source}:") for note in notes):
+        notes.append(f"{source}: left out, fewer than two models answered {FEWEST_ROWS} of its prompts")
+    return []
+
+
+def _unfit(corpus: Corpus, pair: Pair, rows: NDArray[np.bool_]) -> str:
+    absent = [name for name in (pair.weak, pair.strong) if name not in corpus.models]
+    if absent:
+        return f"no outcomes of {' and '.join(absent)}"
+    gain = corpus.gain(pair.weak, pair.strong)[rows]
+    gain = gain[~np.isnan(gain)]
+    if len(gain) < FEWEST_ROWS:
+        return f"both answered only {len(gain)} prompts of the {FEWEST_ROWS} that a number needs"
+    if not gain.any():
+        return "one class only: the two models never differ"
+    return "" if gain.sum() > 0 else "the strong model gains nothing over the weak one"
+
+
+def _answered(corpus: Corpus, rows: NDArray[np.bool_]) -> dict[str, int]:
+    counts = np.count_nonzero(~np.isnan(corpus.outcomes[rows]), axis=0)
+    return {model: int(count) for model, count in zip(corpus.models, counts, strict=True) if count}
+
+
+def _standard(corpus: Corpus, source: str, rows: NDArray[np.bool_]) -> list[Pair]:
+    answered = _answered(corpus, rows)
+    firsts = (
+        [next((name for name in side if answered.get(name, 0) >= FEWEST_ROWS), None) for side in family]
+        for family in STANDARD
+    )
+    return [Pair(source, weak, strong) for weak, strong in firsts if weak and strong]
+
+
+def _extremes(corpus: Corpus, source: str, rows: NDArray[np.bool_]) -> list[Pair]:
+    """Of models that nobody listed: the one that does worst and the one that does best."""
+    enough = [name for name, count in _answered(corpus, rows).items() if count >= FEWEST_ROWS]
+    level = {name: float(np.nanmean(corpus.scores[name][rows])) for name in enough}
+    ranked = sorted(level, key=lambda name: (level[name], name))
+    return [Pair(source, ranked[0], ranked[-1])] if len(ranked) > 1 else []
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What a Scored says of one pair on the rows where it says something."""
+
+    rows: Integers
+    first: Floats
+    second: Floats | None
+    low: Floats
+    high: Floats
+
+    def variants(self) -> dict[Variant, Floats]:
+        if self.second is None:
+            return {"cascade": self.first}
+        return {
+            "cascade": cascade(self.second, self.low, self.high),
+            "first": self.first,
+            "second": self.second,
+        }
+
+
+def said_of(scored: Scored, corpus: Corpus, pair: Pair) -> Said:
+    """Higher is more in need of the strong model: P(strong adequate) less P(weak adequate)."""
+    known = {pair.weak, pair.strong} <= scored.adequate.keys()
+    gain = corpus.gain(pair.weak, pair.strong)
+    here = (corpus.sources == pair.source) & ~np.isnan(gain)
+    if not known or np.isnan(scored.adequate[pair.strong] - scored.adequate[pair.weak])[here].all():
+        plain = scored.complexity if scored.complexity is not None else np.full(len(gain), np.nan)
+        rows = np.flatnonzero(here & ~np.isnan(plain))
+        return Said(rows, plain[rows], None, plain[rows], plain[rows])
+    weak, strong = scored.adequate[pair.weak], scored.adequate[pair.strong]
+    second = None
+    if scored.reconsidered is not None:
+        second = scored.reconsidered[pair.strong] - scored.reconsidered[pair.weak]
+        here &= ~np.isnan(second)
+    # As planning has it: the reference is taken at its word, the candidate has the interval.
+    low, high = strong - scored.high.get(pair.weak, weak), strong - scored.low.get(pair.weak, weak)
+    rows = np.flatnonzero(here & ~np.isnan(strong - weak))
+    return Said(rows, (strong - weak)[rows], None if second is None else second[rows], low[rows], high[rows])
+
+
+def judge_pair(corpus: Corpus, scored: Scored, pair: Pair, split: str, timing: Timing, seed: int) -> list[Judged]:
+    """The pair's row as it is served, and with either weigher alone where there are two; none on too few prompts."""
+    said = said_of(scored, corpus, pair)
+    gain = corpus.gain(pair.weak, pair.strong)[said.rows]
+    if len(gain) < FEWEST_ROWS or gain.sum() <= 0:
+        return []
+    judged = []
+    for variant, score in said.variants().items():
+        threshold = threshold_at(score, 0.5)
+        asked = straddles(said.low, said.high, threshold) & (said.second is not None)
+        asked = {"cascade": asked, "first": asked & False, "second": asked | True}[variant]
+        found = measured(score, gain, seed)
+        spent = timing.of(said.rows, asked)
+        p50, p99 = (round(float(value), 4) for value in np.percentile(spent, [50, 99]))
+        numbers = (found.n, found.apgr, found.low, found.high, found.cpt50, found.cpt80, p50, p99)
+        savings, kept = _money(corpus, pair, said.rows, score)
+        calls, won = curve(score, gain)
+        row = Row(pair.name, split, *numbers)
+        judged.append(Judged(row, pair, variant, float(asked.mean()), savings, kept, *_thinned(calls, won)))
+    return judged
+
+
+def _thinned(calls: Floats, won: Floats, points: int = 201) -> tuple[Floats, Floats]:
+    grid = np.linspace(0, 1, points)
+    return grid, np.interp(grid, calls, won)
+
+
+def cost_of(corpus: Corpus, model: str, rows: Integers) -> Floats:
+    """Nano-dollars of each prompt with its own answer's length where that is known."""
+    price = PRICES[model]
+    spent = corpus.output_tokens[rows, corpus.models.index(model)]
+    usual = np.where(corpus.tools[rows] > 0, UNKNOWN_OUTPUT["tools"], UNKNOWN_OUTPUT["text"])
+    tokens = np.array([estimate_tokens(corpus.texts[row]) for row in rows]) + TOKENS_A_TOOL * corpus.tools[rows]
+    cost: Floats = 1000 * (price.input * tokens + price.output * np.where(np.isnan(spent), usual, spent))
+    return cost
+
+
+def _money(corpus: Corpus, pair: Pair, rows: Integers, score: Floats) -> tuple[dict[str, float], dict[str, float]]:
+    if not {pair.weak, pair.strong} <= PRICES.keys():
+        return {}, {}
+    weak, strong = (corpus.scores[name][rows] for name in (pair.weak, pair.strong))
+    found = traded(score, weak, strong, cost_of(corpus, pair.weak, rows), cost_of(corpus, pair.strong, rows))
+    savings = {f"{share:.0%}": found.saving_at(share) for share in (0.95, 0.98, 1.0)}
+    kept = {f"{saving:.0%}": found.quality_at(saving) for saving in (0.3, 0.5, 0.7)}
+    return savings, {name: value for name, value in kept.items() if not math.isnan(value)}
+
+
+def judge_targets(corpus: Corpus, scored: Scored, split: str, models: Iterable[str]) -> list[Target]:
+    """How true each target's probabilities are, over every source at once."""
+    tables: list[tuple[Variant, Mapping[str, Floats]]] = [("first", scored.adequate)]
+    if scored.reconsidered is not None:
+        tables.append(("second", scored.reconsidered))
+    found = []
+    for variant, table in tables:
+        for model in models:
+            if model in table and model in corpus.models:
+                said, true = table[model], corpus.scores[model]
+                known = ~np.isnan(said) & ~np.isnan(true)
+                if known.sum() >= FEWEST_ROWS:
+                    found.append(Target(split, model, variant, calibration(said[known], true[known])))
+    return found
+
+
+def judge_many(corpus: Corpus, scored: Scored, split: str, seed: int) -> list[Many]:
+    """The targets of the house all at once, on the prompts that every one of them answered."""
+    names = [name for name in TARGETS if name in corpus.models and name in scored.adequate]
+    if REFERENCE not in names or len(names) < 3:
+        return []
+    true = np.stack([corpus.scores[name] for name in names])
+    tables: list[tuple[Variant, Mapping[str, Floats]]] = [("first", scored.adequate)]
+    if scored.reconsidered is not None:
+        tables.append(("second", scored.reconsidered))
+    found = []
+    for variant, table in tables:
+        said = np.stack([table[name] for name in names])
+        rows = np.flatnonzero(~np.isnan(true + said).any(axis=0))
+        if len(rows) >= FEWEST_ROWS:
+            adequate = {name: table[name][rows] for name in names}
+            scores = {name: corpus.scores[name][rows] for name in names}
+            costs = {name: cost_of(corpus, name, rows) for name in names}
+            curve_found = mixed(adequate, scores, costs, REFERENCE, seed)
+            kept = promises(adequate, scores, costs, REFERENCE, FLOORS, seed)
+            found.append(Many(split, variant, np.unique(corpus.sources[rows]).tolist(), curve_found, kept))
+    return found
+
+
+def judge_split(
+    corpus: Corpus, scored: Scored, split: str, pairs: Sequence[Pair], timing: Timing, seed: int
+) -> Evaluation:
+    """Everything that is told of one split. The learning curve's splits tell of pairs only."""
+    judged = [each for pair in pairs for each in judge_pair(corpus, scored, pair, split, timing, seed)]
+    if split in OWN:
+        return Evaluation(prompts={}, data_sha256="", notes=[], judged=judged)
+    models = dict.fromkeys([*TARGETS, *(name for pair in pairs for name in (pair.weak, pair.strong))])
+    return Evaluation(
+        prompts={},
+        data_sha256="",
+        notes=[],
+        judged=judged,
+        targets=judge_targets(corpus, scored, split, models),
+        many=judge_many(corpus, scored, split, seed),
+    )
+
+
+def evaluated(
+    corpus: Corpus,
+    scored: Mapping[str, Callable[[], Scored]],
+    timing: Timing,
+    *,
+    notes: Sequence[str] = (),
+    seed: int = 0,
+    say: Callable[[str], None] = lambda _line: None,
+) -> Evaluation:
+    """Every split's numbers. Each split's Scored is made when its turn comes, and forgotten after."""
+    pairs, left_out = pairs_of(corpus)
+    parts = []
+    for split, make in scored.items():
+        say(f"measuring {split}")
+        parts.append(judge_split(corpus, make(), split, pairs, timing, seed))
+    names, sizes = np.unique(corpus.sources, return_counts=True)
+    return Evaluation(
+        prompts=dict(zip(names.tolist(), sizes.tolist(), strict=True)),
+        data_sha256=corpus.data_sha256,
+        notes=[*notes, *left_out],
+        judged=[each for part in parts for each in part.judged],
+        targets=[each for part in parts for each in part.targets],
+        many=[each for part in parts for each in part.many],
+        timing=timing,
+    )

@@ -1,201 +1,597 @@
-"""Train the shipped classifier: `python -m classifier.training.train --data DIR`.
+"""Trains the classifier: outcomes to loads, loads to a network, and from held-out predictions everything that calibrates it.
 
-DIR holds prompts.parquet and outcomes.parquet. Every number in the manifest's metrics comes from
-prompts that the measured model had not seen, neither them nor another wording of their question.
+Whatever is fitted to the network's own answers (abilities, the blend's rows, calibration, the sample) is fitted
+to answers about prompts that the answering network had not seen, neither them nor another wording of them.
 """
 
-import argparse
 import hashlib
 import importlib.metadata
-import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from sklearn.model_selection import GroupKFold
 
-from classifier.features import feature_hash
-from classifier.heuristic import bounded_tokens, structural_complexity
-from classifier.manifest import FORMAT, Artifact, Blend, Calibration, Manifest, Reference, write_artifact
-from classifier.onnx_classifier import OnnxClassifier
-from classifier.training.data import Corpus, Floats, Integers, load, teaching_gain
-from classifier.training.evaluate import PAIRS, Measured, Pair, measured
-from classifier.training.model import Fitted, fit, predict, structures, term_counts, to_onnx
+from classifier.features import SHAPES, feature_hash
+from classifier.heuristic import P90_FACTOR, structural_complexity
+from classifier.learning.labels import Labels, probability
+from classifier.learning.recalibrate import fit_ability
+from classifier.manifest import FORMAT, Artifact, Blend, Calibration, Lengths, Manifest, Reference, Second
+from classifier.onnx_classifier import NINE_IN_TEN, OnnxClassifier
+from classifier.sample import Sample, write_sample
+from classifier.second_weigher import HEAD_FILE, Head, second_sha256, write_head
+from classifier.sketch import sketch
+from classifier.tokens import estimate_tokens
+from classifier.training.data import BadData, Corpus, Floats, Integers, Problem
+from classifier.training.encoder_study import Study
+from classifier.training.evaluate import Scored
+from classifier.training.factors import LEAST_OUTCOMES, Basis, equal_sources, source_levels, taught_loads
+from classifier.training.model import Fitted, Predicted, Rows, fit, predict, rows_of, to_onnx
 from classifier.training.references import REFERENCE_PROMPTS
+from classifier.training.splits import Split
+from classifier.tuning import Ability
 
-ALPHA: Final = 4.0
-FOLDS: Final = 10
-CHARS_PER_TOKEN: Final = 4.0
+Bools = NDArray[np.bool_]
+Say = Callable[[str], None]
+Measure = Callable[[Scored], dict[str, Any]]
+Yardstick = tuple[Sequence[str], Sequence[str]]
+
 KNOTS: Final = 65
-TRUST: Final = {"open": 1.0, "choice": 1.0, "tools": 0.9}
+RULE_KNOTS: Final = 9
+PRIOR_STRENGTH: Final = 60.0
+"""How firmly an ability is held to what the linear factors say of it: chosen on the held-out folds, of 1, 5, 20 and 60."""
+ENCODER_SHARE: Final = 0.3
+"""How far the second weigher's gain is followed, away from the first's. Shares fitted to each kind were no better."""
+FEWEST_MOVED: Final = 50
+"""Prompts of a kind that tell how far the second weigher moves its probabilities."""
+FEWEST_TAUGHT: Final = 20
+"""A fold that leaves fewer prompts to learn from is not judged."""
+SAMPLED: Final = 2_000
+TRUST: Final = {"open": 1.0, "choice": 1.0, "tools": 1.0}
 KNOWN_FROM: Final = 0.45
 KNOWN_TO: Final = 0.75
 HALF_TERMS: Final = 40.0
-FULL_TERMS_TOOLS: Final = 20.0
-LIBRARIES: Final = ("numpy", "scikit-learn", "scipy", "onnx", "onnxruntime", "pyarrow")
+LIKE_FROM: Final = 0.5
+LIKE_TO: Final = 0.62
+FULL_TERMS_TOOLS: Final = 8.0
+YARDSTICK_WEAK: Final = ("llama-3-70b-instruct", "llama-3.1-70b-instruct")
+YARDSTICK_STRONG: Final = ("gpt-4o-2024-05-13", "claude-3-5-sonnet-20240620")
+SAME_KIND: Final = 0.8
+"""Two sources that share so much of the smaller one's questions are one kind."""
+LIBRARIES: Final = ("numpy", "scipy", "onnx", "onnxruntime", "pyarrow")
+FIRST_SPREAD: Final = 0.05
+LEAST_SPREAD: Final = 0.01
+RULE_SPREAD: Final = 0.15
+"""Of prompts that only the rule can place: judgement, for there is no data to measure it on."""
+_LENGTH_ROUNDS: Final = 20
+_FEWEST_MODELS: Final = 2
 
 
 class Table(msgspec.Struct, frozen=True):
-    """The corpus as arrays."""
+    """A corpus as arrays, with the models that have enough outcomes to be given an ability."""
 
-    counts: sparse.csr_matrix
-    facts: Floats
-    shapes: Integers
-    gains: Floats
-    output_tokens: Floats
-
-    def fitted(self, rows: Integers, gains: Floats | None = None) -> Fitted:
-        taught = self.gains[rows] if gains is None else gains
-        tokens = self.output_tokens[rows]
-        # A pair is measured on its own rows; without lengths there, any length will do.
-        tokens = tokens if not np.isnan(tokens).all() else np.ones(len(rows))
-        return fit(self.counts[rows], self.facts[rows], self.shapes[rows], taught, tokens, ALPHA)
-
-    def predicted(self, model: Fitted, rows: Integers) -> tuple[Floats, Floats, Floats]:
-        return predict(model, self.counts[rows], self.facts[rows], self.shapes[rows])
+    corpus: Corpus
+    rows: Rows
+    rule: Floats
+    columns: Integers
+    """Where these models stand among the corpus's."""
+    models: list[str]
+    outcomes: Floats
+    kinds: list[str]
+    kind_of: Integers
+    tokens: Floats
+    """The usual length of an answer to each prompt; NaN where no length is known."""
+    log_lengths: Floats
+    """(models,): how much longer than usual each model answers."""
 
 
-def folds(groups: NDArray[Any], seed: int) -> Iterator[tuple[Integers, Integers]]:
-    count = min(FOLDS, len(np.unique(groups)))
-    yield from GroupKFold(count, shuffle=True, random_state=seed).split(groups, groups=groups)
+def _kind_named(corpus: Corpus, kind_of: Integers, source: str) -> int:
+    rows = np.flatnonzero(corpus.sources == source)
+    return int(kind_of[rows[0]]) if len(rows) else -1
 
 
-def held_out(table: Table, groups: Integers, seed: int) -> tuple[Floats, Floats, Floats]:
-    """Gain, known share and log tokens of every prompt from a model that never saw its question."""
-    out = tuple(np.zeros(len(groups)) for _ in range(3))
-    for number, (taught, kept) in enumerate(folds(groups, seed), 1):
-        for column, values in zip(out, table.predicted(table.fitted(taught), kept), strict=True):
-            column[kept] = values
-        say(f"fold {number} of {FOLDS}")
-    return out[0], out[1], out[2]
+def table_of(corpus: Corpus) -> Table:
+    """Raises BadData where there are no two models to tell apart."""
+    enough = np.flatnonzero(np.count_nonzero(~np.isnan(corpus.outcomes), axis=0) >= LEAST_OUTCOMES)
+    if len(enough) < _FEWEST_MODELS:
+        what = f"{len(enough)} of {len(corpus.models)} models have {LEAST_OUTCOMES} outcomes or more"
+        raise BadData([Problem(f"{what}; training needs two such models", [])])
+    kinds, kind_of = kinds_in(corpus)
+    tokens, lengths = answer_lengths(corpus.output_tokens[:, enough])
+    return Table(
+        corpus=corpus,
+        rows=rows_of(corpus.features),
+        rule=np.array([structural_complexity(found) for found in corpus.features]),
+        columns=enough,
+        models=[corpus.models[at] for at in enough],
+        outcomes=corpus.outcomes[:, enough],
+        kinds=kinds,
+        kind_of=kind_of,
+        tokens=tokens,
+        log_lengths=lengths,
+    )
 
 
-def own_model(table: Table, groups: NDArray[Any], rows: Integers, gain: Floats, seed: int) -> Floats:
-    """Held-out scores of a model trained on one pair's rows alone."""
-    score = np.zeros(len(rows))
-    for taught, kept in folds(groups[rows], seed):
-        score[kept] = table.predicted(table.fitted(rows[taught], gain[taught]), rows[kept])[0]
-    return score
+def kinds_in(corpus: Corpus) -> tuple[list[str], Integers]:
+    """Sources are kinds of prompts; two that hold the same questions are one."""
+    names = np.unique(corpus.sources).tolist()
+    questions = {name: set(corpus.groups[corpus.sources == name].tolist()) for name in names}
+    kind = {name: name for name in names}
+    for name in names:
+        for other in names:
+            shared = len(questions[name] & questions[other])
+            if other < name and shared >= SAME_KIND * min(len(questions[name]), len(questions[other])):
+                kind[name] = kind[other]
+                break
+    kinds, kind_of = np.unique([kind[name] for name in corpus.sources.tolist()], return_inverse=True)
+    return kinds.tolist(), kind_of.astype(np.int64)
 
 
-def equal_sources(sources: NDArray[np.str_]) -> Floats:
-    """Weights that add up to 1 and let every source count the same, however many rows it has."""
-    _, which, sizes = np.unique(sources, return_inverse=True, return_counts=True)
-    return 1 / (len(sizes) * sizes[which])
+def answer_lengths(tokens: Floats) -> tuple[Floats, Floats]:
+    """Log length = usual length of the prompt's answers + habit of the model. Gives exp of the first, and the second."""
+    logs = np.log(np.maximum(tokens, 1.0))
+    known = ~np.isnan(logs)
+    habit = np.zeros(tokens.shape[1])
+    usual = np.zeros(len(tokens))
+    for _ in range(_LENGTH_ROUNDS):
+        usual = np.nansum(np.where(known, logs - habit, 0.0), axis=1) / np.maximum(known.sum(axis=1), 1)
+        habit = np.nansum(np.where(known, logs - usual[:, None], 0.0), axis=0) / np.maximum(known.sum(axis=0), 1)
+        habit -= habit[known.any(axis=0)].mean() if known.any() else 0.0
+    return np.where(known.any(axis=1), np.exp(usual), np.nan), habit
 
 
-def weighted_quantiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
+def taught(table: Table, rows: Integers) -> tuple[Basis, Fitted]:
+    """A network for these rows alone; nothing of any other row goes into it."""
+    lesson = taught_loads(table.outcomes[rows], table.corpus.sources[rows])
+    numbers, kind_of = np.unique(table.kind_of[rows], return_inverse=True)
+    kinds = [table.kinds[number] for number in numbers]
+    open_text = table.corpus.shapes[rows] == SHAPES.index("open")
+    return lesson.basis, fit(table.rows[rows], lesson.loads, kinds, kind_of, open_text, table.tokens[rows])
+
+
+class Placing(msgspec.Struct, frozen=True):
+    """Loads as abilities take them, and what the blend did for each prompt."""
+
+    loads: Floats
+    trust: Floats
+
+
+def trust_of(table: Table, rows: Integers, blend: Blend, said: Predicted) -> Floats:
+    terms = [table.corpus.features[row].terms for row in rows]
+    columns = zip(table.corpus.shapes[rows].tolist(), said.known.tolist(), terms, said.likeness.tolist(), strict=True)
+    return np.array([blend.trust_in(*each) for each in columns])
+
+
+def placed(table: Table, rows: Integers, blend: Blend, said: Predicted) -> Placing:
+    """What the serving side does of one prompt, for many."""
+    trust = trust_of(table, rows, blend, said)
+    rule = np.stack([np.interp(table.rule[rows], blend.rule, column) for column in np.array(blend.loads).T], axis=1)
+    return Placing(trust[:, None] * said.loads + (1 - trust[:, None]) * rule, trust)
+
+
+def blend_of(table: Table, rows: Integers, basis: Basis, loads: Floats) -> Blend:
+    """The rule's rows: the mean loads of prompts that are as hard, among those that the network was asked about.
+
+    Hard is what weak models fail and strong ones gain on; both orders count the same, so that a prompt which is
+    easy for all leads the list, and one that only the strong can do ends it.
+    """
+    said = basis.outcomes(loads)
+    weak, strong = (
+        said[:, [at for at, name in enumerate(table.models) if name in names]].mean(axis=1)
+        for names in yardstick_of(table, rows)
+    )
+    weights = equal_sources(table.corpus.sources[rows])
+    hardness = (_shares(-weak, weights) + _shares(strong - weak, weights)) / 2
+    order = np.argsort(hardness, kind="stable")
+    below = np.cumsum(weights[order])
+    knots = np.linspace(0, 1, RULE_KNOTS)
+    half = 1 / (RULE_KNOTS - 1)
+    means = []
+    for knot in knots:
+        away = np.abs(below - knot)
+        # Where a few prompts weigh much there may be none so near; then the nearest stand in.
+        near = np.maximum(0.0, 1 - away / max(half, 2 * away.min())) * weights[order]
+        means.append((near / near.sum()) @ loads[order])
+    return Blend(
+        trust=TRUST,
+        known_from=KNOWN_FROM,
+        known_to=KNOWN_TO,
+        half_terms=HALF_TERMS,
+        like_from=LIKE_FROM,
+        like_to=LIKE_TO,
+        full_terms_tools=FULL_TERMS_TOOLS,
+        rule=[round(float(knot), 6) for knot in knots],
+        loads=np.round(means, 5).tolist(),
+    )
+
+
+def yardstick_of(table: Table, rows: Integers) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The yardstick's models, or, in a corpus that lacks the weak or the strong, its weaker half and its stronger."""
+    weak = tuple(name for name in YARDSTICK_WEAK if name in table.models)
+    strong = tuple(name for name in YARDSTICK_STRONG if name in table.models)
+    if weak and strong:
+        return weak, strong
+    _, levels = source_levels(table.outcomes[rows], table.corpus.sources[rows])
+    rising = [table.models[at] for at in np.argsort(levels.mean(axis=0), kind="stable")]
+    return tuple(rising[: len(rising) // 2]), tuple(rising[len(rising) // 2 :])
+
+
+def _shares(values: Floats, weights: Floats) -> Floats:
+    """The share of the whole that lies at or below each value."""
+    order = np.argsort(values, kind="stable")
+    shares = np.empty(len(values))
+    shares[order] = np.cumsum(weights[order])
+    return shares
+
+
+def abilities_of(table: Table, rows: Integers, basis: Basis, loads: Floats) -> dict[str, Ability]:
+    """A logistic row for each model, fitted to `loads` of prompts that their network had not seen.
+
+    The prior is what the linear factors say; a model with few outcomes stays near it.
+    """
+    found = {}
+    for at, name in enumerate(table.models):
+        prior = _linear(basis, at, float(table.log_lengths[at]))
+        known = np.flatnonzero(~np.isnan(table.outcomes[rows, at]))
+        found[name] = (
+            fit_ability(_labels(loads[known], table.outcomes[rows[known], at]), prior, strength=PRIOR_STRENGTH)
+            if len(known)
+            else prior
+        )
+    return {name: _rounded(ability) for name, ability in found.items()}
+
+
+def _linear(basis: Basis, at: int, log_length: float) -> Ability:
+    """The logistic row that agrees with the linear one in value and slope where the loads are 0."""
+    level = float(np.clip(basis.mean[at], 0.05, 0.95))
+    slope = basis.rows[:, at] / (level * (1 - level))
+    return Ability(weights=slope.tolist(), bias=float(np.log(level / (1 - level))), log_length=log_length)
+
+
+def _rounded(ability: Ability) -> Ability:
+    return msgspec.structs.replace(
+        ability,
+        weights=[round(weight, 5) for weight in ability.weights],
+        bias=round(ability.bias, 5),
+        log_length=round(ability.log_length, 4),
+    )
+
+
+def _labels(loads: Floats, adequate: Floats) -> Labels:
+    size = len(loads)
+    return Labels(
+        requests=np.arange(size).astype(np.str_),
+        teams=np.zeros(size, "U1"),
+        targets=np.zeros(size, "U1"),
+        loads=loads,
+        sketches=np.zeros((size, 0)),
+        adequate=adequate,
+        weights=np.ones(size),
+        at_us=np.zeros(size, np.int64),
+    )
+
+
+def chances(ability: Ability, loads: Floats) -> Floats:
+    """P(adequate) of each prompt."""
+    return probability(loads @ np.array(ability.weights) + ability.bias)
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """What networks said of prompts whose questions they had not seen; NaN where no fold judged."""
+
+    outcomes: Floats
+    """(prompts, models): expected outcomes, straight from the loads."""
+    kinds: Floats
+    known: Floats
+    likeness: Floats
+    log_tokens: Floats
+    fold_of: Integers
+    """-1 where no fold judged."""
+    bases: list[Basis]
+    asked: list[Bools]
+    """(models,) for each fold: whether the network was taught any outcome of the model."""
+
+    def of(self, rows: Integers, basis: Basis) -> Predicted:
+        """Some rows, with their loads in one basis: each network has its own, and outcomes are what they share."""
+        rest = (each[rows] for each in (self.kinds, self.known, self.likeness, self.log_tokens))
+        return Predicted(basis.loads(self.outcomes[rows]), *rest)
+
+
+def answers(table: Table, split: Split, seed: int, say: Say) -> Answers:
+    """Trains a network for each fold of a split and asks it about what the fold keeps."""
+    size = len(table.corpus.texts)
+    outcomes, kinds = np.full((size, len(table.models)), np.nan), np.zeros((size, len(table.kinds)))
+    known, likeness, log_tokens = np.zeros(size), np.zeros(size), np.zeros(size)
+    fold_of = np.full(size, -1)
+    bases: list[Basis] = []
+    asked: list[Bools] = []
+    for number, fold in enumerate(table.corpus.questions.folds(split, seed), 1):
+        if len(fold.taught) < FEWEST_TAUGHT:
+            continue
+        basis, model = taught(table, fold.taught)
+        said = predict(model, table.rows[fold.kept])
+        outcomes[fold.kept] = basis.outcomes(said.loads)
+        kinds[np.ix_(fold.kept, np.array([table.kinds.index(kind) for kind in model.kinds]))] = said.kinds
+        known[fold.kept], likeness[fold.kept], log_tokens[fold.kept] = said.known, said.likeness, said.log_tokens
+        fold_of[fold.kept] = len(bases)
+        bases.append(basis)
+        asked.append(np.asarray(~np.isnan(table.outcomes[fold.taught]).all(axis=0), np.bool_))
+        say(f"{split}: fold {number}, {len(fold.kept)} prompts held out")
+    return Answers(outcomes, kinds, known, likeness, log_tokens, fold_of, bases, asked)
+
+
+class Calibrated(msgspec.Struct, frozen=True):
+    """Everything that is fitted to answers about unseen prompts."""
+
+    blend: Blend
+    abilities: dict[str, Ability]
+    loads: Floats
+    """Of the rows that it was fitted to, as abilities take them."""
+    trust: Floats
+    correction: "Correction | None"
+    spread: dict[str, float]
+
+
+def calibrated(table: Table, rows: Integers, basis: Basis, said: Predicted, study: Study | None = None) -> Calibrated:
+    """What the blend, the abilities and the second weigher's correction should be, for networks that say this."""
+    blend = blend_of(table, rows, basis, said.loads)
+    first = placed(table, rows, blend, said)
+    abilities = abilities_of(table, rows, basis, first.loads)
+    spread = {**dict.fromkeys(table.kinds, FIRST_SPREAD), "rule": RULE_SPREAD}
+    correction = None
+    if study is not None:
+        adequate = table_of_chances(table, abilities, first.loads)
+        correction = correction_of(table, rows, basis, adequate, said.kinds, study)
+        shifts = first.trust[:, None] * correction.shifts(adequate, said.kinds, study.held[rows])
+        asked = ~np.isnan(study.held[rows]).any(axis=1)
+        for number, kind in enumerate(table.kinds):
+            mine = correction.kind_of == number
+            of_kind = asked & (said.kinds.argmax(axis=1) == number)
+            if of_kind.sum() >= FEWEST_MOVED:
+                # Of its own pairs: those are what the encoder moves most.
+                moved = (
+                    shifts[np.ix_(of_kind, correction.strong[mine])] - shifts[np.ix_(of_kind, correction.weak[mine])]
+                )
+                spread[kind] = round(max(LEAST_SPREAD, float(np.sqrt(np.mean(moved**2))) if moved.size else 0.0), 4)
+    return Calibrated(blend, abilities, first.loads, first.trust, correction, spread)
+
+
+class Correction(msgspec.Struct, frozen=True):
+    """What the encoder's word on gains does to probabilities."""
+
+    weak: Integers
+    strong: Integers
+    """(pairs,): numbers of models."""
+    usual: Floats
+    """(pairs, 2): the mean gain of each pair, as the encoder says it and as the first weigher does."""
+    back: Floats
+    """(pairs, models): how each model's probability follows where the two differ, ENCODER_SHARE included."""
+    kind_of: Integers
+    """(pairs,): a pair speaks of prompts of its kind alone."""
+
+    def shifts(self, adequate: Floats, kinds: Floats, gains: Floats) -> Floats:
+        """(prompts, models): to be added to the first weigher's probabilities; 0 where the encoder said nothing."""
+        mine = (kinds.argmax(axis=1)[:, None] == self.kind_of) & ~np.isnan(gains)
+        first = adequate[:, self.strong] - adequate[:, self.weak]
+        step = np.nan_to_num(gains - self.usual[:, 0]) - (first - self.usual[:, 1])
+        return np.asarray(np.where(mine, step, 0.0) @ self.back)
+
+    def head(self, study: Study) -> Head:
+        return Head(
+            weights=study.weights,
+            bias=study.bias,
+            usual=self.usual,
+            weak=self.weak,
+            strong=self.strong,
+            back=self.back,
+            kind_of=self.kind_of,
+        )
+
+
+def table_of_chances(table: Table, abilities: Mapping[str, Ability], loads: Floats) -> Floats:
+    """P(adequate) as (prompts, models)."""
+    return np.stack([chances(abilities[name], loads) for name in table.models], axis=1)
+
+
+def correction_of(
+    table: Table, rows: Integers, basis: Basis, adequate: Floats, kinds: Floats, study: Study
+) -> Correction:
+    """The encoder's word on gains, and what follows from it for every ability.
+
+    Its gains of a kind's pairs fix as many directions in the space of loads; every other ability moves as the
+    shortest step there moves it.
+    """
+    weak = np.array([table.models.index(pair.weak) for pair in study.pairs])
+    strong = np.array([table.models.index(pair.strong) for pair in study.pairs])
+    kind_of = np.array([_kind_named(table.corpus, table.kind_of, pair.source) for pair in study.pairs])
+    directions = (basis.rows[:, strong] - basis.rows[:, weak]).T
+    back, usual = np.zeros((len(weak), len(table.models))), np.zeros((len(weak), 2))
+    first = adequate[:, strong] - adequate[:, weak]
+    likeliest = kinds.argmax(axis=1)
+    for number in range(len(table.kinds)):
+        mine = np.flatnonzero(kind_of == number)
+        of_kind = np.flatnonzero((likeliest == number) & ~np.isnan(study.held[rows]).any(axis=1))
+        if not len(mine) or len(of_kind) < FEWEST_MOVED:
+            continue
+        usual[mine, 0] = study.held[np.ix_(rows[of_kind], mine)].mean(axis=0)
+        usual[mine, 1] = first[np.ix_(of_kind, mine)].mean(axis=0)
+        if not _agrees(
+            study.held[np.ix_(rows[of_kind], mine)], table.outcomes[rows[of_kind]], weak[mine], strong[mine]
+        ):
+            continue
+        back[mine] = ENCODER_SHARE * np.linalg.pinv(directions[mine]).T @ basis.rows
+    return Correction(weak, strong, usual, back, kind_of)
+
+
+def _agrees(said: Floats, outcomes: Floats, weak: Integers, strong: Integers) -> bool:
+    """Whether prompts on which the encoder says more gain do gain more, over all pairs of a kind."""
+    true = outcomes[:, strong] - outcomes[:, weak]
+    known = ~np.isnan(true)
+    return float((_about_mean(said, known) * _about_mean(np.nan_to_num(true), known)).sum()) > 0
+
+
+def _about_mean(values: Floats, known: Bools) -> Floats:
+    """Columns less their means; 0 where nothing is known."""
+    kept = np.where(known, values, 0.0)
+    mean = kept.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    return np.asarray(np.where(known, kept - mean, 0.0))
+
+
+def _gain(abilities: Mapping[str, Ability], loads: Floats, weak: Sequence[str], strong: Sequence[str]) -> Floats:
+    gain = np.mean([chances(abilities[name], loads) for name in strong], axis=0)
+    return np.asarray(gain - np.mean([chances(abilities[name], loads) for name in weak], axis=0))
+
+
+def cross_validated(corpus: Corpus, split: Split, *, seed: int = 0, say: Say = lambda _line: None) -> Scored:
+    """P(adequate) of every prompt from models that never saw its question, in the very form that ships.
+
+    NaN where the split judges no such prompt, or leaves next to nothing to learn from.
+    """
+    table = table_of(corpus)
+    return judged(table, answers(table, split, seed, say))
+
+
+def judged(table: Table, found: Answers, study: Study | None = None) -> Scored:
+    """Each fold by abilities, blend and shares that were fitted to the answers about the other folds' prompts."""
+    size = len(table.corpus.texts)
+    first, second, low, high = ({name: np.full(size, np.nan) for name in table.models} for _ in range(4))
+    for number, basis in enumerate(found.bases):
+        kept = np.flatnonzero(found.fold_of == number)
+        # A question of this fold may stand in another one, too, where that is of another source.
+        strange = ~np.isin(table.corpus.groups, table.corpus.groups[kept])
+        others = np.flatnonzero((found.fold_of >= 0) & strange)
+        if len(others) < FEWEST_TAUGHT:
+            continue
+        made = calibrated(table, others, basis, found.of(others, basis), study)
+        said = found.of(kept, basis)
+        placing = placed(table, kept, made.blend, said)
+        spread = np.array([made.spread[kind] for kind in table.kinds])[said.kinds.argmax(axis=1)]
+        reach = NINE_IN_TEN * (placing.trust * spread + (1 - placing.trust) * made.spread["rule"]) / 2
+        said_first = table_of_chances(table, made.abilities, placing.loads)
+        said_second = said_first
+        if study is not None and made.correction is not None:
+            shifts = made.correction.shifts(said_first, said.kinds, study.held[kept])
+            said_second = np.clip(said_first + placing.trust[:, None] * shifts, 0.001, 0.999)
+        for at in np.flatnonzero(found.asked[number]).tolist():
+            # Of a model that was asked nowhere else nothing was learned: a guess must not look like a measurement.
+            name = table.models[at]
+            first[name][kept], second[name][kept] = said_first[:, at], said_second[:, at]
+            low[name][kept], high[name][kept] = said_first[:, at] - reach, said_first[:, at] + reach
+    return Scored(adequate=first, reconsidered=None if study is None else second, low=low, high=high)
+
+
+def calibration_of(
+    loads: Floats, weights: Floats, abilities: Mapping[str, Ability], yardstick: Yardstick
+) -> Calibration:
+    """The yardstick's gain to its share of the prompts, every source counting the same."""
+    weak, strong = yardstick
+    gain = _gain(abilities, loads, weak, strong)
+    shares = np.linspace(0, 1, KNOTS)
+    knots, first = np.unique(np.round(_quantiles(gain, weights, shares), 6), return_index=True)
+    return Calibration(
+        weak=list(weak), strong=list(strong), gain=knots.tolist(), complexity=np.round(shares[first], 6).tolist()
+    )
+
+
+def _quantiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
     order = np.argsort(values, kind="stable")
     middle = np.cumsum(weights[order]) - weights[order] / 2
     quantiles: Floats = np.interp(shares, middle / weights.sum(), values[order])
     return quantiles
 
 
-def calibrated(gains: Floats, weights: Floats) -> Calibration:
-    shares = np.linspace(0, 1, KNOTS)
-    knots, first = np.unique(np.round(weighted_quantiles(gains, weights, shares), 6), return_index=True)
-    return Calibration(gain=knots.tolist(), complexity=np.round(shares[first], 6).tolist())
-
-
-def pair_metrics(corpus: Corpus, table: Table, pair: Pair, scores: dict[str, Floats], seed: int) -> dict[str, Any]:
-    gain = corpus.scores[pair.strong] - corpus.scores[pair.weak]
-    rows = np.flatnonzero((corpus.sources == pair.source) & ~np.isnan(gain))
-    gain = gain[rows]
-    found: dict[str, Measured] = {name: measured(score[rows], gain, seed) for name, score in scores.items()}
-    found["own_model"] = measured(own_model(table, corpus.groups, rows, gain, seed), gain, seed)
-    if len(np.unique(corpus.categories[rows])) >= 5:
-        found["own_model_leave_category_out"] = measured(
-            own_model(table, corpus.categories, rows, gain, seed), gain, seed
-        )
-    return {**msgspec.structs.asdict(pair), **msgspec.to_builtins(found)}
-
-
-def train(corpus: Corpus, seed: int, *, metrics: bool = True) -> Artifact:
-    """The artifact for a corpus; the same corpus and seed give the same bytes."""
-    gains = teaching_gain(corpus)
-    table = Table(
-        term_counts(corpus.features),
-        structures(corpus.features),
-        corpus.shapes,
-        gains,
-        corpus.output_chars / CHARS_PER_TOKEN,
+def sample_of(table: Table, rows: Integers, loads: Floats, log_tokens: Floats, seed: int) -> Sample:
+    """Some of the held-out prompts, as many of each source, with what stands for a request of its size."""
+    corpus = table.corpus
+    draw = np.random.default_rng(seed)
+    weights = equal_sources(corpus.sources[rows])
+    chosen = np.sort(draw.choice(len(rows), min(SAMPLED, len(rows)), replace=False, p=weights))
+    sketches = np.stack([sketch(corpus.features[row]) for row in rows[chosen]])
+    return Sample(
+        vectors=np.concatenate([loads[chosen], sketches], axis=1).astype(np.float32),
+        input_tokens=np.array([estimate_tokens(corpus.texts[row]) for row in rows[chosen]]),
+        output_tokens=np.maximum(1, np.rint(np.exp(log_tokens[chosen]))).astype(np.int64),
+        weights=np.full(len(chosen), 1 / len(chosen)),
     )
-    rule = np.array([structural_complexity(found) for found in corpus.features])
-    model_gain, known, log_tokens = held_out(table, corpus.groups, seed)
-    weights = equal_sources(corpus.sources)
-    low, high = weighted_quantiles(model_gain, weights, np.array([0.02, 0.98]))
-    blend = Blend(
-        trust=TRUST,
-        known_from=KNOWN_FROM,
-        known_to=KNOWN_TO,
-        half_terms=HALF_TERMS,
-        full_terms_tools=FULL_TERMS_TOOLS,
-        low_gain=round(float(low), 6),
-        high_gain=round(float(high), 6),
-    )
-    terms = np.asarray(table.counts.sum(axis=1)).ravel()
-    columns = zip(corpus.shapes.tolist(), known.tolist(), terms.tolist(), strict=True)
-    trust = np.array([blend.trust_in(shape, share, size) for shape, share, size in columns])
-    blended = np.array([blend.gain(*row) for row in zip(model_gain, rule, trust, strict=True)])
-    say("fitting the model that ships")
-    model = to_onnx(table.fitted(np.arange(len(gains))))
+
+
+def train(
+    corpus: Corpus,
+    seed: int,
+    say: Say = lambda _line: None,
+    *,
+    study: Study | None = None,
+    metrics: Measure | None = None,
+) -> Artifact:
+    """The artifact for a corpus; the same corpus and seed give the same bytes on one machine.
+
+    `study` is a fine-tuned encoder and what it said of prompts that were held out from it; without one there is
+    no second weigher. `metrics` are told of the ten held-out folds, and what they give goes into the manifest.
+    """
+    table = table_of(corpus)
+    everything = np.arange(len(corpus.texts))
+    found = answers(table, "10-fold", seed, say)
+    say("fitting the network that ships")
+    basis, model = taught(table, everything)
+    network = to_onnx(model)
+    judging = everything[found.fold_of >= 0]
+    said = found.of(judging, basis)
+    say("fitting abilities")
+    made = calibrated(table, judging, basis, said, study)
+    sample = write_sample(sample_of(table, judging, made.loads, said.log_tokens, seed))
+    log_error = np.log(table.tokens[judging]) - said.log_tokens
     manifest = Manifest(
         format=FORMAT,
+        code_version=importlib.metadata.version("weighbridge"),
         feature_hash=feature_hash(),
-        model_sha256=hashlib.sha256(model).hexdigest(),
+        model_sha256=hashlib.sha256(network).hexdigest(),
+        sample_sha256=hashlib.sha256(sample).hexdigest(),
         data_sha256=corpus.data_sha256,
         seed=seed,
         rows={str(name): int(size) for name, size in zip(*np.unique(corpus.sources, return_counts=True), strict=True)},
         libraries={name: importlib.metadata.version(name) for name in LIBRARIES},
-        blend=blend,
-        calibration=calibrated(blended, weights),
+        kinds=model.kinds,
+        blend=made.blend,
+        abilities=made.abilities,
+        calibration=calibration_of(
+            made.loads, equal_sources(corpus.sources[judging]), made.abilities, yardstick_of(table, judging)
+        ),
+        spread=made.spread,
+        usual_facts=np.round(table.rows.facts.mean(axis=0), 4).tolist(),
+        second=None,
+        lengths=Lengths(network_p90=_p90(log_error), rule_p90=P90_FACTOR),
         references=[],
-        metrics={},
-        training={"alpha": ALPHA, "folds": FOLDS, "median_trust": _by_source(corpus, trust)},
+        metrics={} if metrics is None else metrics(judged(table, found, study)),
+        training=_told(table, judging, made.trust, said, log_error),
     )
-    if metrics:
-        scores = {"shipped": blended, "model_without_rule": model_gain, "rule": rule, "length": table.facts[:, 0]}
-        found = [pair_metrics(corpus, table, pair, scores, seed) for pair in progress(PAIRS)]
-        manifest = msgspec.structs.replace(
-            manifest,
-            metrics={
-                "pairs": found,
-                "all_sources": _across_sources(corpus, scores, seed),
-                "output_tokens": _length_error(table, log_tokens),
-            },
-        )
-    artifact = Artifact(model, manifest)
-    return Artifact(model, msgspec.structs.replace(manifest, references=_references(artifact)))
+    files: dict[str, bytes] = {}
+    if study is not None and made.correction is not None:
+        files = {**study.files, HEAD_FILE: write_head(made.correction.head(study))}
+        second = Second(sha256=second_sha256(files))
+        manifest = msgspec.structs.replace(manifest, second=second)
+    artifact = Artifact(network, manifest, sample, files)
+    return msgspec.structs.replace(
+        artifact, manifest=msgspec.structs.replace(manifest, references=_references(artifact))
+    )
 
 
-def _across_sources(corpus: Corpus, scores: dict[str, Floats], seed: int) -> dict[str, Any]:
-    """One curve over every source at once for a 70B Llama and GPT-4o: what a mixed stream of prompts would see."""
-    strong = corpus.scores["gpt-4o-2024-05-13"]
-    seventy = [strong - corpus.scores[name] for name in ("llama-3-70b-instruct", "llama-3.1-70b-instruct")]
-    gain = np.where(np.isnan(seventy[0]), seventy[1], seventy[0])
-    rows = ~np.isnan(gain)
-    return {name: msgspec.to_builtins(measured(score[rows], gain[rows], seed)) for name, score in scores.items()}
+def _p90(log_error: Floats) -> float:
+    known = log_error[~np.isnan(log_error)]
+    return round(float(np.exp(np.percentile(known, 90))), 3) if len(known) else P90_FACTOR
 
 
-def _by_source(corpus: Corpus, values: Floats) -> dict[str, float]:
+def _told(table: Table, rows: Integers, trust: Floats, said: Predicted, log_error: Floats) -> dict[str, Any]:
+    """What a reader may want to know of how it was made."""
+    off = 100 * np.abs(np.exp(-log_error[~np.isnan(log_error)]) - 1)
+    sources = table.corpus.sources[rows]
     return {
-        str(source): round(float(np.median(values[corpus.sources == source])), 3)
-        for source in np.unique(corpus.sources)
-    }
-
-
-def _length_error(table: Table, log_tokens: Floats) -> dict[str, float]:
-    rows = ~np.isnan(table.output_tokens)
-    said = np.array([bounded_tokens(float(np.exp(value))) for value in log_tokens[rows]])
-    error = 100 * abs(said / np.maximum(table.output_tokens[rows], 1) - 1)
-    return {
-        "n": int(rows.sum()),
-        "median_error_percent": round(float(np.median(error)), 1),
-        "p90_error_percent": round(float(np.percentile(error, 90)), 1),
+        "loads": said.loads.shape[1],
+        "median_trust": {
+            str(source): round(float(np.median(trust[sources == source])), 3) for source in np.unique(sources)
+        },
+        "kind_told_right": round(float((said.kinds.argmax(axis=1) == table.kind_of[rows]).mean()), 4),
+        "answer_length_median_error_percent": round(float(np.median(off)), 1) if len(off) else None,
     }
 
 
@@ -211,56 +607,3 @@ def _references(artifact: Artifact) -> list[Reference]:
         )
         for prompt, found in said
     ]
-
-
-_STARTED = time.monotonic()
-
-
-def say(line: str) -> None:
-    print(f"{time.monotonic() - _STARTED:6.1f} s  {line}", flush=True)
-
-
-def progress(pairs: tuple[Pair, ...]) -> Iterator[Pair]:
-    for pair in pairs:
-        say(f"measuring {pair.source}: {pair.weak} / {pair.strong}")
-        yield pair
-
-
-def show(manifest: Manifest) -> None:
-    for row in manifest.metrics["pairs"]:
-        parts = [
-            f"{name} {row[name]['apgr']:.3f} [{row[name]['low']:.3f}, {row[name]['high']:.3f}] "
-            f"({row[name]['cpt50']} / {row[name]['cpt80']})"
-            for name in (
-                "shipped",
-                "model_without_rule",
-                "rule",
-                "length",
-                "own_model",
-                "own_model_leave_category_out",
-            )
-            if name in row
-        ]
-        print(f"{row['source']} {row['weak']} / {row['strong']}\n    " + "\n    ".join(parts))
-    print("all sources, Llama 70B / GPT-4o", {k: v["apgr"] for k, v in manifest.metrics["all_sources"].items()})
-    print("output tokens", manifest.metrics["output_tokens"])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--data", type=Path, required=True, help="folder with prompts.parquet and outcomes.parquet")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "artifacts")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    corpus = load(given.data)
-    say(
-        f"{len(corpus.texts)} prompts, {len(np.unique(corpus.groups))} different questions, {len(corpus.scores)} models"
-    )
-    artifact = train(corpus, given.seed)
-    write_artifact(given.out, artifact)
-    show(artifact.manifest)
-    say(f"wrote {len(artifact.model)} bytes of model and its manifest to {given.out}")
-
-
-if __name__ == "__main__":
-    main()

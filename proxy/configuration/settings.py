@@ -33,6 +33,7 @@ _NO_PEPPER = (
 AUTO = "auto"
 PREFIX = "WEIGHBRIDGE_"
 if TYPE_CHECKING:
+    from proxy.answers.escalation import EscalationRules
     from proxy.policy import Policy
 
 _NO_CONFIG = (
@@ -66,6 +67,40 @@ class ServerConfig(BaseModel):
     )
 
 
+class EscalationConfig(BaseModel):
+    """Asking a better target when an answer is weak, for teams and requests that opted in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="The share of those requests, beyond a burst of 20, that a process escalates; 0 turns it off.",
+    )
+    max_running: int = Field(default=64, ge=1, le=10_000, description="Escalations that a process runs at once.")
+    min_mean_logprob: float | None = Field(
+        default=None,
+        le=0,
+        allow_inf_nan=False,
+        description="An answer that carries log-probabilities is weak when their mean is lower. Not looked at when not set.",
+    )
+    hold_max_bytes: int = Field(
+        default=524_288,
+        ge=1_024,
+        le=4_194_304,
+        description="A stream is held back until its end to be judged; when it grows larger, it flows on unjudged.",
+    )
+    hold_max_s: float = Field(
+        default=30.0,
+        gt=0,
+        le=600,
+        allow_inf_nan=False,
+        description="A stream that is held back for longer flows on unjudged.",
+    )
+
+
 class PolicyConfig(BaseModel):
     """How names become targets, and how strict `auto` is."""
 
@@ -80,11 +115,19 @@ class PolicyConfig(BaseModel):
     fallbacks: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="For a target that a caller named: the targets to try after it."
     )
+    quality_floor: float = Field(
+        default=0.97,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="The share of the reference target's quality that `auto` keeps where outcomes were measured; a team "
+        "may have its own. `weighbridge policy preview` tells what each floor saves.",
+    )
     capability_shift: float = Field(
         default=0.0,
         ge=-1,
         le=1,
-        description="Added to every target's capability. Below 0 is stricter and dearer, above 0 saves more.",
+        description="Added to every declared capability. Below 0 is stricter and dearer, above 0 saves more.",
     )
     degrade: bool = Field(
         default=False, description="When every capable target has failed, try the less capable ones, best first."
@@ -92,19 +135,37 @@ class PolicyConfig(BaseModel):
     max_candidates: int = Field(
         default=4, ge=1, le=16, description="Targets that one request may try, the first included."
     )
+    escalation: EscalationConfig = Field(
+        default=EscalationConfig(), description="Asking a better target when an answer is weak."
+    )
 
 
-def build_policy(config: PolicyConfig) -> "Policy":
-    """The section as planning takes it."""
+def build_policy(config: PolicyConfig, reference: str | None = None) -> "Policy":
+    """The section as planning takes it; `reference` is `cost.reference_target`."""
     from proxy.policy import Policy  # noqa: PLC0415 - checking a file should not load all that planning needs
 
     return Policy(
         auto_targets=config.auto,
         aliases={name: (to,) if isinstance(to, str) else to for name, to in config.aliases.items()},
         fallbacks=config.fallbacks,
+        reference=reference,
+        quality_floor=config.quality_floor,
         capability_shift=config.capability_shift,
         degrade=config.degrade,
         max_candidates=config.max_candidates,
+    )
+
+
+def build_escalation(config: EscalationConfig) -> "EscalationRules":
+    """The section as the line takes it."""
+    from proxy.answers.escalation import EscalationRules  # noqa: PLC0415 - checking a file should not load what serving needs
+
+    return EscalationRules(
+        max_share=config.max_share,
+        max_running=config.max_running,
+        min_mean_logprob=config.min_mean_logprob,
+        hold_max_bytes=config.hold_max_bytes,
+        hold_max_s=config.hold_max_s,
     )
 
 
@@ -350,6 +411,8 @@ def _references(values: dict[str, Value]) -> Iterator[tuple[KeyPath, str]]:
         yield ("policy", "fallbacks", target), target
         yield from _names(others, ("policy", "fallbacks", target))
     yield from _names(_mapping(values.get("cost")).get("reference_target"), ("cost", "reference_target"))
+    shadow = _mapping(_mapping(values.get("classifier")).get("shadow"))
+    yield from _names(shadow.get("judge_target"), ("classifier", "shadow", "judge_target"))
 
 
 def _names(value: Value, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

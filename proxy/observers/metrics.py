@@ -95,6 +95,7 @@ class Metrics:
         self._declare_requests()
         self._declare_money()
         self._declare_state()
+        self._declare_learning()
         if not self._multiprocess:
             ProcessCollector(registry=self.registry)
 
@@ -120,12 +121,29 @@ class Metrics:
         self._fallbacks = self._counter(
             "weighbridge_fallbacks", "Times a request moved on to another target.", ("from_target", "to_target")
         )
+        self._escalations = self._counter(
+            "weighbridge_escalations",
+            "Weak answers that a better target's answer stood in for.",
+            ("from_target", "to_target", "weakness"),
+        )
         self._classifier = Histogram(
             "weighbridge_classifier_seconds",
             "Seconds to score one prompt.",
             ("source",),
             buckets=CLASSIFIER_BUCKETS,
             registry=self.registry,
+        )
+
+        self._second_opinions = self._counter(
+            "weighbridge_second_opinions",
+            "Close calls that the second weigher was asked about, by what came of it: changed, same, late.",
+            ("result",),
+        )
+        self._trained = Gauge(
+            "weighbridge_classifier_trained",
+            "1 when the trained model weighs prompts, 0 when the plain rule stands in for it.",
+            registry=self.registry,
+            multiprocess_mode="livemin",
         )
 
     def _declare_money(self) -> None:
@@ -176,6 +194,22 @@ class Metrics:
         )
         build.labels(_version()).set(1)
 
+    def _declare_learning(self) -> None:
+        self._verdicts = self._counter(
+            "weighbridge_verdicts", "Verdicts on answers that were kept to learn from.", ("source", "signal")
+        )
+        self._learning_dropped = Counter(
+            "weighbridge_learning_dropped",
+            "Answered requests that should have been kept to learn from, and were not.",
+            registry=self.registry,
+        )
+
+        self._shadow = self._counter(
+            "weighbridge_shadow",
+            "What became of the requests that were to be answered by the reference target too, and compared.",
+            ("result",),
+        )
+
     def _counter(self, name: str, text: str, labels: Iterable[str]) -> Counter:
         return Counter(name, text, tuple(labels), registry=self.registry)
 
@@ -193,6 +227,8 @@ class Metrics:
             served.tpot.observe(outcome.tpot_s)
         if outcome.classify_s is not None:
             self._classifier.labels(self._source(outcome.classifier or NONE)).observe(outcome.classify_s)
+        if outcome.second_opinion is not None:
+            self._second_opinions.labels(outcome.second_opinion).inc()
         if outcome.error_code is not None or outcome.status >= _FIRST_ERROR_STATUS:
             # A rejected request carries the upstream's own code, which may be anything.
             self._refusals.labels(self._code(safe_name(outcome.error_code) or NONE), str(outcome.status)).inc()
@@ -226,6 +262,10 @@ class Metrics:
 
     def _count_attempts(self, outcome: RequestOutcome) -> None:
         previous: str | None = None
+        if outcome.escalated_from is not None:
+            self._escalations.labels(
+                self._target(outcome.escalated_from), self._target(outcome.target_id or NONE), outcome.weakness or NONE
+            ).inc()
         for attempt in outcome.attempts:
             key = (attempt.deployment_id, attempt.result)
             child = self._attempt_children.get(key)
@@ -237,13 +277,28 @@ class Metrics:
             child.inc()
             if previous is not None and previous != attempt.target_id:
                 self._fallbacks.labels(self._target(previous), self._target(attempt.target_id)).inc()
-            previous = attempt.target_id
+            # After a whole answer, what follows was asked because it was weak.
+            previous = None if attempt.result == "ok" else attempt.target_id
+
+    def count_verdict(self, source: str, signal: str) -> None:
+        """Both are names of our own, so they need no cap."""
+        self._verdicts.labels(source, signal).inc()
+
+    def count_learning_dropped(self, requests: int) -> None:
+        self._learning_dropped.inc(requests)
+
+    def count_shadow(self, result: str) -> None:
+        """A name of our own, so it needs no cap."""
+        self._shadow.labels(result).inc()
 
     def set_in_flight(self, requests: int) -> None:
         self._in_flight.set(requests)
 
     def set_breaker(self, deployment_id: str, state: BreakerState) -> None:
         self._breaker.labels(self._deployment(deployment_id)).set(_BREAKER_VALUES[state])
+
+    def set_classifier(self, *, trained: bool) -> None:
+        self._trained.set(trained)
 
     def set_journal_depth(self, entries: int) -> None:
         self._journal_depth.set(entries)

@@ -170,6 +170,8 @@ def _request_attributes(outcome: RequestOutcome, stream: bool) -> Attributes:
             "weighbridge.reason": safe_name(outcome.reason),
             "weighbridge.complexity": outcome.complexity,
             "weighbridge.classifier": outcome.classifier,
+            "weighbridge.escalated_from": safe_name(outcome.escalated_from),
+            "weighbridge.weakness": outcome.weakness,
             "weighbridge.attempts": len(outcome.attempts),
             "weighbridge.cost_nanousd": outcome.cost_nanousd,
             "weighbridge.baseline_nanousd": outcome.baseline_nanousd,

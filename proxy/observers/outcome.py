@@ -1,12 +1,19 @@
-"""How a request ended: the one record that metrics, logs and traces are made from.
+"""How a request ended: the one record that metrics, logs, traces and what is learned are made from.
 
-It holds no prompt, no completion and no key.
+It holds no completion and no key. It refers to the prompt for the observers that learn from it, and its `repr`
+shows neither the prompt nor anything else that a caller wrote.
 """
 
+from collections.abc import Hashable
 from typing import Literal, Protocol
 
 import msgspec
 
+from accounts.caller import TeamSettings
+from classifier.prediction import Prediction, Prompt
+from proxy.answers.weak_answer import Weakness
+
+SecondOpinion = Literal["changed", "same", "late"]
 AttemptResult = Literal["ok", "error", "rate_limited", "timeout", "cut", "cancelled", "rejected"]
 
 
@@ -37,8 +44,9 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     complexity: float | None
     classifier: str | None
-    """`onnx`, `heuristic`, or None when the caller named the model."""
+    """`onnx`, `encoder`, `heuristic`, or None when the caller named the model."""
     classify_s: float | None
+    """Both weighers together."""
     attempts: tuple[AttemptOutcome, ...]
     input_tokens: int
     cached_input_tokens: int
@@ -46,9 +54,30 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     cost_nanousd: int | None
     baseline_nanousd: int | None
     ttft_s: float | None
+    """To the caller: an answer that was held back to be judged came at its end."""
     tpot_s: float | None
     """Seconds an output token after the first."""
     duration_s: float
+    reconsider_s: float | None = None
+    """The second weigher alone; None when it was not asked."""
+    second_opinion: SecondOpinion | None = None
+    """Whether the second weigher's answer changed who served; None when it was not asked."""
+    escalated_from: str | None = None
+    """The target whose weak answer was not given, because `target_id` answered in its stead."""
+    weakness: Weakness | None = None
+    """What was wrong with the answer: with the one of `escalated_from` when that is set, else with the one given."""
+    prediction: Prediction | None = None
+    settings: TeamSettings | None = None
+    """The team's, as they stood when the request came."""
+    # For teams that let us learn from their requests, and for those alone:
+    prompt: Prompt | None = None
+    conversation: Hashable = None
+    """Names the conversation within its team and this process."""
+    request_digest: bytes | None = None
+    """16 bytes that tell a repeated request: the messages' hash."""
+
+    def __repr__(self) -> str:
+        return f"RequestOutcome({self.request_id!r}, status={self.status}, target_id={self.target_id!r})"
 
 
 class Observer(Protocol):

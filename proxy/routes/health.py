@@ -38,8 +38,15 @@ async def ready(request: Request) -> JSONResponse:
     # An unreachable database alone is no reason to leave: known keys are served and the journal holds the books.
     fine = checks["accepting"] and checks["ledger"]
     return JSONResponse(
-        {"status": "ready" if fine else "not ready", "checks": checks}, status_code=200 if fine else 503
+        {"status": "ready" if fine else "not ready", "checks": checks, "classifier": _classifier(gateway)},
+        status_code=200 if fine else 503,
     )
+
+
+def _classifier(gateway: Gateway) -> dict[str, str | None]:
+    """Which weighs prompts. The rule is no reason to leave either: it serves, if less well."""
+    reason = gateway.classifier.fallback_reason
+    return {"in_use": "onnx" if reason is None else "heuristic", "fallback_reason": reason}
 
 
 async def _database_answers(gateway: Gateway) -> bool:

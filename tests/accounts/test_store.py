@@ -1,15 +1,18 @@
 """Organisations, teams and keys, on SQLite and on PostgreSQL."""
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import msgspec
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from accounts.caller import TeamSettings
 from accounts.errors import (
     BadId,
     BadName,
+    BadSetting,
     OrganisationExists,
     TeamExists,
     UnknownKeyId,
@@ -136,3 +139,49 @@ async def test_revoking_twice_keeps_the_first_moment(store: AccountStore, engine
     await store.revoke_key(minted.key_id)
     await AccountStore(engine, clock=lambda: NOON + timedelta(days=1)).revoke_key(minted.key_id)
     assert (await store.list_keys())[0].revoked_at == NOON
+
+
+async def test_settings_change_one_at_a_time(store: AccountStore) -> None:
+    """What is not named stays as it was, a floor can be taken away again, and a key's caller sees the newest."""
+    made = await store.create_team("team_a", allowed_models=["gpt-4o"])
+    assert made.settings == TeamSettings()
+    minted = await store.create_key("team_a", "ci", PEPPER)
+    await store.update_team("team_a", quality_floor=0.95, escalation="whole")
+    changed = await store.update_team("team_a", learning="prompts", shadow_share=0.125)
+    expected = TeamSettings(quality_floor=0.95, escalation="whole", learning="prompts", shadow_share=0.125)
+    assert changed == await store.get_team("team_a")
+    assert (changed.settings, changed.allowed_models) == (expected, frozenset({"gpt-4o"}))
+    found = await store.find_key(minted.digest)
+    assert found is not None
+    assert found.settings == expected
+    assert (await store.update_team("team_a", quality_floor=None)).settings.quality_floor is None
+    assert await store.update_team("team_a") == await store.get_team("team_a")
+
+
+async def test_bad_settings_are_refused(store: AccountStore) -> None:
+    """Each says what is allowed, and nothing is changed."""
+    await store.create_team("team_a")
+    bad: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"quality_floor": 0.0}, "above 0 and at most 1"),
+        ({"quality_floor": 1.01}, "above 0 and at most 1"),
+        ({"quality_floor": float("nan")}, "above 0 and at most 1"),
+        ({"shadow_share": -0.1}, "from 0 to 1"),
+        ({"shadow_share": float("nan")}, "from 0 to 1"),
+        ({"escalation": "always"}, "off, whole, all, not 'always'"),
+        ({"learning": "text"}, "off, numbers, prompts, not 'text'"),
+        ({"learning": "off", "shadow_share": 0.1}, "keeps no verdicts"),
+    )
+    for changes, message in bad:
+        with pytest.raises(BadSetting, match=message):
+            await store.update_team("team_a", **changes)
+    assert (await store.get_team("team_a")).settings == TeamSettings()
+
+
+async def test_settings_of_nobody(store: AccountStore) -> None:
+    """A team that is not there cannot be changed, and has no word in what may be kept."""
+    with pytest.raises(UnknownTeam, match="team_z"):
+        await store.update_team("team_z", escalation="off")
+    await store.create_team("team_a")
+    await store.update_team("team_a", learning="off")
+    assert await store.learning_of(["team_a", "team_z", "team_a"]) == {"team_a": "off"}
+    assert await store.learning_of([]) == {}

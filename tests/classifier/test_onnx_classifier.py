@@ -1,4 +1,4 @@
-"""The shipped model: it says what training stored, stays within bounds and never fails a request."""
+"""The classifier as it serves: within bounds, never failing a request, and what the shipped model says."""
 
 import subprocess
 import sys
@@ -10,16 +10,34 @@ import pytest
 from hypothesis import given, settings
 
 from classifier.config import ClassifierSection
-from classifier.features import SHAPES, Features
+from classifier.features import STRUCTURE, Features, extract
 from classifier.heuristic import MAX_OUTPUT_TOKENS, MIN_OUTPUT_TOKENS, HeuristicClassifier
 from classifier.manifest import Artifact, ArtifactMalformed, read_artifact, write_artifact
-from classifier.onnx_classifier import OnnxClassifier, load_classifier, open_classifier
+from classifier.onnx_classifier import OnnxClassifier, Placed, Raw, load_classifier, open_classifier, warmed
 from classifier.prediction import Prompt
+from classifier.sample import write_sample
+from classifier.sketch import sketch
+from classifier.training.commands import PACKAGED
+from classifier.tuning import SKETCH, Ability, Group, Tuning
+from tests.classifier.made_up import GPT_4O, LLAMA, MODELS, SONNET
 from tests.classifier.obvious import EASY, HARD
 from tests.classifier.test_features import PROMPTS
-from tests.classifier.test_manifest import SHIPPED
 
-CLASSIFIER = open_classifier()
+TARGETS = {"small": LLAMA, "big": GPT_4O, "wordy": SONNET, "unheard": "a-model-of-nobody"}
+LEARNED = Prompt(text="Case 7 gate road truck driver morning ticket yard coffee letter garden gate truck?")
+"""Open text like what the made-up model was taught."""
+
+
+@pytest.fixture(scope="module")
+def shipped() -> OnnxClassifier:
+    """The packaged model, with a target for each ability that it has."""
+    manifest = read_artifact(PACKAGED).manifest
+    return open_classifier(abilities={name: name for name in manifest.abilities})
+
+
+@pytest.fixture
+def made_up(made_up_artifact: Artifact) -> OnnxClassifier:
+    return OnnxClassifier(made_up_artifact, TARGETS)
 
 
 def test_the_packaged_model_loads() -> None:
@@ -30,79 +48,379 @@ def test_the_packaged_model_loads() -> None:
 
 
 def test_the_shipped_artifact_is_small() -> None:
-    """Model and manifest together stay under two megabytes."""
-    assert sum(file.stat().st_size for file in SHIPPED.iterdir()) < 2 * 2**20
+    """What the first weigher needs stays under 12 megabytes, and everything under 26."""
+    sizes = {file.name: file.stat().st_size for file in PACKAGED.iterdir()}
+    assert sum(sizes.values()) < 26 * 2**20
+    assert sum(size for name, size in sizes.items() if not name.startswith("encoder")) < 12 * 2**20
 
 
-@pytest.mark.parametrize("number", range(len(CLASSIFIER.manifest.references)))
-def test_stored_references_come_out_again(number: int) -> None:
+def test_stored_references_come_out_again(shipped: OnnxClassifier) -> None:
     """The prompts that training stored get the predictions that training stored."""
-    reference = CLASSIFIER.manifest.references[number]
-    said = CLASSIFIER.classify(reference.prompt)
-    assert said.complexity == pytest.approx(reference.complexity, abs=2e-3)
-    assert said.expected_output_tokens == pytest.approx(reference.expected_output_tokens, abs=1)
-    assert said.source == "onnx"
+    assert shipped.manifest.references
+    for reference in shipped.manifest.references:
+        said = shipped.classify(reference.prompt)
+        assert said.complexity == pytest.approx(reference.complexity, abs=2e-3)
+        assert said.expected_output_tokens == pytest.approx(reference.expected_output_tokens, abs=1)
+        assert said.source == "onnx"
+
+
+def test_the_shipped_model_tells_how_good_it_is(shipped: OnnxClassifier) -> None:
+    """The manifest carries what cross-validation measured: pairs with intervals, and calibration by target."""
+    metrics = shipped.manifest.metrics
+    assert "10-fold" in {row["split"] for row in metrics["rows"]}
+    assert all(row["lo"] <= row["apgr"] <= row["hi"] for row in metrics["rows"])
+    assert all(0 <= each["ece"] <= 1 for each in metrics["targets"])
+    assert shipped.manifest.rows.keys() >= {"routellm_mmlu", "mmlu_pro", "bfcl_v1"}
 
 
 @settings(deadline=None)
 @given(PROMPTS)
-def test_any_prompt_is_scored_within_bounds(prompt: Prompt) -> None:
+def test_any_prompt_is_scored_within_bounds(made_up_artifact: Artifact, prompt: Prompt) -> None:
     """Any prompt, empty and broken ones too, is scored by the model within bounds, and the same each time."""
-    before = CLASSIFIER.fallbacks
-    said = CLASSIFIER.classify(prompt)
+    classifier = OnnxClassifier(made_up_artifact, TARGETS)
+    said = classifier.classify(prompt)
     assert 0 <= said.complexity <= 1
-    assert MIN_OUTPUT_TOKENS <= said.expected_output_tokens <= MAX_OUTPUT_TOKENS
-    assert CLASSIFIER.fallbacks == before
-    assert CLASSIFIER.classify(prompt) == said
+    assert MIN_OUTPUT_TOKENS <= said.expected_output_tokens <= said.output_tokens_p90 <= MAX_OUTPUT_TOKENS
+    assert set(said.outlooks) == {"small", "big", "wordy"}
+    for outlook in said.outlooks.values():
+        assert 0 <= outlook.low <= outlook.adequate <= outlook.high <= 1
+        assert MIN_OUTPUT_TOKENS <= outlook.output_tokens <= outlook.output_tokens_p90 <= MAX_OUTPUT_TOKENS
+    assert len(said.vector) == 2 * (classifier.loads + SKETCH)
+    assert said.source == "onnx"
+    assert classifier.fallbacks == 0
+    assert classifier.classify(prompt) == said
 
 
-@pytest.mark.parametrize("text", ["", "\x00", "\ud800", "a" * 2**20, "漢字" * 2**18, "prove " * 2**17, "\n" * 2**20])
-def test_empty_and_huge_prompts_are_scored(text: str) -> None:
-    """Nothing and a megabyte are scored by the model like anything else."""
-    assert CLASSIFIER.classify(Prompt(text=text)).source == "onnx"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\x00",
+        "\ud800",
+        "a" * 2**20,
+        "漢字" * 2**18,
+        "prove " * 2**17,
+        "\n" * 2**20,
+        "`" * 2**20,
+        "1 words " * 2**17,
+    ],
+    ids=["empty", "zero", "surrogate", "one word", "one script", "repeated", "lines", "fences", "lengths"],
+)
+def test_empty_and_huge_prompts_are_scored(shipped: OnnxClassifier, text: str) -> None:
+    """Nothing and a megabyte are scored by the shipped model like anything else."""
+    prompt = Prompt(text=text, system=text, history=text, turns=10**9, tools=10**9, images=10**9)
+    for each in (prompt, Prompt(text=text)):
+        said = shipped.classify(each)
+        assert said.source == "onnx"
+        assert all(0 <= outlook.adequate <= 1 for outlook in said.outlooks.values())
 
 
-def test_obvious_prompts_are_in_order() -> None:
+def test_obvious_prompts_are_in_order(shipped: OnnxClassifier) -> None:
     """Every plainly easy prompt scores low, every plainly hard one high."""
-    easy = [CLASSIFIER.classify(Prompt(text=text)).complexity for text in EASY]
-    hard = [CLASSIFIER.classify(Prompt(text=text)).complexity for text in HARD]
+    easy = [shipped.classify(Prompt(text=text)).complexity for text in EASY]
+    hard = [shipped.classify(Prompt(text=text)).complexity for text in HARD]
     assert max(easy) < 0.35
     assert min(hard) > 0.5
 
 
-def test_a_hard_conversation_stays_hard_when_the_follow_up_is_short() -> None:
+def test_a_stronger_target_has_the_better_outlook_where_it_is_hard(shipped: OnnxClassifier) -> None:
+    """On plainly hard prompts GPT-4o's outlook is above Llama's, and the gain above that of plainly easy ones."""
+
+    def gain(text: str) -> float:
+        outlooks = shipped.classify(Prompt(text=text)).outlooks
+        return outlooks[GPT_4O].adequate - outlooks[LLAMA].adequate
+
+    assert min(map(gain, HARD)) > 0
+    assert np.mean([gain(text) for text in HARD]) > np.mean([gain(text) for text in EASY])
+
+
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [
+        ("What is the capital of Japan?", "waht is teh captial of japan"),
+        ("Tell me a joke about cats.", "tel me a jokr abuot cats"),
+        (HARD[0], HARD[0].replace("contradiction", "contradicton").replace("Justify each", "Justfy eahc")),
+        (HARD[2], HARD[2].lower().replace("concurrent", "concurent").replace("eviction", "evicton")),
+    ],
+)
+def test_typos_move_an_obvious_prompt_little(shipped: OnnxClassifier, text: str, typed: str) -> None:
+    """Misspelt, an easy prompt is still easy and a hard one still hard."""
+    one, other = (shipped.classify(Prompt(text=each)).complexity for each in (text, typed))
+    assert other == pytest.approx(one, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Was ist die Hauptstadt von Japan?",
+        "Quelle est la capitale du Japon ?",
+        "¿Cuál es la capital de Japón?",
+        "日本の首都はどこですか",
+        "Какая столица Японии?",
+        "ما هي عاصمة اليابان؟",
+    ],
+)
+def test_an_easy_question_is_easy_in_other_languages(shipped: OnnxClassifier, text: str) -> None:
+    """Where the network knows no words the rule leads, which reads signs and not a language."""
+    said = shipped.classify(Prompt(text=text))
+    assert said.source == "onnx"
+    assert said.complexity < 0.4
+
+
+def test_a_hard_conversation_stays_hard_when_the_follow_up_is_short(shipped: OnnxClassifier) -> None:
     """A short follow-up to a hard request scores above the same words on their own."""
     follow_up = Prompt(text="And now in Rust, please.", history=HARD[2], turns=3)
     alone = Prompt(text="And now in Rust, please.")
-    assert CLASSIFIER.classify(follow_up).complexity > CLASSIFIER.classify(alone).complexity
+    assert shipped.classify(follow_up).complexity > shipped.classify(alone).complexity
 
 
-def test_a_length_that_is_asked_for_is_expected() -> None:
-    """A request for 500 words expects about their tokens, whatever the model says."""
-    assert CLASSIFIER.classify(Prompt(text="Write 500 words about rain.")).expected_output_tokens == 675
+def test_a_greeting_beside_tools_is_a_greeting(shipped: OnnxClassifier) -> None:
+    """Tools that are offered do not make an easy message hard."""
+    said = shipped.classify(Prompt(text="hi there!", tools=10, system="You book slots. " * 50))
+    assert said.complexity < 0.5
+
+
+def test_a_system_prompt_counts_by_its_length_alone(made_up: OnnxClassifier) -> None:
+    """The words of a system prompt are the application's, not the question's: they are not read."""
+    one, other = (
+        made_up.classify(msgspec.structs.replace(LEARNED, system=system)) for system in ("prove lemma", "hello you !")
+    )
+    assert one == other
+    without = made_up.classify(LEARNED)
+    assert np.array_equal(vector(without.vector)[made_up.loads :], vector(one.vector)[made_up.loads :])
+
+
+def test_a_long_message_stands_alone(made_up: OnnxClassifier) -> None:
+    """Beside a long last message the words of earlier turns are not read; beside a short one their end is."""
+    sketches = {
+        history: vector(made_up.classify(Prompt(text=text, history=history, turns=3)).vector)[made_up.loads :]
+        for text, history in (("gate road " * 40, "tensor lemma"), ("gate road", "quorum manifold"))
+    }
+    alone = vector(made_up.classify(Prompt(text="gate road " * 40)).vector)[made_up.loads :]
+    assert np.array_equal(sketches["tensor lemma"], alone)
+    assert not np.array_equal(sketches["quorum manifold"], alone)
+
+
+@pytest.mark.parametrize("fact", [{"images": 3}, {"json_mode": True}, {"turns": 9}])
+def test_images_turns_and_json_are_facts(made_up: OnnxClassifier, fact: dict[str, int]) -> None:
+    """What is no text moves no word: the sketch stays, and the rule's part of the score rises."""
+    bare = Prompt(text="Résumez ceci, svp.")
+    plain, laden = made_up.classify(bare), made_up.classify(msgspec.structs.replace(bare, **fact))
+    assert np.array_equal(vector(plain.vector)[made_up.loads :], vector(laden.vector)[made_up.loads :])
+    assert laden.complexity >= plain.complexity
+
+
+def test_a_length_that_is_asked_for_is_expected(made_up: OnnxClassifier) -> None:
+    """A request for 500 words expects about their tokens, and a wordy target's more, whatever the model says."""
+    said = made_up.classify(Prompt(text="Write 500 words about rain."))
+    assert said.expected_output_tokens == 675
+    assert said.output_tokens_p90 >= 675
+    assert said.outlooks["wordy"].output_tokens > said.outlooks["big"].output_tokens
+
+
+def vector(content: bytes) -> np.ndarray:
+    return np.frombuffer(content, "<f2").astype(np.float32)
+
+
+def test_the_vector_is_loads_then_sketch(made_up: OnnxClassifier) -> None:
+    """The prompt's side can be read back: what abilities meet, and what tells how alike prompts are."""
+    said, features = made_up.classify(LEARNED), extract(LEARNED)
+    found = vector(said.vector)
+    assert found[: made_up.loads] == pytest.approx(made_up.place(features).loads, abs=2e-3)
+    assert found[made_up.loads :] == pytest.approx(sketch(features), abs=1e-3)
+    assert said.artifact == made_up.manifest.model_sha256[:12]
+
+
+@settings(deadline=None)
+@given(PROMPTS)
+def test_a_stored_vector_gives_the_outlook_again(made_up_artifact: Artifact, prompt: Prompt) -> None:
+    """From the vector alone come the probabilities that the prompt had, to the digits of float16."""
+    classifier = OnnxClassifier(made_up_artifact, TARGETS)
+    said = classifier.classify(prompt)
+    names = ["big", "small"]
+    found = classifier.adequacies(vector(said.vector)[None, :], names)
+    assert found.shape == (1, 2)
+    assert found[0] == pytest.approx([said.outlooks[name].adequate for name in names], abs=0.01)
+
+
+def test_adequacies_are_those_of_the_named_targets(made_up: OnnxClassifier) -> None:
+    """A column for each target that is named, in that order; a target without ability is a KeyError."""
+    vectors = made_up.sample().vectors
+    both = made_up.adequacies(vectors, ["small", "big"])
+    assert np.array_equal(both[:, ::-1], made_up.adequacies(vectors, ["big", "small"]))
+    assert both.shape == (len(vectors), 2)
+    assert made_up.adequacies(vectors, []).shape == (len(vectors), 0)
+    with pytest.raises(KeyError):
+        made_up.adequacies(vectors, ["unheard"])
+
+
+def test_only_adopted_targets_with_a_known_ability_have_an_outlook(made_up: OnnxClassifier) -> None:
+    """Targets come and go at a reload; one whose ability nobody measured has none, and none is no error."""
+    assert set(made_up.classify(LEARNED).outlooks) == {"small", "big", "wordy"}
+    made_up.adopt({"other": GPT_4O})
+    assert set(made_up.classify(LEARNED).outlooks) == {"other"}
+    made_up.adopt({})
+    said = made_up.classify(LEARNED)
+    assert said.outlooks == {}
+    assert said.source == "onnx"
+
+
+def tuning(classifier: OnnxClassifier, *, artifact: str | None = None, version: int = 1, **fields: object) -> Tuning:
+    return msgspec.convert(
+        {"version": version, "artifact": artifact or classifier.artifact, **msgspec.to_builtins(fields)}, Tuning
+    )
+
+
+def adequate(classifier: OnnxClassifier, name: str, team_id: str = "") -> float:
+    return classifier.classify(LEARNED, team_id).outlooks[name].adequate
+
+
+def test_what_was_learned_stands_before_what_was_trained(made_up: OnnxClassifier) -> None:
+    """A learned row replaces the adopted one, gives an unheard-of target its outlook, and goes with a rollback."""
+    before = {name: adequate(made_up, name) for name in ("small", "big")}
+    even = Ability(weights=[0.0] * made_up.loads, bias=0.0, log_length=0.5, verdicts=40)
+    made_up.tune(tuning(made_up, abilities={"small": even, "unheard": even}))
+    assert adequate(made_up, "small") == adequate(made_up, "unheard") == 0.5
+    assert adequate(made_up, "big") == before["big"]
+    # A reload keeps what was learned.
+    made_up.adopt(TARGETS)
+    assert adequate(made_up, "small") == 0.5
+    made_up.tune(None)
+    assert adequate(made_up, "small") == before["small"]
+    assert "unheard" not in made_up.classify(LEARNED).outlooks
+
+
+def test_a_rollback_is_an_older_tuning(made_up: OnnxClassifier) -> None:
+    """Tuning again leaves nothing of the one before."""
+    even = Ability(weights=[0.0] * made_up.loads, bias=0.0)
+    trained = adequate(made_up, "big")
+    made_up.tune(tuning(made_up, version=1, abilities={"small": even}))
+    made_up.tune(tuning(made_up, version=2, abilities={"big": even}))
+    assert adequate(made_up, "big") == 0.5
+    made_up.tune(tuning(made_up, version=1, abilities={"small": even}))
+    assert adequate(made_up, "small") == 0.5
+    assert adequate(made_up, "big") == trained
+
+
+def test_a_tuning_of_another_artifact_is_ignored(made_up: OnnxClassifier) -> None:
+    """Rows that were fitted to other loads mean nothing here, nor do rows of another length."""
+    before = made_up.classify(LEARNED)
+    even = Ability(weights=[0.0] * made_up.loads, bias=0.0)
+    made_up.tune(tuning(made_up, artifact="another", abilities={"small": even}))
+    assert made_up.classify(LEARNED) == before
+    short = Ability(weights=[0.0] * (made_up.loads - 1), bias=0.0)
+    made_up.tune(tuning(made_up, abilities={"small": short}))
+    assert made_up.classify(LEARNED) == before
+
+
+def group_at(prompt: Prompt, shift: float) -> Group:
+    centre = sketch(extract(prompt)).tolist()
+    return Group(group_id="slips", centre=centre, shift={"small": shift}, verdicts=50, reach=0.5)
+
+
+def test_a_groups_shift_moves_its_teams_outlooks(made_up: OnnxClassifier) -> None:
+    """A prompt near a team's group gets its shift on the logit; other teams, prompts and targets do not."""
+    before, big = adequate(made_up, "small"), adequate(made_up, "big", "ours")
+    elsewhere = made_up.classify(Prompt(text="currency search mail"), "ours")
+    made_up.tune(tuning(made_up, groups={"ours": [group_at(LEARNED, -2.0)]}))
+    odds = before / (1 - before) * np.exp(-2.0)
+    assert adequate(made_up, "small", "ours") == pytest.approx(odds / (1 + odds))
+    assert adequate(made_up, "big", "ours") == big
+    assert adequate(made_up, "small", "theirs") == adequate(made_up, "small") == before
+    assert made_up.classify(LEARNED, "ours").group == "slips"
+    assert made_up.classify(LEARNED, "theirs").group is None
+    assert made_up.classify(Prompt(text="currency search mail"), "ours") == elsewhere
+
+
+def test_a_tuning_that_does_not_fit_leaves_nothing_behind(made_up: OnnxClassifier) -> None:
+    """Refused whole, its fitting rows too; and a later reload does not stumble over it."""
+    even = Ability(weights=[0.0] * made_up.loads, bias=0.0)
+    before = adequate(made_up, "small")
+    short = Group(group_id="short", centre=[1.0], shift={}, verdicts=1)
+    with pytest.raises(ValueError, match="centre"):
+        made_up.tune(tuning(made_up, abilities={"small": even}, groups={"ours": [short]}))
+    assert adequate(made_up, "small") == before
+    made_up.adopt(TARGETS)
+    assert adequate(made_up, "small") == before
+
+
+def test_a_group_does_not_move_complexity(made_up: OnnxClassifier) -> None:
+    """Complexity is of the prompt, for every team the same."""
+    before = made_up.classify(LEARNED, "ours")
+    made_up.tune(tuning(made_up, groups={"ours": [group_at(LEARNED, -2.0)]}))
+    after = made_up.classify(LEARNED, "ours")
+    assert (after.complexity, after.vector) == (before.complexity, before.vector)
+
+
+async def test_without_a_second_weigher_the_same_prediction_comes_back(made_up: OnnxClassifier) -> None:
+    """Nobody to ask: reconsidering gives the very same object, and it is never worth it."""
+    said = made_up.classify(LEARNED)
+    assert await made_up.reconsider(LEARNED, said) is said
+    assert not made_up.worth_reconsidering("ours")
+    made_up.reconsidered("ours", changed=True)
+    assert not made_up.worth_reconsidering("ours")
+    made_up.close()
 
 
 class Broken(OnnxClassifier):
     """A twin whose graph gives no number."""
 
-    def raw(self, features: Features) -> list[float]:
-        return [float("nan")] * (len(SHAPES) + 2)
+    def raw(self, features: Features) -> Raw:
+        return msgspec.structs.replace(super().raw(features), loads=np.full(self.loads, np.nan))
+
+
+class Speechless(OnnxClassifier):
+    """A twin whose graph gives no length."""
+
+    def raw(self, features: Features) -> Raw:
+        return msgspec.structs.replace(super().raw(features), log_tokens=float("nan"))
+
+
+class Doubtful(OnnxClassifier):
+    """A twin whose graph does not know what it knows."""
+
+    def raw(self, features: Features) -> Raw:
+        return msgspec.structs.replace(super().raw(features), likeness=float("nan"), known_share=float("nan"))
 
 
 class Raising(OnnxClassifier):
     """A twin whose graph fails."""
 
-    def raw(self, features: Features) -> list[float]:
+    def raw(self, features: Features) -> Raw:
         raise RuntimeError("no more memory")
 
 
-@pytest.mark.parametrize("kind", [Broken, Raising])
-def test_a_failing_graph_falls_back_and_is_counted(kind: type[OnnxClassifier]) -> None:
+class Unplaced(OnnxClassifier):
+    """A twin that fails after its graph."""
+
+    def place(self, features: Features, encoded: np.ndarray | None = None) -> Placed:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("kind", [Broken, Speechless, Raising, Unplaced])
+def test_a_failing_graph_falls_back_and_is_counted(made_up_artifact: Artifact, kind: type[OnnxClassifier]) -> None:
     """When the graph fails on a prompt the rule answers, and the fallback is counted."""
-    classifier = kind(read_artifact(SHIPPED))
-    said = classifier.classify(Prompt(text="hi"))
-    assert said == HeuristicClassifier().classify(Prompt(text="hi"))
+    classifier = kind(made_up_artifact, TARGETS)
+    assert classifier.classify(LEARNED, "ours") == HeuristicClassifier().classify(LEARNED)
     assert classifier.fallbacks == 1
+
+
+def test_a_graph_that_doubts_itself_leaves_it_to_the_rule(made_up_artifact: Artifact) -> None:
+    """Where it is no number how far the network can be trusted, the answer is finite or the rule's."""
+    said = Doubtful(made_up_artifact, TARGETS).classify(LEARNED)
+    assert 0 <= said.complexity <= 1
+    assert all(0 <= outlook.adequate <= 1 for outlook in said.outlooks.values())
+
+
+def test_a_tuned_row_that_is_no_number_has_no_outlook(made_up: OnnxClassifier) -> None:
+    """A learned row that would give no number is left out, and the trained one stands."""
+    before = made_up.classify(LEARNED)
+    for broken in (
+        Ability(weights=[float("nan")] * made_up.loads, bias=0.0),
+        Ability(weights=[0.0] * made_up.loads, bias=float("inf")),
+    ):
+        made_up.tune(Tuning(version=1, artifact=made_up.artifact, abilities={"small": broken, "unheard": broken}))
+        assert made_up.classify(LEARNED) == before
 
 
 def test_a_folder_without_an_artifact_gives_the_heuristic(tmp_path: Path) -> None:
@@ -113,17 +431,31 @@ def test_a_folder_without_an_artifact_gives_the_heuristic(tmp_path: Path) -> Non
     assert "ArtifactMissing" in classifier.fallback_reason
 
 
-def test_a_mismatched_artifact_gives_the_heuristic(tmp_path: Path) -> None:
+def test_a_mismatched_artifact_gives_the_heuristic(tmp_path: Path, made_up_artifact: Artifact) -> None:
     """An artifact of other feature code is not used, and the reason is told."""
-    shipped = read_artifact(SHIPPED)
-    write_artifact(tmp_path, Artifact(shipped.model, msgspec.structs.replace(shipped.manifest, feature_hash="")))
+    manifest = msgspec.structs.replace(made_up_artifact.manifest, feature_hash="")
+    write_artifact(tmp_path, msgspec.structs.replace(made_up_artifact, manifest=manifest))
     assert "feature code" in str(load_classifier(ClassifierSection(artifact_dir=tmp_path)).fallback_reason)
 
 
-def test_a_graph_that_does_not_load_is_refused() -> None:
+def test_a_graph_that_does_not_load_is_refused(made_up_artifact: Artifact) -> None:
     """Bytes that are no graph are refused by name."""
     with pytest.raises(ArtifactMalformed):
-        OnnxClassifier(Artifact(b"not a graph", read_artifact(SHIPPED).manifest))
+        OnnxClassifier(msgspec.structs.replace(made_up_artifact, model=b"not a graph"))
+
+
+def test_a_sample_of_other_loads_is_refused(made_up_artifact: Artifact, made_up: OnnxClassifier) -> None:
+    """A sample whose vectors are of another width is no sample of this model."""
+    narrow = msgspec.structs.replace(made_up.sample(), vectors=made_up.sample().vectors[:, 1:])
+    with pytest.raises(ArtifactMalformed, match="vectors"):
+        OnnxClassifier(msgspec.structs.replace(made_up_artifact, sample=write_sample(narrow)))
+
+
+def test_a_graph_of_other_kinds_is_refused(made_up_artifact: Artifact) -> None:
+    """A manifest that names other kinds than the graph tells apart is noticed before the first request."""
+    manifest = msgspec.structs.replace(made_up_artifact.manifest, kinds=made_up_artifact.manifest.kinds[:2])
+    with pytest.raises(ArtifactMalformed, match="other outputs"):
+        warmed(OnnxClassifier(msgspec.structs.replace(made_up_artifact, manifest=manifest)))
 
 
 def test_without_onnxruntime_the_heuristic_serves() -> None:
@@ -159,9 +491,9 @@ def test_disabled_means_the_heuristic() -> None:
     assert classifier.classify(Prompt(text="hi")).source == "heuristic"
 
 
-def test_the_session_takes_no_other_thread() -> None:
+def test_the_session_takes_no_other_thread(made_up: OnnxClassifier) -> None:
     """The graph runs on the caller's thread: it takes microseconds."""
-    options = CLASSIFIER._session.get_session_options()
+    options = made_up._session.get_session_options()
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 1)
 
 
@@ -170,6 +502,7 @@ def test_serving_imports_no_training_library() -> None:
     code = (
         "import sys\n"
         "from classifier.config import ClassifierSection\n"
+        "from classifier.explanation import contributions\n"
         "from classifier.onnx_classifier import load_classifier\n"
         "from classifier.prediction import Prompt\n"
         "from classifier.tokens import estimate_tokens\n"
@@ -183,9 +516,17 @@ def test_serving_imports_no_training_library() -> None:
     assert done.stdout.split("\n")[:2] == ["[]", "[]"]
 
 
-def test_features_of_an_empty_prompt_pass_the_graph() -> None:
-    """No words at all: the graph still gives finite numbers, and no known share."""
-    empty = Features(np.zeros(0, np.int32), np.zeros(0, np.intp), np.zeros(26, np.float32), 0)
-    values = CLASSIFIER.raw(empty)
-    assert np.all(np.isfinite(values))
-    assert values[len(SHAPES)] == 0
+def test_features_of_an_empty_prompt_pass_the_graph(shipped: OnnxClassifier) -> None:
+    """No words at all: the shipped graph still gives finite numbers, and no known share."""
+    empty = Features(np.zeros(0, np.int32), np.zeros(0, np.intp), np.zeros(len(STRUCTURE), np.float32), 0)
+    said = shipped.raw(empty)
+    assert np.isfinite(said.loads).all()
+    assert sum(said.kinds) == pytest.approx(1.0)
+    assert said.known_share == 0
+    assert np.isfinite([said.likeness, said.log_tokens]).all()
+
+
+def test_the_models_of_the_made_up_data_are_all_there(made_up: OnnxClassifier) -> None:
+    """Each model that was taught can be a target's ability."""
+    made_up.adopt({name: name for name in MODELS})
+    assert set(made_up.classify(LEARNED).outlooks) == set(MODELS)

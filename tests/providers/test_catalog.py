@@ -40,6 +40,13 @@ def test_litellms_options_may_refer_to_secrets() -> None:
     assert made.needs_litellm
 
 
+def test_a_target_names_the_row_of_its_ability() -> None:
+    """Only those that name one are told to the classifier."""
+    made = catalog(section(model(ability="meta-llama/Llama-3-70b"), model(model_id="n")), KEY="k")
+    assert made.abilities == {"m": "meta-llama/Llama-3-70b"}
+    assert made.targets["n"].ability is None
+
+
 def test_prices_are_exact_and_default_to_the_input_price() -> None:
     """0.1 is a tenth of a dollar, and no meter is ever free by being left out."""
     price = catalog(section(model(prices={"input": 0.1, "output": "0.3", "version": "v1"})), KEY="k").targets["m"].price

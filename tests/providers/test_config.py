@@ -71,6 +71,7 @@ def test_unversioned_prices_tell_themselves_apart() -> None:
         ({"max_context_tokens": 0}, "greater than or equal to 1"),
         ({"max_output_tokens": 9_000}, "max_output_tokens is above max_context_tokens"),
         ({"capability": 1.1}, "less than or equal to 1"),
+        ({"ability": "two words"}, "match pattern"),
         ({"tier_eligibility": []}, "at least 1"),
         ({"tier_eligibility": ["nightly"]}, "'interactive' or 'batch'"),
         ({"deployments": []}, "at least 1"),

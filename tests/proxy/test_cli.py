@@ -1,8 +1,10 @@
 """The command line: what it prints, where, with which exit status, and that nobody ever sees a traceback."""
 
+import contextlib
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +89,51 @@ def test_teams_and_keys_from_first_to_last() -> None:
     assert "revoked" in _ok("keys", "revoke", record["key_id"])
     assert json.loads(_ok("keys", "list", "--team", "team_a", "--json"))[0]["revoked_at"] is not None
     assert json.loads(_ok("keys", "list", "--team", "team_b", "--json")) == []
+
+
+def test_a_teams_settings_are_changed_and_shown() -> None:
+    """What is set is listed, what is not named stays, and none gives the floor back to the gateway."""
+    _ok("teams", "create", "team_a")
+    told = _ok("teams", "set", "team_a", "--quality-floor", "0.95", "--escalation", "whole")
+    assert told == "team_a: quality_floor 0.95, escalation whole, learning numbers, shadow_share 0.0\n"
+    _ok("teams", "set", "team_a", "--learning", "prompts", "--shadow-share", "0.1")
+    (team,) = json.loads(_ok("teams", "list", "--json"))
+    assert [team[name] for name in ("quality_floor", "escalation", "learning", "shadow_share")] == [
+        0.95,
+        "whole",
+        "prompts",
+        0.1,
+    ]
+    assert json.loads(_ok("teams", "set", "team_a", "--quality-floor", "none", "--json"))["quality_floor"] is None
+    heading, row = _ok("teams", "list").splitlines()
+    assert row[heading.index("learning") :].startswith("prompts")
+
+
+def test_bad_settings_are_one_line() -> None:
+    """A value out of range, a word that is not one, nothing to change, and a team that is not there."""
+    _ok("teams", "create", "team_a")
+    assert "quality_floor 0.97," in _ok("teams", "set", "team_a", "--quality-floor", "97%")
+    assert "above 0 and at most 1, not 1.5" in _fails("teams", "set", "team_a", "--quality-floor", "1.5")
+    assert "or none, not 'high'" in _fails("teams", "set", "team_a", "--quality-floor", "high", status=2)
+    assert "from 0 to 1, not -1.0" in _fails("teams", "set", "team_a", "--shadow-share", "-1")
+    assert "--learning" in _fails("teams", "set", "team_a", "--learning", "text", status=2)
+    assert "nothing to change" in _fails("teams", "set", "team_a", status=2)
+    assert "no team 'nobody'" in _fails("teams", "set", "nobody", "--learning", "off")
+
+
+def test_less_learning_deletes_what_was_kept(tmp_path: Path) -> None:
+    """Texts go when a team turns to numbers, and the numbers too when it turns learning off."""
+    _ok("teams", "create", "team_a")
+    with contextlib.closing(sqlite3.connect(tmp_path / "data" / "weighbridge.sqlite")) as database:
+        names = "team_id, request_id, at_us, organisation_id, target_id, artifact, vector, complexity"
+        values = "'team_a', 'req_1', 1, 'o', 't', 'a', x'00', 0.5, 1, 1, 'c', 'd', 'the text'"
+        names += ", input_tokens, output_tokens, conversation, request_digest, prompt"
+        database.execute(f"INSERT INTO weighing ({names}) VALUES ({values})")  # noqa: S608
+        database.commit()
+        _ok("teams", "set", "team_a", "--learning", "numbers")
+        assert database.execute("SELECT prompt FROM weighing").fetchall() == [(None,)]
+        _ok("teams", "set", "team_a", "--learning", "off")
+        assert database.execute("SELECT prompt FROM weighing").fetchall() == []
 
 
 def test_tables_are_plain_and_aligned_when_nobody_looks() -> None:

@@ -9,7 +9,9 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from proxy.db import UnknownDatabase, make_engine, metadata, migrate
+from accounts.caller import TeamSettings
+from accounts.store import AccountStore
+from proxy.db import UnknownDatabase, make_engine, metadata, migrate, upgrade
 
 
 def _differences(connection: Connection) -> list[object]:
@@ -52,6 +54,24 @@ async def test_migrating_twice_changes_nothing(engine: AsyncEngine) -> None:
     await migrate(engine)
     async with engine.connect() as connection:
         assert await connection.run_sync(_differences) == []
+
+
+async def test_a_team_of_the_first_schema_gets_safe_settings(empty_database_url: str) -> None:
+    """Its key keeps working, nothing is escalated or sent twice, and only numbers are kept of it."""
+    engine = make_engine(empty_database_url)
+    async with engine.begin() as connection:
+        await connection.run_sync(upgrade, "0001")
+        for statement in (
+            "INSERT INTO organisation VALUES ('o', 'O', '2026-04-05 12:00:00')",
+            "INSERT INTO team VALUES ('t', 'o', 'T', NULL, '2026-04-05 12:00:00')",
+            "INSERT INTO api_key VALUES ('k', 't', 'k', 'digest', 'p', 'last', '2026-04-05 12:00:00', NULL, NULL)",
+        ):
+            await connection.execute(text(statement))
+    await migrate(engine)
+    found = await AccountStore(engine).find_key("digest")
+    await engine.dispose()
+    assert found is not None
+    assert found.settings == TeamSettings(quality_floor=None, escalation="off", learning="numbers", shadow_share=0.0)
 
 
 async def test_sqlite_is_prepared(tmp_path: Path) -> None:

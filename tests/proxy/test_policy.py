@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.prediction import Prediction
+from classifier.prediction import Outlook, Prediction
 from cost.prices import Price
 from providers.catalog import Catalog
 from providers.target import Capability, Deployment, Target
 from proxy.affinity import Sticky
 from proxy.errors import ContextTooLong, ModelNotFound, NoEligibleTarget, TargetsUnavailable
-from proxy.policy import Facts, Policy, RoutePlan, plan
+from proxy.policy import Facts, Policy, RoutePlan, plan, yardstick
 
 ALL: frozenset[Capability] = frozenset({"vision", "tools", "json"})
 
@@ -264,3 +264,232 @@ def test_a_harder_prompt_never_goes_to_a_weaker_set(fleet: list[Target], one: fl
         return set() if found.candidates[0].reason == "most-capable" else set(names(found))
 
     assert capable(difficult) <= capable(easy)
+
+
+# Measured targets: what counts is the loss against the reference.
+
+REFERENCE = Policy(reference="gpt-4o")
+
+
+def outlook(adequate: float, low: float | None = None, high: float | None = None, tokens: int = 100) -> Outlook:
+    return Outlook(
+        adequate=adequate,
+        low=adequate if low is None else low,
+        high=adequate if high is None else high,
+        output_tokens=tokens,
+        output_tokens_p90=tokens,
+    )
+
+
+def measured(
+    request: Facts,
+    outlooks: Mapping[str, Outlook],
+    *targets: Target,
+    policy: Policy = REFERENCE,
+    down: tuple[str, ...] = (),
+    complexity: float = 0.5,
+) -> RoutePlan:
+    catalog = Catalog(targets={each.target_id: each for each in targets})
+    fleet = {each.target_id: () if each.target_id in down else each.deployments for each in targets}
+    prediction = Prediction(complexity=complexity, source="onnx", expected_output_tokens=100, outlooks=outlooks)
+    return plan(request, prediction, policy, catalog, fleet)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "expected"),
+    [(0.0, ["gpt-4o"]), (0.1, ["llama-3-70b", "gpt-4o"]), (0.5, ["mini", "llama-3-70b", "gpt-4o"])],
+)
+def test_a_measured_target_is_capable_while_its_loss_is_tolerated(tolerance: float, expected: list[str]) -> None:
+    """A larger tolerance lets cheaper targets in one by one."""
+    outlooks = {"gpt-4o": outlook(0.9), "llama-3-70b": outlook(0.81), "mini": outlook(0.5)}
+    assert names(measured(facts(tolerance=tolerance), outlooks, GPT, LLAMA, MINI)) == expected
+
+
+def test_a_target_better_than_the_reference_needs_no_tolerance() -> None:
+    """A negative loss is a gain."""
+    found = measured(facts(tolerance=0.0), {"gpt-4o": outlook(0.7), "mini": outlook(0.71)}, GPT, MINI)
+    assert names(found) == ["mini", "gpt-4o"]
+
+
+def test_outcomes_stand_before_the_declared_capability_and_only_for_measured_targets() -> None:
+    """The declared rule goes on for a target that nobody measured."""
+    outlooks = {"gpt-4o": outlook(0.9), "mini": outlook(0.89)}
+    found = measured(facts(tolerance=0.05), outlooks, GPT, LLAMA, MINI, complexity=0.5)
+    assert names(found) == ["mini", "llama-3-70b", "gpt-4o"]
+    found = measured(facts(tolerance=0.05), outlooks, GPT, LLAMA, MINI, complexity=0.7)
+    assert names(found) == ["mini", "gpt-4o"]
+
+
+def test_a_rejection_tells_the_probabilities() -> None:
+    """Who asks why a target was passed over can check the sum."""
+    found = measured(facts(tolerance=0.05), {"gpt-4o": outlook(0.9), "mini": outlook(0.6)}, GPT, MINI)
+    (rejection,) = found.rejected
+    assert rejection.obstacle == "too-hard"
+    assert rejection.detail == "adequate with 0.600, the reference with 0.900: loses 0.300, tolerated are 0.050"
+    assert found.candidates[0].adequate == 0.9
+    assert found.reference_adequate == 0.9
+
+
+def test_expected_cost_takes_each_targets_own_length() -> None:
+    """A cheap target that talks three times as much is not the cheaper one."""
+    talker, terse = target("talker", price=price(1, 2)), target("terse", price=price(1, 4))
+    outlooks = {"talker": outlook(0.9, tokens=900), "terse": outlook(0.9, tokens=300)}
+    found = measured(facts(), outlooks, talker, terse, policy=Policy(reference="terse"))
+    assert names(found) == ["terse", "talker"]
+    assert found.candidates[0].expected_nanousd == 100 * 1_000 + 300 * 4_000
+
+
+def test_the_reference_is_the_yardstick_also_when_it_cannot_serve() -> None:
+    """Whether a target may have a prompt does not hang on the health of another; the best of the rest leads."""
+    outlooks = {"gpt-4o": outlook(0.9), "llama-3-70b": outlook(0.6), "mini": outlook(0.5)}
+    found = measured(facts(tolerance=0.2), outlooks, GPT, LLAMA, MINI, down=("gpt-4o",))
+    assert [(each.target.target_id, each.reason) for each in found.candidates] == [("llama-3-70b", "most-capable")]
+    assert obstacles(found) == {"gpt-4o": "unavailable", "mini": "too-hard"}
+
+
+def test_of_equally_weak_targets_the_cheapest_leads() -> None:
+    """When none is capable, nothing is gained by paying more for the same chance."""
+    outlooks = {"gpt-4o": outlook(0.9), "llama-3-70b": outlook(0.5), "mini": outlook(0.5)}
+    found = measured(facts(tolerance=0.2), outlooks, GPT, LLAMA, MINI, down=("gpt-4o",))
+    assert names(found) == ["mini"]
+
+
+@pytest.mark.parametrize(
+    ("known", "policy", "expected"),
+    [
+        ({"gpt-4o", "mini"}, Policy(reference="gpt-4o"), ("gpt-4o",)),
+        ({"gpt-4o", "mini"}, Policy(reference="gpt-4o", auto_targets=("mini", "llama-3-70b")), ("gpt-4o",)),
+        ({"gpt-4o", "mini"}, Policy(), ("gpt-4o", "mini")),
+        # The reference was not measured, and neither was anything that is declared as capable.
+        ({"mini"}, Policy(reference="gpt-4o"), ()),
+        ({"mini", "llama-3-70b"}, Policy(), ()),
+        # Of those that `auto` may choose the most capable was.
+        ({"mini", "llama-3-70b"}, Policy(auto_targets=("mini", "llama-3-70b")), ("mini", "llama-3-70b")),
+        (set(), Policy(reference="gpt-4o"), ()),
+    ],
+)
+def test_the_yardstick(known: set[str], policy: Policy, expected: tuple[str, ...]) -> None:
+    """The reference, or the best of the measured ones unless something more capable is unknown."""
+    catalog = Catalog(targets={each.target_id: each for each in (GPT, LLAMA, MINI)})
+    assert set(yardstick(known, policy, catalog, None)) == set(expected)
+
+
+def test_a_small_model_is_never_its_own_yardstick() -> None:
+    """Measured alone, it would lose nothing against itself; then its declared capability counts."""
+    found = measured(facts(), {"mini": outlook(0.2)}, GPT, MINI, policy=Policy(), complexity=0.9)
+    assert names(found) == ["gpt-4o"]
+    assert found.reference_adequate is None
+
+
+def test_without_a_measured_reference_the_best_stands_for_it() -> None:
+    """The best chance among the targets is what the others are held against."""
+    outlooks = {"gpt-4o": outlook(0.6), "mini": outlook(0.8)}
+    found = measured(facts(tolerance=0.1), outlooks, GPT, MINI, policy=Policy())
+    assert names(found) == ["mini"]
+    assert found.reference_adequate == 0.8
+
+
+@pytest.mark.parametrize(
+    ("mini", "llama", "close"),
+    [
+        # Clear either way.
+        ((0.50, 0.45, 0.55), (0.60, 0.55, 0.65), False),
+        ((0.88, 0.86, 0.89), (0.60, 0.55, 0.65), False),
+        # The chosen one has just passed.
+        ((0.86, 0.80, 0.92), (0.60, 0.55, 0.65), True),
+        # A cheaper one has just failed.
+        ((0.84, 0.78, 0.90), (0.88, 0.86, 0.89), True),
+        # A dearer one is unsure: it leads neither way.
+        ((0.88, 0.86, 0.89), (0.84, 0.70, 0.95), False),
+    ],
+)
+def test_a_close_call_is_one_that_could_change_the_first_candidate(
+    mini: tuple[float, float, float], llama: tuple[float, float, float], close: bool
+) -> None:
+    """Only then is a second opinion worth its time. The tolerance lets 0.85 and more pass."""
+    outlooks = {"gpt-4o": outlook(0.9, 0.1, 1.0), "mini": outlook(*mini), "llama-3-70b": outlook(*llama)}
+    assert measured(facts(tolerance=0.05), outlooks, GPT, LLAMA, MINI).close_call is close
+
+
+def test_no_close_call_where_there_is_no_choice() -> None:
+    """One target, declared targets, or a name: a second opinion would change nothing."""
+    unsure = {"gpt-4o": outlook(0.9), "mini": outlook(0.86, 0.1, 0.99)}
+    assert not measured(facts(tolerance=0.05), unsure, GPT, MINI, down=("gpt-4o",)).close_call
+    assert not measured(facts(tolerance=0.05, alias="mini"), unsure, GPT, MINI).close_call
+    assert not route(facts(), 0.3, GPT, MINI).close_call
+
+
+def test_when_none_is_capable_another_that_might_pass_is_a_close_call() -> None:
+    """One that passes would take the lead from the most capable."""
+    outlooks = {"gpt-4o": outlook(0.9), "llama-3-70b": outlook(0.6), "mini": outlook(0.5, 0.4, 0.9)}
+    assert measured(facts(tolerance=0.05), outlooks, GPT, LLAMA, MINI, down=("gpt-4o",)).close_call
+    calm = {**outlooks, "mini": outlook(0.5, 0.4, 0.6)}
+    assert not measured(facts(tolerance=0.05), calm, GPT, LLAMA, MINI, down=("gpt-4o",)).close_call
+
+
+chances = st.floats(0, 1)
+priced_outlooks = st.lists(st.tuples(chances, chances, chances), min_size=6, max_size=6)
+
+
+def _outlooks(fleet: list[Target], drawn: list[tuple[float, float, float]]) -> dict[str, Outlook]:
+    sorted_chances = [sorted(each) for each in drawn]
+    return {
+        each.target_id: outlook(middle, low, high)
+        for each, (low, middle, high) in zip(fleet, sorted_chances, strict=False)
+    }
+
+
+@given(fleets, priced_outlooks, chances, chances)
+def test_a_larger_tolerance_never_picks_a_dearer_first_candidate(
+    fleet: list[Target], drawn: list[tuple[float, float, float]], one: float, two: float
+) -> None:
+    """Giving up more quality never costs more, routing weights counted in."""
+    outlooks, policy = _outlooks(fleet, drawn), Policy(reference=fleet[0].target_id)
+
+    def rank(tolerance: float) -> float:
+        first = measured(facts(tolerance=tolerance), outlooks, *fleet, policy=policy).candidates[0]
+        assert first.expected_nanousd is not None
+        return first.expected_nanousd / first.target.routing_weight
+
+    assert rank(max(one, two)) <= rank(min(one, two))
+
+
+@given(fleets, priced_outlooks, chances)
+def test_a_measured_plan_ignores_the_order_of_targets(
+    fleet: list[Target], drawn: list[tuple[float, float, float]], tolerance: float
+) -> None:
+    """The same targets and outlooks give the same plan, however they were written down."""
+    outlooks, policy = _outlooks(fleet, drawn), Policy(reference=fleet[0].target_id)
+    one = measured(facts(tolerance=tolerance), outlooks, *fleet, policy=policy)
+    backwards = dict(reversed(outlooks.items()))
+    other = measured(facts(tolerance=tolerance), backwards, *reversed(fleet), policy=policy)
+    assert (one.candidates, one.close_call) == (other.candidates, other.close_call)
+
+
+@given(fleets, priced_outlooks, chances)
+def test_every_candidate_that_counts_as_capable_keeps_within_the_tolerance(
+    fleet: list[Target], drawn: list[tuple[float, float, float]], tolerance: float
+) -> None:
+    """With an eligible reference no prompt loses more than is tolerated."""
+    outlooks, policy = _outlooks(fleet, drawn), Policy(reference=fleet[0].target_id, max_candidates=99)
+    found = measured(facts(tolerance=tolerance), outlooks, *fleet, policy=policy)
+    reference = outlooks[fleet[0].target_id].adequate
+    assert fleet[0].target_id in names(found)
+    assert all(reference - outlooks[name].adequate <= tolerance for name in names(found))
+
+
+@given(fleets, priced_outlooks, chances)
+def test_no_second_opinion_within_its_interval_changes_a_clear_call(
+    fleet: list[Target], drawn: list[tuple[float, float, float]], tolerance: float
+) -> None:
+    """Where it is no close call, one target at either end of its interval leaves the first candidate where it is."""
+    outlooks, policy = _outlooks(fleet, drawn), Policy(reference=fleet[0].target_id)
+    found = measured(facts(tolerance=tolerance), outlooks, *fleet, policy=policy)
+    if found.close_call:
+        return
+    for each in fleet[1:]:
+        seen = outlooks[each.target_id]
+        for end in (seen.low, seen.high):
+            again = {**outlooks, each.target_id: outlook(end)}
+            moved = measured(facts(tolerance=tolerance), again, *fleet, policy=policy)
+            assert names(moved)[0] == names(found)[0]

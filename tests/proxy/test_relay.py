@@ -7,6 +7,7 @@ import pytest
 
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
+from proxy.relay import dollars
 from tests.scenarios.test_rules import House, said
 
 
@@ -89,6 +90,4 @@ async def test_a_chunk_without_choices_that_is_no_usage_passes() -> None:
 @pytest.mark.parametrize(("amount", "text"), [(0, "0.000000000"), (1, "0.000000001"), (12_345_678_901, "12.345678901")])
 def test_money_is_written_exactly(amount: int, text: str) -> None:
     """Nine places, no rounding, no exponent."""
-    from proxy.relay import _dollars
-
-    assert _dollars(amount) == text
+    assert dollars(amount) == text

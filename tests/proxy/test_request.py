@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
-from proxy.request import RequestHeaders, conversation_key, input_tokens, needs, parse_chat, prompt_of, read_headers
+from proxy.request import (
+    RequestHeaders,
+    conversation_key,
+    input_tokens,
+    messages_digest,
+    needs,
+    parse_chat,
+    prompt_of,
+    read_headers,
+    wants_escalation,
+)
 
 NO_HEADERS = RequestHeaders()
 
@@ -174,3 +184,33 @@ def test_only_known_headers_are_read() -> None:
         [(b"x-tier", b"batch"), (b"x-tier", b"interactive"), (b"cookie", b"x"), (b"authorization", b"Bearer k ")]
     )
     assert headers == RequestHeaders(authorization="Bearer k", tier="batch")
+
+
+@pytest.mark.parametrize(
+    ("sent", "wanted"), [(None, None), ("true", True), ("True", True), ("false", False), ("FALSE", False)]
+)
+def test_a_request_may_ask_for_escalation_or_forbid_it(sent: str | None, wanted: bool | None) -> None:
+    """Without the header the team's setting counts."""
+    raw = [] if sent is None else [(b"x-weighbridge-escalate", sent.encode())]
+    assert wants_escalation(read_headers(raw)) is wanted
+
+
+@pytest.mark.parametrize("sent", ["", "1", "yes", "true,true"])
+def test_a_wish_for_escalation_that_is_neither_is_refused(sent: str) -> None:
+    """A typing error must not silently cost or save money."""
+    with pytest.raises(BadRequest, match="x-weighbridge-escalate"):
+        wants_escalation(read_headers([(b"x-weighbridge-escalate", sent.encode())]))
+
+
+def test_the_digest_tells_a_repeated_request() -> None:
+    """The same messages give the same 16 bytes, whatever else is sent; a change at either end of a large one shows."""
+    long = "x" * 300_000
+    sent: list[tuple[str, dict[str, Any]]] = [("a", {}), ("a", {"model": "gpt-4o", "temperature": 1})]
+    sent += [(content, {}) for content in ("b", long + "1", long + "2", "3" + long)]
+    digests = [
+        messages_digest(parse_chat(body(messages=[{"role": "user", "content": content}], **fields), NO_HEADERS))
+        for content, fields in sent
+    ]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 5
+    assert {len(digest) for digest in digests} == {16}

@@ -2,13 +2,18 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import pytest
 from aiohttp import web
 
+import classifier
 from providers.scripted_server import LogLine, make_app
+
+PACKAGED: Final = Path(classifier.__file__).parent / "artifacts"
+"""The trained model that is shipped."""
 
 
 class Upstream(msgspec.Struct, frozen=True):

@@ -5,13 +5,14 @@ import contextlib
 import json
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 from starlette.types import Message
 
-from accounts.caller import Caller
+from accounts.caller import Caller, TeamSettings
 from accounts.directory import Directory
 from accounts.keys import Pepper, mint_key
 from accounts.store import StoredKey
@@ -27,9 +28,10 @@ from providers.target import Deployment
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
 from proxy.affinity import Affinity
+from proxy.answers.escalation import EscalationRules
 from proxy.dispatch import Dispatcher
 from proxy.limits import Limiter, Limits
-from proxy.line import Line, Rules
+from proxy.line import Line, Rules, Weigher
 from proxy.observers.outcome import RequestOutcome
 from proxy.observers.telemetry import NullTracing
 from proxy.policy import Policy
@@ -41,6 +43,9 @@ MINTED = mint_key(PEPPER)
 
 class OneKey:
     """A key store with one key in it."""
+
+    def __init__(self, settings: TeamSettings) -> None:
+        self.settings = settings
 
     async def find_key(self, digest: str) -> StoredKey | None:
         if digest != MINTED.digest:
@@ -55,6 +60,7 @@ class OneKey:
             allowed_models=None,
             revoked_at=None,
             expires_at=None,
+            settings=self.settings,
         )
 
 
@@ -69,9 +75,16 @@ class Told:
 
 
 class House:
-    """A line over scripted upstreams, with books in memory."""
+    """A line over scripted upstreams, with books in memory. Each target is dearer than the one before."""
 
-    def __init__(self, *scripts: str, upstream: Upstream | None = None) -> None:
+    def __init__(
+        self,
+        *scripts: str,
+        upstream: Upstream | None = None,
+        capabilities: Sequence[float] = (),
+        settings: TeamSettings | None = None,
+        classifier: Weigher | None = None,
+    ) -> None:
         self.books = MemoryLedger()
         self.told = Told()
         self.upstream = ScriptedUpstream()
@@ -82,7 +95,12 @@ class House:
             for name, script in ((f"t{index}", script) for index, script in enumerate(scripts))
         }
         targets = {
-            name: target(name, deployments=(each,), price=price(1 + index, 1 + index))
+            name: target(
+                name,
+                deployments=(each,),
+                price=price(1 + index, 1 + index),
+                capability=capabilities[index] if capabilities else 1.0,
+            )
             for index, (name, each) in enumerate(deployments.items())
         }
         self.line = Line(
@@ -97,9 +115,9 @@ class House:
                 body_timeout_s=1,
                 slow_reader_s=1,
             ),
-            directory=Directory(OneKey(), [PEPPER], loop.time),
+            directory=Directory(OneKey(settings or TeamSettings()), [PEPPER], loop.time),
             limiter=Limiter(Limits(), loop.time),
-            classifier=HeuristicClassifier(),
+            classifier=classifier or HeuristicClassifier(),
             affinity=Affinity(loop.time),
             breakers=breakers,
             dispatcher=Dispatcher(
@@ -118,17 +136,27 @@ class House:
         )
 
     async def ask(
-        self, *, stream: bool, hang_up_after: int | None = None, n: int = 1, include_usage: bool = False
+        self,
+        *,
+        stream: bool,
+        hang_up_after: int | None = None,
+        hang_up_after_s: float | None = None,
+        n: int = 1,
+        include_usage: bool = False,
+        escalate: str | None = None,
+        **more: Any,
     ) -> list[Message]:
-        """One request over ASGI; the caller hangs up after so many messages of the reply."""
-        fields: dict[str, Any] = {"model": "auto", "stream": stream, "n": n}
+        """One request over ASGI; the caller hangs up after so many messages of the reply, or so long after asking."""
+        fields: dict[str, Any] = {"model": "auto", "stream": stream, "n": n, **more}
         if include_usage:
             fields["stream_options"] = {"include_usage": True}
-        body = json.dumps({**fields, "messages": [{"role": "user", "content": "hi"}]}).encode()
+        body = json.dumps({"messages": [{"role": "user", "content": "hi"}], **fields}).encode()
         headers = [
             (b"authorization", f"Bearer {MINTED.plaintext}".encode()),
             (b"content-length", str(len(body)).encode()),
         ]
+        if escalate is not None:
+            headers.append((b"x-weighbridge-escalate", escalate.encode()))
         gone = asyncio.Event()
         sent: list[Message] = []
         incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -138,7 +166,9 @@ class House:
         async def receive() -> Message:
             message = next(incoming, None)
             if message is None:
-                await gone.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(hang_up_after_s):
+                        await gone.wait()
                 return {"type": "http.disconnect"}
             return message
 
@@ -152,7 +182,7 @@ class House:
         return sent
 
 
-def said(sent: list[Message]) -> bytes:
+def said(sent: Sequence[Message]) -> bytes:
     return b"".join(message.get("body", b"") for message in sent)
 
 
@@ -162,13 +192,19 @@ SCRIPTS = [
 ]
 
 
+WEAK = ["truncated", "refusal", "apology", "filtered", "truncated+no-usage", "truncated+every-2ms", "apology+cut-3"] * 2
+
+
 async def test_every_attempt_settles_exactly_once() -> None:
     """Whatever upstreams do and whenever callers leave: one reserve, one closing entry, one outcome a request."""
     rng = random.Random(20261121)
-    for _ in range(150):
-        house = House(*rng.choices(SCRIPTS, k=3))
+    for _ in range(200):
+        escalate = rng.choice([None, "true"])
+        scripts = SCRIPTS if escalate is None else [*SCRIPTS, *WEAK]
+        house = House(*rng.choices(scripts, k=3), capabilities=(0.8, 0.9, 1.0))
         hang_up = rng.choice([None, None, 0, 1, 2, 3, 4, 6])
-        await house.ask(stream=rng.random() < 0.7, hang_up_after=hang_up)
+        hang_up_s = rng.choice([None, None, 0.01])
+        await house.ask(stream=rng.random() < 0.7, hang_up_after=hang_up, hang_up_after_s=hang_up_s, escalate=escalate)
         entries = Counter((entry.request_id, entry.attempt, entry.entry == "reserve") for entry in house.books.entries)
         assert set(entries.values()) <= {1}
         reserved = {key[:2] for key in entries if key[2]}
@@ -201,6 +237,18 @@ async def test_no_fallback_after_commit(broken: str) -> None:
     assert b'"error"' in said(sent)
     assert b"[DONE]" not in said(sent)
     assert sent[-1]["more_body"] is False
+
+
+@pytest.mark.parametrize("broken", ["cut-6", "hang-6", "malformed-6", "error-at-6", "truncated"])
+async def test_no_fallback_and_no_escalation_after_commit(broken: str) -> None:
+    """A stream that was held back and grew too large is committed: weak or broken, nothing else is called."""
+    house = House(f"{broken}+tokens-20", "ok", capabilities=(0.8, 1.0))
+    house.line.rules = msgspec.structs.replace(house.line.rules, escalation=EscalationRules(hold_max_bytes=600))
+    sent = await house.ask(stream=True, escalate="true")
+    assert [call.deployment.target_id for call in house.upstream.calls] == ["t0"]
+    assert b" w3" in said(sent)
+    assert (b'"error"' in said(sent)) == (broken != "truncated")
+    assert (b"[DONE]" in said(sent)) == (broken == "truncated")
 
 
 async def test_before_commit_the_next_candidate_answers() -> None:
@@ -260,14 +308,19 @@ async def test_a_draining_line_refuses_new_work() -> None:
 
 
 async def test_an_outcome_never_holds_content() -> None:
-    """What observers are told has no field for a prompt, a completion or a key, and no value of one."""
-    house = House("ok")
-    with contextlib.suppress(Exception):
-        await house.ask(stream=True)
+    """What observers are told never shows a prompt, and has no completion and no key to show."""
+    house = House("ok", settings=TeamSettings(learning="prompts"))
+    await house.ask(stream=True, messages=[{"role": "user", "content": "canary"}])
     (outcome,) = house.told.outcomes
-    assert MINTED.plaintext not in repr(outcome)
-    assert "w0" not in repr(outcome)
-    assert Caller.__struct_fields__ == ("key_id", "key_name", "team_id", "organisation_id", "allowed_models")
+    assert outcome.prompt is not None
+    assert "canary" not in repr(outcome)
+    whole = repr(msgspec.structs.asdict(outcome))
+    assert MINTED.plaintext not in whole
+    assert "w0" not in whole
+    assert Caller.__struct_fields__ == (
+        *("key_id", "key_name", "team_id", "organisation_id", "allowed_models"),
+        "settings",
+    )
 
 
 class Stuck:

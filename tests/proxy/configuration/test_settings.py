@@ -139,6 +139,10 @@ BAD = [
     (GOOD + "policy: {fallbacks: {zzz: [gpt-4o]}}\n", "14: policy.fallbacks.zzz: there is no model `zzz`"),
     (GOOD + "policy: {fallbacks: {gpt-4o: [zzz]}}\n", "14: policy.fallbacks.gpt-4o[0]: there is no model `zzz`"),
     (GOOD + "cost: {reference_target: zzz}\n", "14: cost.reference_target: there is no model `zzz`"),
+    (
+        GOOD + "classifier: {shadow: {judge_target: gpt-4}}\n",
+        "14: classifier.shadow.judge_target: there is no model `gpt-4`; did you mean `gpt-4o`? Models here: ",
+    ),
     (GOOD + "policy: {aliases: {auto: gpt-4o}}\n", "14: policy.aliases.auto: `auto` is reserved"),
     (GOOD.replace("model_id: llama-3-70b", "model_id: auto"), "9: providers.models[1].model_id: `auto` is reserved"),
     (
@@ -203,6 +207,15 @@ def test_aliases_become_tuples(tmp_path: Path) -> None:
     policy = build_policy(load(_write(tmp_path, text), Environment(), secrets_from=SET).policy)
     assert policy.aliases == {"a": ("gpt-4o",), "b": ("llama-3-70b", "gpt-4o")}
     assert policy.auto_targets == ("gpt-4o",)
+
+
+def test_planning_learns_the_floor_and_the_reference(tmp_path: Path) -> None:
+    """The floor is a share above 0; the reference is the one that savings are counted against."""
+    config = load(_write(tmp_path, GOOD + "policy: {quality_floor: 0.9}\n"), Environment(), secrets_from=SET)
+    policy = build_policy(config.policy, "gpt-4o")
+    assert (policy.quality_floor, policy.reference) == (0.9, "gpt-4o")
+    with pytest.raises(ConfigError, match=r"policy\.quality_floor"):
+        load(_write(tmp_path, GOOD + "policy: {quality_floor: 0}\n"), Environment(), secrets_from=SET)
 
 
 def test_no_file_is_an_error_that_helps() -> None:

@@ -1,0 +1,196 @@
+"""The cost-quality curve of `auto` over a sample of prompts: what each tolerance keeps, and what it costs.
+
+The rule is planning's own (`proxy/policy.py`): of the targets whose loss against the reference is at most the tolerance
+the cheapest is chosen; where none is, the one that is most likely to be adequate. As the tolerance grows, a prompt's
+choice changes at a few known losses and only there, so the whole curve comes exactly from one sort of them.
+"""
+
+import functools
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Columns = NDArray[np.intp]
+
+_ROUNDING: Final = 1e-9
+"""Sums over thousands of prompts differ in the last digits; a floor is not missed by those."""
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What could be chosen for each of n prompts: one column a target, columns in the order of the targets' ids.
+
+    `rank` orders a prompt's targets, cheapest first; it is the cost unless routing weights bend it. `outcome` is what
+    each target in truth made of each prompt: with it the curve tells what was kept, without it what is expected.
+    """
+
+    adequate: Floats
+    """(n, T): the probability that the target's answer is adequate; -inf where the target cannot take the prompt."""
+    cost: Floats
+    """(n, T), in whatever unit."""
+    reference: Floats
+    """(n,): the reference's probability."""
+    weights: Floats
+    """(n,): how many requests each prompt stands for."""
+    rank: Floats | None = None
+    outcome: Floats | None = None
+    reference_outcome: Floats | None = None
+
+    @functools.cached_property
+    def share(self) -> Floats:
+        """The weights as shares of all."""
+        return np.asarray(self.weights / self.weights.sum())
+
+    @functools.cached_property
+    def worth(self) -> Floats:
+        return self.adequate if self.outcome is None else self.outcome
+
+    @property
+    def reference_worth(self) -> Floats:
+        return self.reference if self.reference_outcome is None else self.reference_outcome
+
+    @functools.cached_property
+    def reference_quality(self) -> float:
+        return float(self.share @ self.reference_worth)
+
+    @functools.cached_property
+    def order(self) -> Floats:
+        return self.cost if self.rank is None else self.rank
+
+    @functools.cached_property
+    def curve(self) -> "Curve":
+        return curve(self)
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tolerance does to the sample. `cost` is the mean of a request, `shares` are of requests, by column."""
+
+    tolerance: float
+    quality: float
+    kept: float
+    """Quality as a share of the reference's."""
+    kept_error: float
+    """The standard error of `kept` that comes from the sample's size; that the probabilities are right it cannot tell."""
+    cost: float
+    shares: tuple[float, ...]
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """Every tolerance from 0 to 1 at which the sample's choices change, rising, with what holds from there on."""
+
+    tolerance: Floats
+    quality: Floats
+    cost: Floats
+
+
+def choose(adequate: Floats, rank: Floats, reference: Floats, tolerance: float) -> Columns:
+    """The column of each prompt's first candidate; of equals the first column."""
+    capable = reference[:, None] - adequate <= tolerance
+    best = adequate == adequate.max(axis=1, keepdims=True)
+    open_to = np.where(capable.any(axis=1, keepdims=True), capable, best)
+    return np.asarray(np.where(open_to, rank, np.inf).argmin(axis=1))
+
+
+def curve(choices: Choices) -> Curve:
+    """The exact curve: a prompt's choices are the ever cheaper targets that one meets in the order of their losses."""
+    by_place = choices.order.argsort(axis=1, kind="stable")
+    place = np.empty_like(by_place)
+    np.put_along_axis(place, by_place, np.arange(by_place.shape[1])[None, :], axis=1)
+    by_loss = np.lexsort((place, -choices.adequate), axis=-1)
+    cheapest = np.minimum.accumulate(np.take_along_axis(place, by_loss, axis=1), axis=1)
+    chosen = np.take_along_axis(by_place, cheapest, axis=1)
+    loss = np.take_along_axis(choices.reference[:, None] - choices.adequate, by_loss, axis=1)
+    row, step = np.nonzero((cheapest[:, 1:] < cheapest[:, :-1]) & np.isfinite(loss[:, 1:]))
+    # Losses below 0 are tolerated by every tolerance there is, so those steps belong to the start.
+    at = np.maximum(loss[row, step + 1], 0.0)
+    old, new = chosen[row, step], chosen[row, step + 1]
+    rows = np.arange(len(chosen))
+    order = at.argsort(kind="stable")
+    tolerance = np.concatenate(([0.0], at[order]))
+    # Of steps at the same tolerance only the last one's sums are true.
+    last = np.flatnonzero(np.append(np.diff(tolerance) > 0, True))
+
+    def sums(value: Floats) -> Floats:
+        start = choices.share @ value[rows, chosen[:, 0]]
+        steps = choices.share[row] * (value[row, new] - value[row, old])
+        return np.asarray(start + np.concatenate(([0.0], np.cumsum(steps[order]))))[last]
+
+    return Curve(tolerance=tolerance[last], quality=sums(choices.worth), cost=sums(choices.cost))
+
+
+def point_at(choices: Choices, tolerance: float) -> Point:
+    """What one tolerance does."""
+    chosen = choose(choices.adequate, choices.order, choices.reference, tolerance)
+    rows = np.arange(len(chosen))
+    worth = choices.worth[rows, chosen]
+    quality = float(choices.share @ worth)
+    whole = choices.reference_quality
+    # Where the reference gets nothing right there is nothing to lose.
+    kept = quality / whole if whole > 0 else 1.0
+    rest = choices.share * (worth - kept * choices.reference_worth)
+    shares = np.bincount(chosen, weights=choices.share, minlength=choices.adequate.shape[1])
+    return Point(
+        tolerance=float(tolerance),
+        quality=quality,
+        kept=kept,
+        kept_error=float(np.sqrt(rest @ rest)) / whole if whole > 0 else 0.0,
+        cost=float(choices.share @ choices.cost[rows, chosen]),
+        shares=tuple(shares.tolist()),
+    )
+
+
+def frontier(choices: Choices, tolerances: Floats) -> tuple[Point, ...]:
+    return tuple(point_at(choices, float(tolerance)) for tolerance in tolerances)
+
+
+def tolerance_for(choices: Choices, floor: float) -> Point:
+    """The cheapest tolerance that keeps `floor` of the reference's quality.
+
+    Losses and gains count alike: a target that beats the reference on one prompt makes up for a loss on another. Where
+    no tolerance keeps the floor (the reference is not among the columns) it is the one that keeps most.
+    """
+    found = choices.curve
+    enough = found.quality >= floor * choices.reference_quality - _ROUNDING
+    if not enough.any():
+        enough = found.quality >= found.quality.max() - _ROUNDING
+    return point_at(choices, float(found.tolerance[np.where(enough, found.cost, np.inf).argmin()]))
+
+
+def singles(choices: Choices) -> tuple[Floats, Floats]:
+    """Mean cost and quality of each target when it gets every prompt."""
+    return np.asarray(choices.share @ choices.cost), np.asarray(choices.share @ choices.worth)
+
+
+def random_mix(cost: Floats, quality: Floats, at: Floats) -> Floats:
+    """The best quality at given costs when targets are drawn at random, blind to the prompt: the upper hull."""
+    hull: list[tuple[float, float]] = []
+    for x, y in sorted(zip(cost.tolist(), quality.tolist(), strict=True), key=lambda spot: (spot[0], -spot[1])):
+        if hull and y <= hull[-1][1]:
+            continue
+        while len(hull) > 1 and _rise(hull[-2], hull[-1]) <= _rise(hull[-1], (x, y)):
+            hull.pop()
+        hull.append((x, y))
+    return np.interp(at, [x for x, _ in hull], [y for _, y in hull], left=0.0)
+
+
+def _rise(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Quality gained for each unit of cost."""
+    width = other[0] - one[0]
+    return (other[1] - one[1]) / width if width > 0 else np.inf
+
+
+def area(cost: Floats, quality: Floats, low: float, high: float) -> float:
+    """The mean quality over the costs from `low` to `high`: the area under the curve, divided by its width.
+
+    Between two points one may draw at random, so the curve is straight there; more money than the dearest point costs
+    buys nothing more, less than the cheapest point costs buys nothing at all.
+    """
+    order = np.lexsort((quality, cost))
+    x, y = cost[order], np.maximum.accumulate(quality[order])
+    if high <= low:
+        return float(np.interp(low, x, y, left=0.0))
+    start = min(max(low, float(x[0])), high)
+    grid = np.concatenate(([start], x[(x > start) & (x < high)], [high]))
+    return float(np.trapezoid(np.interp(grid, x, y, left=0.0), grid) / (high - low))

@@ -1,0 +1,141 @@
+"""Labels as arrays: what learning reads of the stored outcomes, with everything odd left out and counted."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from classifier.tuning import SKETCH, Ability
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Integers = NDArray[np.intp]
+Names = NDArray[np.str_]
+
+MAX_LABELS: Final = 50_000
+"""The newest ones; more of them would not change a few dozen numbers a target."""
+_BYTES_A_NUMBER: Final = 2
+_FARTHEST: Final = 30.0
+"""Logits are kept within this: beyond it a probability is 0 or 1 in every digit."""
+
+
+class Outcome(Protocol):
+    """One target's verdict on one request, as the store gives it."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def team_id(self) -> str: ...
+    @property
+    def target_id(self) -> str: ...
+    @property
+    def vector(self) -> bytes: ...
+    @property
+    def adequate(self) -> float: ...
+    @property
+    def weight(self) -> float: ...
+    @property
+    def at_us(self) -> int: ...
+
+
+class Labels(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows side by side: prompt's loads and sketch, whose verdict it is, and what it says."""
+
+    loads: Floats
+    sketches: Floats
+    adequate: Floats
+    weights: Floats
+    at_us: NDArray[np.int64]
+    requests: Names
+    teams: Names
+    targets: Names
+
+    def __len__(self) -> int:
+        return len(self.adequate)
+
+    def where(self, chosen: Bools | Integers) -> "Labels":
+        """Some of the rows."""
+        return Labels(**{name: getattr(self, name)[chosen] for name in self.__struct_fields__})
+
+
+def read_labels(outcomes: Iterable[Outcome], loads: int) -> tuple[Labels, dict[str, int]]:
+    """The usable rows, oldest first, and how many were left out for what reason. `loads` numbers stand before a sketch."""
+    dropped: dict[str, int] = {}
+    kept: list[Outcome] = []
+    for outcome in outcomes:
+        reason = _unusable(outcome, loads)
+        if reason is None:
+            kept.append(outcome)
+        else:
+            dropped[reason] = dropped.get(reason, 0) + 1
+    kept.sort(key=lambda each: (each.at_us, each.request_id, each.target_id))
+    if len(kept) > MAX_LABELS:
+        dropped["beyond the limit"] = len(kept) - MAX_LABELS
+        del kept[:-MAX_LABELS]
+    vectors = np.frombuffer(b"".join(each.vector for each in kept), "<f2").astype(np.float64)
+    vectors = vectors.reshape(len(kept), loads + SKETCH)
+    finite: Bools = np.asarray(np.isfinite(vectors).all(axis=1))
+    if not finite.all():
+        dropped["vector is not finite"] = int((~finite).sum())
+    labels = Labels(
+        loads=vectors[:, :loads],
+        sketches=vectors[:, loads:],
+        adequate=np.array([each.adequate for each in kept], np.float64),
+        weights=np.array([each.weight for each in kept], np.float64),
+        at_us=np.array([each.at_us for each in kept], np.int64),
+        requests=np.array([each.request_id for each in kept], np.str_),
+        teams=np.array([each.team_id for each in kept], np.str_),
+        targets=np.array([each.target_id for each in kept], np.str_),
+    )
+    return labels.where(finite), dropped
+
+
+def _unusable(outcome: Outcome, loads: int) -> str | None:
+    if len(outcome.vector) != (loads + SKETCH) * _BYTES_A_NUMBER:
+        return "vector of another model"
+    if not 0 <= outcome.adequate <= 1:
+        return "verdict outside 0 to 1"
+    if not (math.isfinite(outcome.weight) and outcome.weight > 0):
+        return "weight is not positive"
+    return None
+
+
+def probability(logits: Floats) -> Floats:
+    """The logistic function, never exactly 0 or 1."""
+    chances: Floats = 1 / (1 + np.exp(-np.clip(logits, -_FARTHEST, _FARTHEST)))
+    return chances
+
+
+def logits_of(labels: Labels, abilities: Mapping[str, Ability]) -> Floats:
+    """Each row's logit by its target's ability; every target must have one."""
+    logits = np.zeros(len(labels))
+    for target_id in np.unique(labels.targets).tolist():
+        rows = labels.targets == target_id
+        ability = abilities[target_id]
+        logits[rows] = ability.bias + labels.loads[rows] @ np.asarray(ability.weights, np.float64)
+    return logits
+
+
+def losses(logits: Floats, adequate: Floats) -> Floats:
+    """Each row's log loss; a verdict between 0 and 1 is a mixture of both."""
+    bounded = np.clip(logits, -_FARTHEST, _FARTHEST)
+    each: Floats = np.logaddexp(0, bounded) - adequate * bounded
+    return each
+
+
+def held_out(labels: Labels, share: float) -> Bools:
+    """Marks the newest requests: what a refit is judged by must come after what it saw, as it will in use."""
+    # A request's rows, of several targets or signals, stand on one side: they are about one and the same prompt.
+    requests, first = np.unique(labels.requests, return_index=True)
+    newest_first = np.argsort(-labels.at_us[first], kind="stable")
+    chosen = requests[newest_first[: max(1, round(len(requests) * share))]] if len(requests) else requests
+    return np.isin(labels.requests, chosen)
+
+
+def one_a_request(labels: Labels) -> Integers:
+    """The first row of each request, in order."""
+    _, first = np.unique(labels.requests, return_index=True)
+    return np.sort(first)

@@ -1,0 +1,364 @@
+"""Refits what targets are able to do from the verdicts of one's own traffic. Pure: rows in, a proposal out.
+
+A target's row is fitted as a logistic regression whose prior is the row that it has, so that a few labels
+move its level, some hundred its slope, and only many its direction. What is shown of a proposal is measured
+on the newest requests, which the shown fit did not see; the proposed rows are then fitted to everything.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+
+from classifier.learning.groups import GroupTable, assign, learn_groups
+from classifier.learning.judging import Change, compare
+from classifier.learning.labels import (
+    Bools,
+    Floats,
+    Labels,
+    Outcome,
+    held_out,
+    logits_of,
+    losses,
+    one_a_request,
+    probability,
+    read_labels,
+)
+from classifier.tuning import Ability, Group, Tuning
+
+MIN_LABELS: Final = 30
+"""Fewer of a target cannot be split into a part to learn from and a part to be judged by."""
+HELD_OUT_SHARE: Final = 0.3
+
+# After so many labels the fit stands halfway between the prior and what the labels alone would say. The level of a
+# house's own traffic differs most from the training data and is one number; the direction is many numbers.
+_LEVEL_LABELS: Final = 20.0
+_SLOPE_LABELS: Final = 50.0
+_DIRECTION_LABELS: Final = 150.0
+_POOLED_STRENGTH: Final = 0.3
+"""A prior that is only guessed from targets of like capability gives way sooner."""
+_INFORMATION: Final = 0.2
+"""What a label tells of a logit, p times 1 - p, where p is neither near 0 nor near 1."""
+
+_MAX_STEPS: Final = 50
+_MAX_HALVINGS: Final = 20
+_SMALL_STEP: Final = 1e-8
+_STILL: Final = 1e-6
+_LIKE: Final = 0.15
+"""How far apart two capabilities may lie and still tell of each other."""
+_LEAST_CHANCE, _MOST_CHANCE = 0.5, 0.95
+"""How often targets of capability 0 and 1 are taken to be adequate when nothing at all is known."""
+
+TargetVerdict = Literal["better", "worse", "too-few"]
+
+
+class TooFewLabels(Exception):
+    """Nothing can be refitted yet. `counts` has the labels by target."""
+
+    def __init__(self, counts: Mapping[str, int], dropped: Mapping[str, int]) -> None:
+        told = ", ".join(f"{target_id} {count}" for target_id, count in sorted(counts.items())) or "none at all"
+        odd = "".join(f"; {count} left out: {reason}" for reason, count in sorted(dropped.items()))
+        super().__init__(f"no target has {MIN_LABELS} usable verdicts yet (there are: {told}{odd})")
+        self.counts = dict(counts)
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands before a refit. `loads` is how many numbers the artifact computes of a prompt."""
+
+    artifact: str
+    loads: int
+    abilities: Mapping[str, Ability] = {}
+    """The artifact's rows by target id, as the configuration names them."""
+    capabilities: Mapping[str, float] = {}
+    """The declared capability of every configured target, for those without a row."""
+    tuning: Tuning | None = None
+    """The tuning in use. One that was fitted to another artifact is not looked at."""
+
+
+class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One target's part of a proposal. `change` is None where there were too few labels to judge."""
+
+    target_id: str
+    verdict: TargetVerdict
+    is_new: bool
+    """It had no row before; its `before` is a guess from its declared capability."""
+    labels: int
+    held_out: int
+    change: Change | None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a proposal rests on and what it brings on the held-out part."""
+
+    labels: int
+    requests: int
+    held_out: int
+    dropped: dict[str, int]
+    targets: list[TargetReport]
+    groups: dict[str, int]
+    """How many groups each team has in the proposal."""
+    team_id: str | None
+    """Set when only this team's groups were learned, and no target's row."""
+
+    @property
+    def improves(self) -> bool:
+        """Whether there is anything to accept."""
+        return any(target.verdict == "better" for target in self.targets)
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """A tuning that could stand in for the one in use, and why."""
+
+    tuning: Tuning
+    report: Report
+
+
+def recalibrate(
+    outcomes: Iterable[Outcome], known: Known, *, version: int, team_id: str | None = None, seed: int = 0
+) -> Proposal:
+    """Proposes a tuning. Raises TooFewLabels.
+
+    With `team_id` the rows are that team's and only its groups are learned: one team's verdicts say how
+    its prompts differ, and must not move the rows that every team's prompts are weighed by.
+    """
+    labels, dropped = read_labels(outcomes, known.loads)
+    if team_id is not None:
+        labels = labels.where(labels.teams == team_id)
+    counts = _counts(labels)
+    refitted = [target_id for target_id, count in counts.items() if count >= MIN_LABELS]
+    if not refitted:
+        raise TooFewLabels(counts, dropped)
+    old = known.tuning if known.tuning is not None and known.tuning.artifact == known.artifact else None
+    start = _starting_rows(known, old, counts)
+    usable = labels.where(np.isin(labels.targets, refitted))
+    test = held_out(usable, HELD_OUT_SHARE)
+    work = _Work(known, old, start, refitted if team_id is None else [], team_id, seed)
+    judged = _judge(work, usable, test, refitted)
+    better = [target_id for target_id, change in judged.items() if change.after.log_loss < change.before.log_loss]
+    tuning = work.fitted(usable, version, better)
+    report = Report(
+        labels=len(labels),
+        requests=len(one_a_request(labels)),
+        held_out=int(test.sum()),
+        dropped=dropped,
+        targets=[
+            TargetReport(
+                target_id=target_id,
+                verdict="too-few" if target_id not in judged else "better" if target_id in better else "worse",
+                is_new=target_id not in start.measured,
+                labels=count,
+                held_out=int((usable.targets[test] == target_id).sum()),
+                change=judged.get(target_id),
+            )
+            for target_id, count in counts.items()
+        ],
+        groups={team: len(groups) for team, groups in tuning.groups.items()},
+        team_id=team_id,
+    )
+    return Proposal(tuning=tuning, report=report)
+
+
+def _counts(labels: Labels) -> dict[str, int]:
+    targets, counts = np.unique(labels.targets, return_counts=True)
+    return dict(zip(targets.tolist(), counts.tolist(), strict=True))
+
+
+class _Start(msgspec.Struct, frozen=True):
+    """Where each target's fit begins. `in_use` is what serves now, `priors` what a fit is held to."""
+
+    in_use: dict[str, Ability]
+    priors: dict[str, Ability]
+    measured: frozenset[str]
+
+
+def _starting_rows(known: Known, old: Tuning | None, counts: Mapping[str, int]) -> _Start:
+    tuned = old.abilities if old is not None else {}
+    shipped = {target_id: row for target_id, row in known.abilities.items() if len(row.weights) == known.loads}
+    measured = {**shipped, **tuned}
+    in_use, priors = {}, {}
+    for target_id, count in counts.items():
+        others = {name: row for name, row in measured.items() if name != target_id}
+        guess = pooled_ability(others, known.capabilities, known.capabilities.get(target_id, 0.5), known.loads)
+        in_use[target_id] = measured.get(target_id, guess)
+        prior = shipped.get(target_id, guess)
+        # The rows behind the last tuning are most likely among these, and count once. Where it rests on more
+        # than there are now, they are gone, and the tuning is what is left of them.
+        if target_id in tuned and tuned[target_id].verdicts > count:
+            prior = tuned[target_id]
+        priors[target_id] = prior
+    return _Start(in_use, priors, frozenset(measured))
+
+
+def pooled_ability(
+    abilities: Mapping[str, Ability], capabilities: Mapping[str, float], capability: float, loads: int
+) -> Ability:
+    """A guess at a target that nothing was measured of, from targets of like declared capability."""
+    near = [
+        (np.exp(-(((capabilities.get(target_id, 0.5) - capability) / _LIKE) ** 2)), ability)
+        for target_id, ability in abilities.items()
+        if len(ability.weights) == loads
+    ]
+    total = sum(weight for weight, _ in near)
+    if total < np.exp(-4):
+        chance = _LEAST_CHANCE + (_MOST_CHANCE - _LEAST_CHANCE) * min(1.0, max(0.0, capability))
+        return Ability(weights=[0.0] * loads, bias=float(np.log(chance / (1 - chance))))
+    mean = sum((weight * np.asarray(row.weights) for weight, row in near), np.zeros(loads)) / total
+    return Ability(
+        weights=mean.tolist(),
+        bias=float(sum(weight * row.bias for weight, row in near) / total),
+        log_length=float(sum(weight * row.log_length for weight, row in near) / total),
+    )
+
+
+class _Work:
+    """One refit's fixed parts, used twice: once to be judged and once to be proposed."""
+
+    def __init__(
+        self, known: Known, old: Tuning | None, start: _Start, refitted: list[str], team_id: str | None, seed: int
+    ) -> None:
+        self.known = known
+        self.start = start
+        self._refitted = refitted
+        self._old_abilities = dict(old.abilities) if old is not None else {}
+        self.old_groups = dict(old.groups) if old is not None else {}
+        self._team_id = team_id
+        self._seed = seed
+
+    def fitted(self, labels: Labels, version: int, targets: Iterable[str]) -> Tuning:
+        """A tuning in which these targets stand on these rows; everything else stays as it is."""
+        chosen = set(targets)
+        fresh = {target_id: self._row(labels, target_id) for target_id in self._refitted if target_id in chosen}
+        abilities = {**self.start.in_use, **fresh}
+        own = labels.where(np.isin(labels.targets, sorted(chosen)))
+        groups = dict(self.old_groups)
+        logits = logits_of(own, abilities)
+        # One generator a team, so that another team's rows never change this one's groups.
+        for team in [self._team_id] if self._team_id is not None else np.unique(own.teams).tolist():
+            rows = own.teams == team
+            learned = learn_groups(own.where(rows), logits[rows], team, np.random.default_rng([self._seed, 1]))
+            before = self.old_groups.get(team, [])
+            groups[team] = _with_old_shifts(learned, before, chosen) if learned else _kept_shifts(before, chosen)
+        return Tuning(
+            version=version,
+            artifact=self.known.artifact,
+            abilities={**self._old_abilities, **fresh},
+            groups={team: each for team, each in groups.items() if each},
+        )
+
+    def _row(self, labels: Labels, target_id: str) -> Ability:
+        prior = self.start.priors[target_id]
+        guessed = target_id not in self.start.measured
+        rows = labels.where(labels.targets == target_id)
+        return fit_ability(rows, prior, strength=_POOLED_STRENGTH if guessed else 1.0)
+
+
+def _kept_shifts(groups: Iterable[Group], refitted: set[str]) -> list[Group]:
+    """Old groups without the shifts of targets whose row has changed under them."""
+    left = [
+        msgspec.structs.replace(
+            group, shift={name: shift for name, shift in group.shift.items() if name not in refitted}
+        )
+        for group in groups
+    ]
+    return [group for group in left if group.shift]
+
+
+def _with_old_shifts(groups: Iterable[Group], before: list[Group], refitted: set[str]) -> list[Group]:
+    """New groups with what the old ones said, there where they are, of the targets that stay as they were."""
+    carried = []
+    for group in groups:
+        old = assign(np.asarray(group.centre, np.float32), before) if before else None
+        others = {name: shift for name, shift in old.shift.items() if name not in refitted} if old is not None else {}
+        carried.append(msgspec.structs.replace(group, shift={**others, **group.shift}))
+    return carried
+
+
+def _judge(work: _Work, labels: Labels, test: Bools, targets: Iterable[str]) -> dict[str, Change]:
+    """What a fit to the older rows brings on the newest ones, by target."""
+    trial = work.fitted(labels.where(~test), 0, targets)
+    rows = labels.where(test)
+    before = logits_of(rows, work.start.in_use) + shifts(rows, work.old_groups)
+    after = logits_of(rows, {**work.start.in_use, **trial.abilities}) + shifts(rows, trial.groups)
+    rng = np.random.default_rng([work._seed, 2])  # noqa: SLF001 - the two are one computation
+    judged = {}
+    for target_id in targets:
+        own = rows.targets == target_id
+        if own.any():
+            judged[target_id] = compare(before[own], after[own], rows.adequate[own], rows.weights[own], rng)
+    return judged
+
+
+def shifts(labels: Labels, groups: Mapping[str, list[Group]]) -> Floats:
+    """What the groups add to each row's logit, found as serving finds it."""
+    table = GroupTable(groups)
+    added = np.zeros(len(labels))
+    for row, (team, target_id) in enumerate(zip(labels.teams.tolist(), labels.targets.tolist(), strict=True)):
+        group = table.assign(team, labels.sketches[row].astype(np.float32))
+        if group is not None:
+            added[row] = group.shift.get(target_id, 0.0)
+    return added
+
+
+def fit_ability(labels: Labels, prior: Ability, *, strength: float = 1.0) -> Ability:
+    """The most probable row of one target given its labels and its prior row. Labels are its own.
+
+    In coordinates where loads are centred and of one scale, the prior's precision is that of so many labels
+    for the level, for the prior's own direction (its slope), and for every other direction.
+    """
+    centre = labels.loads.mean(axis=0)
+    scale = labels.loads.std(axis=0)
+    # A load that never moved in these rows says nothing, and must not be divided by.
+    still = scale < _STILL
+    scale[still] = 1.0
+    inputs = np.c_[np.ones(len(labels)), np.where(still, 0.0, (labels.loads - centre) / scale)]
+    row = np.asarray(prior.weights, np.float64)
+    mean = np.r_[prior.bias + centre @ row, row * scale]
+    precision = _INFORMATION * strength * _prior_precision(mean[1:])
+    found = _most_probable(inputs, labels.adequate, labels.weights, mean, precision)
+    weights = found[1:] / scale
+    return Ability(
+        weights=weights.tolist(),
+        bias=float(found[0] - centre @ weights),
+        log_length=prior.log_length,
+        verdicts=len(labels),
+    )
+
+
+def _prior_precision(direction: Floats) -> Floats:
+    """Labels' worth of the prior as a matrix: the level, then the loads."""
+    precision = np.diag(np.r_[_LEVEL_LABELS, np.full(len(direction), _DIRECTION_LABELS)])
+    length = float(np.linalg.norm(direction))
+    if length > 0:
+        along = direction / length
+        precision[1:, 1:] -= (_DIRECTION_LABELS - _SLOPE_LABELS) * np.outer(along, along)
+    return precision
+
+
+def _most_probable(inputs: Floats, adequate: Floats, weights: Floats, mean: Floats, precision: Floats) -> Floats:
+    """Newton's method on a strictly convex loss; a step that does not lower it is halved."""
+
+    def loss(point: Floats) -> float:
+        away = point - mean
+        return float(weights @ losses(inputs @ point, adequate) + away @ precision @ away / 2)
+
+    point = mean.copy()
+    present = loss(point)
+    for _ in range(_MAX_STEPS):
+        chances = probability(inputs @ point)
+        slope = inputs.T @ (weights * (chances - adequate)) + precision @ (point - mean)
+        curvature = (inputs.T * (weights * chances * (1 - chances))) @ inputs + precision
+        step = np.linalg.solve(curvature, slope)
+        for _ in range(_MAX_HALVINGS):
+            reached = loss(point - step)
+            if reached <= present:
+                break
+            step /= 2
+        else:
+            break
+        point = point - step
+        done = float(np.abs(step).max()) < _SMALL_STEP
+        present = reached
+        if done:
+            break
+    return point

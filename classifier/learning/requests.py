@@ -1,0 +1,55 @@
+"""What a team's last requests looked like, as numbers: what a floor would do to its own traffic is computed on them."""
+
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
+
+from classifier.learning.tables import WeighingRow
+
+FEWEST: Final = 200
+"""With fewer requests their mix is mostly chance."""
+MOST: Final = 2_000
+_HALF: Final = np.dtype("<f2")
+
+
+class OwnRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of one team, one row each, in the shape of the artifact's own sample."""
+
+    vectors: NDArray[np.float32]
+    input_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+
+async def own_requests(engine: AsyncEngine, team_id: str, artifact: str, width: int) -> OwnRequests | None:
+    """The team's newest requests that this trained model weighed; None when there are too few."""
+    if not artifact or width < 1:
+        return None
+    newest = (
+        select(col(WeighingRow.vector), col(WeighingRow.input_tokens), col(WeighingRow.output_tokens))
+        .where(col(WeighingRow.team_id) == team_id, col(WeighingRow.artifact) == artifact)
+        .order_by(col(WeighingRow.at_us).desc())
+        .limit(MOST)
+    )
+    async with engine.connect() as connection:
+        rows = (await connection.execute(newest)).all()
+    # A vector of another width cannot be this model's, whatever the row says.
+    return gathered([tuple(row) for row in rows if len(row[0]) == width * _HALF.itemsize])
+
+
+def gathered(rows: list[tuple[Any, ...]]) -> OwnRequests | None:
+    """Rows of vector, input tokens and output tokens as arrays."""
+    if len(rows) < FEWEST:
+        return None
+    vectors = np.frombuffer(b"".join(row[0] for row in rows), dtype=_HALF)
+    return OwnRequests(
+        vectors=vectors.reshape(len(rows), -1).astype(np.float32),
+        input_tokens=np.array([row[1] for row in rows], dtype=np.int64),
+        output_tokens=np.array([row[2] for row in rows], dtype=np.int64),
+        weights=np.ones(len(rows)),
+    )

@@ -1,0 +1,347 @@
+"""What was weighed and how it turned out, in the database. Every value is a bound parameter.
+
+What belongs to a team is read by its team's id, in the query itself.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Final, Literal
+
+import msgspec
+from sqlalchemy import Delete, Row, delete, func, insert, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from classifier.learning.tables import TuningRow, VerdictRow, WeighingRow
+from classifier.tuning import Tuning
+
+VerdictSource = Literal["feedback", "implicit", "shadow"]
+
+MAX_OUTCOMES: Final = 100_000
+MAX_LISTED_TUNINGS: Final = 1_000
+_FORGET_BATCH: Final = 1_000
+# Between two batches of a clean-up, whoever waits to write has its turn.
+_FORGET_PAUSE_S: Final = 0.005
+_VERSION_TRIES: Final = 5
+
+
+class LearningError(Exception):
+    """The root of this folder's errors."""
+
+
+class UnknownTuning(LearningError):
+    """No tuning has this version."""
+
+
+class UnreadableTuning(LearningError):
+    """A stored tuning is not one that this program can read."""
+
+
+class Weighing(msgspec.Struct, frozen=True, kw_only=True):
+    """An answered `auto` request. `target_id` answered; the digests are hexadecimal."""
+
+    request_id: str
+    at_us: int
+    organisation_id: str
+    team_id: str
+    target_id: str
+    artifact: str
+    vector: bytes
+    complexity: float
+    group_id: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_nanousd: int | None = None
+    conversation: str = ""
+    request_digest: str = ""
+    prompt: str | None = None
+    """JSON of a `Prompt`, cut to a limit."""
+
+    def __repr__(self) -> str:
+        # What a team let us keep is not for logs.
+        return f"Weighing({self.team_id!r}, {self.request_id!r}, target_id={self.target_id!r})"
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """How adequate one target's answer was, in [0, 1], and how much that counts beside a person's word, which is 1."""
+
+    request_id: str
+    at_us: int
+    organisation_id: str
+    team_id: str
+    target_id: str
+    source: VerdictSource
+    signal: str
+    adequate: float
+    weight: float = 1.0
+    better_target: str | None = None
+
+
+class JudgedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict beside the numbers of the prompt that it is about; `target_id` is the target judged."""
+
+    request_id: str
+    team_id: str
+    target_id: str
+    vector: bytes
+    adequate: float
+    weight: float
+    source: str
+    signal: str
+    better_target: str | None
+    at_us: int
+    group_id: str | None
+
+
+class VerdictCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many verdicts of one kind there are, and the mean of what they say."""
+
+    team_id: str
+    target_id: str
+    source: str
+    signal: str
+    verdicts: int
+    adequate: float
+
+
+class TuningRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A version as a list shows it, without its body."""
+
+    version: int
+    at_us: int
+    artifact: str
+    metrics: dict[str, Any]
+    note: str
+    active: bool
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+class LearningStore:
+    """The only writer and reader of the tables `weighing`, `verdict` and `tuning`."""
+
+    def __init__(self, engine: AsyncEngine, *, now_us: Callable[[], int] = _now_us) -> None:
+        self._engine = engine
+        self._now_us = now_us
+        self._insert: Callable[..., Any] = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
+
+    async def add_weighings(self, weighings: Sequence[Weighing]) -> None:
+        """Write some; one that is there already stays as it is."""
+        await self.add(weighings, ())
+
+    async def add_verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        """Write some; of the same source and signal about the same answer, the last one stays."""
+        await self.add((), verdicts)
+
+    async def add(self, weighings: Sequence[Weighing], verdicts: Sequence[Verdict]) -> None:
+        """Write both, all or nothing."""
+        if not weighings and not verdicts:
+            return
+        async with self._engine.begin() as connection:
+            if weighings:
+                added = self._insert(WeighingRow).on_conflict_do_nothing()
+                await connection.execute(added, _rows(weighings, _WEIGHING_KEY))
+            if verdicts:
+                said = self._insert(VerdictRow)
+                said = said.on_conflict_do_update(
+                    index_elements=_VERDICT_KEY, set_={name: said.excluded[name] for name in _VERDICT_VALUES}
+                )
+                await connection.execute(said, _rows(verdicts, _VERDICT_KEY))
+
+    async def find_weighing(self, team_id: str, request_id: str) -> Weighing | None:
+        """One request of this team; another team's looks like one that never was."""
+        query = _WEIGHINGS.where(col(WeighingRow.team_id) == team_id, col(WeighingRow.request_id) == request_id)
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).first()
+        return None if row is None else Weighing(**_fields(row))
+
+    async def outcomes(
+        self,
+        artifact: str,
+        limit: int = MAX_OUTCOMES,
+        *,
+        team_id: str | None = None,
+        per_team: int | None = None,
+    ) -> list[JudgedAnswer]:
+        """The verdicts on prompts that this trained model weighed, newest first: of one team, or of all.
+
+        With `per_team` no team has more rows than that, so that a busy one does not crowd out the others.
+        """
+        query = _JUDGED.where(col(WeighingRow.artifact) == artifact)
+        if team_id is not None:
+            query = query.where(col(WeighingRow.team_id) == team_id)
+        if per_team is not None:
+            place = func.row_number().over(partition_by=col(VerdictRow.team_id), order_by=_NEWEST_FIRST)
+            ranked = query.add_columns(place.label("place")).subquery()
+            newest = (ranked.c.at_us.desc(), *(ranked.c[name] for name in ("request_id", "target_id", "signal")))
+            query = select(*(ranked.c[name] for name in JudgedAnswer.__struct_fields__))
+            query = query.where(ranked.c.place <= per_team).order_by(*newest)
+        else:
+            query = query.order_by(*_NEWEST_FIRST)
+        async with self._engine.connect() as connection:
+            return [JudgedAnswer(**_fields(row)) for row in await connection.execute(query.limit(limit))]
+
+    async def counts(self, team_id: str | None = None) -> list[VerdictCount]:
+        """How many verdicts there are by team, target, source and signal: of one team, or of all."""
+        kinds = (col(VerdictRow.team_id), col(VerdictRow.target_id), col(VerdictRow.source), col(VerdictRow.signal))
+        query = select(
+            *kinds, func.count().label("verdicts"), func.avg(col(VerdictRow.adequate)).label("adequate")
+        ).group_by(*kinds)
+        if team_id is not None:
+            query = query.where(col(VerdictRow.team_id) == team_id)
+        async with self._engine.connect() as connection:
+            return [VerdictCount(**_fields(row)) for row in await connection.execute(query.order_by(*kinds))]
+
+    async def forget(self, before_us: int) -> int:
+        """Delete what is older, and tell how many rows that were."""
+        old_weighings = _deletion(WeighingRow, _WEIGHING_KEY, col(WeighingRow.at_us) < before_us)
+        old_verdicts = _deletion(VerdictRow, _VERDICT_KEY, col(VerdictRow.at_us) < before_us)
+        return await self._in_batches(old_weighings) + await self._in_batches(old_verdicts)
+
+    async def forget_team(self, team_id: str) -> int:
+        """Delete everything that was kept of a team, as it asks for by turning learning off."""
+        weighings = _deletion(WeighingRow, _WEIGHING_KEY, col(WeighingRow.team_id) == team_id)
+        verdicts = _deletion(VerdictRow, _VERDICT_KEY, col(VerdictRow.team_id) == team_id)
+        return await self._in_batches(weighings) + await self._in_batches(verdicts)
+
+    async def teams_with_prompts(self) -> list[str]:
+        """The teams of whom texts are kept."""
+        query = select(col(WeighingRow.team_id)).where(col(WeighingRow.prompt).is_not(None)).distinct()
+        async with self._engine.connect() as connection:
+            return sorted((await connection.execute(query)).scalars())
+
+    async def forget_prompts(self, team_id: str) -> int:
+        """Delete the texts of a team and keep the numbers."""
+        mine = (col(WeighingRow.team_id) == team_id, col(WeighingRow.prompt).is_not(None))
+        some = select(col(WeighingRow.request_id)).where(*mine).limit(_FORGET_BATCH).scalar_subquery()
+        emptied = update(WeighingRow).where(*mine, col(WeighingRow.request_id).in_(some)).values(prompt=None)
+        return await self._in_batches(emptied)
+
+    async def _in_batches(self, statement: Any) -> int:
+        total = 0
+        while True:
+            async with self._engine.begin() as connection:
+                changed = (await connection.execute(statement)).rowcount
+            total += changed
+            if changed < _FORGET_BATCH:
+                return total
+            await asyncio.sleep(_FORGET_PAUSE_S)
+
+    async def add_tuning(self, tuning: Tuning, *, metrics: Mapping[str, Any] | None = None, note: str = "") -> int:
+        """Keep a version, not yet in use, and tell its number, which is the next free one whatever `tuning` says."""
+        for _ in range(_VERSION_TRIES):
+            try:
+                async with self._engine.begin() as connection:
+                    return await self._add_tuning(connection, tuning, metrics or {}, note)
+            except IntegrityError:
+                continue  # Another process took that number in between.
+        raise LearningError("other processes took every next version; try again")
+
+    async def _add_tuning(
+        self, connection: AsyncConnection, tuning: Tuning, metrics: Mapping[str, Any], note: str
+    ) -> int:
+        version = int(await connection.scalar(select(func.max(col(TuningRow.version)))) or 0) + 1
+        values = {
+            "version": version,
+            "at_us": self._now_us(),
+            "artifact": tuning.artifact,
+            "body": msgspec.json.encode(msgspec.structs.replace(tuning, version=version)).decode(),
+            "metrics": msgspec.json.encode(metrics).decode(),
+            "note": note,
+            "active": False,
+        }
+        await connection.execute(insert(TuningRow).values(values))
+        return version
+
+    async def tunings(self) -> list[TuningRecord]:
+        """The versions, newest first, without their bodies."""
+        query = select(*(getattr(TuningRow, name) for name in TuningRecord.__struct_fields__))
+        query = query.order_by(col(TuningRow.version).desc()).limit(MAX_LISTED_TUNINGS)
+        async with self._engine.connect() as connection:
+            rows = [_fields(row) for row in await connection.execute(query)]
+        return [TuningRecord(**{**row, "metrics": msgspec.json.decode(row["metrics"])}) for row in rows]
+
+    async def tuning(self, version: int) -> Tuning:
+        """One version; raises UnknownTuning or UnreadableTuning."""
+        body = await self._body(col(TuningRow.version) == version)
+        if body is None:
+            raise UnknownTuning(f"there is no tuning {version}")
+        return _decoded(body)
+
+    async def activate(self, version: int | None) -> None:
+        """Use this version from now on, or none of them. No version is ever deleted."""
+        # All rows in one statement: of two that do this at once, the second waits for the first and undoes it whole.
+        chosen = False if version is None else col(TuningRow.version) == version
+        async with self._engine.begin() as connection:
+            if version is not None and not await connection.scalar(
+                select(func.count()).select_from(TuningRow).where(col(TuningRow.version) == version)
+            ):
+                raise UnknownTuning(f"there is no tuning {version}")
+            await connection.execute(update(TuningRow).values(active=chosen))
+
+    async def active_version(self) -> int | None:
+        """Which version is in use: cheap enough to ask every few seconds."""
+        async with self._engine.connect() as connection:
+            version: int | None = await connection.scalar(select(col(TuningRow.version)).where(_ACTIVE))
+        return version
+
+    async def active_tuning(self) -> Tuning | None:
+        """The version in use, or None; raises UnreadableTuning."""
+        body = await self._body(_ACTIVE)
+        return None if body is None else _decoded(body)
+
+    async def _body(self, condition: Any) -> str | None:
+        async with self._engine.connect() as connection:
+            body: str | None = await connection.scalar(select(col(TuningRow.body)).where(condition))
+        return body
+
+
+def _deletion(table: type[WeighingRow | VerdictRow], key: Iterable[str], condition: Any) -> Delete:
+    columns = [getattr(table, name) for name in key]
+    some = select(*columns).where(condition).limit(_FORGET_BATCH)
+    return delete(table).where(tuple_(*columns).in_(some))
+
+
+def _rows(values: Sequence[Weighing | Verdict], key: Sequence[str]) -> list[dict[str, Any]]:
+    """One row a key, the last one given, in the key's order: two writers then never wait for each other in a circle."""
+    order = itemgetter(*key)
+    rows = {order(row): row for row in map(msgspec.structs.asdict, values)}
+    return [rows[place] for place in sorted(rows)]
+
+
+def _fields(row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
+    return {str(name): value for name, value in row._mapping.items()}  # noqa: SLF001
+
+
+def _decoded(body: str) -> Tuning:
+    try:
+        return msgspec.json.decode(body, type=Tuning)
+    except msgspec.DecodeError as error:
+        raise UnreadableTuning(f"the stored tuning cannot be read: {error}") from error
+
+
+_WEIGHING_KEY: Final = ("team_id", "request_id")
+_VERDICT_KEY: Final = ("team_id", "request_id", "target_id", "source", "signal")
+_VERDICT_VALUES: Final = tuple(name for name in Verdict.__struct_fields__ if name not in _VERDICT_KEY)
+_WEIGHINGS: Final = select(*(getattr(WeighingRow, name) for name in Weighing.__struct_fields__))
+_ACTIVE: Final = col(TuningRow.active).is_(True)
+_NEWEST_FIRST: Final = (
+    col(VerdictRow.at_us).desc(),
+    col(VerdictRow.request_id),
+    col(VerdictRow.target_id),
+    col(VerdictRow.signal),
+)
+_OF_THE_PROMPT: Final = frozenset({"vector", "group_id"})
+_JUDGED: Final = select(
+    *(getattr(WeighingRow if name in _OF_THE_PROMPT else VerdictRow, name) for name in JudgedAnswer.__struct_fields__)
+).join_from(
+    VerdictRow,
+    WeighingRow,
+    (col(VerdictRow.team_id) == col(WeighingRow.team_id)) & (col(VerdictRow.request_id) == col(WeighingRow.request_id)),
+)

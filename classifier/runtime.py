@@ -1,0 +1,38 @@
+"""onnxruntime, opened the same way for every graph here."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from classifier.manifest import ArtifactError, ArtifactMalformed
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+_SEVEREST_ONLY: Final = 4
+
+
+class RuntimeMissing(ArtifactError):
+    """onnxruntime is not installed, or is broken."""
+
+
+def open_session(model: bytes, inputs: Mapping[str, str]) -> "InferenceSession":
+    """A session on one thread for a graph that takes exactly `inputs` (name to type)."""
+    # onnxruntime reads this when it loads; its telemetry would leave a file in the folder for temporary ones.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        import onnxruntime as ort  # noqa: PLC0415 - Without it the rule serves.
+    except Exception as error:  # A library that is broken fails in its own way.
+        raise RuntimeMissing(f"onnxruntime does not load: {type(error).__name__}") from error
+    options = ort.SessionOptions()
+    # The lexical graph takes microseconds, and the encoder must leave the other cores to the requests.
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _SEVEREST_ONLY
+    try:
+        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors share no base class.
+        raise ArtifactMalformed(f"the graph does not load: {type(error).__name__}") from error
+    if {one.name: one.type for one in session.get_inputs()} != dict(inputs):
+        raise ArtifactMalformed("the graph takes other inputs than this code gives it")
+    return session

@@ -1,0 +1,27 @@
+"""A prompt's sketch: signed hashed words and pairs in a few numbers, to tell how alike two prompts are."""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from classifier.features import Features
+from classifier.tuning import SKETCH
+
+_MIX: Final = np.uint32(0x9E3779B1)
+_PLACE_SHIFT: Final = np.uint32(26)
+_SIGN_SHIFT: Final = np.uint32(25)
+_ONE: Final = np.uint32(1)
+
+
+def sketch(features: Features) -> NDArray[np.float32]:
+    """SKETCH numbers of length 1, or all 0 for a prompt without words.
+
+    A count sketch (Charikar, Chen and Farach-Colton 2002): dot products are those of the hashed terms, give or take 0.125.
+    """
+    mixed = features.indices.astype(np.uint32) * _MIX
+    signed = np.log1p(features.counts) * (1.0 - 2.0 * ((mixed >> _SIGN_SHIFT) & _ONE))
+    summed = np.bincount((mixed >> _PLACE_SHIFT).astype(np.intp), signed, SKETCH)
+    length = float(np.sqrt(summed @ summed))
+    found: NDArray[np.float32] = (summed / length if length > 0 else summed).astype(np.float32)
+    return found

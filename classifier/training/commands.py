@@ -1,0 +1,287 @@
+"""What `weighbridge classifier train|evaluate|calibrate` do, without a command line: files in, values out."""
+
+import functools
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from classifier.config import ClassifierSection
+from classifier.manifest import Artifact, read_artifact, write_artifact
+from classifier.onnx_classifier import OnnxClassifier, load_classifier
+from classifier.training.data import Corpus, Floats, Integers, load
+from classifier.training.encoder_study import read_study
+from classifier.training.evaluate import FEWEST_ROWS, Evaluation, Scored, Target, Timing, evaluated
+from classifier.training.measures import Platt, brier, ece, platt
+from classifier.training.shipped import weighed
+from classifier.training.splits import SPLITS, Hashes, Split, read_stems, stem_hashes, unseen, write_stems
+from classifier.tuning import Ability
+
+__all__ = ["PACKAGED", "SPLITS", "NothingToJudge", "accept", "calibrate", "cross_validation", "evaluate", "train"]
+
+Rows = NDArray[np.bool_]
+Say = Callable[[str], None]
+CrossValidated = Callable[[Corpus, Split], Scored]
+
+PACKAGED: Final = Path(__file__).parent.parent / "artifacts"
+SHIPPED: Final = "shipped"
+_NAMED: Final = 10
+
+
+class NothingToJudge(Exception):
+    """No number can be given that would be honest."""
+
+
+def train(data: Path, out: Path, seed: int, say: Say, *, encoder: Path | None = None, measure: bool = True) -> Artifact:
+    """Trains on everything in `data`, and writes the artifact with the hashes of what it was taught.
+
+    `encoder` is a folder of a fine-tuned encoder; without one there is no second weigher. What the manifest tells
+    of its quality comes from cross-validation on the same data.
+    """
+    corpus = load(data)
+    say(_told_size(corpus))
+    # Before the minutes of training: a place that cannot be written to is told at once.
+    out.mkdir(parents=True, exist_ok=True)
+    from classifier.training import train as training  # noqa: PLC0415 - Judging needs none of its libraries.
+
+    study = None if encoder is None else read_study(encoder, corpus)
+    measures = functools.partial(measured_anew, corpus, seed=seed, say=say) if measure else None
+    artifact = training.train(corpus, seed, say, study=study, metrics=measures)
+    write_artifact(out, artifact)
+    write_stems(out, stem_hashes(corpus.texts))
+    say(f"wrote {len(artifact.model)} bytes of model and its manifest to {out}")
+    return artifact
+
+
+def measured_anew(corpus: Corpus, in_domain: Scored, *, seed: int, say: Say) -> dict[str, Any]:
+    """Cross-validation for a manifest: numbers without times, so that the same data give the same manifest.
+
+    `in_domain` are the ten folds, which training has gone through anyway.
+    """
+    nothing = np.full(len(corpus.texts), np.nan)
+    splits = {**_splits(corpus, None, cross_validation(seed, say), SPLITS), "10-fold": lambda: in_domain}
+    found = evaluated(corpus, splits, Timing(nothing, nothing, nothing), seed=seed, say=say)
+    rows: list[dict[str, Any]] = msgspec.to_builtins(found.rows)
+    timeless = [{name: value for name, value in row.items() if not name.startswith("ms_")} for row in rows]
+    return {"rows": timeless, "targets": [_calibration(each) for each in found.targets], "notes": found.notes}
+
+
+def _calibration(each: Target) -> dict[str, Any]:
+    numbers = {name: round(getattr(each.found, name), 4) for name in ("brier", "ece", "log_loss")}
+    return {"model": each.model, "split": each.split, "weigher": each.variant, "n": each.found.n, **numbers}
+
+
+def cross_validation(seed: int, say: Say) -> CrossValidated:
+    """What trains anew on each split, out of the training code."""
+    from classifier.training import train as training  # noqa: PLC0415 - as above
+
+    return functools.partial(training.cross_validated, seed=seed, say=say)
+
+
+def _told_size(corpus: Corpus) -> str:
+    questions = len(np.unique(corpus.groups))
+    return f"{len(corpus.texts)} prompts, {questions} questions, {len(corpus.models)} models"
+
+
+def open_shipped(folder: Path | None, models: list[str]) -> OnnxClassifier:
+    """The artifact as it serves, with a target for each model; never the heuristic in its place."""
+    classifier = load_classifier(ClassifierSection(artifact_dir=folder), {model: model for model in models})
+    if not isinstance(classifier, OnnxClassifier):
+        raise NothingToJudge(f"the artifact cannot be used: {classifier.fallback_reason}")
+    return classifier
+
+
+def taught(folder: Path | None) -> Hashes:
+    """The hashes of the prompts that the artifact was trained on; without them nothing can be called unseen."""
+    stems = read_stems(folder or PACKAGED)
+    if stems is None:
+        raise NothingToJudge(
+            "the artifact does not tell what it was trained on (training_stems.bin is missing), so no prompt can be "
+            "called unseen; train it anew"
+        )
+    return stems
+
+
+def evaluate(
+    data: Path,
+    *,
+    artifact_dir: Path | None = None,
+    cross_validate: CrossValidated | None = None,
+    splits: Sequence[Split] = SPLITS,
+    seed: int = 0,
+    say: Say = lambda _line: None,
+) -> Evaluation:
+    """The artifact on prompts that it has never seen, and every split of cross-validation when that is wanted."""
+    corpus = load(data)
+    say(_told_size(corpus))
+    new, notes = _new_rows(corpus, artifact_dir, needed=cross_validate is None)
+    say(notes[0])
+    if not new.any() and cross_validate is None:
+        raise NothingToJudge(f"{notes[0]}; leave out --no-cross-validate, or give other prompts")
+    classifier = open_shipped(artifact_dir, corpus.models)
+    notes += _told_unmeasured(classifier, corpus)
+    found = weighed(classifier, corpus, np.flatnonzero(new), say)
+    if found.late:
+        notes.append(f"the second weigher was late on {found.late} prompts; there the first's answer stood")
+    if cross_validate is not None:
+        notes.append(proven(corpus, splits, seed))
+        say(notes[-1])
+    return evaluated(
+        corpus,
+        _splits(corpus, found.scored if new.any() else None, cross_validate, splits),
+        found.timing,
+        notes=notes,
+        seed=seed,
+        say=say,
+    )
+
+
+def _new_rows(corpus: Corpus, artifact_dir: Path | None, *, needed: bool) -> tuple[Rows, list[str]]:
+    """Which prompts the artifact was not trained on. When it does not tell, cross-validation is all there is."""
+    try:
+        new = unseen(corpus.texts, taught(artifact_dir))
+    except NothingToJudge as error:
+        if needed:
+            raise
+        return np.zeros(len(corpus.texts), np.bool_), [str(error)]
+    return new, [_told_unseen(new)]
+
+
+def _splits(
+    corpus: Corpus, shipped: Scored | None, cross_validate: CrossValidated | None, wanted: Sequence[Split]
+) -> dict[str, Callable[[], Scored]]:
+    found: dict[str, Callable[[], Scored]] = {SHIPPED: lambda: shipped} if shipped is not None else {}
+    if cross_validate is not None:
+        found |= {split: functools.partial(cross_validate, corpus, split) for split in wanted}
+    return found
+
+
+def proven(corpus: Corpus, splits: Sequence[Split], seed: int) -> str:
+    """Goes through every fold, which proves it or raises NotDisjoint, and tells how many there were."""
+    counts = {split: sum(1 for _ in corpus.questions.folds(split, seed)) for split in splits}
+    told = ", ".join(f"{split} ({count})" for split, count in counts.items())
+    return f"no question is on both sides of any fold, by normalised prompt text: {told}"
+
+
+def _told_unseen(new: Rows) -> str:
+    seen, size = int((~new).sum()), len(new)
+    if not seen:
+        return f"none of the {size} prompts is among those that the artifact was trained on"
+    if seen == size:
+        return f"all {size} prompts are among those that the artifact was trained on, so it has no row of its own"
+    return f"{seen} of {size} prompts are among those that the artifact was trained on and are left out of its rows"
+
+
+def _told_unmeasured(classifier: OnnxClassifier, corpus: Corpus) -> list[str]:
+    """A model that the artifact does not know has no probability to judge or to mend; a slip in its name looks the same."""
+    absent = [model for model in corpus.models if model not in classifier.manifest.abilities]
+    if not absent:
+        return []
+    more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
+    return [f"the artifact has no ability of this name, so no probability of it: {', '.join(absent[:_NAMED])}{more}"]
+
+
+class Recalibrated(msgspec.Struct, frozen=True):
+    """One ability before and after, judged on a half of the prompts that the change was not fitted to."""
+
+    model: str
+    fitted_on: int
+    n: int
+    brier_before: float
+    brier_after: float
+    ece_before: float
+    ece_after: float
+    change: Platt
+
+    @property
+    def better(self) -> bool:
+        return self.brier_after < self.brier_before
+
+
+def calibrate(data: Path, *, artifact_dir: Path | None = None, seed: int = 0, say: Say) -> list[Recalibrated]:
+    """Fits slope and shift of each ability's logit on one half of the new prompts, and judges them on the other."""
+    corpus = load(data)
+    new = np.flatnonzero(unseen(corpus.texts, taught(artifact_dir)))
+    say(f"{len(new)} of {len(corpus.texts)} prompts are new to the artifact")
+    classifier = open_shipped(artifact_dir, corpus.models)
+    for note in _told_unmeasured(classifier, corpus):
+        say(note)
+    found = weighed(classifier, corpus.only(new), np.arange(len(new)), say)
+    return recalibrated(corpus.only(new), found.scored, seed)
+
+
+def recalibrated(corpus: Corpus, scored: Scored, seed: int) -> list[Recalibrated]:
+    groups = np.unique(corpus.groups)
+    first_half = np.random.default_rng(seed).permutation(groups)[: len(groups) // 2]
+    fitting = np.isin(corpus.groups, first_half)
+    found = []
+    for model, said in scored.adequate.items():
+        true = corpus.scores[model]
+        known = ~np.isnan(said + true)
+        halves = np.flatnonzero(known & fitting), np.flatnonzero(known & ~fitting)
+        if min(map(len, halves)) >= FEWEST_ROWS:
+            found.append(_recalibrated(model, said, true, *halves))
+    if not found:
+        raise NothingToJudge(
+            f"no target has {2 * FEWEST_ROWS} new labelled prompts, half to fit with and half to judge by"
+        )
+    return found
+
+
+def _recalibrated(model: str, said: Floats, true: Floats, fitting: Integers, judging: Integers) -> Recalibrated:
+    change = platt(said[fitting], true[fitting])
+    before, after, right = said[judging], change(said[judging]), true[judging]
+    numbers = (brier(before, right), brier(after, right), ece(before, right), ece(after, right))
+    return Recalibrated(model, len(fitting), len(judging), *numbers, change)
+
+
+def mended(ability: Ability, change: Platt) -> Ability:
+    """The row whose logit is the old one's, stretched and shifted."""
+    return msgspec.structs.replace(
+        ability,
+        weights=[change.slope * weight for weight in ability.weights],
+        bias=change.slope * ability.bias + change.shift,
+    )
+
+
+def accept(found: list[Recalibrated], folder: Path, out: Path) -> list[str]:
+    """Writes the artifact of `folder` with the abilities that the held-out half found better; gives their names."""
+    artifact = read_artifact(folder)
+    table = artifact.manifest.abilities
+    better = {
+        each.model: mended(table[each.model], each.change) for each in found if each.better and each.model in table
+    }
+    manifest = msgspec.structs.replace(artifact.manifest, abilities={**table, **better})
+    changed = _told_anew(msgspec.structs.replace(artifact, manifest=manifest))
+    if out.resolve() != folder.resolve():
+        # What lies beside it, the second weigher and the hashes of what was taught, goes with it as it is.
+        shutil.copytree(folder, out, dirs_exist_ok=True)
+    write_artifact(out, changed)
+    return sorted(better)
+
+
+def _told_anew(artifact: Artifact) -> Artifact:
+    """Complexity is a share of held-out prompts, which are beside the model: with other abilities, of other gains."""
+    manifest = artifact.manifest
+    classifier = OnnxClassifier(artifact, {name: name for name in manifest.abilities})
+    sample = classifier.sample()
+    names = (manifest.calibration.strong, manifest.calibration.weak)
+    strong, weak = (classifier.adequacies(sample.vectors, each).mean(axis=1) for each in names)
+    gains = strong - weak
+    order = np.argsort(gains, kind="stable")
+    weights = sample.weights[order] / sample.weights.sum()
+    below = np.cumsum(weights) - weights / 2
+    shares = np.array(manifest.calibration.complexity)
+    knots, first = np.unique(np.round(np.interp(shares, below, gains[order]), 6), return_index=True)
+    calibration = msgspec.structs.replace(manifest.calibration, gain=knots.tolist(), complexity=shares[first].tolist())
+    manifest = msgspec.structs.replace(manifest, calibration=calibration)
+    changed = OnnxClassifier(msgspec.structs.replace(artifact, manifest=manifest))
+    references = [
+        msgspec.structs.replace(each, complexity=round(changed.classify(each.prompt).complexity, 6))
+        for each in manifest.references
+    ]
+    return msgspec.structs.replace(artifact, manifest=msgspec.structs.replace(manifest, references=references))

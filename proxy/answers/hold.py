@@ -1,0 +1,90 @@
+"""Holding a reply back until its end, so that it can be judged before anybody sees it.
+
+Bounded in bytes and in time: when a bound is reached the stream goes on as if it had never been held.
+"""
+
+import asyncio
+
+from providers.upstream import UpstreamStream
+from providers.wire import Event
+from proxy.attempt import Attempt
+from proxy.job import Hold
+
+
+async def hold(stream: UpstreamStream, attempt: Attempt, events: list[Event], limits: Hold) -> "HeldStream":
+    """Reads on into `events`. Raises what the upstream raises: nothing is committed yet."""
+    held = HeldStream(stream, attempt, events, limits)
+    try:
+        await held.fill()
+    except BaseException:
+        await held.stop()
+        raise
+    return held
+
+
+class HeldStream:
+    """What is left of a stream after it was held: nothing when `whole`, and otherwise its rest."""
+
+    def __init__(self, stream: UpstreamStream, attempt: Attempt, events: list[Event], limits: Hold) -> None:
+        self.whole = False
+        self._stream = stream
+        self._attempt = attempt
+        self._events = events
+        self._limits = limits
+        self._released = False
+        self._late: list[Event] | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def fill(self) -> None:
+        """Reads until the end or a bound. The time is for streams; a whole answer has nothing to show before its end."""
+        if not self._attempt.job.request.stream:
+            await self._read_on()
+            return
+        # A read that is under way when the time is up is left to finish: cancelling could lose what it read.
+        self._reading = asyncio.ensure_future(self._read_on())
+        await asyncio.wait({self._reading}, timeout=self._limits.max_s)
+        self._released = True
+        if self._reading.done():
+            self._reading.result()
+
+    async def _read_on(self) -> None:
+        size = sum(len(event.payload) for event in self._events)
+        while size <= self._limits.max_bytes or not self._attempt.job.request.stream:
+            batch = await self._stream.read()
+            if batch is None:
+                self.whole = not self._released
+                return
+            if self._released:
+                self._late = batch
+                return
+            self._attempt.observe(batch)
+            self._events += batch
+            size += sum(len(event.payload) for event in batch)
+
+    async def read(self) -> list[Event] | None:
+        if self.whole:
+            return None
+        if self._reading is not None:
+            reading, self._reading = self._reading, None
+            try:
+                await reading
+            except asyncio.CancelledError:
+                self._reading = reading
+                raise
+            late, self._late = self._late, None
+            if late is not None:
+                return late
+        return await self._stream.read()
+
+    async def stop(self) -> None:
+        """Ends a read that is still under way."""
+        if self._reading is not None:
+            self._reading.cancel()
+            # Waiting for it also takes note of its failure, which nobody asks for any more.
+            await asyncio.wait({self._reading})
+            if not self._reading.cancelled():
+                self._reading.exception()
+
+    async def aclose(self) -> None:
+        await self.stop()
+        await self._stream.aclose()

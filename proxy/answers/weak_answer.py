@@ -1,0 +1,321 @@
+"""Judging a whole answer without asking anybody: cut, refused, broken, or given with little confidence.
+
+Pure and bounded. What cannot be judged within the bounds (too large, too deep, a schema that asks for too
+much work) counts as not weak: a wrong "weak" costs a second call, a wrong "fine" costs nothing new.
+
+- `truncated`: the target ran out of tokens and the caller had set no bound. Where the caller did set one,
+  a cut answer is what was asked for, unless nothing usable is left of it: no content at all, or JSON or
+  tool arguments that were asked for and are broken by the cut.
+- `refused`: the wire says so (`refusal`, `content_filter`), or a short answer begins as refusals do.
+- `invalid-json`, `schema-mismatch`: against `response_format`. Patterns are not looked at: Python's regular
+  expressions can be made to run for ever. No reference leaves the schema.
+- `malformed-tool-arguments`: no object, not what the tool's parameters ask for, or a tool that was never offered.
+- `low-logprob`: the mean of the tokens' log-probabilities is below the operator's bound.
+
+Of several choices each must be weak: one good one is an answer.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from providers.wire import ChatRequest
+from proxy.answers.refusals import reads_as_refusal
+from proxy.answers.schema_check import MAX_STEPS, NotJudged, follows
+
+Weakness = Literal["truncated", "refused", "invalid-json", "schema-mismatch", "malformed-tool-arguments", "low-logprob"]
+
+MAX_JUDGED_BYTES: Final = 4 * 1024 * 1024
+"""Of payloads; a larger answer is not judged."""
+MAX_JSON_CHARS: Final = 256 * 1024
+MAX_DEFINITION_BYTES: Final = 256 * 1024
+"""Of tool definitions, and of a response format."""
+MAX_TOOL_CALLS: Final = 128
+
+# What makes the given answer worse than the other when both are weak: the less of it can be used, the graver.
+_GRAVITY: Final[Mapping[Weakness, int]] = {
+    "low-logprob": 0,
+    "schema-mismatch": 1,
+    "truncated": 2,
+    "invalid-json": 3,
+    "malformed-tool-arguments": 3,
+    "refused": 4,
+}
+
+
+class _Function(msgspec.Struct):
+    name: Any = None
+    arguments: Any = None
+
+
+class _Call(msgspec.Struct):
+    index: Any = None
+    function: _Function | None = None
+
+
+class _Part(msgspec.Struct):
+    content: Any = None
+    refusal: Any = None
+    tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
+    audio: Any = None
+
+
+class _Logprob(msgspec.Struct):
+    logprob: Any = None
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Logprob] | None = None
+
+
+class _Choice(msgspec.Struct):
+    index: Any = 0
+    delta: _Part | None = None
+    message: _Part | None = None
+    finish_reason: Any = None
+    logprobs: _Logprobs | None = None
+
+
+class _Payload(msgspec.Struct):
+    choices: list[_Choice] | None = None
+
+
+class _CalledTool:
+    """One tool call, put together from its pieces."""
+
+    __slots__ = ("arguments", "name")
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.arguments: list[str] = []
+
+
+class _Answer:
+    """One choice, put together from its pieces."""
+
+    __slots__ = ("audio", "calls", "filtered", "finish", "logprob_sum", "logprobs", "refusal", "texts")
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.refusal = False
+        self.audio = False
+        self.calls: dict[int, _CalledTool] = {}
+        self.finish: str | None = None
+        self.logprob_sum = 0.0
+        self.logprobs = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+class _Asked:
+    """What the request asks of an answer's form; read only when an answer has that form."""
+
+    __slots__ = ("_definitions", "_max_steps", "request")
+
+    def __init__(self, request: ChatRequest, max_steps: int) -> None:
+        self.request = request
+        self._max_steps = max_steps
+        self._definitions: tuple[dict[str, Any], bool] | None = None
+
+    def response_schema(self) -> Any:
+        """The schema of a `json_schema` response format, or None."""
+        form = self._field("response_format")
+        inner = form.get("json_schema") if isinstance(form, dict) else None
+        return inner.get("schema") if isinstance(inner, dict) else None
+
+    def wants_object(self) -> bool:
+        form = self._field("response_format")
+        return isinstance(form, dict) and form.get("type") == "json_object"
+
+    def tools(self) -> tuple[dict[str, Any], bool]:
+        """Parameters by function name, and whether there is nothing else that may be called."""
+        if self._definitions is None:
+            tools, functions = self._field("tools") or [], self._field("functions") or []
+            named = [tool.get("function") if isinstance(tool, dict) else None for tool in tools]
+            known = {
+                each["name"]: each.get("parameters")
+                for each in (*named, *functions)
+                if isinstance(each, dict) and isinstance(each.get("name"), str)
+            }
+            self._definitions = known, len(known) == len(tools) + len(functions)
+        return self._definitions
+
+    def follows(self, value: Any, schema: Any) -> bool:
+        """A schema that is not given is followed by everything."""
+        return schema is None or follows(value, schema, max_steps=self._max_steps)
+
+    def _field(self, name: str) -> Any:
+        raw = self.request.fields.get(name)
+        if raw is None:
+            return None
+        if len(bytes(raw)) > MAX_DEFINITION_BYTES:
+            raise NotJudged
+        return msgspec.json.decode(raw)
+
+
+def judge(
+    request: ChatRequest,
+    payloads: Sequence[bytes],
+    *,
+    min_mean_logprob: float | None = None,
+    max_schema_steps: int = MAX_STEPS,
+) -> Weakness | None:
+    """What is wrong with a whole answer, given as its events' payloads; None when nothing is, or nobody can say."""
+    if sum(map(len, payloads)) > MAX_JUDGED_BYTES:
+        return None
+    try:
+        answers = _put_together(payloads)
+        asked = _Asked(request, max_schema_steps)
+        found = [_weakness(asked, answer, min_mean_logprob) for answer in answers]
+    except Exception:  # noqa: BLE001 - too large, too deep, no chat completion: whatever it was, nothing was judged
+        return None
+    # The first choice's weakness stands for all, as callers that asked for one choice read the first.
+    return found[0] if found and all(found) else None
+
+
+def graver(weakness: Weakness, than: Weakness) -> bool:
+    """Whether less of an answer can be used than of another one that is weak, too."""
+    return _GRAVITY[weakness] > _GRAVITY[than]
+
+
+_decode: Final = msgspec.json.Decoder(_Payload).decode
+
+
+def _put_together(payloads: Sequence[bytes]) -> list[_Answer]:
+    answers: dict[int, _Answer] = {}
+    for payload in payloads:
+        for choice in _decode(payload).choices or ():
+            number = choice.index if type(choice.index) is int else 0
+            answer = answers.get(number)
+            if answer is None:
+                answer = answers[number] = _Answer()
+            _add(answer, choice)
+    return [answers[number] for number in sorted(answers)]
+
+
+def _add(answer: _Answer, choice: _Choice) -> None:
+    if isinstance(choice.finish_reason, str):
+        answer.finish = choice.finish_reason
+    part = choice.delta or choice.message
+    if part is not None:
+        _add_part(answer, part)
+    for token in (choice.logprobs and choice.logprobs.content) or ():
+        if isinstance(token.logprob, int | float) and math.isfinite(token.logprob):
+            answer.logprob_sum += token.logprob
+            answer.logprobs += 1
+
+
+def _add_part(answer: _Answer, part: _Part) -> None:
+    if part.content:
+        answer.texts.append(part.content if type(part.content) is str else _joined(part.content))
+    answer.refusal = answer.refusal or bool(part.refusal)
+    answer.audio = answer.audio or bool(part.audio)
+    for place, call in enumerate(part.tool_calls or ()):
+        # Only chunks number their calls; a whole message has them in order.
+        _add_call(answer, call.index if type(call.index) is int else place, call.function)
+    if part.function_call is not None:
+        _add_call(answer, -1, part.function_call)
+
+
+def _joined(content: Any) -> str:
+    """Some upstreams send a list of parts where others send text."""
+    parts = content if isinstance(content, list) else ()
+    return "".join(text for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))
+
+
+def _add_call(answer: _Answer, number: int, function: _Function | None) -> None:
+    call = answer.calls.get(number)
+    if call is None:
+        if len(answer.calls) >= MAX_TOOL_CALLS:
+            raise NotJudged
+        call = answer.calls[number] = _CalledTool()
+    if function is None:
+        return
+    if isinstance(function.name, str):
+        # Some engines repeat the whole name on every piece.
+        call.name = function.name if call.name in {"", function.name} else call.name + function.name
+    if isinstance(function.arguments, str):
+        call.arguments.append(function.arguments)
+    elif function.arguments is not None:
+        call.arguments.append(msgspec.json.encode(function.arguments).decode())
+
+
+def _weakness(asked: _Asked, answer: _Answer, min_mean_logprob: float | None) -> Weakness | None:
+    if answer.refusal or answer.finish == "content_filter":
+        return "refused"
+    cut = answer.finish == "length"
+    if cut and asked.request.max_output_tokens is None:
+        return "truncated"
+    broken = _broken(asked, answer)
+    if broken is not None:
+        return "truncated" if cut else broken
+    if not answer.calls and not asked.request.json_mode and reads_as_refusal(answer.text):
+        return "refused"
+    if min_mean_logprob is not None and answer.logprobs and answer.logprob_sum / answer.logprobs < min_mean_logprob:
+        return "low-logprob"
+    return None
+
+
+def _broken(asked: _Asked, answer: _Answer) -> Weakness | None:
+    """What cannot be used as it was asked for."""
+    if answer.calls:
+        return "malformed-tool-arguments" if not _callable(asked, answer.calls.values()) else None
+    if asked.request.json_mode:
+        return _broken_json(asked, answer.text)
+    if answer.finish == "length" and not answer.audio and not answer.text.strip():
+        return "truncated"
+    return None
+
+
+def _broken_json(asked: _Asked, text: str) -> Weakness | None:
+    try:
+        value = _parsed(text)
+    except ValueError:
+        return "invalid-json"
+    if asked.wants_object():
+        return None if isinstance(value, dict) else "invalid-json"
+    return None if asked.follows(value, asked.response_schema()) else "schema-mismatch"
+
+
+def _callable(asked: _Asked, calls: Iterable[_CalledTool]) -> bool:
+    known, only_these = asked.tools()
+    for call in calls:
+        if not call.name:
+            # No function: a kind of tool that is not known here.
+            continue
+        if call.name not in known:
+            if only_these:
+                return False
+            continue
+        try:
+            # Nothing at all is how some engines call a tool without parameters.
+            value = _parsed("".join(call.arguments).strip() or "{}")
+        except ValueError:
+            return False
+        if not isinstance(value, dict) or not asked.follows(value, known[call.name]):
+            return False
+    return True
+
+
+def _parsed(text: str) -> Any:
+    """Raises ValueError when it is no JSON, NotJudged when it is too much of it."""
+    if len(text) > MAX_JSON_CHARS:
+        raise NotJudged
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        pass
+    try:
+        # Python's own decoder takes half a letter of an emoji, as callers' clients do.
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        # A number of thousands of digits: JSON all the same.
+        raise NotJudged from error

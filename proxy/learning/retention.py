@@ -1,0 +1,25 @@
+"""What was kept to learn from goes again: when it is old, and when its team allows less than it did."""
+
+from typing import Final
+
+from accounts.store import AccountStore
+from classifier.learning.store import LearningStore
+
+_US_A_DAY: Final = 86_400_000_000
+
+
+async def forget_what_may_not_stay(
+    learning: LearningStore, accounts: AccountStore, *, keep_days: int, now_us: int
+) -> None:
+    """Deletes old rows, the texts of teams that allow only numbers, and everything of teams that allow nothing.
+
+    A team that changes its mind is cleaned up at once; this finds what a server wrote in the moment between.
+    """
+    await learning.forget(now_us - keep_days * _US_A_DAY)
+    teams = {team.team_id: team.settings.learning for team in await accounts.list_teams()}
+    for team_id in await learning.teams_with_prompts():
+        if teams.get(team_id) != "prompts":
+            await learning.forget_prompts(team_id)
+    for team_id, allowed in teams.items():
+        if allowed == "off":
+            await learning.forget_team(team_id)

@@ -1,0 +1,322 @@
+"""A quality floor, in words that people use, as the tolerance that planning uses.
+
+A floor of 0.95 says: of what the reference would get right, keep 95 %. The tolerance says what one prompt may lose. The
+curve between them is computed over a sample of weighed prompts, either the one that the trained model brings along or,
+once there are enough, the team's own requests.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Literal, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from classifier.frontier import Choices, Floats, Point, tolerance_for
+from classifier.prediction import Classifier, Prediction, Prompt
+from cost.prices import Price
+from providers.catalog import Catalog
+from providers.target import Target
+from proxy.policy import Policy, choosable, yardstick
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+MAX_CACHED: Final = 512
+MAX_GROUNDS: Final = 8
+"""Each is about a megabyte."""
+FLOORS: Final = (0.90, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0)
+
+Asked = tuple[float, frozenset[str] | None, str]
+"""A floor, the models that may be used, and the team that asked."""
+Basis = Literal["sample", "own", "none"]
+"""What a curve was computed on: the trained model's sample, a team's own requests, or nothing."""
+
+# Long enough that a target's habit of long answers shows through the rounding to whole tokens.
+_PROBE: Final = Prompt(text="Write about 1000 words on how bridges carry their loads.")
+_TOKENS_PER_PRICE: Final = 1_000_000
+_REQUESTS: Final = 1_000
+
+
+class Sample(Protocol):
+    """Weighed prompts, one row each."""
+
+    @property
+    def vectors(self) -> NDArray[np.float32]: ...
+    @property
+    def input_tokens(self) -> NDArray[np.integer]: ...
+    @property
+    def output_tokens(self) -> NDArray[np.integer]: ...
+    @property
+    def weights(self) -> NDArray[np.floating]: ...
+
+
+@runtime_checkable
+class Weigher(Protocol):
+    """What of the classifier is needed here."""
+
+    def classify(self, prompt: Prompt, team_id: str = "") -> Prediction: ...
+
+    def sample(self) -> Sample | None:
+        """Prompts that it was not trained on, or None when it knows none."""
+
+    def adequacies(self, vectors: NDArray[np.float32], target_ids: Sequence[str]) -> NDArray[np.floating]:
+        """(n, T): the probabilities that these targets' answers are adequate."""
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one floor would do. Money is for 1,000 requests."""
+
+    floor: float
+    tolerance: float
+    reached: bool
+    """False when no tolerance keeps so much: this is then the best there is."""
+    kept: float
+    kept_error: float
+    """The standard error of `kept` that comes from the sample's size."""
+    cost_nanousd: int
+    saving: float | None
+    """The share of the all-reference cost that is saved; None when the reference has no price."""
+    shares: dict[str, float]
+    current: bool
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """Floors side by side. Without a curve `offers` is empty and every prompt may lose 1 - floor."""
+
+    basis: Basis
+    requests: int
+    reference: tuple[str, ...]
+    """The target that the others are compared with; several where the best of them stands for it."""
+    reference_cost_nanousd: int | None
+    unmeasured: tuple[str, ...]
+    """Targets that `auto` may choose by their declared capability; no figure here contains them."""
+    current_floor: float
+    current_tolerance: float
+    offers: tuple[Offer, ...]
+
+
+class _Ground(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample with everything that could be chosen for it."""
+
+    choices: Choices
+    columns: tuple[str, ...]
+    reference: tuple[str, ...]
+    reference_cost: float | None
+
+
+class Tolerances:
+    """One set of rules' tolerances. A reload or a new tuning makes a new one."""
+
+    def __init__(self, *, catalog: Catalog, policy: Policy, classifier: Classifier) -> None:
+        self._catalog = catalog
+        self._policy = policy
+        self._classifier = classifier
+        # The plain rule knows no outcomes and keeps no sample.
+        self._weigher = classifier if isinstance(classifier, Weigher) else None
+        self._sample = None if self._weigher is None else self._weigher.sample()
+        # What planning will be told of any prompt tells which targets have outlooks, and how long their answers are.
+        probe = classifier.classify(_PROBE)
+        self._lengths = {
+            name: outlook.output_tokens / max(1, probe.expected_output_tokens)
+            for name, outlook in probe.outlooks.items()
+        }
+        self.artifact = probe.artifact
+        self._known: OrderedDict[tuple[float, frozenset[str] | None], float] = OrderedDict()
+        self._asked: OrderedDict[Asked, float | None] = OrderedDict()
+        self._grounds: OrderedDict[frozenset[str] | None, _Ground | None] = OrderedDict()
+        # The one that most requests will ask for, so that none of them has to wait for it.
+        self.of(None, None)
+
+    def renewed(self) -> "Tolerances":
+        """The same afresh: for when the classifier was tuned, and old sums no longer hold."""
+        return Tolerances(catalog=self._catalog, policy=self._policy, classifier=self._classifier)
+
+    @property
+    def width(self) -> int:
+        """Numbers in a vector; 0 when there is no sample to tell."""
+        return 0 if self._sample is None else int(self._sample.vectors.shape[1])
+
+    @property
+    def teams(self) -> tuple[str, ...]:
+        """The teams that asked lately, the latest first."""
+        return tuple(dict.fromkeys(team_id for _, _, team_id in reversed(self._asked)))
+
+    def of(self, floor: float | None, allowed: frozenset[str] | None, team_id: str = "") -> float:
+        """The tolerance that keeps `floor` of the reference's quality among the targets a team may use.
+
+        Milliseconds the first time, then a look-up. None takes the gateway's floor.
+        """
+        wanted = self._policy.quality_floor if floor is None else floor
+        if team_id:
+            own = self._asked_by(wanted, allowed, team_id)
+            if own is not None:
+                return own
+        key = (wanted, allowed)
+        found = self._known.get(key)
+        if found is None:
+            found = _tolerance(self._known_ground(allowed), wanted)
+        _remember(self._known, key, found)
+        return found
+
+    def of_own(self, team_id: str, own: Sample | None) -> dict[Asked, float | None]:
+        """What the team's own requests make of the floors that it asked for; pure, and some milliseconds each."""
+        asked = [each for each in tuple(self._asked) if each[2] == team_id]
+        if own is None:
+            return dict.fromkeys(asked)
+        return {each: _tolerance(self._ground(own, each[1]), each[0]) for each in asked}
+
+    def adopt(self, own: Mapping[Asked, float | None]) -> None:
+        """Puts tolerances from own requests in the place of the sample's; None goes back to that."""
+        self._asked.update({key: own[key] for key in own if key in self._asked})
+
+    def _asked_by(self, floor: float, allowed: frozenset[str] | None, team_id: str) -> float | None:
+        key = (floor, allowed, team_id)
+        own = self._asked.get(key)
+        _remember(self._asked, key, own)
+        return own
+
+    def preview(
+        self,
+        floors: Sequence[float],
+        allowed: frozenset[str] | None,
+        *,
+        current: float | None = None,
+        own: Sample | None = None,
+    ) -> Preview:
+        """What each floor would do. `current` is the team's own floor, `own` its requests when they are known."""
+        floor = self._policy.quality_floor if current is None else current
+        sample = own if own is not None else self._sample
+        ground = self._ground(sample, allowed)
+        if sample is None or ground is None:
+            return self._blank(floor, allowed)
+        points = {each: tolerance_for(ground.choices, each) for each in sorted({*floors, floor})}
+        return Preview(
+            basis="sample" if own is None else "own",
+            requests=len(sample.weights),
+            reference=ground.reference,
+            reference_cost_nanousd=None if ground.reference_cost is None else round(ground.reference_cost * _REQUESTS),
+            unmeasured=self._unmeasured(allowed),
+            current_floor=floor,
+            current_tolerance=points[floor].tolerance,
+            offers=tuple(_offer(each, point, ground, current=each == floor) for each, point in points.items()),
+        )
+
+    def _blank(self, floor: float, allowed: frozenset[str] | None) -> Preview:
+        return Preview(
+            basis="none",
+            requests=0,
+            reference=(),
+            reference_cost_nanousd=None,
+            unmeasured=self._unmeasured(allowed),
+            current_floor=floor,
+            current_tolerance=plain_tolerance(floor),
+            offers=(),
+        )
+
+    def _unmeasured(self, allowed: frozenset[str] | None) -> tuple[str, ...]:
+        pool = choosable(self._policy, self._catalog, allowed)
+        return tuple(target.target_id for target in pool if target.target_id not in self._lengths)
+
+    def _known_ground(self, allowed: frozenset[str] | None) -> _Ground | None:
+        """The sample's, kept for the next floor: most of the work is the same for every floor."""
+        if allowed not in self._grounds:
+            _remember(self._grounds, allowed, self._ground(self._sample, allowed), most=MAX_GROUNDS)
+        return self._grounds[allowed]
+
+    def _ground(self, sample: Sample | None, allowed: frozenset[str] | None) -> _Ground | None:
+        """None when there is no sample, or nothing to compare with, or the sample makes no sense."""
+        reference = yardstick(self._lengths, self._policy, self._catalog, allowed)
+        targets = [
+            target
+            for target in choosable(self._policy, self._catalog, allowed)
+            if target.target_id in self._lengths and target.price is not None
+        ]
+        if self._weigher is None or sample is None or not reference or not targets:
+            return None
+        # Of equally cheap ones planning takes the first id, and so does the curve.
+        targets.sort(key=lambda target: target.target_id)
+        columns = tuple(target.target_id for target in targets)
+        found = np.asarray(self._weigher.adequacies(sample.vectors, (*columns, *reference)), dtype=np.float64)
+        adequate = np.where(_fits(targets, sample), found[:, : len(columns)], -np.inf)
+        # A prompt that fits nowhere would be refused, and says nothing of any floor.
+        takable = np.asarray(np.isfinite(adequate).any(axis=1))
+        if not takable.any() or not np.isfinite(found).all():
+            return None
+        cost = np.column_stack([self._cost(target, target.price, sample) for target in targets if target.price])
+        weights = np.asarray(sample.weights, dtype=np.float64)[takable]
+        return _Ground(
+            choices=Choices(
+                adequate=adequate[takable],
+                cost=cost[takable],
+                reference=found[takable, len(columns) :].max(axis=1),
+                weights=weights,
+                rank=cost[takable] / np.array([target.routing_weight for target in targets]),
+            ),
+            columns=columns,
+            reference=reference,
+            reference_cost=self._reference_cost(reference, sample, takable),
+        )
+
+    def _reference_cost(self, reference: tuple[str, ...], sample: Sample, rows: NDArray[np.bool_]) -> float | None:
+        target = self._catalog.targets.get(reference[0]) if len(reference) == 1 else None
+        if target is None or target.price is None:
+            return None
+        weights = np.asarray(sample.weights, dtype=np.float64)[rows]
+        return float(self._cost(target, target.price, sample)[rows] @ weights / weights.sum())
+
+    def _cost(self, target: Target, price: Price, sample: Sample) -> Floats:
+        """Nano-dollars of each prompt, rounded as a booking is; a statistic, so floats will do."""
+        length = self._lengths.get(target.target_id, 1.0)
+        output = np.minimum(np.rint(np.asarray(sample.output_tokens) * length), target.max_output_tokens)
+        total = np.asarray(sample.input_tokens, dtype=np.float64) * price.input_nanousd + output * price.output_nanousd
+        return np.asarray(np.floor(total / _TOKENS_PER_PRICE + 0.5))
+
+
+async def learn_from_own_requests(
+    tolerances: Tolerances, read: Callable[[str], Awaitable[Sample | None]], pause_s: float = 0.05
+) -> None:
+    """Takes the requests of the teams that asked lately over, one team after the other. `read` finds a team's."""
+    for team_id in tolerances.teams:
+        own = await read(team_id)
+        tolerances.adopt(await asyncio.to_thread(tolerances.of_own, team_id, own))
+        await asyncio.sleep(pause_s)
+
+
+def _tolerance(ground: _Ground | None, floor: float) -> float:
+    return plain_tolerance(floor) if ground is None else tolerance_for(ground.choices, floor).tolerance
+
+
+def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: int = MAX_CACHED) -> None:
+    """Makes it the latest, and forgets the oldest when there are too many."""
+    cache[key] = value
+    cache.move_to_end(key)
+    if len(cache) > most:
+        cache.popitem(last=False)
+
+
+def plain_tolerance(floor: float) -> float:
+    """Without a curve each prompt may lose what the floor gives up. Most lose less, so most often this keeps more."""
+    return 1.0 - floor
+
+
+def _fits(targets: Sequence[Target], sample: Sample) -> NDArray[np.bool_]:
+    room = np.array([target.max_context_tokens for target in targets])
+    return np.asarray(np.asarray(sample.input_tokens)[:, None] < room)
+
+
+def _offer(floor: float, point: Point, ground: _Ground, *, current: bool) -> Offer:
+    reference = ground.reference_cost
+    return Offer(
+        floor=floor,
+        tolerance=point.tolerance,
+        reached=point.kept >= floor - 1e-6,
+        kept=point.kept,
+        kept_error=point.kept_error,
+        cost_nanousd=round(point.cost * _REQUESTS),
+        saving=1 - point.cost / reference if reference else None,
+        shares=dict(zip(ground.columns, point.shares, strict=True)),
+        current=current,
+    )

@@ -1,0 +1,215 @@
+"""The protocol on made-up outcomes: which pairs are judged, on which rows, and what is said of them."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from classifier.prediction import Outlook, Prediction, Prompt
+from classifier.training.data import BadData, Corpus, Floats, load
+from classifier.training.evaluate import (
+    GPT_4O,
+    HAIKU,
+    LLAMA,
+    PAIRS,
+    SONNET,
+    Evaluation,
+    Pair,
+    Scored,
+    Timing,
+    evaluated,
+    pairs_of,
+    said_of,
+)
+from classifier.training.measures import apgr
+from classifier.training.shipped import weighed
+from tests.classifier.outcomes import MODELS, WEAK, rows, write
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return load(write(tmp_path_factory.mktemp("data"), *rows(720)))
+
+
+def timing(corpus: Corpus) -> Timing:
+    size = len(corpus.texts)
+    return Timing(np.full(size, 0.1), np.full(size, 6.0), np.array([float(len(text)) for text in corpus.texts]))
+
+
+def knowing(corpus: Corpus, blur: float = 0.0) -> dict[str, Floats]:
+    """Probabilities of one who sees the telling word, more or less."""
+    chance = np.random.default_rng(0)
+    hard = np.array(["quorum" in text for text in corpus.texts])
+    noise = blur * chance.normal(size=len(hard))
+    return {
+        model: np.clip(np.where(hard, 0.08 if model in WEAK else 0.92, 0.92) + noise, 0.01, 0.99) for model in MODELS
+    }
+
+
+def scored(corpus: Corpus) -> Scored:
+    first = knowing(corpus, blur=0.2)
+    low = {name: said - 0.15 for name, said in first.items()}
+    high = {name: said + 0.15 for name, said in first.items()}
+    return Scored(adequate=first, reconsidered=knowing(corpus), low=low, high=high)
+
+
+@pytest.fixture(scope="module")
+def found(corpus: Corpus) -> Evaluation:
+    said = scored(corpus)
+    return evaluated(corpus, {"shipped": lambda: said, "10-fold": lambda: said, "own-50": lambda: said}, timing(corpus))
+
+
+def test_rows_say_what_the_issue_asks_for(found: Evaluation) -> None:
+    """Each row has exactly the agreed names, one row for each pair and split, and intervals around the number."""
+    names = ["pair", "split", "n", "apgr", "lo", "hi", "cpt50", "cpt80", "ms_p50", "ms_p99"]
+    told = msgspec.to_builtins(found.rows)
+    assert all(list(row) == names for row in told)
+    assert len({(row["pair"], row["split"]) for row in told}) == len(told)
+    assert all(row["lo"] <= row["apgr"] <= row["hi"] for row in told)
+    assert f"bfcl_v1: {LLAMA} / {SONNET}" in {row["pair"] for row in told}
+
+
+def test_what_knows_more_scores_more(found: Evaluation) -> None:
+    """The second weigher, which knows all, is above the first, and the cascade is above the first as well."""
+    by_variant = {
+        each.variant: each.row.apgr for each in found.judged if each.row.pair == f"zeroeval_crux: {LLAMA} / {GPT_4O}"
+    }
+    assert by_variant["second"] > by_variant["first"]
+    assert by_variant["cascade"] >= by_variant["first"]
+
+
+def test_time_is_that_of_the_weighers_that_ran(found: Evaluation) -> None:
+    """The first alone takes its own time; both take both; the cascade's slowest prompts took both."""
+    for each in found.judged:
+        expected = {"first": (0.1, 0.1), "second": (6.1, 6.1)}.get(each.variant)
+        if expected:
+            assert (each.row.ms_p50, each.row.ms_p99) == expected
+        else:
+            assert each.row.ms_p99 == 6.1
+            assert 0 < each.second_share < 1
+
+
+def test_everything_else_is_told_of_whole_splits_only(found: Evaluation) -> None:
+    """Calibration and several targets at once are measured on the splits that judge every prompt."""
+    assert {each.split for each in found.targets} == {"shipped", "10-fold"}
+    assert {each.split for each in found.many} == {"shipped", "10-fold"}
+    (many, *_) = found.many
+    assert many.found.area > many.found.random_area
+    assert [each.floor for each in many.promises] == [0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99]
+
+
+def test_listed_pairs_first_then_standard_ones(corpus: Corpus) -> None:
+    """A source of the protocol has its own pairs; another source has those families that answered it."""
+    pairs, _ = pairs_of(corpus)
+    named = [pair.name for pair in pairs]
+    assert f"zeroeval_crux: {LLAMA} / {GPT_4O}" in named
+    assert [name for name in named if name.startswith("chat_of_ours")] == [
+        f"chat_of_ours: {LLAMA} / {GPT_4O}",
+        f"chat_of_ours: mixtral-8x7b-instruct-v0.1 / {GPT_4O}",
+        f"chat_of_ours: {HAIKU} / {SONNET}",
+    ]
+    listed = {pair.name: pair.baseline for pair in PAIRS}
+    assert all(pair.baseline == listed.get(pair.name) for pair in pairs)
+
+
+def test_unknown_models_are_judged_worst_against_best(tmp_path: Path) -> None:
+    """Where nobody knows the models there is still a pair: the worst and the best."""
+    prompts, outcomes = rows(360)
+    for outcome in outcomes:
+        outcome["model"] = {LLAMA: "little", SONNET: "great"}.get(outcome["model"], "")
+    kept = [outcome for outcome in outcomes if outcome["model"]]
+    pairs, _ = pairs_of(load(write(tmp_path, prompts, kept)))
+    assert {(pair.weak, pair.strong) for pair in pairs} == {("little", "great")}
+
+
+def _same(prompts: list[dict[str, Any]], outcomes: list[dict[str, Any]], source: str) -> None:
+    for outcome in outcomes:
+        if outcome["source"] == source:
+            outcome["score"] = 1.0
+
+
+def test_one_class_only_is_said_and_skipped(tmp_path: Path) -> None:
+    """A source whose models never differ has no row, and a note says why; when nothing is left, it is an error."""
+    prompts, outcomes = rows(360)
+    _same(prompts, outcomes, "zeroeval_crux")
+    pairs, notes = pairs_of(load(write(tmp_path, prompts, outcomes)))
+    assert "zeroeval_crux" not in {pair.source for pair in pairs}
+    assert any(note.startswith(f"zeroeval_crux: {LLAMA} / {GPT_4O}: left out, one class only") for note in notes)
+    few_prompts, few_outcomes = rows(60)
+    with pytest.raises(BadData, match="no pair of models to judge") as refused:
+        pairs_of(load(write(tmp_path, few_prompts, few_outcomes)))
+    assert "chat_of_ours: left out, fewer than two models answered 100 of its prompts" in str(refused.value)
+
+
+def test_rows_that_must_not_be_judged_are_not(corpus: Corpus) -> None:
+    """Where the model says nothing, because it was taught there, no number is made."""
+    said = scored(corpus)
+    taught = np.arange(len(corpus.texts)) < 360
+    hidden = {name: np.where(taught, np.nan, values) for name, values in said.adequate.items()}
+    pair = Pair("bfcl_v1", LLAMA, SONNET)
+    judged = said_of(msgspec.structs.replace(said, adequate=hidden), corpus, pair)
+    assert judged.rows.min() >= 360
+    assert (corpus.sources[judged.rows] == "bfcl_v1").all()
+
+
+def test_complexity_stands_in_for_unmeasured_targets(corpus: Corpus) -> None:
+    """Targets of which the artifact knows nothing are routed by complexity, so they are judged by it."""
+    rising = np.linspace(0, 1, len(corpus.texts))
+    said = said_of(Scored(adequate={}, complexity=rising), corpus, Pair("bfcl_v1", LLAMA, SONNET))
+    assert said.second is None
+    assert np.array_equal(said.first, rising[said.rows])
+
+
+class Weigher:
+    """Says 0.9 of everything and, asked again, 0.1; every fourth time it is late."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def classify(self, prompt: Prompt) -> Prediction:
+        outlook = Outlook(adequate=0.9, low=0.7, high=1.0, output_tokens=1, output_tokens_p90=2)
+        return Prediction(
+            complexity=len(prompt.text) / 1000, source="onnx", expected_output_tokens=1, outlooks={LLAMA: outlook}
+        )
+
+    async def reconsider(self, prompt: Prompt, prediction: Prediction, team_id: str = "") -> Prediction:
+        self.asked += 1
+        if self.asked % 4 == 0:
+            return prediction
+        outlook = Outlook(adequate=0.1, low=0.1, high=0.1, output_tokens=1, output_tokens_p90=2)
+        return msgspec.structs.replace(prediction, source="encoder", outlooks={LLAMA: outlook})
+
+
+def test_a_served_classifier_is_asked_as_requests_ask_it(corpus: Corpus) -> None:
+    """Both weighers speak on the rows to judge and are silent elsewhere; lateness is counted, not hidden."""
+    told = np.arange(0, 720, 9)
+    said = weighed(Weigher(), corpus, told, lambda _line: None)
+    assert np.flatnonzero(~np.isnan(said.scored.adequate[LLAMA])).tolist() == told.tolist()
+    assert set(said.scored.adequate) == {LLAMA}
+    assert said.scored.reconsidered is not None
+    second = said.scored.reconsidered[LLAMA][told]
+    assert said.late == np.count_nonzero(second == 0.9) == 20
+    assert not np.isnan(said.timing.first).any()
+    assert np.flatnonzero(~np.isnan(said.timing.second)).tolist() == told.tolist()
+
+
+def test_without_new_rows_the_second_weigher_is_only_timed(corpus: Corpus) -> None:
+    """On prompts that were all taught nothing is said, but the time is known for cross-validation's rows."""
+    said = weighed(Weigher(), corpus, np.zeros(0, np.int64), lambda _line: None)
+    assert said.scored.reconsidered is None
+    assert np.count_nonzero(~np.isnan(said.timing.second)) == 400
+    spent = said.timing.of(np.arange(720), np.ones(720, np.bool_))
+    assert (spent > said.timing.first).all()
+
+
+def test_the_score_is_the_gain_that_is_said(corpus: Corpus) -> None:
+    """Without a second weigher a pair's row is APGR of P(strong) less P(weak)."""
+    first = knowing(corpus, blur=0.3)
+    only = evaluated(corpus, {"10-fold": lambda: Scored(adequate=first)}, timing(corpus))
+    pair = Pair("bfcl_v1", LLAMA, SONNET)
+    (row,) = [each for each in only.rows if each.pair == pair.name]
+    at = corpus.sources == "bfcl_v1"
+    assert row.apgr == round(apgr((first[SONNET] - first[LLAMA])[at], corpus.gain(LLAMA, SONNET)[at]), 4)
+    assert row.ms_p50 == 0.1

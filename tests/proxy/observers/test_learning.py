@@ -1,0 +1,291 @@
+"""Keeping what can be learned from traffic, on a real database that sometimes does not answer."""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.caller import TeamSettings
+from accounts.store import AccountStore
+from classifier.learning.store import LearningStore, Verdict, Weighing
+from classifier.prediction import Prediction, Prompt
+from proxy.db import make_engine, migrate
+from proxy.learning.retention import forget_what_may_not_stay
+from proxy.observers.learning import MAX_PROMPT_CHARS, LearningLog, kept_text
+from proxy.observers.metrics import Metrics
+from proxy.observers.outcome import RequestOutcome
+from tests.classifier.learning.kept import NOON_US, a_verdict, a_weighing
+from tests.proxy.observers.outcomes import an_outcome
+
+PROMPT = Prompt(text="my secret question", system="be kind", turns=1)
+PREDICTION = Prediction(
+    complexity=0.25, source="onnx", expected_output_tokens=100, vector=b"\x00\x3c" * 70, artifact="model-1", group="g1"
+)
+DAY_US = 86_400_000_000
+
+
+def an_answer(request_id: str = "req_1", **changes: Any) -> RequestOutcome:
+    values = {
+        "request_id": request_id,
+        "team_id": "team_a",
+        "prediction": PREDICTION,
+        "settings": TeamSettings(),
+        "prompt": PROMPT,
+        "conversation": "a session id that tells something",
+        "request_digest": b"0123456789abcdef",
+        **changes,
+    }
+    return an_outcome(**values)
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """SQLite alone: what differs between databases is tested where the SQL is."""
+    made = make_engine(f"sqlite:///{tmp_path}/weighbridge.sqlite")
+    await migrate(made)
+    yield made
+    await made.dispose()
+
+
+@pytest.fixture
+async def accounts(engine: AsyncEngine) -> AccountStore:
+    made = AccountStore(engine)
+    for team_id in ("team_a", "team_b"):
+        await made.create_team(team_id)
+    return made
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def store(engine: AsyncEngine) -> LearningStore:
+    return LearningStore(engine)
+
+
+@pytest.fixture
+def log(store: LearningStore, accounts: AccountStore, metrics: Metrics) -> LearningLog:
+    return LearningLog(store, accounts.learning_of, metrics, now_us=lambda: NOON_US)
+
+
+def counted(metrics: Metrics, name: str, **labels: str) -> float:
+    return metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+async def arrival(store: LearningStore, request_id: str) -> None:
+    """Waits until a loop that runs by itself has written this request."""
+    async with asyncio.timeout(10):
+        while await store.find_weighing("team_a", request_id) is None:  # noqa: ASYNC110 - nobody tells when
+            await asyncio.sleep(0.01)
+
+
+async def test_an_answered_auto_request_is_kept_in_numbers(log: LearningLog, store: LearningStore) -> None:
+    """Its numbers are there; neither its text, nor its session id, nor a digest that a guess could be checked by."""
+    log.finished(an_answer())
+    assert await log.flush()
+    kept = await store.find_weighing("team_a", "req_1")
+    assert kept is not None
+    assert (kept.target_id, kept.artifact, kept.vector) == ("llama-3-70b", "model-1", PREDICTION.vector)
+    assert (kept.complexity, kept.group_id, kept.at_us) == (0.25, "g1", NOON_US)
+    assert (kept.input_tokens, kept.output_tokens, kept.cost_nanousd) == (800, 200, 1_500_000)
+    assert kept.prompt is None
+    stored = msgspec.json.encode(kept)
+    assert b"secret" not in stored
+    assert b"session" not in stored
+    assert b"0123456789abcdef".hex() != kept.request_digest != ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"settings": TeamSettings(learning="off")},
+        {"settings": None},
+        {"prediction": None},
+        {"target_id": None},
+        {"error_code": "upstream_stream_cut"},
+        {"status": 499},
+    ],
+)
+def test_what_is_not_kept(log: LearningLog, changes: dict[str, Any]) -> None:
+    """Nothing of a team that allows nothing, of a model that the caller named, and of what was not answered."""
+    log.finished(an_answer(**changes))
+    assert not log._waiting
+
+
+async def test_prompts_are_kept_only_when_the_team_opted_in(
+    log: LearningLog, store: LearningStore, accounts: AccountStore
+) -> None:
+    """The text of a team that allows it, whole; and of one that has changed its mind since, nothing."""
+    await accounts.update_team("team_a", learning="prompts")
+    await accounts.update_team("team_b", learning="numbers")
+    for team_id in ("team_a", "team_b"):
+        log.finished(an_answer(team_id=team_id, settings=TeamSettings(learning="prompts")))
+    await log.flush()
+    mine, theirs = [await store.find_weighing(team_id, "req_1") for team_id in ("team_a", "team_b")]
+    assert mine is not None
+    assert theirs is not None
+    assert msgspec.json.decode(mine.prompt or "", type=Prompt) == PROMPT
+    assert "secret" not in repr(mine)
+    assert theirs.prompt is None
+    await accounts.update_team("team_b", learning="off")
+    log.finished(an_answer("req_2", team_id="team_b", weakness="refused"))
+    await log.flush()
+    assert await store.find_weighing("team_b", "req_2") is None
+    assert await store.counts("team_b") == []
+
+
+def test_a_kept_text_is_bounded() -> None:
+    """The beginning of the question and of the system's part, and the end of the talk between."""
+    huge = Prompt(text="t" * 10**6, system="s" * 10**6, history="x" * 10**6 + "end", turns=9)
+    kept = msgspec.json.decode(kept_text(huge), type=Prompt)
+    assert (len(kept.text), kept.history[-3:], kept.turns) == (MAX_PROMPT_CHARS, "end", 9)
+    assert len(kept_text(huge)) < 2 * MAX_PROMPT_CHARS + 200
+
+
+async def test_signals_become_verdicts_and_are_counted(
+    log: LearningLog, store: LearningStore, metrics: Metrics
+) -> None:
+    """A weak answer and a repeated request are booked against the targets that gave the answers."""
+    log.finished(an_answer("req_1", weakness="refused", escalated_from="tiny"))
+    log.finished(an_answer("req_2", duration_s=0.0))
+    await log.flush()
+    found = {(row.target_id, row.signal, row.request_id) for row in await store.outcomes("model-1")}
+    assert found == {("tiny", "refused", "req_1"), ("llama-3-70b", "regenerated", "req_1")}
+    assert counted(metrics, "weighbridge_verdicts_total", source="implicit", signal="refused") == 1
+
+
+async def test_a_full_queue_drops_and_counts(store: LearningStore, accounts: AccountStore, metrics: Metrics) -> None:
+    """The request is not held up; what was queued before is kept."""
+    log = LearningLog(store, accounts.learning_of, metrics, max_waiting=2)
+    for number in range(5):
+        log.finished(an_answer(f"req_{number}"))
+    assert counted(metrics, "weighbridge_learning_dropped_total") == 3
+    await log.aclose()
+    assert [await store.find_weighing("team_a", f"req_{number}") is not None for number in range(3)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+async def test_the_loop_writes_and_closing_writes_the_rest(
+    store: LearningStore, accounts: AccountStore, metrics: Metrics
+) -> None:
+    """What waits is written without anybody asking, in batches; what came last is written at the end."""
+    log = LearningLog(store, accounts.learning_of, metrics, interval_s=0.01)
+    log.start()
+    for number in range(450):
+        log.finished(an_answer(f"req_{number:03}", request_digest=None))
+    await arrival(store, "req_449")
+    log.finished(an_answer("req_last"))
+    await log.aclose()
+    assert await store.find_weighing("team_a", "req_last") is not None
+    assert counted(metrics, "weighbridge_learning_dropped_total") == 0
+
+
+class Stubborn(LearningStore):
+    """A database that does not answer the first times."""
+
+    def __init__(self, engine: AsyncEngine, failures: int) -> None:
+        super().__init__(engine)
+        self.failures = failures
+
+    async def add(self, weighings: Sequence[Weighing], verdicts: Sequence[Verdict]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise OperationalError("INSERT a secret", None, sqlite3.OperationalError("database is locked"))
+        await super().add(weighings, verdicts)
+
+
+async def test_a_database_that_comes_back_has_lost_nothing(
+    engine: AsyncEngine, accounts: AccountStore, metrics: Metrics
+) -> None:
+    """A batch is tried again, in its turn, and its signals are told once."""
+    store = Stubborn(engine, failures=2)
+    log = LearningLog(store, accounts.learning_of, metrics)
+    log.finished(an_answer("req_1", weakness="refused"))
+    assert [await log.flush() for _ in range(3)] == [False, False, True]
+    assert await store.find_weighing("team_a", "req_1") is not None
+    assert counted(metrics, "weighbridge_verdicts_total", source="implicit", signal="refused") == 1
+
+
+async def test_a_batch_that_cannot_be_written_is_given_up(
+    engine: AsyncEngine, accounts: AccountStore, metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After its last try it is dropped, counted and logged without a value of it, and the next one goes through."""
+    store = Stubborn(engine, failures=5)
+    log = LearningLog(store, accounts.learning_of, metrics, max_tries=5)
+    log.finished(an_answer("req_1"))
+    with caplog.at_level(logging.WARNING):
+        assert [await log.flush() for _ in range(5)] == [False, False, False, False, True]
+    assert "secret" not in caplog.text
+    assert counted(metrics, "weighbridge_learning_dropped_total") == 1
+    log.finished(an_answer("req_2"))
+    assert await log.flush()
+    assert await store.find_weighing("team_a", "req_2") is not None
+
+
+async def test_closing_counts_what_is_lost(engine: AsyncEngine, accounts: AccountStore, metrics: Metrics) -> None:
+    """With a database that never answers, the end comes all the same."""
+    log = LearningLog(Stubborn(engine, failures=99), accounts.learning_of, metrics)
+    for number in range(3):
+        log.finished(an_answer(f"req_{number}"))
+    await log.aclose()
+    assert counted(metrics, "weighbridge_learning_dropped_total") == 3
+
+
+async def test_an_unexpected_failure_does_not_end_the_loop(
+    store: LearningStore, accounts: AccountStore, metrics: Metrics
+) -> None:
+    """A batch that breaks in a way nobody thought of is given up like any other."""
+    failures = 5
+
+    async def learning_of(team_ids: Iterable[str]) -> dict[str, str]:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise RuntimeError("nobody thought of this")
+        return await accounts.learning_of(team_ids)
+
+    log = LearningLog(store, learning_of, metrics, interval_s=0.001, max_tries=5)
+    log.start()
+    log.finished(an_answer("req_1"))
+    async with asyncio.timeout(10):
+        while failures:  # noqa: ASYNC110 - the loop under test tells nobody that it gave up
+            await asyncio.sleep(0.005)
+    log.finished(an_answer("req_2"))
+    await arrival(store, "req_2")
+    await log.aclose()
+
+
+async def test_retention_deletes_what_may_not_stay(store: LearningStore, accounts: AccountStore) -> None:
+    """The old, the texts of a team that allows numbers, and everything of a team that allows nothing."""
+    await accounts.create_team("team_c")
+    await accounts.update_team("team_a", learning="prompts")
+    await accounts.update_team("team_c", learning="off")
+    await store.add_weighings(
+        [
+            a_weighing("req_old", at_us=NOON_US - 31 * DAY_US, prompt="old"),
+            a_weighing("req_new", prompt="mine"),
+            a_weighing("req_b", team_id="team_b", prompt="theirs"),
+            a_weighing("req_c", team_id="team_c"),
+        ]
+    )
+    await store.add_verdicts([a_verdict("req_c", team_id="team_c")])
+    await forget_what_may_not_stay(store, accounts, keep_days=30, now_us=NOON_US)
+    assert await store.find_weighing("team_a", "req_old") is None
+    mine, theirs = await store.find_weighing("team_a", "req_new"), await store.find_weighing("team_b", "req_b")
+    assert mine is not None
+    assert theirs is not None
+    assert (mine.prompt, theirs.prompt) == ("mine", None)
+    assert await store.find_weighing("team_c", "req_c") is None
+    assert await store.counts() == []
