@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.manifest import ArtifactMalformed, ArtifactMissing
+from classifier.manifest import ArtifactMalformed, read_limited
 from classifier.runtime import open_session
 from classifier.wordpiece import VocabularyMalformed, WordPiece
 
@@ -69,15 +69,4 @@ def read_encoder(folder: Path) -> Encoder | None:
     model, vocabulary = folder / MODEL_FILE, folder / VOCABULARY_FILE
     if not model.exists():
         return None
-    return Encoder(_read(model, MAX_MODEL_BYTES), _read(vocabulary, MAX_VOCABULARY_BYTES))
-
-
-def _read(path: Path, limit: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except OSError as error:
-        raise ArtifactMissing(f"{path.name} cannot be read: {error.strerror}") from error
-    if len(content) > limit:
-        raise ArtifactMalformed(f"{path.name} is larger than {limit} bytes")
-    return content
+    return Encoder(read_limited(model, MAX_MODEL_BYTES), read_limited(vocabulary, MAX_VOCABULARY_BYTES))

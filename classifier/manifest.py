@@ -202,9 +202,9 @@ class Artifact(msgspec.Struct, frozen=True):
 
 def read_artifact(folder: Path) -> Artifact:
     """The model and its manifest, once they are known to belong to each other and to this code."""
-    model = _read(folder / MODEL_FILE, MAX_MODEL_BYTES)
+    model = read_limited(folder / MODEL_FILE, MAX_MODEL_BYTES)
     try:
-        content = _read(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES)
+        content = read_limited(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES)
         found = msgspec.json.decode(content, type=_Format).format
         if found != FORMAT:
             raise ArtifactMismatch(f"the manifest has format {found}, this code reads {FORMAT}")
@@ -215,7 +215,7 @@ def read_artifact(folder: Path) -> Artifact:
         raise ArtifactMismatch("the model was trained with other feature code; train it anew")
     if manifest.model_sha256 != hashlib.sha256(model).hexdigest():
         raise ArtifactMismatch(f"{MODEL_FILE} is not the file that the manifest describes")
-    sample = _read(folder / SAMPLE_FILE, MAX_SAMPLE_BYTES)
+    sample = read_limited(folder / SAMPLE_FILE, MAX_SAMPLE_BYTES)
     if manifest.sample_sha256 != hashlib.sha256(sample).hexdigest():
         raise ArtifactMismatch(f"{SAMPLE_FILE} is not the file that the manifest describes")
     return Artifact(model, manifest, sample)
@@ -231,7 +231,8 @@ def write_artifact(folder: Path, artifact: Artifact) -> None:
     (folder / MANIFEST_FILE).write_bytes(text + b"\n")
 
 
-def _read(path: Path, limit: int) -> bytes:
+def read_limited(path: Path, limit: int) -> bytes:
+    """A whole file of an artifact. Raises ArtifactMissing, or ArtifactMalformed for one larger than `limit` bytes."""
     try:
         with path.open("rb") as file:
             content = file.read(limit + 1)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from classifier.columns import read_columns
 from classifier.encoder import MODEL_FILE, VOCABULARY_FILE, read_encoder
 from classifier.features import CONTEXT_CHARS, FOLLOW_UP_CHARS
-from classifier.manifest import ArtifactMalformed, ArtifactMismatch, ArtifactMissing, Manifest
+from classifier.manifest import ArtifactMalformed, ArtifactMismatch, ArtifactMissing, Manifest, read_limited
 from classifier.prediction import Prompt
 
 Floats = NDArray[np.float64]
@@ -261,17 +261,7 @@ def read_second_weigher(folder: Path, manifest: Manifest) -> SecondWeigher | Non
 
 def read_files(folder: Path) -> dict[str, bytes]:
     """The second weigher's files. Raises ArtifactMissing, or ArtifactMalformed for one that is far too large."""
-    try:
-        files = {}
-        for name in FILES:
-            with (folder / name).open("rb") as file:
-                files[name] = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ArtifactMissing(f"{error.filename} cannot be read: {error.strerror}") from error
-    for name, content in files.items():
-        if len(content) > MAX_FILE_BYTES:
-            raise ArtifactMalformed(f"{name} is larger than {MAX_FILE_BYTES} bytes")
-    return files
+    return {name: read_limited(folder / name, MAX_FILE_BYTES) for name in FILES}
 
 
 def second_sha256(files: Mapping[str, bytes]) -> str:

@@ -25,6 +25,7 @@ import msgspec
 from providers.wire import ChatRequest
 from proxy.answers.refusals import reads_as_refusal
 from proxy.answers.schema_check import MAX_STEPS, NotJudged, follows
+from proxy.answers.tool_calls import Call, Function
 
 Weakness = Literal["truncated", "refused", "invalid-json", "schema-mismatch", "malformed-tool-arguments", "low-logprob"]
 
@@ -46,21 +47,11 @@ _GRAVITY: Final[Mapping[Weakness, int]] = {
 }
 
 
-class _Function(msgspec.Struct):
-    name: Any = None
-    arguments: Any = None
-
-
-class _Call(msgspec.Struct):
-    index: Any = None
-    function: _Function | None = None
-
-
 class _Part(msgspec.Struct):
     content: Any = None
     refusal: Any = None
-    tool_calls: list[_Call] | None = None
-    function_call: _Function | None = None
+    tool_calls: list[Call] | None = None
+    function_call: Function | None = None
     audio: Any = None
 
 
@@ -84,7 +75,7 @@ class _Payload(msgspec.Struct):
     choices: list[_Choice] | None = None
 
 
-class _CalledTool:
+class CalledTool:
     """One tool call, put together from its pieces."""
 
     __slots__ = ("arguments", "name")
@@ -103,7 +94,7 @@ class _Answer:
         self.texts: list[str] = []
         self.refusal = False
         self.audio = False
-        self.calls: dict[int, _CalledTool] = {}
+        self.calls: dict[int, CalledTool] = {}
         self.finish: str | None = None
         self.logprob_sum = 0.0
         self.logprobs = 0
@@ -229,12 +220,12 @@ def _joined(content: Any) -> str:
     return "".join(text for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))
 
 
-def _add_call(answer: _Answer, number: int, function: _Function | None) -> None:
+def _add_call(answer: _Answer, number: int, function: Function | None) -> None:
     call = answer.calls.get(number)
     if call is None:
         if len(answer.calls) >= MAX_TOOL_CALLS:
             raise NotJudged
-        call = answer.calls[number] = _CalledTool()
+        call = answer.calls[number] = CalledTool()
     if function is None:
         return
     if isinstance(function.name, str):
@@ -283,7 +274,7 @@ def _broken_json(asked: _Asked, text: str) -> Weakness | None:
     return None if asked.follows(value, asked.response_schema()) else "schema-mismatch"
 
 
-def _callable(asked: _Asked, calls: Iterable[_CalledTool]) -> bool:
+def _callable(asked: _Asked, calls: Iterable[CalledTool]) -> bool:
     known, only_these = asked.tools()
     for call in calls:
         if not call.name:

@@ -26,6 +26,7 @@ from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import UpstreamError
 from providers.wire import ChatRequest, Event, Message
+from proxy.answers.tool_calls import Call
 from proxy.attempt import CALLER_GONE, Attempt
 from proxy.dispatch import Dispatcher, close_quietly
 from proxy.errors import Refused, error_reply
@@ -406,20 +407,10 @@ def _again(request: ChatRequest) -> ChatRequest:
     return msgspec.structs.replace(request, fields=fields, stream=False, include_usage=False)
 
 
-class _Function(msgspec.Struct):
-    name: Any = None
-    arguments: Any = None
-
-
-class _Call(msgspec.Struct):
-    index: Any = None
-    function: _Function | None = None
-
-
 class _Said(msgspec.Struct):
     content: Any = None
     refusal: Any = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[Call] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -453,7 +444,7 @@ def answer_of(payloads: Sequence[bytes]) -> str:
     return answer if len(answer) <= MAX_ANSWER_CHARS else ""
 
 
-def _take_calls(found: list[_Call], calls: dict[int, list[str]]) -> None:
+def _take_calls(found: list[Call], calls: dict[int, list[str]]) -> None:
     for place, call in enumerate(found):
         pieces = calls.setdefault(call.index if isinstance(call.index, int) else place, [])
         if call.function is not None:
