@@ -214,15 +214,7 @@ def _cue_groups() -> _Bytes:
     return table
 
 
-def _weighings() -> NDArray[np.float32]:
-    counts = np.arange(_MAX_BYTES + 1)
-    sublinear = 1 + np.log(np.maximum(counts, 1))
-    return np.stack([sublinear, sublinear**2, counts]).astype(np.float32)
-
-
 _CUE: Final = _cue_groups()
-_WEIGHINGS: Final = _weighings()
-WEIGHINGS: Final = len(_WEIGHINGS)
 _CUE_GROUPS: Final = range(1, len(CUES) + 1)
 
 
@@ -271,11 +263,6 @@ def extract(prompt: Prompt) -> Features:
         *_request_facts(prompt),
     ]
     return Features(indices, counts, np.array(facts, np.float32), len(terms))
-
-
-def weighings(counts: Integers) -> NDArray[np.float32]:
-    """A row for each way in which hits are summed: sublinear, the square of that, and plain."""
-    return _WEIGHINGS.take(counts, 1)
 
 
 def _counted(buckets: Indices) -> tuple[Indices, Integers]:

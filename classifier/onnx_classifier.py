@@ -20,6 +20,7 @@ from classifier.heuristic import (
     structural_tokens,
 )
 from classifier.learning.groups import GroupTable
+from classifier.learning.labels import probability
 from classifier.manifest import Artifact, ArtifactError, ArtifactMalformed, Manifest, read_artifact
 from classifier.prediction import Outlook, Prediction, PredictionSource, Prompt
 from classifier.runtime import open_session
@@ -35,7 +36,7 @@ _OUTPUTS: Final = ["loads", "kinds", "known_terms", "likeness", "log_tokens"]
 NINE_IN_TEN: Final = 1.645
 """Standard deviations to either side that hold nine of ten normal values."""
 _ARTIFACT_CHARS: Final = 12
-_MAX_LOGIT: Final = 30.0
+_MAX_LOG_TOKENS: Final = 30.0
 _LEAST_CHANCE: Final = 0.001
 
 
@@ -102,8 +103,10 @@ class OnnxClassifier:
         self._knots = np.array(artifact.manifest.blend.rule)
         self._rule_loads = np.array(artifact.manifest.blend.loads)
         self._every = AbilityTable(artifact.manifest.abilities)
-        calibration, rows = artifact.manifest.calibration, self._every.rows
-        self._yardstick = [rows[name] for name in calibration.weak], [rows[name] for name in calibration.strong]
+        weak, strong = artifact.manifest.calibration.weak, artifact.manifest.calibration.strong
+        self._yardstick = [self._every.rows[name] for name in (*weak, *strong)]
+        # A dot product with these is the strong ones' mean less the weak ones'.
+        self._sides = np.array([-1 / len(weak)] * len(weak) + [1 / len(strong)] * len(strong))
         self._tuning: Tuning | None = None
         self.abilities: dict[str, Ability] = {}
         self.adopt(abilities)
@@ -167,7 +170,7 @@ class OnnxClassifier:
         # Asked in threads, too, while a reload or a tuning may put another table in its place.
         table = self._table
         rows = [table.rows[target_id] for target_id in target_ids]
-        return _probability(table.logits(vectors[:, : self.loads].astype(np.float64))[:, rows])
+        return probability(table.logits(vectors[:, : self.loads].astype(np.float64))[:, rows])
 
     def raw(self, features: Features) -> Raw:
         """The graph's outputs."""
@@ -207,18 +210,17 @@ class OnnxClassifier:
         spread = trust * spread + (1 - trust) * self.manifest.spread["rule"]
         shifts = None
         if gains is not None and self.second is not None:
-            shifts = trust * self.second.head.shifts(_probability(self._every.logits(loads)), kind, gains)
+            shifts = trust * self.second.head.shifts(probability(self._every.logits(loads)), kind, gains)
             if not math.isfinite(float(shifts.sum())):
                 raise NotFinite("shifts")
         return Placed(loads, spread, log_tokens, log_tokens + math.log(p90), shifts)
 
     def complexity_of(self, placed: Placed) -> float:
         """The share of the training prompts that gain less than this one."""
-        weak, strong = self._yardstick
-        chances = _probability(self._every.logits(placed.loads))
+        chances = probability(self._every.logits(placed.loads)[self._yardstick])
         if placed.shifts is not None:
-            chances = chances + placed.shifts
-        return self.manifest.calibration.complexity_of(float(chances[strong].mean() - chances[weak].mean()))
+            chances = chances + placed.shifts[self._yardstick]
+        return self.manifest.calibration.complexity_of(float(self._sides @ chances))
 
     def _predicted(
         self, prompt: Prompt, features: Features, placed: Placed, source: PredictionSource, team_id: str
@@ -246,7 +248,7 @@ class OnnxClassifier:
         logits = table.logits(placed.loads)
         if group is not None:
             logits = logits + [group.shift.get(name, 0.0) for name in table.names]
-        chances = _probability(logits)
+        chances = probability(logits)
         if placed.shifts is not None:
             moved = [placed.shifts[at] if (at := self._columns.get(name)) is not None else 0.0 for name in table.names]
             chances = np.clip(chances + moved, _LEAST_CHANCE, 1 - _LEAST_CHANCE)
@@ -287,13 +289,8 @@ def _finite(ability: Ability) -> bool:
     return math.isfinite(sum(ability.weights) + ability.bias + ability.log_length)
 
 
-def _probability(logits: Floats) -> Floats:
-    chances: Floats = 1 / (1 + np.exp(-np.clip(logits, -_MAX_LOGIT, _MAX_LOGIT)))
-    return chances
-
-
 def _tokens(log_tokens: float) -> int:
-    return bounded_tokens(math.exp(min(_MAX_LOGIT, log_tokens)))
+    return bounded_tokens(math.exp(min(_MAX_LOG_TOKENS, log_tokens)))
 
 
 def warmed(classifier: OnnxClassifier) -> OnnxClassifier:

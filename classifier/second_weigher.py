@@ -29,13 +29,6 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 HEAD_FILE: Final = "encoder_head.npz"
-_COLUMNS: Final = (
-    ("weights", np.float64),
-    ("bias", np.float64),
-    ("directions", np.float64),
-    ("back", np.float64),
-    ("kind_of", np.int64),
-)
 FILES: Final = (MODEL_FILE, VOCABULARY_FILE, HEAD_FILE)
 MAX_FILE_BYTES: Final = 32 * 2**20
 DEADLINE_S: Final = 0.1

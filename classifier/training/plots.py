@@ -21,8 +21,6 @@ GREY: Final = "#767676"
 BLUE: Final = "#0072B2"
 ORANGE: Final = "#D55E00"
 GREEN: Final = "#009E73"
-PURPLE: Final = "#CC79A7"
-SKY: Final = "#56B4E9"
 STYLES: Final = {
     "shipped": (BLACK, "-"),
     "10-fold": (BLUE, "--"),

@@ -74,8 +74,6 @@ class Table(msgspec.Struct, frozen=True):
     corpus: Corpus
     rows: Rows
     rule: Floats
-    columns: Integers
-    """Where these models stand among the corpus's."""
     models: list[str]
     outcomes: Floats
     kinds: list[str]
@@ -103,7 +101,6 @@ def table_of(corpus: Corpus) -> Table:
         corpus=corpus,
         rows=rows_of(corpus.features),
         rule=np.array([structural_complexity(found) for found in corpus.features]),
-        columns=enough,
         models=[corpus.models[at] for at in enough],
         outcomes=corpus.outcomes[:, enough],
         kinds=kinds,
