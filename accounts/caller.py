@@ -8,6 +8,8 @@ Learning = Literal["off", "numbers", "prompts"]
 """What a team lets us keep of its requests, to learn from: nothing, numbers that are not text, or the prompts too."""
 Escalation = Literal["off", "whole", "all"]
 """Whether a weak answer is asked again of a better target: never, of whole replies, or of streams as well."""
+Role = Literal["member", "finance", "admin"]
+"""What a key may do beside calling models: `finance` reads all teams' figures, `admin` also sets prices and budgets."""
 
 
 class TeamSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,3 +31,4 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     organisation_id: str
     allowed_models: frozenset[str] | None = None
     settings: TeamSettings = TeamSettings()
+    role: Role = "member"

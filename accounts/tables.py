@@ -80,6 +80,7 @@ class ApiKey(SQLModel, table=True):
     digest: str = Field(sa_column=Column(String(64), nullable=False))
     pepper_id: str = Field(sa_column=Column(String(32), nullable=False))
     last4: str = Field(sa_column=Column(String(4), nullable=False))
+    role: str = Field(default="member", sa_column=Column(String(16), nullable=False, server_default="member"))
     created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
     revoked_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))
     expires_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))

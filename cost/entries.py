@@ -7,13 +7,18 @@ import msgspec
 from cost.usage import UsageSource
 
 EntryKind = Literal["reserve", "settle", "void", "expire", "adjust"]
+Origin = Literal["caller", "shadow", "true-up", "idle", "correction", "reconciliation"]
+"""Who caused an entry: a caller's request, a comparison made behind it, or a posting of the books' own."""
+Arm = Literal["", "holdout", "control"]
+"""The arm of the experiment that a request was drawn into: routed to the reference, or as usual but counted apart."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One fact about one attempt. Money is nano-dollars; times are microseconds since the epoch, UTC.
 
-    A `reserve` carries the most the attempt may cost; a `settle` what it did cost. `cost_nanousd`
-    is None when the price is unknown, never 0. `boot_id` names the gateway process that wrote it,
+    A `reserve` carries the most the attempt may cost; a `settle` what it did cost, which is the sum of the seven
+    meters' amounts (`input_nanousd` is what neither came from nor went to a cache). `cost_nanousd` is None when the
+    price is unknown, never 0. An `adjust` is signed, and its request_id names the posting that it belongs to. `boot_id` names the gateway process that wrote it,
     so that a restart can tell an orphan from a request that another process is still serving.
     """
 
@@ -46,10 +51,47 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     reason: str
     ttft_us: int | None
     duration_us: int | None
+    # Later additions stand at the end with defaults, so that an older journal can still be read.
+    cache_write_1h_tokens: int = 0
+    """The part of `cache_write_tokens` that is kept for an hour."""
+    input_nanousd: int = 0
+    cached_input_nanousd: int = 0
+    cache_write_nanousd: int = 0
+    cache_write_1h_nanousd: int = 0
+    output_nanousd: int = 0
+    reasoning_nanousd: int = 0
+    request_nanousd: int = 0
+    tag: str = ""
+    pool: str = ""
+    """The pool of our own GPUs that served it; empty for a bought one."""
+    origin: Origin = "caller"
+    served: bool = False
+    """This attempt's answer is the one that the caller got, whole. At most one of a request's attempts is."""
+    arm: Arm = ""
+    baseline_price: str = ""
+    """Price of the baseline, as `target@version`; the two below likewise."""
+    cheapest_nanousd: int | None = None
+    """The same work at the cheapest commercial target that passed the same quality gate."""
+    cheapest_price: str = ""
+    hosted_nanousd: int | None = None
+    """The same work at a host of the same weights; for what was bought, what it cost."""
+    hosted_price: str = ""
 
 
 TERMINAL: Final[frozenset[EntryKind]] = frozenset({"settle", "void", "expire"})
 """The entries that close a reserve."""
+
+METER_COLUMNS: Final = (
+    "input_nanousd",
+    "cached_input_nanousd",
+    "cache_write_nanousd",
+    "cache_write_1h_nanousd",
+    "output_nanousd",
+    "reasoning_nanousd",
+    "request_nanousd",
+)
+"""One amount a meter, in the order of `cost.prices.METERS`; together they are the cost."""
+NO_METERS: Final = dict.fromkeys(METER_COLUMNS, 0)
 
 
 def void_of(reserve: Entry) -> Entry:
@@ -65,6 +107,7 @@ def void_of(reserve: Entry) -> Entry:
         cost_nanousd=0,
         baseline_nanousd=None,
         usage_source="none",
+        **NO_METERS,
     )
 
 

@@ -1,6 +1,8 @@
 """Prices and the arithmetic on them: integers of nano-dollars, never floats."""
 
+import operator
 from decimal import Decimal, InvalidOperation
+from typing import Final, cast
 
 import msgspec
 
@@ -24,25 +26,91 @@ def usd(amount_nanousd: int) -> Decimal:
     return Decimal(amount_nanousd) / NANO_PER_USD
 
 
+METERS: Final = ("input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning", "request")
+"""What is counted apart. `input` is what neither came from nor went to a cache, `output` what is not reasoning, and
+`cache_write` what is kept for the usual five minutes.
+"""
+
+Meters = tuple[int, int, int, int, int, int, int]
+"""One figure for each of `METERS`."""
+
+
+def meters(usage: Usage) -> Meters:
+    """What of each meter was used: inclusive buckets become parts that do not overlap. The last is one request."""
+    return (
+        usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens,
+        usage.cached_input_tokens,
+        usage.cache_write_tokens - usage.cache_write_1h_tokens,
+        usage.cache_write_1h_tokens,
+        usage.output_tokens - usage.reasoning_tokens,
+        usage.reasoning_tokens,
+        1,
+    )
+
+
+class LongPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a prompt of more than `above_tokens` costs: the whole request at other figures."""
+
+    above_tokens: int
+    price: "Price"
+
+
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """Nano-dollars per million tokens, one figure per meter, as of `version`."""
+    """Nano-dollars per million tokens, one figure per meter, as of `version`. `request_nanousd` is for one request.
+
+    What has no figure of its own costs what the next more general meter does: an hour's cache what five minutes' does,
+    reasoning what output does.
+    """
 
     version: str
     input_nanousd: int
     output_nanousd: int
     cached_input_nanousd: int
     cache_write_nanousd: int
+    cache_write_1h_nanousd: int | None = None
+    reasoning_nanousd: int | None = None
+    request_nanousd: int = 0
+    long_prompts: tuple[LongPrompt, ...] = ()
+    """Ordered by `above_tokens`; the last one that applies does."""
+    batch: "Price | None" = None
+    """Instead of this one for work given in as a batch; None when that is no cheaper."""
 
-    def cost_nanousd(self, usage: Usage) -> int:
+    def cost_nanousd(self, usage: Usage, *, batch: bool = False) -> int:
         """What `usage` costs, rounded half up to a whole nano-dollar once, at the end."""
-        uncached = usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens
-        total = (
-            uncached * self.input_nanousd
-            + usage.cached_input_tokens * self.cached_input_nanousd
-            + usage.cache_write_tokens * self.cache_write_nanousd
-            + usage.output_tokens * self.output_nanousd
-        )
+        price = self.applying(usage.input_tokens, batch=batch)
+        total: int = sum(map(operator.mul, meters(usage), price.figures()))
         return (total + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+
+    def costs_nanousd(self, usage: Usage, *, batch: bool = False) -> Meters:
+        """The same by meter. The parts add up to `cost_nanousd` exactly: the running total is rounded, not each part."""
+        price = self.applying(usage.input_tokens, batch=batch)
+        running = rounded = 0
+        parts: list[int] = []
+        for amount, figure in zip(meters(usage), price.figures(), strict=True):
+            running += amount * figure
+            before, rounded = rounded, (running + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+            parts.append(rounded - before)
+        return cast("Meters", tuple(parts))
+
+    def applying(self, input_tokens: int, *, batch: bool) -> "Price":
+        """The figures for a prompt of this length."""
+        price = self.batch if batch and self.batch is not None else self
+        for each in reversed(price.long_prompts):
+            if input_tokens > each.above_tokens:
+                return each.price
+        return price
+
+    def figures(self) -> Meters:
+        """Nano-dollars for a million of each meter."""
+        return (
+            self.input_nanousd,
+            self.cached_input_nanousd,
+            self.cache_write_nanousd,
+            self.cache_write_nanousd if self.cache_write_1h_nanousd is None else self.cache_write_1h_nanousd,
+            self.output_nanousd,
+            self.output_nanousd if self.reasoning_nanousd is None else self.reasoning_nanousd,
+            self.request_nanousd * _TOKENS_PER_PRICE,
+        )
 
 
 def usd_per_million(text: Decimal | str | float) -> int:

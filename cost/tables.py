@@ -1,12 +1,33 @@
-"""The ledger's table: a column for each field of an Entry."""
+"""The tables of the books: the ledger, its roll-ups, prices, budgets, and the hours of our own GPUs."""
 
 from typing import ClassVar
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, PrimaryKeyConstraint, String, Text, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+)
 from sqlmodel import Field, SQLModel
 
 _ID = 200
 """Wider than any id that the gateway makes itself; some come from callers and configurations."""
+_PRICE = 2 * _ID + 1
+"""`target@version`."""
+
+
+def _amount() -> "Column[int]":
+    """A whole number that older rows have none of."""
+    return Column(BigInteger, nullable=False, server_default="0")
 
 
 class LedgerEntry(SQLModel, table=True):
@@ -23,6 +44,10 @@ class LedgerEntry(SQLModel, table=True):
             sqlite_where=text("entry = 'reserve'"),
             postgresql_where=text("entry = 'reserve'"),
         ),
+        # Every period is summed up again to check the roll-ups against it.
+        Index("ix_ledger_entry_at_us", "at_us"),
+        # The experiment's two arms are small shares of the traffic.
+        Index("ix_ledger_entry_arm", "at_us", sqlite_where=text("arm <> ''"), postgresql_where=text("arm <> ''")),
     )
 
     request_id: str = Field(sa_column=Column(String(_ID), nullable=False))
@@ -55,3 +80,215 @@ class LedgerEntry(SQLModel, table=True):
     reason: str = Field(sa_column=Column(Text, nullable=False))
     ttft_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     duration_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    cache_write_1h_tokens: int = Field(sa_column=_amount())
+    input_nanousd: int = Field(sa_column=_amount())
+    cached_input_nanousd: int = Field(sa_column=_amount())
+    cache_write_nanousd: int = Field(sa_column=_amount())
+    cache_write_1h_nanousd: int = Field(sa_column=_amount())
+    output_nanousd: int = Field(sa_column=_amount())
+    reasoning_nanousd: int = Field(sa_column=_amount())
+    request_nanousd: int = Field(sa_column=_amount())
+    tag: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
+    pool: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
+    origin: str = Field(sa_column=Column(String(16), nullable=False, server_default="caller"))
+    served: bool = Field(sa_column=Column(Boolean, nullable=False, server_default=false()))
+    arm: str = Field(sa_column=Column(String(16), nullable=False, server_default=text("''")))
+    baseline_price: str = Field(sa_column=Column(String(_PRICE), nullable=False, server_default=text("''")))
+    cheapest_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    cheapest_price: str = Field(sa_column=Column(String(_PRICE), nullable=False, server_default=text("''")))
+    hosted_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    hosted_price: str = Field(sa_column=Column(String(_PRICE), nullable=False, server_default=text("''")))
+
+
+# The roll-ups: sums over every entry but reserves, kept in the transaction that writes the entries. `requests` counts a
+# caller's requests, by the end of their first attempt; `attempts` what was settled or expired; `served` the requests
+# whose answer came from here. `…_rows` tell how many entries have the figure before it.
+ROLLUP_DIMENSIONS = (
+    "start_us",
+    "organisation_id",
+    "team_id",
+    "key_id",
+    "target_id",
+    "provider",
+    "tier",
+    "tag",
+    "price_version",
+    "pool",
+    "origin",
+)
+ROLLUP_SUMS = (
+    "requests",
+    "attempts",
+    "served",
+    "input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cost_nanousd",
+    "input_nanousd",
+    "cached_input_nanousd",
+    "cache_write_nanousd",
+    "cache_write_1h_nanousd",
+    "output_nanousd",
+    "reasoning_nanousd",
+    "request_nanousd",
+    "baseline_nanousd",
+    "baseline_rows",
+    "cheapest_nanousd",
+    "cheapest_rows",
+    "hosted_nanousd",
+    "hosted_rows",
+    "unpriced_attempts",
+    "estimated_attempts",
+)
+_WIDTHS = {"organisation_id": 64, "team_id": 64, "key_id": 64, "tier": 32, "tag": 64, "pool": 64, "origin": 16}
+
+
+def _rollup(name: str) -> Table:
+    columns = [
+        Column(each, BigInteger if each == "start_us" else String(_WIDTHS.get(each, _ID)), nullable=False)
+        for each in ROLLUP_DIMENSIONS
+    ]
+    columns += [Column(each, BigInteger, nullable=False) for each in ROLLUP_SUMS]
+    # The team first: most questions are one team's, over some time.
+    key = ("team_id", "start_us", *(each for each in ROLLUP_DIMENSIONS if each not in {"team_id", "start_us"}))
+    return Table(
+        name,
+        SQLModel.metadata,
+        *columns,
+        PrimaryKeyConstraint(*key, name=f"pk_{name}"),
+        Index(f"ix_{name}_start_us", "start_us"),
+    )
+
+
+rollup_hour = _rollup("rollup_hour")
+rollup_day = _rollup("rollup_day")
+
+
+class SpendDay(SQLModel, table=True):
+    """What budgets look at: the spend of an organisation, team, key or tag on one UTC day.
+
+    It has everything of the ledger that was booked to a request or corrected since, but no true-up and no idle GPU:
+    a budget counts at the planned rate. A tag's id is `organisation/tag`.
+    """
+
+    __tablename__: ClassVar[str] = "spend_day"
+    __table_args__ = (PrimaryKeyConstraint("scope", "scope_id", "day_us", name="pk_spend_day"),)
+
+    scope: str = Field(sa_column=Column(String(16), nullable=False))
+    scope_id: str = Field(sa_column=Column(String(_ID), nullable=False))
+    day_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    spent_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class Boot(SQLModel, table=True):
+    """A process that writes entries, and when it was last known to live."""
+
+    __tablename__: ClassVar[str] = "boot"
+
+    boot_id: str = Field(sa_column=Column(String(64), primary_key=True))
+    host: str = Field(sa_column=Column(String(_ID), nullable=False))
+    started_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    seen_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class PriceVersion(SQLModel, table=True):
+    """A price that something was booked at, or that an operator entered. Never changed: another one has another version."""
+
+    __tablename__: ClassVar[str] = "price_version"
+    __table_args__ = (PrimaryKeyConstraint("target_id", "version", name="pk_price_version"),)
+
+    target_id: str = Field(sa_column=Column(String(_ID), nullable=False))
+    version: str = Field(sa_column=Column(String(_ID), nullable=False))
+    source: str = Field(sa_column=Column(String(16), nullable=False))
+    """`config`, `litellm` or `override`."""
+    effective_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """From when on it is the price; 0 for one without a date."""
+    figures: str = Field(sa_column=Column(Text, nullable=False))
+    """`cost.prices.Price` as JSON."""
+    note: str = Field(sa_column=Column(Text, nullable=False, server_default=text("''")))
+    created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    withdrawn_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    """An override that was taken back is no longer chosen; what was booked at it stays."""
+
+
+class BudgetRow(SQLModel, table=True):
+    """What may be spent in a day, a week or a month."""
+
+    __tablename__: ClassVar[str] = "budget"
+    __table_args__ = (UniqueConstraint("scope", "scope_id", "period", "kind", name="uq_budget_scope"),)
+
+    budget_id: str = Field(sa_column=Column(String(64), primary_key=True))
+    organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
+    scope: str = Field(sa_column=Column(String(16), nullable=False))
+    scope_id: str = Field(sa_column=Column(String(_ID), nullable=False))
+    period: str = Field(sa_column=Column(String(16), nullable=False))
+    kind: str = Field(sa_column=Column(String(16), nullable=False))
+    """`hard` or `soft`."""
+    limit_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
+    on_exhausted: str = Field(sa_column=Column(String(16), nullable=False))
+    """`refuse` or `downgrade`."""
+    webhook: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
+    """The name of a configured destination for its warnings."""
+    created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    updated_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class BudgetGrant(SQLModel, table=True):
+    """What a process may still spend of a hard budget without asking again; not in `spend_day` yet."""
+
+    __tablename__: ClassVar[str] = "budget_grant"
+    __table_args__ = (PrimaryKeyConstraint("budget_id", "period_us", "boot_id", name="pk_budget_grant"),)
+
+    budget_id: str = Field(sa_column=Column(String(64), nullable=False))
+    period_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    boot_id: str = Field(sa_column=Column(String(64), nullable=False))
+    granted_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class WebhookMessage(SQLModel, table=True):
+    """The outbox: a message is sent until its destination has taken it. Its id is also what makes it unique."""
+
+    __tablename__: ClassVar[str] = "webhook_message"
+    __table_args__ = (Index("ix_webhook_message_due", "next_try_us"),)
+
+    message_id: str = Field(sa_column=Column(String(_ID), primary_key=True))
+    destination: str = Field(sa_column=Column(String(64), nullable=False))
+    type: str = Field(sa_column=Column(String(64), nullable=False))
+    body: str = Field(sa_column=Column(Text, nullable=False))
+    created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    tries: int = Field(sa_column=Column(Integer, nullable=False))
+    next_try_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    """None when it was taken, or given up."""
+    delivered_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+
+
+class PoolHour(SQLModel, table=True):
+    """How long a replica of a pool was up within one hour; what its GPUs cost follows from it."""
+
+    __tablename__: ClassVar[str] = "pool_hour"
+    __table_args__ = (PrimaryKeyConstraint("pool", "hour_us", "replica", name="pk_pool_hour"),)
+
+    pool: str = Field(sa_column=Column(String(64), nullable=False))
+    hour_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    replica: str = Field(sa_column=Column(String(_ID), nullable=False))
+    up_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    source: str = Field(sa_column=Column(String(16), nullable=False))
+    """`entered` or `fleet`; where there is neither, the configuration says how many replicas are up."""
+
+
+class TrueUp(SQLModel, table=True):
+    """The bill of one pool's UTC day, as it was posted. A later one of the same day posts what changed since."""
+
+    __tablename__: ClassVar[str] = "true_up"
+    __table_args__ = (PrimaryKeyConstraint("pool", "day_us", "revision", name="pk_true_up"),)
+
+    pool: str = Field(sa_column=Column(String(64), nullable=False))
+    day_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    revision: int = Field(sa_column=Column(Integer, nullable=False))
+    bill_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
+    up_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    busy_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    posted_us: int = Field(sa_column=Column(BigInteger, nullable=False))

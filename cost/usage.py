@@ -27,6 +27,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     cached_input_tokens: int = 0
     cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    """The part of the written ones that is kept for an hour."""
     output_tokens: int = 0
     reasoning_tokens: int = 0
     source: UsageSource = "none"
