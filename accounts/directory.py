@@ -184,6 +184,7 @@ class Directory:
             organisation_id=stored.organisation_id,
             allowed_models=stored.allowed_models,
             settings=stored.settings,
+            role=stored.role,
         )
         trusted_until = _earlier(asked_at + self._fresh_s, expires_at)
         known = _Known(caller, trusted_until, asked_at, expires_at)

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from accounts.caller import Escalation, Learning, TeamSettings
+from accounts.caller import Escalation, Learning, Role, TeamSettings
 from accounts.errors import (
     BadId,
     BadName,
@@ -50,6 +50,7 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     last4: str
     pepper_id: str
+    role: Role
     created_at: datetime
     revoked_at: datetime | None
     expires_at: datetime | None
@@ -68,6 +69,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: datetime | None
     expires_at: datetime | None
     settings: TeamSettings = TeamSettings()
+    role: Role = "member"
 
 
 def utc_now() -> datetime:
@@ -181,7 +183,13 @@ class AccountStore:
             return {row[0]: row[1] for row in await connection.execute(query)}
 
     async def create_key(
-        self, team_id: str, name: str, pepper: Pepper, *, expires_at: datetime | None = None
+        self,
+        team_id: str,
+        name: str,
+        pepper: Pepper,
+        *,
+        expires_at: datetime | None = None,
+        role: Role = "member",
     ) -> MintedKey:
         """Mint a key for a team. Its plaintext is in the answer and nowhere else."""
         minted = mint_key(pepper, random_bytes=self._random_bytes)
@@ -192,6 +200,7 @@ class AccountStore:
             "digest": minted.digest,
             "pepper_id": minted.pepper_id,
             "last4": minted.last4,
+            "role": _checked_role(role),
             "created_at": self._clock(),
             "expires_at": expires_at,
         }
@@ -267,6 +276,7 @@ _KEY_COLUMNS: Final = (
     col(ApiKey.name),
     col(ApiKey.last4),
     col(ApiKey.pepper_id),
+    col(ApiKey.role),
     col(ApiKey.created_at),
     col(ApiKey.revoked_at),
     col(ApiKey.expires_at),
@@ -277,6 +287,7 @@ _STORED_COLUMNS: Final = (
     col(ApiKey.digest),
     col(ApiKey.pepper_id),
     col(ApiKey.team_id),
+    col(ApiKey.role),
     col(ApiKey.revoked_at),
     col(ApiKey.expires_at),
     col(Team.organisation_id),
@@ -318,6 +329,12 @@ def _checked_settings(settings: TeamSettings) -> TeamSettings:
 
 def _models(stored: list[str] | None) -> frozenset[str] | None:
     return None if stored is None else frozenset(stored)
+
+
+def _checked_role(value: Role) -> Role:
+    if value not in get_args(Role):
+        raise BadSetting(f"a key's role is one of {', '.join(get_args(Role))}, not {str(value)[:80]!r}")
+    return value
 
 
 def _checked_id(value: str) -> str:

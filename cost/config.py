@@ -1,9 +1,15 @@
 """The `cost` section of the configuration."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from cost.budgets.config import BudgetsConfig
+from cost.fleet.config import Pools, UsdPerHour
+from cost.price_book.book import Unpriced
+from cost.reports.config import ReportSection
 
 
 class CostSection(BaseModel):
@@ -17,6 +23,51 @@ class CostSection(BaseModel):
         max_length=200,
         description="The model whose price makes the baseline; without one no savings are claimed.",
     )
+    hosted: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=256,
+        description="For targets of our own: the target that offers the same weights, hosted by others. Savings are "
+        "measured against it too.",
+    )
+    savings_target: Decimal = Field(
+        default=Decimal("0.40"),
+        gt=0,
+        lt=1,
+        allow_inf_nan=False,
+        json_schema_extra={"unit": "number"},
+        description="The share of the baseline that is to be saved; the verdict is on this.",
+    )
+    holdout_share: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.5,
+        allow_inf_nan=False,
+        description="The share of `auto` requests that go to the reference at random, so that the saving can be measured; "
+        "as many more are counted beside them as their control.",
+    )
+    gateway_usd_per_hour: UsdPerHour = Field(
+        default=Decimal(0),
+        description="What the machines that this gateway and its classifier run on cost in an hour. Savings are less by it.",
+    )
+    pools: Pools = Field(
+        default=(), description="Our own GPUs, what they cost while they are up, and how their bill is shared."
+    )
+    unpriced: Unpriced = Field(
+        default="refuse",
+        description="What becomes of a request for a model without a known price: `refuse` it, or `book` it as unpriced. "
+        "`auto` never chooses such a model.",
+    )
+    prices_poll_s: float = Field(
+        default=15.0,
+        ge=0.1,
+        le=3_600.0,
+        allow_inf_nan=False,
+        description="How often to look for prices that operators entered or took back, and for those that begin today.",
+    )
+    report: ReportSection | None = Field(
+        default=None, description="A daily report for each team; none is delivered when not set."
+    )
+    budgets: BudgetsConfig = Field(default=BudgetsConfig(), description="How budgets are kept.")
     journal_dir: Path = Field(
         default=Path("var/journal"), description="Where entries are kept until the database has them. One a machine."
     )
@@ -29,6 +80,13 @@ class CostSection(BaseModel):
         ge=64 * 1024,
         le=16 * 1024**3,
         description="A journal that the database lags behind this much refuses new requests; running ones are still booked.",
+    )
+    lost_host_after_s: int = Field(
+        default=3_600,
+        ge=120,
+        le=30 * 86_400,
+        description="When a process was not seen for this long and its journal is not here, what it left open is booked at "
+        "an estimate.",
     )
     drain_batch: int = Field(default=500, ge=1, le=10_000, description="Entries written to the database at once.")
     drain_interval_s: float = Field(

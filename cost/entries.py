@@ -94,6 +94,11 @@ METER_COLUMNS: Final = (
 NO_METERS: Final = dict.fromkeys(METER_COLUMNS, 0)
 
 
+def undivided(cost_nanousd: int | None) -> dict[str, int]:
+    """The meters of a cost that nobody can divide: all of it is the request's, and no token has a made-up price."""
+    return {**NO_METERS, "request_nanousd": cost_nanousd or 0}
+
+
 def void_of(reserve: Entry) -> Entry:
     """The entry that takes a reserve back, for an attempt that was never made."""
     return msgspec.structs.replace(
@@ -102,10 +107,13 @@ def void_of(reserve: Entry) -> Entry:
         input_tokens=0,
         cached_input_tokens=0,
         cache_write_tokens=0,
+        cache_write_1h_tokens=0,
         output_tokens=0,
         reasoning_tokens=0,
         cost_nanousd=0,
         baseline_nanousd=None,
+        cheapest_nanousd=None,
+        hosted_nanousd=None,
         usage_source="none",
         **NO_METERS,
     )
@@ -121,7 +129,10 @@ def orphan_settlement(reserve: Entry) -> Entry:
         reserve,
         entry="settle",
         baseline_nanousd=None,
+        cheapest_nanousd=None,
+        hosted_nanousd=None,
         usage_source="estimated",
         flags=(*reserve.flags, "orphaned"),
         status=0,
+        **undivided(reserve.cost_nanousd),
     )

@@ -9,10 +9,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from cost.entries import Entry, orphan_settlement, void_of
 from cost.errors import EntriesRefused, LedgerUnavailable, StoreUnreachable
@@ -21,6 +21,10 @@ from cost.segments import DeadJournal, boots, encode_line
 
 _log: Final = logging.getLogger(__name__)
 _MAX_BACKOFF_S: Final = 5.0
+_SHOW_EVERY_S: Final = 30.0
+_EXPIRE_EVERY_S: Final = 60.0
+
+_Answer = TypeVar("_Answer")
 
 
 class Books(Protocol):
@@ -31,8 +35,8 @@ class Books(Protocol):
         """The name of this process in its entries."""
         ...
 
-    async def reserve(self, entry: Entry) -> None:
-        """Durable when it returns; raises LedgerUnavailable."""
+    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
+        """Durable when it returns; raises LedgerUnavailable. The hold is for books that keep budgets."""
         ...
 
     def settle(self, entry: Entry) -> None:
@@ -43,8 +47,11 @@ class Books(Protocol):
 class EntryStore(Protocol):
     """Where entries end up; LedgerStore is one."""
 
-    async def insert(self, entries: Sequence[Entry]) -> int:
-        """Write entries, any number of times. EntriesRefused means never; any other error means not now."""
+    async def insert(self, entries: Sequence[Entry], *, careful: bool = False) -> int:
+        """Write entries, any number of times. EntriesRefused means never; any other error means not now.
+
+        `careful` is for entries of a process that others may have given up for lost.
+        """
         ...
 
     async def open_reserves(self, boot_ids: Sequence[str]) -> list[Entry]:
@@ -52,8 +59,48 @@ class EntryStore(Protocol):
         ...
 
 
+class Presence(Protocol):
+    """How processes know of each other; `cost.sweep.Sweep` is one."""
+
+    @property
+    def may_be_given_up(self) -> bool:
+        """Whether others may have closed attempts of this process."""
+        ...
+
+    async def show(self, boot_id: str) -> None:
+        """Tell others that this process lives."""
+        ...
+
+    async def forget(self, boot_id: str) -> None:
+        """Nothing of this process is open any more."""
+        ...
+
+    async def expire(self, ours: Collection[str]) -> None:
+        """Close what lost hosts left open; `ours` are recovered from their journals instead."""
+        ...
+
+
+class Alone:
+    """The presence of a process that knows of no other."""
+
+    may_be_given_up = False
+
+    async def show(self, boot_id: str) -> None:
+        """Nobody is there to see it."""
+
+    async def forget(self, boot_id: str) -> None:
+        """Nobody knew it."""
+
+    async def expire(self, ours: Collection[str]) -> None:
+        """There is nobody to be lost."""
+
+
+def nothing(entries: Sequence[Entry]) -> None:
+    """What is told of booked entries when nobody asked."""
+
+
 class Ledger:
-    """The books of one process."""
+    """The books of one process. `booked` is told what the database has: drained by itself, or recovered."""
 
     def __init__(
         self,
@@ -65,6 +112,8 @@ class Ledger:
         drain_interval_s: float = 0.15,
         recover_every_s: float = 15.0,
         store_timeout_s: float = 30.0,
+        booked: Callable[[Sequence[Entry]], None] = nothing,
+        presence: Presence | None = None,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -73,6 +122,10 @@ class Ledger:
         self._drain_interval_s = drain_interval_s
         self._recover_every_s = recover_every_s
         self._store_timeout_s = store_timeout_s
+        self._booked = booked
+        self._presence = presence or Alone()
+        self._show_at = 0.0
+        self._expire_at = clock() + _EXPIRE_EVERY_S
         self._draining = asyncio.Lock()
         self._loop: asyncio.Task[None] | None = None
         self.drain_failures = 0
@@ -116,12 +169,13 @@ class Ledger:
         """Open the journal, recover dead processes' journals, and begin to drain."""
         self._journal.open()
         try:
+            await self._be_present()
             await self.recover()
         except StoreUnreachable:
             _log.warning("journals of dead processes wait for the database")
         self._loop = asyncio.create_task(self._drain_forever(), name="ledger-drain")
 
-    async def reserve(self, entry: Entry) -> None:
+    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:  # noqa: ARG002  No budgets here.
         """Book the most that an attempt may cost; durable when it returns. Raises LedgerUnavailable."""
         safe = self._journal.reserve(entry)
         try:
@@ -179,6 +233,8 @@ class Ledger:
             async with asyncio.timeout(deadline_s):
                 # A reserve that is still open is left for the next start to settle.
                 finished = await self.drain() and not await self._open_reserves(self.boot_id)
+                if finished:
+                    await self._asked(self._presence.forget(self.boot_id))
         await self._journal.aclose(keep=not finished)
 
     async def _drain_forever(self) -> None:
@@ -187,6 +243,7 @@ class Ledger:
         while True:
             await asyncio.sleep(pause_s)
             try:
+                await self._be_present()
                 drained = await self.drain()
                 if drained and self._clock() >= recover_at:
                     recover_at = self._clock() + self._recover_every_s
@@ -198,16 +255,28 @@ class Ledger:
                 drained = False
             pause_s = self._drain_interval_s if drained else min(pause_s * 2, _MAX_BACKOFF_S)
 
+    async def _be_present(self) -> None:
+        """What is due of showing that this process lives, and of looking for those that do not."""
+        now = self._clock()
+        if now >= self._show_at:
+            await self._asked(self._presence.show(self.boot_id))
+            self._show_at = now + _SHOW_EVERY_S
+        if now >= self._expire_at:
+            self._expire_at = now + _EXPIRE_EVERY_S
+            await self._asked(self._presence.expire(boots(self._journal.directory)))
+
     async def _recover_one(self, dead: DeadJournal) -> None:
         entries = dead.entries()
         found = 0
         while batch := list(islice(entries, self._drain_batch)):
-            await self._book(batch)
+            await self._book(batch, careful=True)
             found += len(batch)
         # The database has now all that this process ever wrote, drained by itself or just now.
         orphans = await self._open_reserves(dead.boot_id)
         for start in range(0, len(orphans), self._drain_batch):
-            await self._book([orphan_settlement(each) for each in orphans[start : start + self._drain_batch]])
+            batch = [orphan_settlement(each) for each in orphans[start : start + self._drain_batch]]
+            await self._book(batch, careful=True)
+        await self._asked(self._presence.forget(dead.boot_id))
         self.orphans_settled += len(orphans)
         self.damaged_lines += dead.damaged_lines
         _log.info(
@@ -219,17 +288,22 @@ class Ledger:
         )
 
     async def _open_reserves(self, boot_id: str) -> list[Entry]:
+        return await self._asked(self._store.open_reserves([boot_id]))
+
+    async def _asked(self, question: Awaitable[_Answer]) -> _Answer:
+        """What the database answers. Raises StoreUnreachable."""
         try:
             async with asyncio.timeout(self._store_timeout_s):
-                return await self._store.open_reserves([boot_id])
+                return await question
         except Exception as failure:
             raise self._unreachable(failure) from failure
 
-    async def _book(self, batch: Sequence[Entry]) -> None:
+    async def _book(self, batch: Sequence[Entry], *, careful: bool = False) -> None:
         """Write a batch. One bad entry must not hold up all others, so a refused batch is halved."""
+        careful = careful or self._presence.may_be_given_up
         try:
             async with asyncio.timeout(self._store_timeout_s):
-                await self._store.insert(batch)
+                await self._store.insert(batch, careful=careful)
         except EntriesRefused as refusal:
             if len(batch) == 1:
                 self._set_aside(batch[0], refusal)
@@ -237,10 +311,11 @@ class Ledger:
         except Exception as failure:
             raise self._unreachable(failure) from failure
         else:
+            self._booked(batch)
             return
         middle = len(batch) // 2
-        await self._book(batch[:middle])
-        await self._book(batch[middle:])
+        await self._book(batch[:middle], careful=careful)
+        await self._book(batch[middle:], careful=careful)
 
     def _unreachable(self, failure: Exception) -> StoreUnreachable:
         self.drain_failures += 1
@@ -273,7 +348,7 @@ class MemoryLedger:
     async def start(self) -> None:
         """Nothing to open."""
 
-    async def reserve(self, entry: Entry) -> None:
+    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:  # noqa: ARG002  No budgets here.
         """Keep it, or refuse it."""
         if not self.accepting:
             raise LedgerUnavailable("these books were told to refuse")
@@ -294,9 +369,9 @@ class MemoryLedger:
 class NullLedger(MemoryLedger):
     """Books that forget at once."""
 
-    async def reserve(self, entry: Entry) -> None:
+    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
         """Forget it, or refuse it."""
-        await super().reserve(entry)
+        await super().reserve(entry, hold_nanousd)
         self.entries.clear()
 
     def settle(self, entry: Entry) -> None:

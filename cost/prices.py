@@ -1,5 +1,6 @@
 """Prices and the arithmetic on them: integers of nano-dollars, never floats."""
 
+import hashlib
 import operator
 from decimal import Decimal, InvalidOperation
 from typing import Final, cast
@@ -11,6 +12,11 @@ from cost.usage import Usage
 NANO_PER_USD = 1_000_000_000
 _TOKENS_PER_PRICE = 1_000_000
 MOST_USD_PER_MILLION = 1_000_000
+MOST_LONG_PROMPTS: Final = 16
+MOST_JSON_CHARACTERS: Final = 64 * 1024
+MOST_VERSION_CHARACTERS: Final = 200
+_MOST_NANOUSD: Final = MOST_USD_PER_MILLION * NANO_PER_USD
+_DIGEST_DIGITS: Final = 6
 
 
 def nanousd(usd: Decimal | str | int) -> int:
@@ -48,18 +54,18 @@ def meters(usage: Usage) -> Meters:
     )
 
 
-class LongPrompt(msgspec.Struct, frozen=True, kw_only=True):
+class LongPrompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a prompt of more than `above_tokens` costs: the whole request at other figures."""
 
     above_tokens: int
     price: "Price"
 
 
-class Price(msgspec.Struct, frozen=True, kw_only=True):
+class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Nano-dollars per million tokens, one figure per meter, as of `version`. `request_nanousd` is for one request.
 
     What has no figure of its own costs what the next more general meter does: an hour's cache what five minutes' does,
-    reasoning what output does.
+    reasoning what output does. Making one that makes no sense is a ValueError.
     """
 
     version: str
@@ -74,6 +80,12 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     """Ordered by `above_tokens`; the last one that applies does."""
     batch: "Price | None" = None
     """Instead of this one for work given in as a batch; None when that is no cheaper."""
+
+    def __post_init__(self) -> None:
+        _refuse_figures(self)
+        _refuse_long_prompts(self.long_prompts)
+        if self.batch is not None and self.batch.batch is not None:
+            raise ValueError("the price of a batch has no other price for batches")
 
     def cost_nanousd(self, usage: Usage, *, batch: bool = False) -> int:
         """What `usage` costs, rounded half up to a whole nano-dollar once, at the end."""
@@ -91,6 +103,15 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
             before, rounded = rounded, (running + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
             parts.append(rounded - before)
         return cast("Meters", tuple(parts))
+
+    def most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
+        """What up to so many tokens cost at most, of whatever meters they turn out to be."""
+        most = 0
+        for price in (self, *(each.price for each in self.long_prompts if input_tokens > each.above_tokens)):
+            *inputs, output, reasoning, request = price.figures()
+            total = input_tokens * max(inputs) + output_tokens * max(output, reasoning) + request
+            most = max(most, -(-total // _TOKENS_PER_PRICE))
+        return most
 
     def applying(self, input_tokens: int, *, batch: bool) -> "Price":
         """The figures for a prompt of this length."""
@@ -111,6 +132,59 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
             self.output_nanousd if self.reasoning_nanousd is None else self.reasoning_nanousd,
             self.request_nanousd * _TOKENS_PER_PRICE,
         )
+
+    def named(self, version: str) -> "Price":
+        """The same figures under another name."""
+        return msgspec.structs.replace(
+            self,
+            version=version,
+            long_prompts=tuple(
+                msgspec.structs.replace(each, price=each.price.named(version)) for each in self.long_prompts
+            ),
+            batch=None if self.batch is None else self.batch.named(version),
+        )
+
+    def same_figures(self, other: "Price") -> bool:
+        """Whether everything costs the same at both, whatever they are called."""
+        return self.named("") == other.named("")
+
+    def digest(self) -> str:
+        """Six hexadecimal digits that stand for the figures, and not for the name."""
+        text = to_json(self.named(""))
+        return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_DIGITS]
+
+
+def _refuse_figures(price: Price) -> None:
+    if len(price.version) > MOST_VERSION_CHARACTERS:
+        raise ValueError(f"the name of a price has at most {MOST_VERSION_CHARACTERS} characters")
+    for figure in (*price.figures()[:-1], price.request_nanousd):
+        if type(figure) is not int or not 0 <= figure <= _MOST_NANOUSD:
+            raise ValueError(f"{figure!r} nano-dollars is no price; it must be whole and from 0 to {_MOST_NANOUSD}")
+
+
+def _refuse_long_prompts(tiers: tuple[LongPrompt, ...]) -> None:
+    if len(tiers) > MOST_LONG_PROMPTS:
+        raise ValueError(f"a price has at most {MOST_LONG_PROMPTS} prices for long prompts")
+    bounds = [each.above_tokens for each in tiers]
+    if any(bound < 1 for bound in bounds) or bounds != sorted(set(bounds)):
+        raise ValueError("the prices for long prompts must be ordered by above_tokens, each above the one before")
+    if any(each.price.long_prompts or each.price.batch is not None for each in tiers):
+        raise ValueError("the price for long prompts has no further prices for long prompts or batches")
+
+
+def to_json(price: Price) -> str:
+    """The price as text, the same for the same price."""
+    return msgspec.json.encode(price).decode()
+
+
+def from_json(text: str) -> Price:
+    """The price that the text stands for; a ValueError when it is none, or has figures that we do not know."""
+    if len(text) > MOST_JSON_CHARACTERS:
+        raise ValueError(f"a price has at most {MOST_JSON_CHARACTERS} characters")
+    try:
+        return msgspec.json.decode(text, type=Price)
+    except msgspec.DecodeError as failure:
+        raise ValueError(f"this is no price: {failure}") from failure
 
 
 def usd_per_million(text: Decimal | str | float) -> int:
@@ -139,8 +213,14 @@ def price_from_usd(
     output_usd: Decimal | str | float,
     cached_input_usd: Decimal | str | float | None = None,
     cache_write_usd: Decimal | str | float | None = None,
+    cache_write_1h_usd: Decimal | str | float | None = None,
+    reasoning_usd: Decimal | str | float | None = None,
+    request_usd: Decimal | str | float = 0,
 ) -> Price:
-    """A price from a list in dollars per million tokens; what has no price of its own costs what input costs."""
+    """A price from a list in dollars per million tokens; what has no price of its own costs what input costs.
+
+    Only `request_usd` is for one request.
+    """
     input_nanousd = usd_per_million(input_usd)
     return Price(
         version=version,
@@ -148,4 +228,7 @@ def price_from_usd(
         output_nanousd=usd_per_million(output_usd),
         cached_input_nanousd=input_nanousd if cached_input_usd is None else usd_per_million(cached_input_usd),
         cache_write_nanousd=input_nanousd if cache_write_usd is None else usd_per_million(cache_write_usd),
+        cache_write_1h_nanousd=None if cache_write_1h_usd is None else usd_per_million(cache_write_1h_usd),
+        reasoning_nanousd=None if reasoning_usd is None else usd_per_million(reasoning_usd),
+        request_nanousd=usd_per_million(request_usd),
     )

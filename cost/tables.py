@@ -194,6 +194,18 @@ class Boot(SQLModel, table=True):
     seen_us: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
+class LedgerCheck(SQLModel, table=True):
+    """When the roll-ups were last held against the ledger; whoever changes `begun_us` does it next."""
+
+    __tablename__: ClassVar[str] = "ledger_check"
+
+    name: str = Field(sa_column=Column(String(16), primary_key=True))
+    begun_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    done_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """When it was last finished; 0 before."""
+    differences: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
 class PriceVersion(SQLModel, table=True):
     """A price that something was booked at, or that an operator entered. Never changed: another one has another version."""
 
@@ -237,32 +249,17 @@ class BudgetRow(SQLModel, table=True):
 
 
 class BudgetGrant(SQLModel, table=True):
-    """What a process may still spend of a hard budget without asking again; not in `spend_day` yet."""
+    """What a process may still spend of a hard budget without asking again; not in `spend_day` yet.
+
+    It belongs to no period: what is held at the end of one may be spent in the next, and counts in both.
+    """
 
     __tablename__: ClassVar[str] = "budget_grant"
-    __table_args__ = (PrimaryKeyConstraint("budget_id", "period_us", "boot_id", name="pk_budget_grant"),)
+    __table_args__ = (PrimaryKeyConstraint("budget_id", "boot_id", name="pk_budget_grant"),)
 
     budget_id: str = Field(sa_column=Column(String(64), nullable=False))
-    period_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     boot_id: str = Field(sa_column=Column(String(64), nullable=False))
     granted_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
-
-
-class WebhookMessage(SQLModel, table=True):
-    """The outbox: a message is sent until its destination has taken it. Its id is also what makes it unique."""
-
-    __tablename__: ClassVar[str] = "webhook_message"
-    __table_args__ = (Index("ix_webhook_message_due", "next_try_us"),)
-
-    message_id: str = Field(sa_column=Column(String(_ID), primary_key=True))
-    destination: str = Field(sa_column=Column(String(64), nullable=False))
-    type: str = Field(sa_column=Column(String(64), nullable=False))
-    body: str = Field(sa_column=Column(Text, nullable=False))
-    created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-    tries: int = Field(sa_column=Column(Integer, nullable=False))
-    next_try_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
-    """None when it was taken, or given up."""
-    delivered_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
 
 
 class PoolHour(SQLModel, table=True):

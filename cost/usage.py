@@ -50,6 +50,7 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int | None
     cached: int = 0
     written: int = 0
+    written_1h: int = 0
     reasoning: int = 0
     flags: tuple[str, ...] = ()
 
@@ -118,6 +119,7 @@ def _normalised(
         input_tokens=counts.input_tokens,
         cached_input_tokens=counts.cached,
         cache_write_tokens=counts.written,
+        cache_write_1h_tokens=counts.written_1h,
         output_tokens=counts.output_tokens,
         reasoning_tokens=counts.reasoning,
         source="upstream",
@@ -137,6 +139,7 @@ def _half_guess(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) -> Usa
         input_tokens=max(estimate.input_tokens, inner) if told_input is None else told_input,
         cached_input_tokens=counts.cached,
         cache_write_tokens=counts.written,
+        cache_write_1h_tokens=counts.written_1h,
         output_tokens=max(estimate.output_tokens, counts.reasoning) if told_output is None else told_output,
         reasoning_tokens=counts.reasoning,
         source="estimated",
@@ -158,16 +161,20 @@ def _openai_counts(raw: Any) -> _Counts:
     prompt = _count(raw, "prompt_tokens")
     total = _count(raw, "total_tokens")
     reasoning = _count(_part(raw, "completion_tokens_details"), "reasoning_tokens") or 0
+    kept = _part(prompt_details, "cache_creation_token_details") or _part(raw, "cache_creation")
+    written, written_1h = _written(
+        kept,
+        _count(prompt_details, "cache_write_tokens"),
+        _count(prompt_details, "cache_creation_tokens"),
+        _count(raw, "cache_creation_input_tokens"),
+    )
     completion, flags = _openai_completion(prompt, _count(raw, "completion_tokens"), total, reasoning)
     return _Counts(
         input_tokens=prompt,
         output_tokens=completion,
         cached=_first(_count(prompt_details, "cached_tokens"), _count(raw, "cache_read_input_tokens")),
-        written=_first(
-            _count(prompt_details, "cache_write_tokens"),
-            _count(prompt_details, "cache_creation_tokens"),
-            _count(raw, "cache_creation_input_tokens"),
-        ),
+        written=written,
+        written_1h=written_1h,
         reasoning=reasoning,
         flags=flags,
     )
@@ -189,19 +196,33 @@ def _openai_completion(
 
 
 def _vllm_counts(raw: Any) -> _Counts:
-    return msgspec.structs.replace(_openai_counts(raw), written=0)
+    return msgspec.structs.replace(_openai_counts(raw), written=0, written_1h=0)
 
 
 def _anthropic_counts(raw: Any) -> _Counts:
     fresh = _count(raw, "input_tokens")
     read = _count(raw, "cache_read_input_tokens") or 0
-    written = _count(raw, "cache_creation_input_tokens") or 0
+    written, written_1h = _written(_part(raw, "cache_creation"), _count(raw, "cache_creation_input_tokens"))
     return _Counts(
         input_tokens=None if fresh is None else fresh + read + written,
         output_tokens=_count(raw, "output_tokens"),
         cached=read,
         written=written,
+        written_1h=written_1h,
     )
+
+
+def _written(kept: Any, *totals: int | None) -> tuple[int, int]:
+    """What was written to the cache, and the part of it that is kept for an hour, as Anthropic tells it and litellm too.
+
+    What the details tell of neither time is kept for the usual five minutes.
+    """
+    hour = _count(kept, "ephemeral_1h_input_tokens") or 0
+    detailed = hour + (_count(kept, "ephemeral_5m_input_tokens") or 0)
+    written = _first(*totals, detailed)
+    if detailed > written:
+        raise _AbsurdError
+    return written, hour
 
 
 def _gemini_counts(raw: Any) -> _Counts:

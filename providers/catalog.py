@@ -1,12 +1,17 @@
 """The catalog: every target that can be called, built once from the configuration and frozen."""
 
+import functools
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from cost.prices import Price, price_from_usd
-from providers.config import DeploymentConfig, ModelConfig, PricesConfig, ProvidersSection, SecretRef, is_reference
+from cost.price_book.book import PriceBook, price_book
+from cost.price_book.config import dated_price, price_items
+from cost.price_book.litellm_table import read_table
+from cost.prices import Price
+from providers.config import DeploymentConfig, ModelConfig, ProvidersSection, SecretRef, is_reference
 from providers.target import Deployment, Target
 
 ResolveSecret = Callable[[SecretRef], str]
@@ -48,9 +53,41 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
         return any(deployment.kind == "litellm" for deployment in self.deployments)
 
 
-def build_catalog(section: ProvidersSection, resolve_secret: ResolveSecret) -> Catalog:
-    """Resolves every secret. Raises SecretMissing, naming the reference and its place."""
-    return Catalog(targets={model.model_id: _target(model, resolve_secret) for model in section.models})
+def build_catalog(
+    section: ProvidersSection, resolve_secret: ResolveSecret, book: PriceBook | None = None, at_us: int | None = None
+) -> Catalog:
+    """Resolves every secret, and takes the prices that are in effect at a moment.
+
+    They are those of the section and of now, unless another book or moment is given. Raises SecretMissing, naming the
+    reference and its place, and PriceError.
+    """
+    prices = configured_prices(section) if book is None else book
+    moment_us = time.time_ns() // 1_000 if at_us is None else at_us
+    return Catalog(
+        targets={
+            model.model_id: _target(model, resolve_secret, prices.at(model.model_id, moment_us))
+            for model in section.models
+        }
+    )
+
+
+def configured_prices(section: ProvidersSection) -> PriceBook:
+    """The section's own prices. Raises PriceError when litellm's table is asked for and does not know."""
+    # Read when the first model asks for it, and once.
+    table = functools.cache(read_table)
+    return price_book(
+        dated_price(model.model_id, item, table) for model in section.models for item in price_items(model.prices)
+    )
+
+
+def repriced(catalog: Catalog, book: PriceBook, at_us: int) -> Catalog:
+    """The same targets at the prices that are in effect at another moment."""
+    return Catalog(
+        targets={
+            target.target_id: msgspec.structs.replace(target, price=book.at(target.target_id, at_us))
+            for target in catalog
+        }
+    )
 
 
 def secret_reader(environment: Mapping[str, str]) -> ResolveSecret:
@@ -65,29 +102,20 @@ def secret_reader(environment: Mapping[str, str]) -> ResolveSecret:
     return read
 
 
-def _target(model: ModelConfig, resolve_secret: ResolveSecret) -> Target:
+def _target(model: ModelConfig, resolve_secret: ResolveSecret, price: Price | None) -> Target:
     return Target(
         target_id=model.model_id,
         provider=model.provider,
         tiers=model.tier_eligibility,
-        price=None if model.prices is None else _price(model.prices),
+        price=price,
         max_context_tokens=model.max_context_tokens,
         max_output_tokens=model.max_output_tokens,
         capabilities=model.capabilities,
         capability=model.capability,
         ability=model.ability,
         routing_weight=model.routing_weight,
+        tokenizer_ppm=None if model.tokenizer_ratio is None else int(model.tokenizer_ratio * 1_000_000),
         deployments=tuple(_deployment(model, deployment, resolve_secret) for deployment in model.deployments),
-    )
-
-
-def _price(prices: PricesConfig) -> Price:
-    return price_from_usd(
-        version=prices.named_version(),
-        input_usd=prices.input,
-        output_usd=prices.output,
-        cached_input_usd=prices.cached_input,
-        cache_write_usd=prices.cache_write,
     )
 
 

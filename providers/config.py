@@ -1,13 +1,12 @@
 """The `providers` section of the configuration: models, their deployments, and how patient we are with them."""
 
 import re
-from datetime import date
 from decimal import Decimal
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from cost.prices import nanousd
+from cost.price_book.config import ModelPrices
 from providers.target import OWN_ENGINES, Capability, DeploymentKind, Tier
 
 # A message of ours about a bad value must not print the value: it may be a key.
@@ -18,8 +17,6 @@ _SECRET_OPTION = re.compile(r"key|secret|token|password|credential", re.IGNORECA
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*$"
 # Model ids of hubs contain slashes (`meta-llama/Llama-3-70b`).
 _MODEL_ID = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]*$"
-
-_MAX_PRICE_USD = Decimal(1_000_000)
 
 
 def is_reference(value: str) -> bool:
@@ -38,52 +35,6 @@ def _reference(value: str) -> str:
 
 SecretRef = Annotated[str, AfterValidator(_reference)]
 """Where a secret is found: `env:NAME`, LiteLLM's `os.environ/NAME`, or `file:PATH`. Never the secret."""
-
-
-def _exact(value: Any) -> Any:
-    """A YAML number as it was written: 0.1 is a tenth, not the binary fraction nearest to it."""
-    return Decimal(str(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _whole_nanousd(value: Decimal) -> Decimal:
-    nanousd(value)
-    return value
-
-
-Usd = Annotated[
-    Decimal,
-    BeforeValidator(_exact),
-    Field(ge=0, le=_MAX_PRICE_USD),
-    AfterValidator(_whole_nanousd),
-]
-
-
-class PricesConfig(BaseModel):
-    """US dollars per million tokens. Cached and cache-written tokens cost the input price unless told otherwise."""
-
-    model_config = _SECTION
-
-    input: Usd = Field(description="A million prompt tokens.")
-    output: Usd = Field(description="A million generated tokens.")
-    cached_input: Usd | None = Field(
-        default=None, description="A million prompt tokens read from the provider's cache."
-    )
-    cache_write: Usd | None = Field(default=None, description="A million prompt tokens written to the cache.")
-    version: str = Field(
-        default="",
-        max_length=64,
-        description="Kept in every row that is booked at these prices; the date, if left out.",
-    )
-    effective_from: date | None = Field(default=None, description="The first day of these prices, in UTC.")
-
-    def named_version(self) -> str:
-        """The version, or the date, or else the figures themselves: rows of two prices never look the same."""
-        if self.version:
-            return self.version
-        if self.effective_from is not None:
-            return self.effective_from.isoformat()
-        figures = (self.input, self.output, self.cached_input, self.cache_write)
-        return "/".join("-" if figure is None else f"{figure.normalize():f}" for figure in figures)
 
 
 class DeploymentConfig(BaseModel):
@@ -148,8 +99,10 @@ class ModelConfig(BaseModel):
     tier_eligibility: frozenset[Tier] = Field(
         default=frozenset({"interactive", "batch"}), min_length=1, description="The tiers it may serve."
     )
-    prices: PricesConfig | None = Field(
-        default=None, description="Without prices the cost is unknown, and `auto` never chooses the model."
+    prices: ModelPrices | None = Field(
+        default=None,
+        description="One price, a list of prices with their dates, or a name in litellm's table. Without prices the "
+        "cost is unknown, and `auto` never chooses the model.",
     )
     max_context_tokens: int = Field(ge=1, le=100_000_000, description="Prompt and answer together.")
     max_output_tokens: int = Field(default=4_096, ge=1, le=10_000_000, description="The longest answer.")
@@ -163,6 +116,15 @@ class ModelConfig(BaseModel):
         max_length=128,
         description="The row of the classifier's ability table that this model is; its measured outcomes then stand "
         "before `capability`.",
+    )
+    tokenizer_ratio: Decimal | None = Field(
+        default=None,
+        gt=Decimal("0.1"),
+        lt=Decimal(10),
+        max_digits=7,
+        decimal_places=6,
+        description="Tokens that it counts for a text that one tokenizer, the same for all models, counts as one. Where two "
+        "models have it, what one counted is converted before it is priced at the other.",
     )
     routing_weight: float = Field(
         default=1.0,

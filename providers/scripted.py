@@ -137,8 +137,13 @@ def _token_events(script: Script) -> int:
     return script.tokens if script.shape == "text" else 2
 
 
-def chunks(script: Script, model: str, request_id: str, *, with_usage: bool) -> Iterator[bytes]:
-    """The payloads of a stream without its end marker, faults included where they are data."""
+def chunks(
+    script: Script, model: str, request_id: str, *, with_usage: bool, continuous: bool = False
+) -> Iterator[bytes]:
+    """The payloads of a stream without its end marker, faults included where they are data.
+
+    With `continuous` each chunk tells the usage so far, as vLLM does when it is asked to.
+    """
     head = {"id": f"chatcmpl-{request_id}", "object": "chat.completion.chunk", "created": 0, "model": model}
     for index, choices in enumerate(_choices(script)):
         if index == script.malformed_at:
@@ -146,7 +151,9 @@ def chunks(script: Script, model: str, request_id: str, *, with_usage: bool) -> 
         elif index == script.error_at:
             yield b'{"error": {"message": "the script says so", "type": "server_error", "param": null, "code": null}}'
         else:
-            yield msgspec.json.encode({**head, "choices": choices})
+            told = continuous and with_usage and script.usage == "true"
+            so_far = {"usage": _usage(script, completion_tokens(script, index + 1))} if told else {}
+            yield msgspec.json.encode({**head, "choices": choices, **so_far})
     if with_usage and script.usage != "none":
         yield msgspec.json.encode({**head, "choices": [], "usage": usage(script)})
 
@@ -236,6 +243,10 @@ def usage(script: Script) -> dict[str, Any]:
             return {"prompt_tokens": 10**18, "completion_tokens": "many", "total_tokens": None}
         case "negative":
             return {"prompt_tokens": -5, "completion_tokens": -generated, "total_tokens": -5 - generated}
+    return _usage(script, generated)
+
+
+def _usage(script: Script, generated: int) -> dict[str, Any]:
     return {
         "prompt_tokens": script.prompt_tokens,
         "completion_tokens": generated,

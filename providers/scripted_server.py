@@ -161,8 +161,15 @@ async def _whole(script: Script, model: str, request_id: str) -> web.Response:
 
 
 async def _stream(script: Script, asked: _Asked, request_id: str) -> AsyncIterator[bytes]:
-    with_usage = bool((asked.stream_options or {}).get("include_usage"))
-    for index, payload in enumerate(chunks(script, asked.model, request_id, with_usage=with_usage)):
+    options = asked.stream_options or {}
+    payloads = chunks(
+        script,
+        asked.model,
+        request_id,
+        with_usage=bool(options.get("include_usage")),
+        continuous=bool(options.get("continuous_usage_stats")),
+    )
+    for index, payload in enumerate(payloads):
         await pace(script, index, asyncio.sleep)
         if index == script.cut_at:
             raise _Cut

@@ -66,3 +66,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     ability: str | None = None
     routing_weight: float
     deployments: tuple[Deployment, ...]
+    tokenizer_ppm: int | None = None
+    """Tokens that it counts where one tokenizer, chosen once for all targets, counts a million."""
+
+    @property
+    def own(self) -> bool:
+        """It runs on our own GPUs, so it is no commercial offer."""
+        return any(deployment.kind in OWN_ENGINES for deployment in self.deployments)

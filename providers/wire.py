@@ -52,6 +52,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     team_id: str | None = None
     """The team the caller claims; it must be the key's."""
     session_id: str | None = None
+    tag: str = ""
+    """What the caller books the request under beside its team; empty for nothing."""
 
 
 class WireUsage(msgspec.Struct, frozen=True):
@@ -64,6 +66,7 @@ class WireUsage(msgspec.Struct, frozen=True):
     completion_tokens_details: Any = None
     cache_creation_input_tokens: Any = None
     cache_read_input_tokens: Any = None
+    cache_creation: Any = None
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import random
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -23,11 +24,22 @@ from classifier.learning.requests import own_requests
 from classifier.learning.store import LearningStore, Verdict
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from classifier.prediction import Classifier
+from cost.budgets.alerts import Alerts
+from cost.budgets.books import BudgetedBooks
+from cost.budgets.budget import Standing
+from cost.budgets.grants import GrantStore
+from cost.budgets.holds import Holds, Teller
+from cost.budgets.presence import BudgetPresence
+from cost.fleet.config import pool_of_target
 from cost.journal import Journal
 from cost.ledger import Ledger
+from cost.price_book.store import PriceStore
+from cost.reports.usage import UsageReader
 from cost.store import LedgerStore
+from cost.sweep import Sweep
+from cost.watch import LedgerWatch
 from providers.breaker import Breakers
-from providers.catalog import Catalog, build_catalog
+from providers.catalog import Catalog, build_catalog, configured_prices, repriced
 from providers.direct import DirectUpstream
 from providers.retry_budget import RetryBudget
 from providers.scripted import ScriptedUpstream
@@ -36,6 +48,10 @@ from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
 from proxy.affinity import Affinity
 from proxy.answers import schema_check
+from proxy.books.claims import Claims
+from proxy.books.daily_reports import DailyReports
+from proxy.books.price_watch import PriceWatch
+from proxy.comparisons import build_comparators
 from proxy.configuration.settings import (
     Environment,
     GatewayConfig,
@@ -59,21 +75,39 @@ from proxy.observers.learning import LearningLog
 from proxy.observers.logs import RequestLog, configure_logging
 from proxy.observers.metrics import Metrics
 from proxy.observers.telemetry import Tracing, build_tracing
-from proxy.routes import feedback, health, models, policy, usage
+from proxy.routes import budgets, feedback, focus, health, litellm_shapes, models, organization, policy, savings, usage
+from proxy.routes import prices as price_routes
 from proxy.tolerance import Tolerances, learn_from_own_requests
+from proxy.webhooks.outbox import Outbox
+from proxy.webhooks.sender import Sender, destinations_of
 
 _log = logging.getLogger("weighbridge.app")
 
 _TICK_S = 1.0
 _RETENTION_S = 600.0
+_REPORTS_S = 60.0
+_TRUE_UP_S = 300.0
 _OWN_REQUESTS_S = 300.0
+_LEDGER_WATCH_S = 60.0
 
 
 def create_app(config: GatewayConfig, environment: Environment, config_path: Path | None = None) -> Doorway:
     """The gateway as an ASGI application. `config_path` is the file that SIGHUP reads again."""
     running = _Running(config, environment, config_path)
     app = FastAPI(title="Weighbridge", lifespan=running.lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    for module in (models, usage, policy, feedback, health):
+    for module in (
+        models,
+        usage,
+        focus,
+        savings,
+        organization,
+        litellm_shapes,
+        policy,
+        price_routes,
+        budgets,
+        feedback,
+        health,
+    ):
         app.include_router(module.router)
     app.add_exception_handler(Refused, _tell)
     app.add_exception_handler(AccountsError, _tell)
@@ -97,6 +131,7 @@ class _Running:
         self._classifier: OnnxClassifier | HeuristicClassifier | None = None
         self._breakers = Breakers(config.providers.breaker, time.monotonic)
         self._shadow: Shadow | None = None
+        self._prices: PriceWatch | None = None
 
     def begin_drain(self) -> None:
         """Readiness turns false and new work is refused; what runs goes on."""
@@ -114,16 +149,20 @@ class _Running:
             stack.callback(log_lines.close)
             engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")
             stack.push_async_callback(engine.dispose)
-            ledger = await self._ledger(engine, stack)
+            metrics = Metrics()
+            ledger, holds = await self._ledger(engine, stack, metrics)
             directory = self._directory(engine)
             stack.push_async_callback(directory.aclose)
-            self._catalog = catalog = build_catalog(config.providers, resolve_secret)
+            self._prices = prices = PriceWatch(
+                PriceStore(engine), configured_prices(config.providers), self._repriced, _now_us
+            )
+            await prices.look()
+            self._catalog = catalog = build_catalog(config.providers, resolve_secret, prices.book, _now_us())
             self._breakers.adopt(catalog)
             upstreams = await _upstreams(catalog)
             stack.push_async_callback(upstreams.aclose)
             tracing = self._tracing(stack)
             await asyncio.to_thread(schema_check.prepare)
-            metrics = Metrics()
             learning, accounts = LearningStore(engine), AccountStore(engine)
             learning_log = LearningLog(learning, accounts.learning_of, metrics)
             learning_log.start()
@@ -138,7 +177,7 @@ class _Running:
                 upstream=upstreams,
                 breakers=breakers,
                 budget=_retry_budget(config),
-                books=ledger,
+                books=BudgetedBooks(ledger, holds),
                 clock=time.monotonic,
                 now_us=_now_us,
                 rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
@@ -154,6 +193,7 @@ class _Running:
                 observers=(metrics, RequestLog(share=config.telemetry.log_success_share), learning_log),
                 tracing=tracing,
                 clock=time.monotonic,
+                budgets=holds,
             )
             self._shadow = shadow = self._shadow_of(line, dispatcher, learning, accounts, metrics)
             stack.push_async_callback(shadow.aclose)
@@ -162,17 +202,23 @@ class _Running:
             gateway = Gateway(
                 line=line,
                 ledger=ledger,
-                usage=LedgerStore(engine),
+                usage=UsageReader(engine),
                 metrics=metrics,
                 learning=learning,
                 learning_log=learning_log,
                 classifier=classifier,
+                prices=prices,
+                claims=self._claims(engine, stack),
                 database=engine,
                 metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
             )
             _background(stack, _every(_TICK_S, lambda: self._tick(gateway)))
             _background(stack, _every(_RETENTION_S, lambda: self._forget(learning, accounts)))
             _background(stack, _every(_OWN_REQUESTS_S, lambda: self._learn_own_requests(line, engine)))
+            _background(stack, _every(_LEDGER_WATCH_S, LedgerWatch(engine, metrics.set_ledger_check).look))
+            await self._send_webhooks(engine, metrics, stack)
+            self._report_daily(engine, stack)
+            _background(stack, prices.follow(config.cost.prices_poll_s))
             watch = TuningWatch(learning, classifier, self._retuned)
             await watch.look()
             _background(stack, _every(config.classifier.learning.poll_s, watch.look))
@@ -180,6 +226,27 @@ class _Running:
             app.state.ledger, app.state.gateway, app.state.tuning_watch = ledger, gateway, watch
             yield {"gateway": gateway}
             line.draining = True
+
+    def _report_daily(self, engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> None:
+        section = self._config.cost.report
+        if section is not None:
+            reports = DailyReports(engine, section, Outbox(engine))
+            _background(stack, _every(_REPORTS_S, lambda: reports.look(_now_us())))
+
+    def _claims(self, engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> Claims:
+        claims = Claims(engine, lambda: self._config.cost, _now_us)
+        _background(stack, _every(_TRUE_UP_S, claims.rounds.look))
+        return claims
+
+    async def _send_webhooks(self, engine: AsyncEngine, metrics: Metrics, stack: contextlib.AsyncExitStack) -> None:
+        destinations = destinations_of(self._config.webhooks.destinations, resolve_secret)
+        if not destinations:
+            return
+        outbox = Outbox(engine)
+        sender = Sender(outbox, destinations, count=metrics.count_webhook)
+        stack.push_async_callback(sender.aclose)
+        _background(stack, sender.run())
+        _background(stack, _every(_RETENTION_S, outbox.forget))
 
     def _shadow_of(
         self, line: Line, dispatcher: Dispatcher, learning: LearningStore, accounts: AccountStore, metrics: Metrics
@@ -191,6 +258,7 @@ class _Running:
                 reference=self._config.cost.reference_target,
                 fleet={name: self._breakers.available(target) for name, target in catalog.targets.items()},
                 timeouts=line.rules.timeouts,
+                pools=line.rules.pools,
             )
 
         async def keep(verdicts: Sequence[Verdict]) -> None:
@@ -227,18 +295,51 @@ class _Running:
         if self._line is not None and self._catalog is not None:
             self._line.rules = _rules(self._config, self._catalog, self._classifier)
 
-    async def _ledger(self, engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> Ledger:
+    def _repriced(self) -> None:
+        """Other prices came into effect: the rules are swapped whole, as a reload does."""
+        if self._line is not None and self._catalog is not None and self._prices is not None:
+            self._catalog = repriced(self._catalog, self._prices.book, _now_us())
+            self._line.rules = _rules(self._config, self._catalog, self._classifier)
+
+    async def _ledger(
+        self, engine: AsyncEngine, stack: contextlib.AsyncExitStack, metrics: Metrics
+    ) -> tuple[Ledger, Holds]:
         section = self._config.cost
         journal = Journal(section.journal_dir, sync=section.journal_sync, max_bytes=section.max_journal_bytes)
+        store, grants = LedgerStore(engine), GrantStore(engine)
+        holds = Holds(
+            grants,
+            lambda: journal.boot_id,
+            patience_s=section.budgets.patience_s,
+            poll_s=section.budgets.poll_s,
+            now_us=_now_us,
+            refused=metrics.count_budget_refusal,
+            tell=self._budget_teller(engine, metrics),
+        )
+        sweep = Sweep(engine, store, host=socket.gethostname(), lost_after_s=section.lost_host_after_s)
         ledger = Ledger(
             journal,
-            LedgerStore(engine),
+            store,
+            presence=BudgetPresence(sweep, grants),
+            booked=holds.booked,
             drain_batch=section.drain_batch,
             drain_interval_s=section.drain_interval_s,
         )
         await ledger.start()
+        # Closed after the books: what they could not bring into the database stays covered.
+        await holds.start()
+        stack.push_async_callback(holds.aclose)
         stack.push_async_callback(ledger.aclose)
-        return ledger
+        return ledger, holds
+
+    def _budget_teller(self, engine: AsyncEngine, metrics: Metrics) -> Teller:
+        alerts = Alerts(Outbox(engine).put, frozenset(self._config.webhooks.names()))
+
+        async def tell(standings: Sequence[Standing]) -> None:
+            metrics.set_budgets(standings)
+            await alerts.tell(standings)
+
+        return tell
 
     def _directory(self, engine: AsyncEngine) -> Directory:
         section = self._config.accounts
@@ -302,9 +403,11 @@ class _Running:
             _log.error("reload refused, the old configuration stays: %s", answer.refused)
             return
         try:
-            catalog = build_catalog(answer.config.providers, resolve_secret)
-            if self._line is None or self._limiter is None:
+            if self._line is None or self._limiter is None or self._prices is None:
                 return
+            configured = configured_prices(answer.config.providers)
+            book = self._prices.with_configured(configured)
+            catalog = build_catalog(answer.config.providers, resolve_secret, book, _now_us())
             # Before anything is taken over: the classifier would already know the new targets only.
             if catalog.needs_litellm and not self._line.rules.catalog.needs_litellm:
                 _log.error("reload refused, the old configuration stays: targets through litellm need a restart")
@@ -314,6 +417,7 @@ class _Running:
             _log.error("reload refused, the old configuration stays: %s", error)
             return
         self._config = answer.config
+        self._prices.adopt(configured)
         self._catalog = rules.catalog
         self._line.rules = rules
         self._breakers.adopt(rules.catalog)
@@ -357,13 +461,14 @@ def _retry_budget(config: GatewayConfig) -> RetryBudget:
 
 
 def _rules(config: GatewayConfig, catalog: Catalog, classifier: Classifier | None) -> Rules:
-    reference = catalog.targets.get(config.cost.reference_target or "")
-    chosen = build_policy(config.policy, config.cost.reference_target)
+    chosen = build_policy(config.policy, config.cost)
     return Rules(
         catalog=catalog,
         policy=chosen,
         tolerances=None if classifier is None else Tolerances(catalog=catalog, policy=chosen, classifier=classifier),
-        reference=reference.price if reference is not None else None,
+        comparators=build_comparators(catalog, config.cost.reference_target, config.cost.hosted),
+        pools=pool_of_target(config.cost.pools),
+        holdout_share=config.cost.holdout_share,
         timeouts=config.providers.timeouts,
         retry=config.providers.retry,
         max_in_flight=config.server.max_in_flight,
@@ -396,7 +501,7 @@ def _background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None
     stack.push_async_callback(stop)
 
 
-async def _every(interval_s: float, act: Callable[[], Awaitable[None]]) -> None:
+async def _every(interval_s: float, act: Callable[[], Awaitable[object]]) -> None:
     while True:
         await asyncio.sleep(interval_s)
         try:

@@ -6,9 +6,11 @@ from typing import Literal
 
 import msgspec
 
+from cost.claim.comparators import NO_BASELINES, Baselines, Work
 from cost.entries import Entry, EntryKind
 from cost.ledger import Books
-from cost.usage import Usage, estimated, from_openai
+from cost.prices import Meters
+from cost.usage import MISSING, Usage, estimated, from_openai
 from providers.breaker import Permit
 from providers.errors import (
     CannotCarry,
@@ -24,9 +26,10 @@ from providers.errors import (
 )
 from providers.target import Deployment
 from providers.wire import Event, WireUsage
+from proxy.comparisons import comparator_of
 from proxy.job import Job
 from proxy.observers.outcome import AttemptOutcome, AttemptResult
-from proxy.policy import Candidate
+from proxy.policy import Candidate, most_nanousd
 
 CALLER_GONE = 499
 """The status of a request whose caller hung up before its end (nginx's convention)."""
@@ -41,7 +44,7 @@ _NEVER_STARTED = (ConnectFailed, UpstreamUnavailable, UpstreamRateLimited, Upstr
 _PLAUSIBLE = 2
 """Times the configured context: a report above it is absurd."""
 
-_VOID: tuple[EntryKind, Usage, int | None, int | None] = ("void", Usage(), 0, None)
+_NO_METERS: Meters = (0, 0, 0, 0, 0, 0, 0)
 
 Ending = Literal["ok", "caller_gone", "slow_reader", "shutdown", "failed"]
 Unused = Literal["escalated", "discarded"]
@@ -55,6 +58,21 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     cost_nanousd: int | None
     baseline_nanousd: int | None
+
+
+class _Money(msgspec.Struct, frozen=True):
+    """What an attempt used and what that comes to, here and elsewhere. Costs are None without a price."""
+
+    usage: Usage
+    costs_nanousd: Meters | None
+    baselines: Baselines
+
+    @property
+    def cost_nanousd(self) -> int | None:
+        return None if self.costs_nanousd is None else sum(self.costs_nanousd)
+
+
+_VOID: tuple[EntryKind, _Money] = ("void", _Money(Usage(), _NO_METERS, NO_BASELINES))
 
 
 class Attempt:
@@ -111,7 +129,7 @@ class Attempt:
         self.token_events = 0
         self.chars = 0
         self.wire_usage: WireUsage | None = None
-        self._counted: Usage | None = None
+        self._counted: _Money | None = None
         self.finished = False
         self._reserved = False
         self._stale = False
@@ -126,7 +144,10 @@ class Attempt:
     async def reserve(self) -> None:
         """Books the most this attempt may cost; durable when it returns. Raises LedgerUnavailable."""
         held = Usage(input_tokens=self.job.facts.input_tokens, source="estimated")
-        await self._books.reserve(self._entry("reserve", held, self.candidate.bound_nanousd, None, status=0))
+        entry = self._entry("reserve", _Money(held, _NO_METERS, NO_BASELINES), status=0)
+        # The entry has what is likely the most, which is booked when the process dies; budgets hold what must be.
+        entry = msgspec.structs.replace(entry, cost_nanousd=self.candidate.bound_nanousd)
+        await self._books.reserve(entry, most_nanousd(self.candidate.target, self.job.facts))
         self._reserved = True
 
     def observe(self, events: list[Event]) -> None:
@@ -176,13 +197,17 @@ class Attempt:
         self.unused = unused
         self._report_health(ending, error)
         if not self.sent or (not self.token_events and isinstance(error, _NEVER_STARTED)):
-            kind, usage, cost, baseline = _VOID
+            kind, money = _VOID
         else:
-            usage = self._usage(_flags(ending, error) if unused is None else (unused,))
-            kind, cost = "settle", self._cost(usage)
-            baseline = self._baseline(usage) if ending == "ok" and unused is None else None
+            kind, money = "settle", self._money()
+            if ending != "ok" or unused is not None:
+                # It saved nothing: nobody got it.
+                money = msgspec.structs.replace(money, baselines=NO_BASELINES)
+        usage = self._flagged(money.usage, _flags(ending, error) if unused is None else (unused,))
+        served = kind == "settle" and ending == "ok" and unused is None and self.job.origin == "caller"
         if self._reserved:
-            self._books.settle(self._entry(kind, usage, cost, baseline, status=status))
+            entry = self._entry(kind, msgspec.structs.replace(money, usage=usage), status=status, served=served)
+            self._books.settle(entry)
         outcome = AttemptOutcome(
             target_id=self.deployment.target_id,
             deployment_id=self.deployment.deployment_id,
@@ -190,13 +215,18 @@ class Attempt:
             result=_result(ending, error),
             duration_s=self._clock() - self.started_at,
         )
-        self.settled = Settled(outcome=outcome, usage=usage, cost_nanousd=cost, baseline_nanousd=baseline)
+        self.settled = Settled(
+            outcome=outcome,
+            usage=usage,
+            cost_nanousd=money.cost_nanousd,
+            baseline_nanousd=money.baselines.reference_nanousd,
+        )
         return self.settled
 
     def preview(self) -> tuple[Usage, int | None, int | None]:
         """Usage, cost and baseline as they would be settled now; for the reply's last words."""
-        usage = self._usage(())
-        return usage, self._cost(usage), self._baseline(usage)
+        money = self._money()
+        return money.usage, money.cost_nanousd, money.baselines.reference_nanousd
 
     def _report_health(self, ending: Ending, error: BaseException | None) -> None:
         if isinstance(error, UpstreamError) and error.gateway_failure:
@@ -207,10 +237,17 @@ class Attempt:
         else:
             self._permit.success()
 
-    def _usage(self, flags: tuple[str, ...]) -> Usage:
+    @staticmethod
+    def _flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:
+        return msgspec.structs.replace(usage, flags=(*flags, *usage.flags)) if flags else usage
+
+    def _money(self) -> "_Money":
         if self._counted is None:
-            self._counted = self._count()
-        return msgspec.structs.replace(self._counted, flags=(*flags, *self._counted.flags)) if flags else self._counted
+            usage = self._count()
+            price = self.candidate.target.price
+            costs = None if price is None else price.costs_nanousd(usage)
+            self._counted = _Money(usage, costs, self._baselines(usage, None if costs is None else sum(costs)))
+        return self._counted
 
     def _count(self) -> Usage:
         guess = estimated(
@@ -218,7 +255,7 @@ class Attempt:
             output_tokens=max(self.token_events, math.ceil(self.chars / _CHARS_PER_TOKEN)),
         )
         if self.wire_usage is None:
-            return guess
+            return msgspec.structs.replace(guess, flags=(MISSING,))
         # Our own estimate let the request pass, so a report may lie above the configured limit and still be true.
         most = _PLAUSIBLE * self.candidate.target.max_context_tokens
         told = from_openai(
@@ -228,18 +265,26 @@ class Attempt:
             return msgspec.structs.replace(told, output_tokens=guess.output_tokens, source="estimated")
         return told
 
-    def _cost(self, usage: Usage) -> int | None:
-        price = self.candidate.target.price
-        return price.cost_nanousd(usage) if price is not None else None
+    def _baselines(self, usage: Usage, cost_nanousd: int | None) -> Baselines:
+        job, target = self.job, self.candidate.target
+        if job.comparators is None:
+            return NO_BASELINES
+        work = Work(
+            usage=usage,
+            target_id=target.target_id,
+            own=target.own or target.target_id in job.pools,
+            cost_nanousd=cost_nanousd,
+            price_version=target.price.version if target.price is not None else "",
+            tokenizer_ppm=target.tokenizer_ppm,
+            batch=job.facts.tier == "batch",
+        )
+        return job.comparators.baselines(work, comparator_of(job.plan.cheapest_commercial))
 
-    def _baseline(self, usage: Usage) -> int | None:
-        return self.job.reference.cost_nanousd(usage) if self.job.reference is not None else None
-
-    def _entry(
-        self, kind: EntryKind, usage: Usage, cost_nanousd: int | None, baseline_nanousd: int | None, *, status: int
-    ) -> Entry:
+    def _entry(self, kind: EntryKind, money: "_Money", *, status: int, served: bool = False) -> Entry:
         job, target = self.job, self.candidate.target
         closing = kind != "reserve"
+        usage, baselines = money.usage, money.baselines
+        meters = money.costs_nanousd or _NO_METERS
         return Entry(
             request_id=job.request_id,
             attempt=self.number,
@@ -250,7 +295,7 @@ class Attempt:
             team_id=job.caller.team_id,
             key_id=job.caller.key_id,
             tier=job.facts.tier,
-            alias=job.facts.alias,
+            alias=job.alias,
             target_id=target.target_id,
             deployment_id=self.deployment.deployment_id,
             provider=target.provider,
@@ -260,8 +305,8 @@ class Attempt:
             cache_write_tokens=usage.cache_write_tokens,
             output_tokens=usage.output_tokens,
             reasoning_tokens=usage.reasoning_tokens,
-            cost_nanousd=cost_nanousd,
-            baseline_nanousd=baseline_nanousd,
+            cost_nanousd=money.cost_nanousd,
+            baseline_nanousd=baselines.reference_nanousd,
             usage_source=usage.source,
             flags=usage.flags,
             status=status,
@@ -270,6 +315,24 @@ class Attempt:
             reason=self.candidate.reason,
             ttft_us=_us(self.first_token_at, self.started_at) if closing else None,
             duration_us=_us(self._clock(), self.started_at) if closing else None,
+            cache_write_1h_tokens=usage.cache_write_1h_tokens,
+            input_nanousd=meters[0],
+            cached_input_nanousd=meters[1],
+            cache_write_nanousd=meters[2],
+            cache_write_1h_nanousd=meters[3],
+            output_nanousd=meters[4],
+            reasoning_nanousd=meters[5],
+            request_nanousd=meters[6],
+            tag=job.request.tag,
+            pool=job.pools.get(target.target_id, ""),
+            origin=job.origin,
+            served=served,
+            arm=job.arm,
+            baseline_price=baselines.reference_price,
+            cheapest_nanousd=baselines.cheapest_nanousd,
+            cheapest_price=baselines.cheapest_price,
+            hosted_nanousd=baselines.hosted_nanousd,
+            hosted_price=baselines.hosted_price,
         )
 
 

@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 import typer
 from typer.core import TyperGroup
 
+from proxy.commands.budgets import budgets_app
 from proxy.commands.classifier import classifier_app
+from proxy.commands.focus import focus_app
+from proxy.commands.ledger import ledger_app
 from proxy.commands.policy import policy_app
+from proxy.commands.pools import pools_app
+from proxy.commands.prices import prices_app
+from proxy.commands.reconcile import reconcile
+from proxy.commands.report import report_app
+from proxy.commands.savings import savings
+from proxy.commands.webhooks import webhooks_app
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -58,7 +67,14 @@ def _expected(error: Exception) -> str | None:
         "proxy.demo.engine": "EngineMissing",
         "proxy.demo.run": "DemoFailed",
         "proxy.errors": "Refused",
+        "proxy.webhooks.signature": "BadSecret",
         "accounts.errors": "AccountsError",
+        "cost.errors": "PriceError",
+        "cost.budgets.errors": "BudgetError",
+        "cost.fleet.errors": "FleetError",
+        "cost.reports.errors": "BadQuery",
+        "cost.reconcile.books": "TooManyRows",
+        "cost.reconcile.posting": "TooManyEntries",
         "classifier.learning.recalibrate": "TooFewLabels",
         "classifier.learning.store": "LearningError",
         "proxy.learning.tunings": "TuningRefused",
@@ -96,7 +112,16 @@ config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, r
 app.add_typer(keys_app, name="keys")
 app.add_typer(teams_app, name="teams")
 app.add_typer(config_app, name="config")
+app.command("reconcile")(reconcile)
+app.command("savings")(savings)
+app.add_typer(pools_app, name="pools")
+app.add_typer(report_app, name="report")
 app.add_typer(policy_app, name="policy")
+app.add_typer(budgets_app, name="budgets")
+app.add_typer(prices_app, name="prices")
+app.add_typer(ledger_app, name="ledger")
+app.add_typer(webhooks_app, name="webhooks")
+app.add_typer(focus_app, name="focus")
 app.add_typer(classifier_app, name="classifier")
 
 ConfigOption = Annotated[
@@ -270,6 +295,13 @@ def create_key(
     team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="The team that the key is for.")],
     name: Annotated[str, typer.Option(help="What the key is used for.")] = "key",
     expires_at: Annotated[datetime | None, typer.Option(help="When it stops working, UTC.")] = None,
+    role: Annotated[
+        Literal["member", "finance", "admin"],
+        typer.Option(
+            help="member calls models and reads its team's figures; finance reads all teams' figures and changes "
+            "nothing; admin also sets prices and budgets."
+        ),
+    ] = "member",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -285,8 +317,8 @@ def create_key(
 
     async def create() -> dict[str, Any]:
         async with _accounts() as store:
-            minted = await store.create_key(team_id, name, pepper, expires_at=expiry)
-            return {"key_id": minted.key_id, "team_id": team_id, "name": name, "key": minted.plaintext}
+            minted = await store.create_key(team_id, name, pepper, expires_at=expiry, role=role)
+            return {"key_id": minted.key_id, "team_id": team_id, "name": name, "role": role, "key": minted.plaintext}
 
     made = _run(create())
     if as_json:
@@ -307,8 +339,8 @@ def list_keys(
         async with _accounts() as store:
             return [_plain(key) for key in await store.list_keys(team)]
 
-    columns = {"key_id": "key id", "team_id": "team", "name": "name", "last4": "ends in", "created_at": "created"}
-    columns |= {"expires_at": "expires", "revoked_at": "revoked"}
+    columns = {"key_id": "key id", "team_id": "team", "name": "name", "role": "role", "last4": "ends in"}
+    columns |= {"created_at": "created", "expires_at": "expires", "revoked_at": "revoked"}
     _print_rows(_run(read()), columns, as_json=as_json, empty="no keys yet")
 
 

@@ -16,6 +16,7 @@ from sqlmodel import SQLModel
 import accounts.tables
 import classifier.learning.tables
 import cost.tables
+import proxy.webhooks.tables
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 metadata: Final = SQLModel.metadata
@@ -26,15 +27,16 @@ TABLES: Final = (
     cost.tables.LedgerEntry,
     cost.tables.SpendDay,
     cost.tables.Boot,
+    cost.tables.LedgerCheck,
     cost.tables.PriceVersion,
     cost.tables.BudgetRow,
     cost.tables.BudgetGrant,
-    cost.tables.WebhookMessage,
     cost.tables.PoolHour,
     cost.tables.TrueUp,
     classifier.learning.tables.WeighingRow,
     classifier.learning.tables.VerdictRow,
     classifier.learning.tables.TuningRow,
+    proxy.webhooks.tables.WebhookMessage,
 )
 """Named, so that importing this module is what fills `metadata`."""
 

@@ -14,6 +14,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
+from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger import Books
 from providers.breaker import Breakers, Permit
 from providers.config import RetryConfig
@@ -39,6 +40,7 @@ from proxy.policy import Candidate
 
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
+_NOT_HELD = (BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget)
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -195,6 +197,9 @@ class Dispatcher:
                 attempt.close("caller_gone", failure, status=CALLER_GONE)
             else:
                 attempt.close("failed", failure, status=error_reply(failure).status)
+            if isinstance(failure, _NOT_HELD):
+                # Nothing was booked, so it was no attempt: the next one, should there be one, takes its number.
+                attempts.remove(attempt)
             await close_quietly(stream)
             if failure is error:
                 raise

@@ -8,7 +8,7 @@ import math
 import msgspec
 
 from accounts.errors import DirectoryUnavailable, MalformedKey, UnknownKey
-from cost.errors import LedgerUnavailable
+from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from providers.errors import (
     AnswerLost,
     CannotCarry,
@@ -66,8 +66,30 @@ class WrongTeam(Refused):
     """The claimed team is not the key's."""
 
 
+class FinanceOnly(Refused):
+    """The key's role is neither finance nor admin."""
+
+
+class AdminOnly(Refused):
+    """The key's role is not admin."""
+
+
+class ReadsOnly(Refused):
+    """A finance key was to change something, or to spend."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This key has the role finance: it reads all figures and changes nothing, and it calls no models. "
+            "Use a key of the role member or admin."
+        )
+
+
 class ModelNotFound(Refused):
     """No such alias or target, or the team may not use it."""
+
+
+class NotAcceptable(Refused):
+    """The reply cannot have any of the kinds that the caller takes."""
 
 
 class UsageUnavailable(Refused):
@@ -92,6 +114,38 @@ class LearningOff(Refused):
 
 class FeedbackUnavailable(Refused):
     """The database does not answer."""
+
+
+class UnpricedModel(Refused):
+    """The named model's price is unknown, and `cost.unpriced` is `refuse`."""
+
+    def __init__(self, target_id: str) -> None:
+        super().__init__(
+            f"The price of `{target_id}` is unknown, so what this request costs could not be booked. Send `auto` or "
+            f"another model, or ask an operator for `weighbridge prices set {target_id} --input ... --output ...`; with "
+            "`cost.unpriced: book` in the gateway's configuration such requests are booked as unpriced.",
+            param="model",
+        )
+
+
+class PricesUnavailable(Refused):
+    """The database does not answer."""
+
+
+class PriceNotFound(Refused):
+    """No such version of a target's price."""
+
+
+class BudgetNotFound(Refused):
+    """No such budget, or another organisation's: the two must look the same."""
+
+
+class BudgetsOutOfReach(Refused):
+    """The database does not answer."""
+
+
+class BudgetTaken(Refused):
+    """Another budget stands in the way."""
 
 
 class ContextTooLong(Refused):
@@ -137,13 +191,26 @@ TABLE: dict[type[BaseException], Fault] = {
     MalformedKey: Fault(401, _INVALID, "invalid_api_key"),
     UnknownKey: Fault(401, _INVALID, "invalid_api_key"),
     WrongTeam: Fault(403, "permission_error", "wrong_team"),
+    FinanceOnly: Fault(403, "permission_error", "finance_only"),
+    AdminOnly: Fault(403, "permission_error", "admin_only"),
+    ReadsOnly: Fault(403, "permission_error", "finance_reads_only"),
     ModelNotFound: Fault(404, _INVALID, "model_not_found"),
+    NotAcceptable: Fault(406, _INVALID, "not_acceptable"),
     UsageUnavailable: Fault(503, _SERVER, "usage_unavailable"),
     MetricsClosed: Fault(403, "permission_error", "metrics_closed"),
     TeamNotFound: Fault(404, _INVALID, "team_not_found"),
     RequestNotFound: Fault(404, _INVALID, "request_not_found"),
     LearningOff: Fault(409, _INVALID, "learning_off"),
     FeedbackUnavailable: Fault(503, _SERVER, "feedback_unavailable"),
+    UnpricedModel: Fault(400, _INVALID, "unpriced_model"),
+    PriceNotFound: Fault(404, _INVALID, "price_not_found"),
+    PricesUnavailable: Fault(503, _SERVER, "prices_unavailable"),
+    BudgetNotFound: Fault(404, _INVALID, "budget_not_found"),
+    BudgetsOutOfReach: Fault(503, _SERVER, "budgets_unavailable"),
+    BudgetTaken: Fault(409, _INVALID, "budget_conflict"),
+    BudgetExceeded: Fault(402, "insufficient_quota", "budget_exceeded"),
+    UnpricedUnderBudget: Fault(402, "insufficient_quota", "unpriced_under_budget"),
+    BudgetsUnavailable: Fault(503, _SERVER, "budgets_unavailable"),
     ContextTooLong: Fault(400, _INVALID, "context_length_exceeded"),
     NoEligibleTarget: Fault(400, _INVALID, "no_eligible_target"),
     RateLimited: Fault(429, "requests", "rate_limit_exceeded"),
@@ -168,6 +235,7 @@ TABLE: dict[type[BaseException], Fault] = {
 
 _UNEXPECTED = Fault(500, _SERVER, "internal_error")
 _DEFAULT_RETRY_AFTER_S = 1.0
+BUDGET_RESET_HEADER = b"x-weighbridge-budget-reset"
 
 
 class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,11 +254,10 @@ def error_reply(error: BaseException) -> ErrorReply:
         case RequestRejected():
             fault = Fault(error.status or fault.status, error.error_type, error.code)
             return _reply(fault, error.public, param=error.param)
-        case UpstreamRateLimited():
-            return _reply(fault, error.public, retry_after_s=error.retry_after_s)
         case UpstreamError():
             # The gateway has already tried what could be tried: the client should not multiply it.
-            return _reply(fault, error.public, retry_after_s=error.retry_after_s, should_retry=False)
+            again = None if isinstance(error, UpstreamRateLimited) else False
+            return _reply(fault, error.public, retry_after_s=error.retry_after_s, should_retry=again)
         case Refused():
             fault = Fault(fault.status, fault.type, error.code or fault.code)
             return _reply(
@@ -200,8 +267,10 @@ def error_reply(error: BaseException) -> ErrorReply:
                 retry_after_s=error.retry_after_s,
                 should_retry=error.should_retry,
             )
-        case MalformedKey() | UnknownKey() | DirectoryUnavailable() | LedgerUnavailable():
+        case MalformedKey() | UnknownKey() | DirectoryUnavailable() | LedgerUnavailable() | BudgetsUnavailable():
             return _reply(fault, str(error))
+        case BudgetExceeded() | UnpricedUnderBudget():
+            return _over_budget(fault, error)
         case _:
             return _reply(fault, "The gateway failed unexpectedly. Tell its operators the x-request-id of this reply.")
 
@@ -221,6 +290,18 @@ def _reply(
     if should_retry is not None:
         headers.append((b"x-should-retry", b"true" if should_retry else b"false"))
     return ErrorReply(status=fault.status, code=fault.code, body=msgspec.json.encode(body), headers=tuple(headers))
+
+
+def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> ErrorReply:
+    """It says when to come back, and that a client need not try before on its own."""
+    reply = _reply(fault, str(error), should_retry=False)
+    if isinstance(error, UnpricedUnderBudget):
+        return reply
+    headers = (
+        (b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode()),
+        (BUDGET_RESET_HEADER, f"{error.resets_at:%Y-%m-%dT%H:%M:%SZ}".encode()),
+    )
+    return msgspec.structs.replace(reply, headers=(*reply.headers, *headers))
 
 
 def retry_headers(retry_after_s: float) -> list[tuple[bytes, bytes]]:

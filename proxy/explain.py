@@ -56,7 +56,7 @@ def explain(
     weighed = prompt_of(request)
     # No call is made, so no secret is looked up.
     catalog = build_catalog(config.providers, lambda _reference: "unused")
-    policy = build_policy(config.policy, config.cost.reference_target)
+    policy = build_policy(config.policy, config.cost)
     weigher = classifier or weigher_of(config)
     prediction = weigher.classify(weighed)
     kept = policy.quality_floor if floor is None else floor

@@ -10,7 +10,11 @@ from classifier.heuristic import HeuristicClassifier
 from classifier.learning.store import LearningStore
 from classifier.onnx_classifier import OnnxClassifier
 from cost.ledger import Ledger
-from cost.store import LedgerStore
+from cost.reports.scope import ReadScope
+from cost.reports.usage import UsageReader
+from proxy.books.claims import Claims
+from proxy.books.price_watch import PriceWatch
+from proxy.errors import AdminOnly, FinanceOnly, ReadsOnly
 from proxy.line import Line
 from proxy.observers.learning import LearningLog
 from proxy.observers.metrics import Metrics
@@ -22,11 +26,13 @@ class Gateway(NamedTuple):
 
     line: Line
     ledger: Ledger
-    usage: LedgerStore
+    usage: UsageReader
     metrics: Metrics
     learning: LearningStore
     learning_log: LearningLog
     classifier: OnnxClassifier | HeuristicClassifier
+    prices: PriceWatch
+    claims: Claims
     database: AsyncEngine
     metrics_token: str | None
 
@@ -49,3 +55,39 @@ async def caller_of(request: Request) -> Caller:
 
 
 AuthenticatedCaller = Annotated[Caller, Depends(caller_of)]
+
+
+def read_scope(caller: Caller) -> ReadScope:
+    """A member key reads its own team's figures; a finance or admin key those of the whole organisation."""
+    team_id = None if caller.role in {"finance", "admin"} else caller.team_id
+    return ReadScope(organisation_id=caller.organisation_id, team_id=team_id)
+
+
+async def _scope_of(caller: AuthenticatedCaller) -> ReadScope:
+    return read_scope(caller)
+
+
+async def _finance_caller(caller: AuthenticatedCaller) -> Caller:
+    if caller.role not in {"finance", "admin"}:
+        raise FinanceOnly("This needs a key with the role finance or admin: `weighbridge keys create --role finance`.")
+    return caller
+
+
+async def _admin_caller(caller: AuthenticatedCaller) -> Caller:
+    if caller.role != "admin":
+        raise AdminOnly("This needs a key with the role admin: `weighbridge keys create --role admin`.")
+    return caller
+
+
+async def _acting_caller(caller: AuthenticatedCaller) -> Caller:
+    if caller.reads_only:
+        raise ReadsOnly
+    return caller
+
+
+FinanceReader = Annotated[ReadScope, Depends(_scope_of)]
+"""Any valid key, as what it may read."""
+FinanceCaller = Annotated[Caller, Depends(_finance_caller)]
+AdminCaller = Annotated[Caller, Depends(_admin_caller)]
+ActingCaller = Annotated[Caller, Depends(_acting_caller)]
+"""Any key but one that only reads."""

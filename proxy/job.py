@@ -1,10 +1,13 @@
 """One admitted request on its way: what every stage after planning needs, frozen."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from accounts.caller import Caller
 from classifier.prediction import Prediction
-from cost.prices import Price
+from cost.claim.comparators import Comparators
+from cost.entries import Arm, Origin
 from providers.config import TimeoutsConfig
 from providers.wire import ChatRequest
 from proxy.policy import Facts, RoutePlan
@@ -18,7 +21,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """`reference` is the price of the baseline: what the same tokens cost at the reference target."""
+    """`comparators` are who the answer is compared with; None where it can save nothing."""
 
     request_id: str
     caller: Caller
@@ -26,9 +29,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     plan: RoutePlan
     prediction: Prediction | None
-    reference: Price | None
+    comparators: Comparators | None
     timeouts: TimeoutsConfig
     upstream_headers: dict[str, str]
+    alias: str
+    """What the caller asked for, whatever it was then planned as."""
+    pools: Mapping[str, str] = {}
+    """Target → the pool of our own GPUs that it runs on."""
+    origin: Origin = "caller"
+    arm: Arm = ""
     hold: Hold | None = None
     """The answer is read to its end before any of it is given; None relays it as it comes."""
     keep_bytes: int = 0

@@ -8,7 +8,7 @@ asked for, a weak answer is asked again of a better target before any of it was 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -17,7 +17,10 @@ from starlette.types import Receive, Scope, Send
 from accounts.caller import Caller
 from accounts.directory import Directory
 from classifier.prediction import Prediction, Prompt
-from cost.prices import Price
+from cost.claim.comparators import Comparators
+from cost.claim.holdout import arm_of
+from cost.entries import Arm
+from cost.errors import BudgetExceeded
 from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
@@ -29,13 +32,13 @@ from proxy.answers.weak_answer import Weakness, graver, judge
 from proxy.attempt import CALLER_GONE, Attempt, Ending, Unused
 from proxy.dispatch import Committed, Dispatcher, close_quietly
 from proxy.doorway import REQUEST_ID_HEADER, new_request_id
-from proxy.errors import Draining, NotAuthenticated, Overloaded, UploadTimeout, WrongTeam, error_reply
+from proxy.errors import Draining, NotAuthenticated, Overloaded, ReadsOnly, UploadTimeout, WrongTeam, error_reply
 from proxy.job import Hold, Job
 from proxy.learning.shadow import MAX_PAYLOAD_BYTES, Shadow
 from proxy.limits import Admission, Limiter, rate_headers
 from proxy.observers.outcome import Observer, RequestOutcome, SecondOpinion
 from proxy.observers.telemetry import RequestTrace, Tracing
-from proxy.policy import AUTO, Facts, Fleet, Policy, RoutePlan, plan
+from proxy.policy import AUTO, Facts, Fleet, Policy, RoutePlan, held_out, plan
 from proxy.relay import dollars, relay
 from proxy.reply import Header, Reply, read_body
 from proxy.request import (
@@ -43,12 +46,14 @@ from proxy.request import (
     conversation_key,
     input_tokens,
     messages_digest,
+    most_input_tokens,
     needs,
     parse_chat,
     prompt_of,
     read_headers,
     wants_escalation,
 )
+from proxy.tags import TagBounds
 from proxy.tolerance import Tolerances, plain_tolerance
 
 _log = logging.getLogger("weighbridge.line")
@@ -77,12 +82,32 @@ class Weigher(Protocol):
         ...
 
 
+class BudgetLook(Protocol):
+    """What is known of the budgets that a request falls under."""
+
+    @property
+    def exceeded(self) -> BudgetExceeded | None:
+        """A hard one is spent."""
+        ...
+
+    @property
+    def downgrade(self) -> bool:
+        """A soft one is spent whose team asked for the cheapest capable target then."""
+        ...
+
+
+class BudgetGate(Protocol):
+    """What a process knows of the budgets without asking anybody. The money itself is held with the reserve."""
+
+    def look(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetLook: ...
+
+
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What a reload may change: swapped whole, so that a request sees one set of rules from start to end."""
 
     catalog: Catalog
     policy: Policy
-    reference: Price | None
+    comparators: Comparators
     timeouts: TimeoutsConfig
     retry: RetryConfig
     max_in_flight: int
@@ -90,6 +115,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout_s: float
     slow_reader_s: float
     escalation: EscalationRules = EscalationRules()
+    pools: Mapping[str, str] = {}
+    """Target → the pool of our own GPUs that it runs on."""
+    holdout_share: float = 0.0
+    """Of `auto`'s requests this share goes to the reference instead, and as many are counted beside them."""
     tolerances: Tolerances | None = None
     """Without them each prompt may lose what the floor gives up."""
 
@@ -106,6 +135,9 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True):
     second_opinion: SecondOpinion | None
     conversation: Hashable
     plan: RoutePlan
+    arm: Arm
+    downgraded: bool
+    """A budget is spent, so the cheapest capable target stands in for the one that was named."""
     escalates: bool
     """A weak answer may be asked again of a better target."""
 
@@ -171,6 +203,7 @@ class Line:
         observers: tuple[Observer, ...],
         tracing: Tracing,
         clock: Callable[[], float],
+        budgets: BudgetGate | None = None,
     ) -> None:
         self.rules = rules
         self.draining = False
@@ -187,6 +220,8 @@ class Line:
         self._clock = clock
         self._passages: set[_Passage] = set()
         self._escalations = EscalationAllowance()
+        self._budgets = budgets
+        self._tags = TagBounds()
 
     @property
     def in_flight(self) -> int:
@@ -218,6 +253,8 @@ class Line:
         headers = read_headers(scope["headers"])
         passage.trace = self._tracing.begin(headers.traceparent)
         passage.caller = caller = await self.authenticate(headers)
+        if caller.role == "finance":
+            raise ReadsOnly
         if len(self._passages) > rules.max_in_flight:
             # Before the body is read: what is refused should cost nothing.
             raise Overloaded(
@@ -232,11 +269,30 @@ class Line:
                 raise WrongTeam(
                     "`x-team-id` is not the team of this key; leave it out or use that team's key.", param="x-team-id"
                 )
+            if request.tag:
+                self._tags.admit(caller.team_id, request.tag)
             wanted = wants_escalation(headers)
-            passage.weighed = weighed = await self._weigh(passage, rules, caller, request, wanted)
-            await self._send_on(passage, rules, caller, weighed)
+            downgrade = self._downgrades(caller, request)
+            passage.weighed = weighed = await self._weigh(passage, rules, caller, request, len(body), wanted, downgrade)
+            try:
+                await self._send_on(passage, rules, caller, weighed)
+            except BudgetExceeded as exceeded:
+                if not exceeded.downgrade or weighed.facts.alias == AUTO or passage.attempts:
+                    raise
+                # What was wanted does not fit any more; the cheapest that is good enough may.
+                passage.weighed = weighed = await self._weigh(passage, rules, caller, request, len(body), wanted, True)
+                await self._send_on(passage, rules, caller, weighed)
         finally:
             gone.cancel()
+
+    def _downgrades(self, caller: Caller, request: ChatRequest) -> bool:
+        """Whether a spent budget sends the request to the cheapest capable target. Raises BudgetExceeded."""
+        if self._budgets is None:
+            return False
+        look = self._budgets.look(caller.organisation_id, caller.team_id, caller.key_id, request.tag)
+        if look.exceeded is not None:
+            raise look.exceeded
+        return look.downgrade and request.model != AUTO
 
     async def authenticate(self, headers: RequestHeaders) -> Caller:
         """The key's owner. Raises NotAuthenticated or an accounts error."""
@@ -264,27 +320,37 @@ class Line:
             passage.too_slow = False
 
     async def _weigh(
-        self, passage: _Passage, rules: Rules, caller: Caller, request: ChatRequest, wanted: bool | None
+        self,
+        passage: _Passage,
+        rules: Rules,
+        caller: Caller,
+        request: ChatRequest,
+        body_bytes: int,
+        wanted: bool | None,
+        downgraded: bool,
     ) -> Weighed:
         """Admit, classify and plan. Only a close call waits, for the second weigher and no longer than its deadline."""
         prompt = prompt_of(request)
+        estimate = input_tokens(request, prompt)
         facts = Facts(
-            alias=request.model,
+            alias=AUTO if downgraded else request.model,
             tier=request.tier,
             needs=needs(request),
-            input_tokens=input_tokens(request, prompt),
+            input_tokens=estimate,
+            most_input_tokens=most_input_tokens(body_bytes, estimate),
             max_output_tokens=request.max_output_tokens,
             choices=request.n,
             allowed_models=caller.allowed_models,
             tolerance=_tolerance(rules, caller),
         )
-        passage.admission = self._limiter.admit(caller.key_id, facts.input_tokens + (request.max_output_tokens or 0))
-        passage.reply.headers += rate_headers(passage.admission)
+        if passage.admission is None:
+            passage.admission = self._limiter.admit(caller.key_id, estimate + (request.max_output_tokens or 0))
+            passage.reply.headers += rate_headers(passage.admission)
         prediction: Prediction | None = None
         classify_s: float | None = None
         reconsider_s: float | None = None
         second_opinion: SecondOpinion | None = None
-        if request.model == AUTO:
+        if facts.alias == AUTO:
             before = self._clock()
             prediction = self._classifier.classify(prompt, caller.team_id)
             classify_s = self._clock() - before
@@ -304,6 +370,9 @@ class Line:
                 changed = route.candidates[0].target.target_id != first
                 second_opinion = "changed" if changed else "same"
                 self._classifier.reconsidered(caller.team_id, changed)
+        arm: Arm = ""
+        if prediction is not None and not downgraded:
+            arm, route = _drawn(passage.request_id, rules, route, facts, prediction, fleet)
         escalates = may_escalate(
             route, alias=facts.alias, stream=request.stream, team=caller.settings.escalation, wanted=wanted
         )
@@ -317,6 +386,8 @@ class Line:
             second_opinion=second_opinion,
             conversation=conversation,
             plan=route,
+            arm=arm,
+            downgraded=downgraded,
             escalates=escalates,
         )
 
@@ -332,7 +403,10 @@ class Line:
             facts=weighed.facts,
             plan=weighed.plan,
             prediction=weighed.prediction,
-            reference=rules.reference,
+            alias=weighed.request.model,
+            comparators=rules.comparators,
+            pools=rules.pools,
+            arm=weighed.arm,
             timeouts=rules.timeouts,
             upstream_headers=passage.trace.headers() if passage.trace is not None else {},
             hold=_hold(rules.escalation, self.in_flight) if weighed.escalates else None,
@@ -365,7 +439,7 @@ class Line:
         """How much of the answer is held on to, for what is done with it when the caller has it."""
         if weighed.prediction is None or not _learns(caller):
             return 0
-        compared = self.shadow is not None and self.shadow.wants(caller, weighed.facts.alias, passage.request_id)
+        compared = self.shadow is not None and self.shadow.wants(caller, weighed.request.model, passage.request_id)
         return portion_bytes(MAX_PAYLOAD_BYTES if compared else _KEPT_BYTES, self.in_flight)
 
     async def _better(self, passage: _Passage, rules: EscalationRules, first: Committed) -> Committed:
@@ -483,6 +557,19 @@ def _tolerance(rules: Rules, caller: Caller) -> float:
     return rules.tolerances.of(floor, caller.allowed_models, caller.team_id)
 
 
+def _drawn(
+    request_id: str, rules: Rules, route: RoutePlan, facts: Facts, prediction: Prediction, fleet: Fleet
+) -> tuple[Arm, RoutePlan]:
+    """The arm of the experiment, and the plan in it. Only what the reference could serve too takes part in either."""
+    arm = arm_of(request_id, rules.holdout_share)
+    if not arm:
+        return arm, route
+    reference_first = held_out(route, facts, prediction, rules.policy, rules.catalog, fleet)
+    if reference_first is None:
+        return "", route
+    return arm, reference_first if arm == "holdout" else route
+
+
 def _hold(rules: EscalationRules, in_flight: int) -> Hold:
     return Hold(max_bytes=portion_bytes(rules.hold_max_bytes, in_flight), max_s=rules.hold_max_s)
 
@@ -548,6 +635,8 @@ def _decision_headers(weighed: Weighed, committed: Committed, passage: _Passage)
     if weighed.prediction is not None:
         headers.append((b"x-weighbridge-complexity", f"{weighed.prediction.complexity:.3f}".encode()))
         headers.append((b"x-weighbridge-classifier", weighed.prediction.source.encode()))
+    if weighed.downgraded:
+        headers.append((b"x-weighbridge-downgraded", b"budget"))
     if passage.weakness is not None:
         headers.append((b"x-weighbridge-weakness", passage.weakness.encode()))
     if passage.escalated_from is not None:
@@ -578,7 +667,7 @@ def _outcome(passage: _Passage, now: float) -> RequestOutcome:
         team_id=caller.team_id if caller else "",
         key_id=caller.key_id if caller else "",
         tier=weighed.facts.tier if weighed else "interactive",
-        alias=weighed.facts.alias if weighed else "",
+        alias=weighed.request.model if weighed else "",
         stream=weighed.request.stream if weighed else False,
         status=CALLER_GONE if passage.caller_gone else passage.reply.status,
         error_code=passage.error_code or ("slow_reader" if passage.too_slow else None),

@@ -15,11 +15,19 @@ from typing import Literal
 import msgspec
 
 from classifier.prediction import Outlook, Prediction
+from cost.price_book.book import Unpriced, is_bookable
 from cost.usage import Usage
 from providers.catalog import Catalog
 from providers.target import Capability, Deployment, Target, Tier
 from proxy.affinity import Sticky
-from proxy.errors import ContextTooLong, ModelNotFound, NoEligibleTarget, Refused, TargetsUnavailable
+from proxy.errors import (
+    ContextTooLong,
+    ModelNotFound,
+    NoEligibleTarget,
+    Refused,
+    TargetsUnavailable,
+    UnpricedModel,
+)
 
 AUTO = "auto"
 
@@ -34,7 +42,7 @@ DEFAULT_TOLERANCE = 1 - DEFAULT_FLOOR
 _ESTIMATE_SLACK = 0.9
 
 Reason = Literal[
-    "cheapest-capable", "prompt-cache", "most-capable", "named", "alias", "fallback", "degraded", "escalated"
+    "cheapest-capable", "prompt-cache", "most-capable", "named", "alias", "fallback", "degraded", "escalated", "holdout"
 ]
 _Kind = Literal["auto", "alias", "named"]
 """Whether the gateway chooses, an alias stands for targets, or the caller named one."""
@@ -61,6 +69,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     quality_floor: float = DEFAULT_FLOOR
     """The share of the reference's quality to keep, for teams that chose none; `Tolerances` turns it into a tolerance."""
     capability_shift: float = 0.0
+    unpriced: Unpriced = "refuse"
+    """What becomes of a model without a price that a caller names."""
+    pooled: frozenset[str] = frozenset()
+    """Targets on our own GPUs, beside those whose engines say so."""
     degrade: bool = False
     """After every capable target, try the less capable ones too, best first."""
     max_candidates: int = 4
@@ -77,6 +89,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The caller's own bound, or None."""
     choices: int = 1
     allowed_models: frozenset[str] | None = None
+    most_input_tokens: int = 0
+    """What `input_tokens` cannot be above, for budgets that must hold; 0 where nothing is held."""
     tolerance: float = DEFAULT_TOLERANCE
     """How much less likely than the reference's a chosen target's answer may be adequate."""
 
@@ -107,6 +121,8 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
     """A closer look at the prompt could change the first candidate."""
     reference_adequate: float | None = None
     """What measured targets were compared with; None when all were taken at their declared capability."""
+    cheapest_commercial: Target | None = None
+    """Of the bought targets that are capable of this prompt the one of the least expected cost."""
 
 
 Fleet = Mapping[str, tuple[Deployment, ...]]
@@ -130,7 +146,7 @@ def plan(
     eligible: list[Target] = []
     rejected: list[Rejection] = []
     for target in pool:
-        obstacle = _obstacle(target, facts, fleet, auto=kind == AUTO)
+        obstacle = _obstacle(target, facts, fleet, policy.unpriced, auto=kind == AUTO)
         if obstacle is None:
             eligible.append(target)
         else:
@@ -143,7 +159,12 @@ def plan(
         reference = _reference(prediction, policy, catalog, facts)
         return _auto(eligible, tuple(rejected), _Scales(facts, prediction, policy, reference), sticky)
     candidates = _in_order(eligible, facts, prediction, sticky, kind=kind)
-    return RoutePlan(candidates=tuple(candidates[: policy.max_candidates]), rejected=tuple(rejected))
+    return RoutePlan(
+        candidates=tuple(candidates[: policy.max_candidates]),
+        rejected=tuple(rejected),
+        # Who names a model has said what is good enough.
+        cheapest_commercial=_cheapest_commercial(eligible[:1], policy, {}),
+    )
 
 
 def choosable(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None) -> list[Target]:
@@ -201,7 +222,7 @@ def _pool(facts: Facts, policy: Policy, catalog: Catalog) -> tuple[list[Target],
     return known, kind
 
 
-def _obstacle(target: Target, facts: Facts, fleet: Fleet, *, auto: bool) -> Rejection | None:
+def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, *, auto: bool) -> Rejection | None:
     """The first reason why a target cannot serve the request."""
     found: tuple[Obstacle, str] | None = None
     missing = facts.needs - target.capabilities
@@ -214,7 +235,7 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, *, auto: bool) -> Reje
         found = ("capability-missing", f"cannot do {', '.join(sorted(missing))}")
     elif room > target.max_context_tokens:
         found = ("context", f"{room} tokens do not fit its {target.max_context_tokens}")
-    elif auto and target.price is None:
+    elif not is_bookable(target.price, unpriced, auto=auto):
         found = ("unpriced", "its price is unknown")
     elif auto and target.routing_weight <= 0:
         found = ("weight-zero", "its routing weight is 0")
@@ -225,6 +246,8 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, *, auto: bool) -> Reje
 
 def _nothing(facts: Facts, rejected: list[Rejection]) -> Refused:
     obstacles = {rejection.obstacle for rejection in rejected}
+    if facts.alias != AUTO and "unpriced" in obstacles and obstacles <= {"unpriced", "not-allowed"}:
+        return UnpricedModel(next(each.target_id for each in rejected if each.obstacle == "unpriced"))
     told = (rejection for rejection in rejected if rejection.obstacle != "not-allowed")
     reasons = "; ".join(f"{rejection.target_id}: {rejection.detail}" for rejection in told)
     if "unavailable" in obstacles:
@@ -315,7 +338,39 @@ def _auto(eligible: list[Target], rejected: tuple[Rejection, ...], scales: _Scal
         rejected=(*rejected, *(scales.too_weak(target) for target in weak)),
         close_call=close_call,
         reference_adequate=scales.reference,
+        cheapest_commercial=_cheapest_commercial(capable or [ordered[0][0]], policy, cost),
     )
+
+
+def is_own(target: Target, policy: Policy) -> bool:
+    """Whether it runs on our own GPUs, and so is nothing that could be bought."""
+    return target.own or target.target_id in policy.pooled
+
+
+def _cheapest_commercial(good_enough: list[Target], policy: Policy, cost: Mapping[str, int | None]) -> Target | None:
+    """By cost alone: a routing weight says where we like to send work, not what it would have cost elsewhere."""
+    bought = (target for target in good_enough if target.price is not None and not is_own(target, policy))
+    return min(bought, key=lambda target: (cost.get(target.target_id) or 0, target.target_id), default=None)
+
+
+def held_out(
+    route: RoutePlan, facts: Facts, prediction: Prediction, policy: Policy, catalog: Catalog, fleet: Fleet
+) -> RoutePlan | None:
+    """The plan of a request of `auto` that is sent to the reference to see what that costs; None when it cannot be.
+
+    Whoever would have served it stands behind the reference, so that the experiment costs nobody an answer.
+    """
+    reference = catalog.targets.get(policy.reference or "")
+    if (
+        reference is None
+        or reference.price is None
+        or _obstacle(reference, facts, fleet, policy.unpriced, auto=True) is not None
+    ):
+        return None
+    cost = {reference.target_id: _expected(reference, facts, prediction, None)}
+    first = _candidate(reference, facts, "holdout", cost, prediction)
+    others = tuple(each for each in route.candidates if each.target.target_id != reference.target_id)
+    return msgspec.structs.replace(route, candidates=(first, *others)[: policy.max_candidates], close_call=False)
 
 
 def _is_close(capable: list[Target], weak: list[Target], cost: Mapping[str, int | None], scales: _Scales) -> bool:
@@ -407,6 +462,16 @@ def _bound(target: Target, facts: Facts) -> int | None:
     return target.price.cost_nanousd(
         Usage(input_tokens=facts.input_tokens, cache_write_tokens=written, output_tokens=output)
     )
+
+
+def most_nanousd(target: Target, facts: Facts) -> int | None:
+    """A bound that no honest upstream exceeds: every token of the dearest meter, and more input than there can be."""
+    if target.price is None:
+        return None
+    # What is longer than the context is refused there.
+    tokens = min(facts.most_input_tokens, max(target.max_context_tokens, facts.input_tokens))
+    output = (facts.max_output_tokens or target.max_output_tokens) * facts.choices
+    return target.price.most_nanousd(tokens, output)
 
 
 def _output_limit(target: Target, facts: Facts) -> int:

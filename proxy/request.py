@@ -1,5 +1,6 @@
 """Parse: bytes and headers become a ChatRequest, or a 400 that says what to change. No I/O."""
 
+import re
 from collections.abc import Hashable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, get_args
@@ -58,7 +59,8 @@ _SERVICE_TIERS: Mapping[str, Tier] = {
 _INSTRUCTING = frozenset({"system", "developer"})
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
 # The gateway's own fields: consumed here, never sent upstream.
-_OWN_FIELDS = ("x-team-id", "x-tier", "service_tier", "x-session-id")
+_OWN_FIELDS = ("x-team-id", "x-tier", "service_tier", "x-session-id", "x-weighbridge-tag")
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,63}", re.ASCII)
 
 
 class _StreamOptions(msgspec.Struct, frozen=True):
@@ -86,6 +88,7 @@ class _Body(msgspec.Struct, frozen=True):
     team_id: str | None = msgspec.field(default=None, name="x-team-id")
     tier: str | None = msgspec.field(default=None, name="x-tier")
     session_id: str | None = msgspec.field(default=None, name="x-session-id")
+    tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
 
 
 class RequestHeaders(msgspec.Struct, frozen=True):
@@ -98,6 +101,7 @@ class RequestHeaders(msgspec.Struct, frozen=True):
     session_id: str | None = msgspec.field(default=None, name="x-session-id")
     traceparent: str | None = None
     escalate: str | None = msgspec.field(default=None, name="x-weighbridge-escalate")
+    tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
 
 
 _HEADER_FIELDS = {field.encode_name.encode(): field.name for field in msgspec.structs.fields(RequestHeaders)}
@@ -138,6 +142,7 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
         tier=_tier(headers.tier, typed.tier, typed.service_tier),
         team_id=_agreed("x-team-id", headers.team_id, typed.team_id),
         session_id=_agreed("x-session-id", headers.session_id, typed.session_id),
+        tag=_tag(headers.tag, typed.tag),
     )
 
 
@@ -211,6 +216,18 @@ def _agreed(name: str, header: str | None, field: str | None) -> str | None:
     return value
 
 
+def _tag(header: str | None, field: str | None) -> str:
+    tag = _agreed("x-weighbridge-tag", header, field)
+    if tag is None:
+        return ""
+    if _TAG.fullmatch(tag) is None:
+        raise BadRequest(
+            "`x-weighbridge-tag` must have 1 to 64 of letters, digits and . _ : / @ -, and begin with a letter or digit.",
+            param="x-weighbridge-tag",
+        )
+    return tag
+
+
 def _tier(header: str | None, field: str | None, service_tier: str | None) -> Tier:
     tier = _agreed("x-tier", header, field)
     if tier is None:
@@ -282,6 +299,14 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
     texts = estimate_tokens(prompt.text) + estimate_tokens(prompt.system) + estimate_tokens(prompt.history)
     raw = sum(estimate_tokens(bytes(each).decode()) for each in _definitions(request))
     return framing + texts + raw + sum(_beside_text(message) for message in request.messages)
+
+
+def most_input_tokens(body_bytes: int, estimate: int) -> int:
+    """More tokens than the prompt can have: a token is at least one byte of the body.
+
+    The estimate comes on top for what is not in the body as text: the chat template's framing, and images by address.
+    """
+    return body_bytes + 2 * estimate
 
 
 def _beside_text(message: Message) -> int:

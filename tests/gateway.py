@@ -86,7 +86,10 @@ async def running_gateway(folder: Path, models: list[dict[str, Any]], **sections
 
 @contextlib.asynccontextmanager
 async def _served(app: Doorway) -> AsyncIterator[str]:
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
+    # asyncio sets TCP_NODELAY only on sockets that name their protocol, and waits for acknowledgements without it.
+    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
         server = uvicorn.Server(
             uvicorn.Config(app, http=BoundedProtocol, lifespan="on", log_config=None, timeout_graceful_shutdown=2)
         )

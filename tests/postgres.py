@@ -46,6 +46,7 @@ class Postgres:
     def __init__(self, port: int) -> None:
         self._port = port
         self._made = 0
+        self._has_template = False
 
     def url(self, database: str) -> str:
         """The address of one of its databases."""
@@ -57,8 +58,9 @@ class Postgres:
 
     async def database(self) -> str:
         """The address of a new database with the newest schema."""
-        if self._made == 0:
+        if not self._has_template:
             await self._make_template()
+            self._has_template = True
         return await self._create(_TEMPLATE)
 
     async def _make_template(self) -> None:

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import Delete, Row, delete, func, insert, select, tuple_, update
+from sqlalchemy import Delete, Row, case, delete, func, insert, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -198,6 +198,36 @@ class LearningStore:
         async with self._engine.connect() as connection:
             return [VerdictCount(**_fields(row)) for row in await connection.execute(query.order_by(*kinds))]
 
+    async def adequacy(self, organisation_id: str, team_id: str | None, start_us: int, end_us: int) -> tuple[int, int]:
+        """How many answers given in this time were adequate, and how many were judged: of one team, or of all.
+
+        Only what people and comparisons say counts: signals of requests by themselves speak against an answer or not
+        at all, and would make the share what nobody measured. Several verdicts on an answer are weighed together.
+        """
+        where = [
+            col(WeighingRow.organisation_id) == organisation_id,
+            col(WeighingRow.at_us) >= start_us,
+            col(WeighingRow.at_us) < end_us,
+            col(VerdictRow.source).in_(_BOTH_WAYS),
+            col(VerdictRow.weight) > 0,
+        ]
+        if team_id is not None:
+            where.append(col(WeighingRow.team_id) == team_id)
+        said = func.sum(col(VerdictRow.adequate) * col(VerdictRow.weight)) / func.sum(col(VerdictRow.weight))
+        answers = (
+            select(said.label("said"))
+            .join_from(
+                WeighingRow, VerdictRow, _SAME_REQUEST & (col(VerdictRow.target_id) == col(WeighingRow.target_id))
+            )
+            .where(*where)
+            .group_by(col(WeighingRow.team_id), col(WeighingRow.request_id))
+            .subquery()
+        )
+        query = select(func.sum(case((answers.c.said >= _ADEQUATE, 1), else_=0)), func.count()).select_from(answers)
+        async with self._engine.connect() as connection:
+            adequate, judged = (await connection.execute(query)).one()
+        return int(adequate or 0), int(judged)
+
     async def forget(self, before_us: int) -> int:
         """Delete what is older, and tell how many rows that were."""
         old_weighings = _deletion(WeighingRow, _WEIGHING_KEY, col(WeighingRow.at_us) < before_us)
@@ -338,10 +368,12 @@ _NEWEST_FIRST: Final = (
     col(VerdictRow.signal),
 )
 _OF_THE_PROMPT: Final = frozenset({"vector", "group_id"})
+_SAME_REQUEST: Final = (col(VerdictRow.team_id) == col(WeighingRow.team_id)) & (
+    col(VerdictRow.request_id) == col(WeighingRow.request_id)
+)
+_BOTH_WAYS: Final = ("feedback", "shadow")
+"""The sources that say of an answer that it was adequate as well as that it was not."""
+_ADEQUATE: Final = 0.5
 _JUDGED: Final = select(
     *(getattr(WeighingRow if name in _OF_THE_PROMPT else VerdictRow, name) for name in JudgedAnswer.__struct_fields__)
-).join_from(
-    VerdictRow,
-    WeighingRow,
-    (col(VerdictRow.team_id) == col(WeighingRow.team_id)) & (col(VerdictRow.request_id) == col(WeighingRow.request_id)),
-)
+).join_from(VerdictRow, WeighingRow, _SAME_REQUEST)

@@ -75,7 +75,7 @@ async def _gathered(
 
     # No call is made, so no secret is looked up.
     catalog = build_catalog(settings.providers, lambda _reference: "unused")
-    policy = build_policy(settings.policy, settings.cost.reference_target)
+    policy = build_policy(settings.policy, settings.cost)
     async with _engine() as engine:
         await TuningWatch(LearningStore(engine), classifier).look()
         tolerances = Tolerances(catalog=catalog, policy=policy, classifier=classifier)

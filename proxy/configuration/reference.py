@@ -46,7 +46,7 @@ def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "") -> Iterator[K
         if not inner:
             yield Key(
                 path=path,
-                type=_type(field.annotation),
+                type=_unit(field) or _type(field.annotation),
                 default=_default(field),
                 meaning=field.description or "",
             )
@@ -55,12 +55,24 @@ def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "") -> Iterator[K
 
 
 def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
-    """The models inside of an annotation, and how a path goes on to them."""
+    """The models inside of an annotation, and how a path goes on to them.
+
+    What may stand alone or in a list is told once, as it stands alone.
+    """
+    alone: set[type[BaseModel]] = set()
     for branch in branches(annotation):
         for found in models_in(branch):
+            alone.add(found)
             yield found, ""
         if typing.get_origin(branch) in _LISTS:
-            yield from ((found, "[]") for found in models_in(typing.get_args(branch)[0]))
+            inner = models_in(typing.get_args(branch)[0])
+            yield from ((found, "[]") for found in inner if found not in alone)
+
+
+def _unit(field: FieldInfo) -> str:
+    """What a field itself calls its numbers; a Decimal is dollars otherwise."""
+    extra = field.json_schema_extra
+    return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
 
 
 def _type(annotation: Any) -> str:

@@ -21,10 +21,13 @@ from accounts.keys import MIN_PEPPER_BYTES, Pepper
 from accounts.pepper_file import pepper_id, read_or_make_pepper
 from classifier.config import ClassifierSection
 from cost.config import CostSection
+from cost.fleet.config import pool_of_target
 from providers.catalog import secret_reader
 from providers.config import ProvidersSection, SecretRef, is_reference
 from proxy.configuration.file import ConfigError, Document, KeyPath, Problem, Value, read_document
+from proxy.configuration.price_sources import price_problems
 from proxy.configuration.problems import check, closest, in_words
+from proxy.webhooks.config import WebhooksSection
 
 _NO_PEPPER = (
     f"no pepper: set WEIGHBRIDGE_PEPPER to a secret of at least {MIN_PEPPER_BYTES} characters, name one under "
@@ -140,15 +143,17 @@ class PolicyConfig(BaseModel):
     )
 
 
-def build_policy(config: PolicyConfig, reference: str | None = None) -> "Policy":
-    """The section as planning takes it; `reference` is `cost.reference_target`."""
+def build_policy(config: PolicyConfig, cost: CostSection) -> "Policy":
+    """The section as planning takes it, with what the money's section has to say about targets."""
     from proxy.policy import Policy  # noqa: PLC0415 - checking a file should not load all that planning needs
 
     return Policy(
         auto_targets=config.auto,
         aliases={name: (to,) if isinstance(to, str) else to for name, to in config.aliases.items()},
         fallbacks=config.fallbacks,
-        reference=reference,
+        reference=cost.reference_target,
+        pooled=frozenset(pool_of_target(cost.pools)),
+        unpriced=cost.unpriced,
         quality_floor=config.quality_floor,
         capability_shift=config.capability_shift,
         degrade=config.degrade,
@@ -213,6 +218,7 @@ class GatewayConfig(BaseModel):
     accounts: AccountsSection = Field(default=AccountsSection(), description="Teams, keys and their peppers.")
     classifier: ClassifierSection = Field(default=ClassifierSection(), description="How prompts are weighed.")
     cost: CostSection = Field(default=CostSection(), description="The ledger, and what savings are measured against.")
+    webhooks: WebhooksSection = Field(default=WebhooksSection(), description="Where warnings and reports are sent.")
     telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="Logs and traces.")
 
 
@@ -331,6 +337,9 @@ def load(
     )
     config, problems = check(GatewayConfig, document)
     problems += dangling(document)
+    if config is not None:
+        problems += price_problems(config.providers, document)
+        problems += _report_problems(config, document)
     if config is not None and secrets_from is not None:
         problems += [
             document.problem(secret.key, f"refers to {secret.name}, which is not set")
@@ -363,6 +372,16 @@ def _is_live(section: str, name: str) -> bool:
     return section in _LIVE_SECTIONS or f"{section}.{name}" in _LIVE_KEYS
 
 
+def _report_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    """A report that goes nowhere would be missed by nobody until it is needed."""
+    wanted = None if config.cost.report is None else config.cost.report.webhook
+    if wanted is None or wanted in config.webhooks.names():
+        return []
+    known = ", ".join(config.webhooks.names()) or "none are configured"
+    told = f"no destination of `webhooks` has this name; there are: {known}"
+    return [document.problem(("cost", "report", "webhook"), told)]
+
+
 _DATABASES = {"sqlite", "postgres", "postgresql"}
 _LIVE_SECTIONS = {"policy", "limits"}
 _LIVE_KEYS = {
@@ -370,6 +389,12 @@ _LIVE_KEYS = {
     "providers.timeouts",
     "providers.retry",
     "cost.reference_target",
+    "cost.pools",
+    "cost.savings_target",
+    "cost.gateway_usd_per_hour",
+    "cost.unpriced",
+    "cost.hosted",
+    "cost.holdout_share",
     "server.max_body_bytes",
     "server.body_timeout_s",
     "server.slow_reader_s",
@@ -411,6 +436,11 @@ def _references(values: dict[str, Value]) -> Iterator[tuple[KeyPath, str]]:
         yield ("policy", "fallbacks", target), target
         yield from _names(others, ("policy", "fallbacks", target))
     yield from _names(_mapping(values.get("cost")).get("reference_target"), ("cost", "reference_target"))
+    for index, pool in enumerate(_list(_mapping(values.get("cost")).get("pools"))):
+        yield from _names(_mapping(pool).get("targets"), ("cost", "pools", index, "targets"))
+    for target, host in _mapping(_mapping(values.get("cost")).get("hosted")).items():
+        yield ("cost", "hosted", target), target
+        yield from _names(host, ("cost", "hosted", target))
     shadow = _mapping(_mapping(values.get("classifier")).get("shadow"))
     yield from _names(shadow.get("judge_target"), ("classifier", "shadow", "judge_target"))
 

@@ -12,7 +12,7 @@ import logging
 import random
 import secrets
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -34,7 +34,7 @@ from proxy.job import Job
 from proxy.observers.learning import LearningOf
 from proxy.observers.outcome import RequestOutcome
 from proxy.policy import AUTO, Facts, Fleet, Policy, plan
-from proxy.request import input_tokens, needs, prompt_of
+from proxy.request import input_tokens, most_input_tokens, needs, prompt_of
 
 _log: Final = logging.getLogger("weighbridge.shadow")
 
@@ -84,6 +84,7 @@ class ShadowRules(msgspec.Struct, frozen=True, kw_only=True):
     reference: str | None
     fleet: Fleet
     timeouts: TimeoutsConfig
+    pools: Mapping[str, str] = {}
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -275,11 +276,13 @@ class Shadow:
     def _job(self, rules: ShadowRules, comparison: Comparison, target_id: str, request: ChatRequest, alias: str) -> Job:
         """Planned like a request that names the target, so that the team's own limits on targets hold here too."""
         caller = comparison.caller
+        estimate = input_tokens(request, prompt_of(request))
         facts = Facts(
             alias=target_id,
             tier=comparison.request.tier,
             needs=needs(request),
-            input_tokens=input_tokens(request, prompt_of(request)),
+            input_tokens=estimate,
+            most_input_tokens=most_input_tokens(sum(len(bytes(each)) for each in request.fields.values()), estimate),
             max_output_tokens=request.max_output_tokens,
             allowed_models=caller.allowed_models,
         )
@@ -287,11 +290,14 @@ class Shadow:
             request_id=f"{comparison.request_id}-{alias}",
             caller=caller,
             request=request,
-            facts=msgspec.structs.replace(facts, alias=alias),
+            facts=facts,
             plan=plan(facts, None, Policy(), rules.catalog, rules.fleet),
             prediction=None,
             # It saves nothing: nobody asked for it.
-            reference=None,
+            comparators=None,
+            alias=alias,
+            origin="shadow",
+            pools=rules.pools,
             timeouts=rules.timeouts,
             upstream_headers={},
         )

@@ -4,7 +4,7 @@ Reference: docs/observability.md; a test holds the two together.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import Final, Literal
 
@@ -13,7 +13,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from cost.budgets.budget import Standing
 from cost.prices import NANO_PER_USD
+from cost.watch import Checked
 from proxy.observers.logs import safe_name
 from proxy.observers.outcome import RequestOutcome
 
@@ -92,6 +94,7 @@ class Metrics:
             _Cap(max_label_values),
             _Cap(max_label_values),
         )
+        self._budgets: set[str] = set()
         self._declare_requests()
         self._declare_money()
         self._declare_state()
@@ -185,6 +188,19 @@ class Metrics:
             registry=self.registry,
             multiprocess_mode="livesum",
         )
+        # Every process knows of the last check, whoever did it, so the newest view is the true one.
+        self._ledger_differences = Gauge(
+            "weighbridge_ledger_differences",
+            "Figures of the roll-ups that were not what the ledger says when it was checked last. Must be 0.",
+            registry=self.registry,
+            multiprocess_mode="livemostrecent",
+        )
+        self._ledger_verified = Gauge(
+            "weighbridge_ledger_verified_timestamp_seconds",
+            "When the roll-ups were last held against the ledger; 0 before the first time.",
+            registry=self.registry,
+            multiprocess_mode="livemostrecent",
+        )
         build = Gauge(
             "weighbridge_build_info",
             "Always 1; the version is a label.",
@@ -208,6 +224,21 @@ class Metrics:
             "weighbridge_shadow",
             "What became of the requests that were to be answered by the reference target too, and compared.",
             ("result",),
+        )
+
+        # Every process sees the same books, so the newest view is the true one.
+        self._budget_limit, self._budget_spent = (
+            Gauge(name, text, ("budget_id",), registry=self.registry, multiprocess_mode="livemostrecent")
+            for name, text in (
+                ("weighbridge_budget_limit_usd", "What may be spent in the budget's period."),
+                ("weighbridge_budget_spent_usd", "What is booked in the budget's period."),
+            )
+        )
+        self._budget_refusals = self._counter(
+            "weighbridge_budget_refusals", "Times that a hard budget had no room, by its scope.", ("scope",)
+        )
+        self._webhooks = self._counter(
+            "weighbridge_webhooks", "What became of tries to deliver a message.", ("result",)
         )
 
     def _counter(self, name: str, text: str, labels: Iterable[str]) -> Counter:
@@ -291,6 +322,25 @@ class Metrics:
         """A name of our own, so it needs no cap."""
         self._shadow.labels(result).inc()
 
+    def count_budget_refusal(self, scope: str) -> None:
+        """One of four words of our own, so it needs no cap."""
+        self._budget_refusals.labels(scope).inc()
+
+    def set_budgets(self, standings: Sequence[Standing]) -> None:
+        """The first so many of them; a budget that is gone shows nothing."""
+        shown = {each.budget.budget_id: each for each in standings[:MAX_LABEL_VALUES]}
+        for gone in self._budgets - shown.keys():
+            self._budget_limit.remove(gone)
+            self._budget_spent.remove(gone)
+        self._budgets = set(shown)
+        for budget_id, each in shown.items():
+            self._budget_limit.labels(budget_id).set(each.budget.limit_nanousd / NANO_PER_USD)
+            self._budget_spent.labels(budget_id).set(each.spent_nanousd / NANO_PER_USD)
+
+    def count_webhook(self, result: str) -> None:
+        """A name of our own, so it needs no cap."""
+        self._webhooks.labels(result).inc()
+
     def set_in_flight(self, requests: int) -> None:
         self._in_flight.set(requests)
 
@@ -302,6 +352,10 @@ class Metrics:
 
     def set_journal_depth(self, entries: int) -> None:
         self._journal_depth.set(entries)
+
+    def set_ledger_check(self, checked: Checked) -> None:
+        self._ledger_differences.set(checked.differences)
+        self._ledger_verified.set(checked.done_us / 1_000_000)
 
     def render(self) -> tuple[bytes, str]:
         """The text format and its content type. With many series it takes a while: call it in a thread."""

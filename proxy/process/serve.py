@@ -23,13 +23,14 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from proxy.configuration.file import ConfigError
-from proxy.configuration.settings import Environment, GatewayConfig, load, peppers, read_environment
+from proxy.configuration.settings import Environment, GatewayConfig, load, peppers, read_environment, resolve_secret
 from proxy.observers.logs import configure_logging
 from proxy.observers.metrics import forget_worker
 from proxy.process.lifeline import follow_parent
 from proxy.process.open_files import allow_many_sockets
 from proxy.process.protocol import BoundedProtocol
 from proxy.process.supervisor import Supervisor
+from proxy.webhooks.sender import destinations_of
 
 _log = logging.getLogger("weighbridge.serve")
 
@@ -58,6 +59,7 @@ def serve(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # Found wanting here, it is one line; found wanting by a worker, it is a crash in its log.
     peppers(config, environment)
+    destinations_of(config.webhooks.destinations, resolve_secret)
     with (
         _logging(),
         contextlib.closing(bind(config.server.host, config.server.port)) as listener,

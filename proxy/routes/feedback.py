@@ -21,7 +21,7 @@ from proxy.errors import (
     RequestNotFound,
     UploadTimeout,
 )
-from proxy.gateway import AuthenticatedCaller, Gateway, gateway_of
+from proxy.gateway import ActingCaller, AuthenticatedCaller, Gateway, gateway_of
 
 router = APIRouter(tags=["feedback"])
 
@@ -45,7 +45,7 @@ _decoder = msgspec.json.Decoder(_Feedback)
 
 
 @router.post("/v1/feedback")
-async def give_feedback(request: Request, caller: AuthenticatedCaller) -> Response:
+async def give_feedback(request: Request, caller: ActingCaller) -> Response:
     """Books what the key's own team says of the answer to one of its `auto` requests."""
     gateway = gateway_of(request)
     feedback = _decoded(await _body(request, gateway.line.rules.body_timeout_s))

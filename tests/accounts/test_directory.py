@@ -79,6 +79,13 @@ def directory(keys: ScriptedKeys, clock: Clock) -> Directory:
     return Directory(keys, [NEW, OLD], clock, wall_clock=clock, max_entries=100, max_lookups=8, lookup_timeout_s=0.05)
 
 
+async def test_a_keys_role_reaches_its_caller(keys: ScriptedKeys, clock: Clock) -> None:
+    """What the store says of a key's role is what everybody behind the directory is told."""
+    minted = keys.add()
+    keys.keys[minted.digest] = msgspec.structs.replace(keys.keys[minted.digest], role="finance")
+    assert (await Directory(keys, [NEW], clock).authenticate(minted.plaintext)).role == "finance"
+
+
 async def test_a_key_names_its_caller(directory: Directory, keys: ScriptedKeys) -> None:
     """A valid key gives its id, team, organisation and allowed models."""
     minted = keys.add()

@@ -102,6 +102,22 @@ async def test_a_key_is_found_by_its_digest_with_its_team(store: AccountStore) -
     assert await store.find_key("' OR 1=1 --") is None
 
 
+async def test_a_keys_role_is_kept(store: AccountStore) -> None:
+    """A key is a member's unless it is said otherwise; its role is found with it and listed; others are refused."""
+    await store.create_team("team_a")
+    plain = await store.create_key("team_a", "ci", PEPPER)
+    finance = await store.create_key("team_a", "controlling", PEPPER, role="finance")
+    for minted, role in ((plain, "member"), (finance, "finance")):
+        found = await store.find_key(digest_key(minted.plaintext, PEPPER).hex())
+        assert found is not None
+        assert found.role == role
+    listed = {key.key_id: key.role for key in await store.list_keys()}
+    assert listed == {plain.key_id: "member", finance.key_id: "finance"}
+    nobody: Any = "root"
+    with pytest.raises(BadSetting, match="member, finance, admin"):
+        await store.create_key("team_a", "ci", PEPPER, role=nobody)
+
+
 async def test_moments_of_other_zones_are_kept_in_utc(store: AccountStore) -> None:
     """An expiry given in another zone is the same moment when it is read."""
     await store.create_team("team_a")

@@ -78,7 +78,7 @@ class ScriptedStore:
         self.refuses: set[str] = set()
         self.inserts = 0
 
-    async def insert(self, entries: Sequence[Entry]) -> int:
+    async def insert(self, entries: Sequence[Entry], *, careful: bool = False) -> int:
         self.inserts += 1
         if self.down:
             raise OSError("connection refused")

@@ -1,10 +1,10 @@
 """The books: drained whatever the database does, and recovered whoever dies."""
 
 import asyncio
-from datetime import date
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.entries import Entry
@@ -148,7 +148,9 @@ async def test_two_processes_recover_once(tmp_path: Path, engine: AsyncEngine) -
     await asyncio.gather(*(ledger.start() for ledger in ledgers))
     assert sum(ledger.orphans_settled for ledger in ledgers) == 120
     assert boots(tmp_path) == sorted(ledger.boot_id for ledger in ledgers)
-    assert (await LedgerStore(engine).usage("team_payments", date(2026, 4, 5))).cost_nanousd == 120 * 5_000_000
+    async with engine.connect() as connection:
+        spent = await connection.scalar(text("SELECT sum(cost_nanousd) FROM rollup_day"))
+    assert spent == 120 * 5_000_000
     for ledger in ledgers:
         await ledger.aclose()
 
@@ -178,6 +180,30 @@ async def test_recovery_waits_for_the_database(tmp_path: Path, store: ScriptedSt
     store.down = False
     await until(lambda: "dead" not in boots(tmp_path))
     assert store.rows["req_1", 1, "settle"].flags == ("orphaned",)
+    await ledger.aclose()
+
+
+async def test_whoever_asked_is_told_what_the_database_has(tmp_path: Path, store: ScriptedStore) -> None:
+    """Entries are told once they are in the database and not before: drained, recovered, and settled as orphans."""
+    _leave_behind(tmp_path, "dead", reserve("orphan", boot_id="dead"))
+    told: list[tuple[str, str]] = []
+    ledger = Ledger(
+        Journal(tmp_path),
+        store,
+        drain_interval_s=NEVER_S,
+        booked=lambda entries: told.extend((entry.request_id, entry.entry) for entry in entries),
+    )
+    await ledger.start()
+    assert told == [("orphan", "reserve"), ("orphan", "settle")]
+    store.down = True
+    store.refuses = {"refused"}
+    await ledger.reserve(reserve("good"))
+    await ledger.reserve(reserve("refused"))
+    assert not await ledger.drain()
+    assert len(told) == 2
+    store.down = False
+    assert await ledger.drain()
+    assert told[2:] == [("good", "reserve")]
     await ledger.aclose()
 
 

@@ -1,66 +1,230 @@
 """Money is exact."""
 
 from decimal import ROUND_FLOOR, Decimal
+from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.prices import NANO_PER_USD, Price, nanousd, price_from_usd, usd, usd_per_million
+from cost.prices import (
+    METERS,
+    NANO_PER_USD,
+    LongPrompt,
+    Price,
+    from_json,
+    meters,
+    nanousd,
+    price_from_usd,
+    to_json,
+    usd,
+    usd_per_million,
+)
 from cost.usage import Usage
 
 amounts = st.integers(0, 10**14)
-prices = st.builds(
-    Price,
-    version=st.just("v1"),
-    input_nanousd=amounts,
-    output_nanousd=amounts,
-    cached_input_nanousd=amounts,
-    cache_write_nanousd=amounts,
-)
 tokens = st.integers(0, 10**7)
+
+
+def flat_prices(version: str = "v1") -> st.SearchStrategy[Price]:
+    """Prices that are the same for every length and way."""
+    return st.builds(
+        Price,
+        version=st.just(version),
+        input_nanousd=amounts,
+        output_nanousd=amounts,
+        cached_input_nanousd=amounts,
+        cache_write_nanousd=amounts,
+        cache_write_1h_nanousd=st.none() | amounts,
+        reasoning_nanousd=st.none() | amounts,
+        request_nanousd=amounts,
+    )
+
+
+@st.composite
+def tiered_prices(draw: st.DrawFn) -> Price:
+    """Prices that may be others for long prompts."""
+    bounds = draw(st.lists(st.integers(1, 2 * 10**7), max_size=3, unique=True))
+    tiers = tuple(LongPrompt(above_tokens=bound, price=draw(flat_prices())) for bound in sorted(bounds))
+    return msgspec.structs.replace(draw(flat_prices()), long_prompts=tiers)
+
+
+@st.composite
+def any_prices(draw: st.DrawFn) -> Price:
+    """Prices with everything that a price may have."""
+    return msgspec.structs.replace(draw(tiered_prices()), batch=draw(st.none() | tiered_prices()))
+
+
+prices = any_prices()
 usages = st.builds(
-    lambda fresh, cached, written, output: Usage(
-        input_tokens=fresh + cached + written,
+    lambda fresh, cached, written, written_1h, spoken, thought: Usage(
+        input_tokens=fresh + cached + written + written_1h,
         cached_input_tokens=cached,
-        cache_write_tokens=written,
-        output_tokens=output,
+        cache_write_tokens=written + written_1h,
+        cache_write_1h_tokens=written_1h,
+        output_tokens=spoken + thought,
+        reasoning_tokens=thought,
         source="upstream",
     ),
-    tokens,
-    tokens,
-    tokens,
-    tokens,
+    *[tokens] * 6,
 )
+batches = st.booleans()
+PLAIN = price_from_usd(version="v1", input_usd=2, output_usd=8)
 
 
-@given(prices, usages)
-def test_cost_is_the_exact_amount_rounded_once(price: Price, usage: Usage) -> None:
+@given(prices, usages, batches)
+def test_cost_is_the_exact_amount_rounded_once(price: Price, usage: Usage, batch: bool) -> None:
     """The cost is a whole number, never negative, and half a nano-dollar from the exact amount at most."""
-    cost = price.cost_nanousd(usage)
-    meters = [
-        (usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens, price.input_nanousd),
-        (usage.cached_input_tokens, price.cached_input_nanousd),
-        (usage.cache_write_tokens, price.cache_write_nanousd),
-        (usage.output_tokens, price.output_nanousd),
-    ]
-    exact = sum((Decimal(count) * each / 1_000_000 for count, each in meters), Decimal(0))
+    cost = price.cost_nanousd(usage, batch=batch)
+    figures = price.applying(usage.input_tokens, batch=batch).figures()
+    exact = sum(
+        (Decimal(count) * each / 1_000_000 for count, each in zip(meters(usage), figures, strict=True)), Decimal(0)
+    )
     assert type(cost) is int
     assert cost >= 0
     assert cost == int((exact + Decimal("0.5")).to_integral_value(ROUND_FLOOR))
 
 
-@given(prices, usages, usages)
+@given(prices, usages, batches)
+def test_the_meters_add_up_to_the_cost(price: Price, usage: Usage, batch: bool) -> None:
+    """Not one nano-dollar is lost between the parts and the whole, and no part is a nano-dollar off."""
+    parts = price.costs_nanousd(usage, batch=batch)
+    assert len(parts) == len(METERS)
+    assert sum(parts) == price.cost_nanousd(usage, batch=batch)
+    figures = price.applying(usage.input_tokens, batch=batch).figures()
+    for part, count, figure in zip(parts, meters(usage), figures, strict=True):
+        assert abs(Decimal(part) - Decimal(count) * figure / 1_000_000) <= 1
+
+
+@given(usages)
+def test_every_token_is_in_one_meter(usage: Usage) -> None:
+    """The parts do not overlap, none is left out, and one request is one."""
+    fresh, cached, written, written_1h, spoken, thought, requests = meters(usage)
+    assert fresh + cached + written + written_1h == usage.input_tokens
+    assert spoken + thought == usage.output_tokens
+    assert (requests, thought, written_1h) == (1, usage.reasoning_tokens, usage.cache_write_1h_tokens)
+
+
+@given(flat_prices(), usages, usages)
 def test_cost_is_additive_to_the_rounding(price: Price, first: Usage, second: Usage) -> None:
-    """Two attempts cost what one with the tokens of both would, to a nano-dollar."""
+    """Two attempts cost what one with the tokens of both would, to a nano-dollar and a request."""
     both = Usage(
-        input_tokens=first.input_tokens + second.input_tokens,
-        cached_input_tokens=first.cached_input_tokens + second.cached_input_tokens,
-        cache_write_tokens=first.cache_write_tokens + second.cache_write_tokens,
-        output_tokens=first.output_tokens + second.output_tokens,
+        **{
+            name: getattr(first, name) + getattr(second, name)
+            for name in Usage.__struct_fields__
+            if name.endswith("_tokens")
+        }
     )
-    assert abs(price.cost_nanousd(both) - price.cost_nanousd(first) - price.cost_nanousd(second)) <= 1
+    once = price.cost_nanousd(both) + price.request_nanousd
+    assert abs(once - price.cost_nanousd(first) - price.cost_nanousd(second)) <= 1
+
+
+@given(prices, usages)
+def test_nothing_costs_more_than_the_most(price: Price, usage: Usage) -> None:
+    """What is held before a call covers it, whatever its tokens turn out to be."""
+    assert price.cost_nanousd(usage) <= price.most_nanousd(usage.input_tokens, usage.output_tokens)
+
+
+@given(prices)
+def test_a_price_survives_its_text(price: Price) -> None:
+    """What was written is what is read, and the same price is the same text."""
+    assert from_json(to_json(price)) == price
+    assert to_json(from_json(to_json(price))) == to_json(price)
+
+
+@given(prices, prices)
+def test_the_digest_is_of_the_figures(first: Price, second: Price) -> None:
+    """Another name changes nothing, other figures do."""
+    assert first.digest() == first.named("another").digest()
+    assert first.same_figures(first.named("another"))
+    assert len(first.digest()) == 6
+    if first.digest() != second.digest():
+        assert not first.same_figures(second)
+
+
+def test_a_long_prompt_begins_above_its_bound() -> None:
+    """At the bound the usual price holds, one token above the whole request costs the other."""
+    long = price_from_usd(version="v1", input_usd=4, output_usd=10)
+    price = msgspec.structs.replace(PLAIN, long_prompts=(LongPrompt(above_tokens=1_000, price=long),))
+    at, above = (Usage(input_tokens=count, output_tokens=10) for count in (1_000, 1_001))
+    assert price.cost_nanousd(at) == 1_000 * 2_000 + 10 * 8_000
+    assert price.cost_nanousd(above) == 1_001 * 4_000 + 10 * 10_000
+    # The cached ones count for the length too.
+    cached = Usage(input_tokens=1_001, cached_input_tokens=900)
+    assert price.cost_nanousd(cached) == 1_001 * 4_000
+
+
+def test_a_batch_has_its_own_price_or_the_usual_one() -> None:
+    """Batch prices hold for batches only, with their own prices for long prompts."""
+    usage, long = Usage(input_tokens=100, output_tokens=10), Usage(input_tokens=2_000)
+    assert PLAIN.cost_nanousd(usage, batch=True) == PLAIN.cost_nanousd(usage) == 280_000
+    half = price_from_usd(version="v1", input_usd=1, output_usd=4)
+    tier = LongPrompt(above_tokens=1_000, price=price_from_usd(version="v1", input_usd=3, output_usd=3))
+    price = msgspec.structs.replace(PLAIN, batch=msgspec.structs.replace(half, long_prompts=(tier,)))
+    assert (price.cost_nanousd(usage, batch=True), price.cost_nanousd(usage)) == (140_000, 280_000)
+    assert (price.cost_nanousd(long, batch=True), price.cost_nanousd(long)) == (6_000_000, 4_000_000)
+
+
+def test_an_hours_cache_reasoning_and_requests_have_their_own_prices() -> None:
+    """Each meter is charged at its own figure; without one it is the more general meter's."""
+    usage = Usage(
+        input_tokens=100, cache_write_tokens=60, cache_write_1h_tokens=20, output_tokens=30, reasoning_tokens=10
+    )
+    price = price_from_usd(
+        version="v1",
+        input_usd=1,
+        output_usd=10,
+        cache_write_usd="1.25",
+        cache_write_1h_usd=2,
+        reasoning_usd=20,
+        request_usd="0.005",
+    )
+    assert price.costs_nanousd(usage) == (40_000, 0, 50_000, 40_000, 200_000, 200_000, 5_000_000)
+    general = price_from_usd(version="v1", input_usd=1, output_usd=10, cache_write_usd="1.25")
+    assert general.costs_nanousd(usage) == (40_000, 0, 50_000, 25_000, 200_000, 100_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"input_nanousd": -1}, "whole and from 0"),
+        ({"output_nanousd": 10**15 + 1}, "whole and from 0"),
+        ({"request_nanousd": 1.5}, "whole and from 0"),
+        ({"cache_write_1h_nanousd": True}, "whole and from 0"),
+        ({"version": "x" * 201}, "at most 200 characters"),
+        ({"long_prompts": (LongPrompt(above_tokens=0, price=PLAIN),)}, "ordered"),
+        ({"long_prompts": (LongPrompt(above_tokens=5, price=PLAIN),) * 2}, "ordered"),
+        ({"long_prompts": tuple(LongPrompt(above_tokens=n, price=PLAIN) for n in range(1, 18))}, "at most 16"),
+        (
+            {"long_prompts": (LongPrompt(above_tokens=5, price=msgspec.structs.replace(PLAIN, batch=PLAIN)),)},
+            "no further prices",
+        ),
+        ({"batch": msgspec.structs.replace(PLAIN, batch=PLAIN)}, "no other price for batches"),
+    ],
+)
+def test_a_price_that_makes_no_sense_cannot_be_made(changes: dict[str, Any], says: str) -> None:
+    """Whoever makes one: negative, fractional, endless or nested prices are refused."""
+    with pytest.raises(ValueError, match=says):
+        msgspec.structs.replace(PLAIN, **changes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        to_json(PLAIN).replace("v1", 'v1","free":"yes'),
+        to_json(PLAIN).replace("2000000000", "-5"),
+        "x" * 70_000,
+    ],
+)
+def test_what_is_no_price_is_not_read(text: str) -> None:
+    """A figure that is not known, missing or wrong is never passed over."""
+    with pytest.raises(ValueError, match="price"):
+        from_json(text)
 
 
 @given(st.integers(0, 10**15))

@@ -1,7 +1,6 @@
 """The ledger in the database, on SQLite and on PostgreSQL."""
 
 import asyncio
-from datetime import date
 
 import pytest
 from sqlalchemy import text
@@ -13,10 +12,6 @@ from cost.errors import EntriesRefused
 from cost.store import LedgerStore
 from proxy.db import make_engine
 from tests.cost.entries import reserve, settle
-
-DAY = date(2026, 4, 5)
-MIDNIGHT_US = 1_775_347_200_000_000
-DAY_US = 86_400_000_000
 
 
 @pytest.fixture
@@ -74,50 +69,6 @@ async def test_open_reserves_are_those_that_nothing_closed(store: LedgerStore) -
     assert found == {"open", "retried", "adjusted"}
     assert len(await store.open_reserves(["boot1", "boot2"])) == 4
     assert await store.open_reserves([]) == []
-
-
-async def test_usage_of_a_day(store: LedgerStore) -> None:
-    """A failed attempt costs and has no baseline; what is unpriced or estimated is counted."""
-    await store.insert(
-        [
-            reserve("a"),
-            settle("a", cached_input_tokens=100),
-            reserve("b"),
-            settle("b", attempt=1, status=502, cost_nanousd=300_000),
-            settle("b", attempt=2, target_id="gpt-4o", cost_nanousd=4_000_000, usage_source="estimated"),
-            settle("c", target_id="gpt-4o", cost_nanousd=None, baseline_nanousd=None),
-            void_of(reserve("d")),
-            settle("a", entry="adjust", input_tokens=0, output_tokens=-50, cost_nanousd=-250_000, baseline_nanousd=0),
-        ]
-    )
-    report = await store.usage("team_payments", DAY)
-    assert (report.requests, report.input_tokens, report.cached_input_tokens, report.output_tokens) == (
-        3,
-        3200,
-        100,
-        750,
-    )
-    assert (report.cost_nanousd, report.baseline_nanousd, report.savings_nanousd) == (5_050_000, 8_000_000, 2_950_000)
-    assert (report.unpriced_requests, report.estimated_requests, report.estimated_rows) == (1, 1, 1)
-    assert [(model.target_id, model.requests) for model in report.models] == [("gpt-4o", 2), ("llama-3-70b", 2)]
-    assert sum(model.cost_nanousd for model in report.models) == report.cost_nanousd
-    assert sum(model.savings_nanousd for model in report.models) == report.savings_nanousd
-
-
-async def test_a_day_begins_and_ends_at_midnight_in_utc(store: LedgerStore) -> None:
-    """The first microsecond of a day belongs to it and the first of the next does not; other teams never do."""
-    await store.insert(
-        [
-            settle("before", at_us=MIDNIGHT_US - 1),
-            settle("first", at_us=MIDNIGHT_US),
-            settle("last", at_us=MIDNIGHT_US + DAY_US - 1),
-            settle("after", at_us=MIDNIGHT_US + DAY_US),
-            settle("other", team_id="team_other"),
-        ]
-    )
-    assert (await store.usage("team_payments", DAY)).requests == 2
-    nobody = await store.usage("team_nobody' OR '1'='1", DAY)
-    assert (nobody.requests, nobody.cost_nanousd, nobody.models) == (0, 0, ())
 
 
 async def test_bad_data_is_refused_and_nothing_of_the_batch_is_written(store: LedgerStore) -> None:

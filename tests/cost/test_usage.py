@@ -3,11 +3,13 @@
 from types import SimpleNamespace
 from typing import Any, TypedDict
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.usage import Usage, estimated, from_anthropic, from_gemini, from_openai, from_vllm
+from providers.wire import WireUsage
 
 GUESS = estimated(input_tokens=90, output_tokens=40)
 
@@ -41,6 +43,11 @@ NAMES = [
     "output_tokens",
     "cache_read_input_tokens",
     "cache_creation_input_tokens",
+    "cache_creation",
+    "cache_creation_tokens",
+    "cache_creation_token_details",
+    "ephemeral_5m_input_tokens",
+    "ephemeral_1h_input_tokens",
     "promptTokenCount",
     "candidatesTokenCount",
     "thoughtsTokenCount",
@@ -69,7 +76,7 @@ def _gemini(raw: Any) -> Usage:
 def _sound(usage: Usage) -> bool:
     return (
         usage.cached_input_tokens >= 0
-        and usage.cache_write_tokens >= 0
+        and 0 <= usage.cache_write_1h_tokens <= usage.cache_write_tokens
         and usage.cached_input_tokens + usage.cache_write_tokens <= usage.input_tokens <= LIMITS["max_input_tokens"]
         and 0 <= usage.reasoning_tokens <= usage.output_tokens <= LIMITS["max_output_tokens"]
     )
@@ -151,6 +158,131 @@ def test_anthropic_counts_the_cache_beside_the_input(fresh: int, cached: int, wr
         output_tokens=answer,
         source="upstream",
     )
+
+
+@given(fresh=counts, five=counts, hour=counts, untold=counts, own=st.booleans())
+def test_the_hours_cache_is_a_part_of_what_was_written(
+    fresh: int, five: int, hour: int, untold: int, *, own: bool
+) -> None:
+    """Anthropic tells it beside the sum, litellm within the prompt's details; what is told of neither is five minutes'."""
+    written = five + hour + untold
+    kept = {"ephemeral_5m_input_tokens": five, "ephemeral_1h_input_tokens": hour}
+    if own:
+        usage = _anthropic(
+            {
+                "input_tokens": fresh,
+                "cache_creation_input_tokens": written,
+                "cache_creation": kept,
+                "output_tokens": 1,
+            }
+        )
+    else:
+        details = {"cached_tokens": 0, "cache_creation_tokens": written, "cache_creation_token_details": kept}
+        usage = _openai({"prompt_tokens": fresh + written, "completion_tokens": 1, "prompt_tokens_details": details})
+    assert usage == Usage(
+        input_tokens=fresh + written,
+        cache_write_tokens=written,
+        cache_write_1h_tokens=hour,
+        output_tokens=1,
+        source="upstream",
+    )
+
+
+def test_details_without_a_sum_are_the_sum() -> None:
+    """And details that are more than the sum make the report absurd."""
+    kept = {"ephemeral_5m_input_tokens": 5, "ephemeral_1h_input_tokens": 7}
+    told = _anthropic({"input_tokens": 1, "cache_creation": kept, "output_tokens": 1})
+    assert (told.input_tokens, told.cache_write_tokens, told.cache_write_1h_tokens) == (13, 12, 7)
+    raw = {"prompt_tokens": 20, "completion_tokens": 1, "cache_creation": kept}
+    for form in (raw, msgspec.convert(raw, WireUsage)):
+        assert _openai(form).cache_write_1h_tokens == 7
+    assert _openai({**raw, "cache_creation_input_tokens": 11}).flags == ("absurd_usage",)
+    assert from_vllm(raw, estimate=GUESS, **LIMITS).cache_write_tokens == 0
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.data())
+def test_vllm_is_exact_wherever_its_stream_is_cut(steps: list[int], data: st.DataObject) -> None:
+    """With continuous usage every chunk tells the whole so far, so the last one that came is what was used."""
+    cut = data.draw(st.integers(1, len(steps)))
+    so_far = sum(steps[:cut])
+    last = {"prompt_tokens": 70, "completion_tokens": so_far, "total_tokens": 70 + so_far}
+    usage = from_vllm(last, estimate=GUESS, flags=("caller_gone",), **LIMITS)
+    assert usage == Usage(input_tokens=70, output_tokens=so_far, source="upstream", flags=("caller_gone",))
+
+
+_WHOLE: dict[Any, dict[str, Any]] = {
+    from_openai: {
+        "prompt_tokens": 50,
+        "completion_tokens": 20,
+        "prompt_tokens_details": {"cached_tokens": 10, "cache_write_tokens": 5},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    },
+    from_vllm: {"prompt_tokens": 50, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 10}},
+    from_anthropic: {
+        "input_tokens": 50,
+        "cache_read_input_tokens": 10,
+        "cache_creation_input_tokens": 5,
+        "cache_creation": {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3},
+        "output_tokens": 20,
+    },
+    from_gemini: {
+        "promptTokenCount": 50,
+        "cachedContentTokenCount": 10,
+        "thoughtsTokenCount": 3,
+        "candidatesTokenCount": 20,
+    },
+}
+absurd = (
+    st.integers(max_value=-1)
+    | st.integers(min_value=10**9 + 1)
+    | st.floats(allow_nan=True)
+    | st.booleans()
+    | st.text(max_size=3)
+    | st.lists(counts, max_size=2)
+)
+
+
+def _places(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The way to each figure of a report."""
+    return [
+        (name, *inner)
+        for name, value in report.items()
+        for inner in (_places(value) if isinstance(value, dict) else [()])
+    ]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@given(data=st.data())
+def test_no_figure_of_any_dialect_is_trusted_when_it_is_absurd(dialect: Any, data: st.DataObject) -> None:
+    """Negative, huge, no number, no whole one: the report is replaced by our estimate, and flagged."""
+    report = msgspec.to_builtins(_WHOLE[dialect])
+    assert dialect(report, estimate=GUESS, **LIMITS).source == "upstream"
+    *way, last = data.draw(st.sampled_from(_places(report)))
+    part = report
+    for name in way:
+        part = part[name]
+    part[last] = data.draw(absurd)
+    assert dialect(report, estimate=GUESS, **LIMITS) == Usage(
+        input_tokens=90, output_tokens=40, source="estimated", flags=("absurd_usage",)
+    )
+
+
+@pytest.mark.parametrize(
+    ("dialect", "raw"),
+    [
+        (from_openai, {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 6}}),
+        (from_vllm, {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 6}}),
+        (
+            from_openai,
+            {"prompt_tokens": 5, "completion_tokens": 1, "completion_tokens_details": {"reasoning_tokens": 2}},
+        ),
+        (from_anthropic, {"input_tokens": 99_990, "cache_read_input_tokens": 11, "output_tokens": 1}),
+        (from_gemini, {"promptTokenCount": 5, "cachedContentTokenCount": 6, "candidatesTokenCount": 1}),
+    ],
+)
+def test_a_part_that_is_more_than_its_whole_is_absurd(dialect: Any, raw: dict[str, Any]) -> None:
+    """The cached are a part of the prompt; where they come on top, together they still fit the model."""
+    assert dialect(raw, estimate=GUESS, **LIMITS).flags == ("absurd_usage",)
 
 
 @given(counts, counts, counts, counts)

@@ -1,13 +1,16 @@
 """The catalog resolves secrets and prices once, exactly, and names what is missing."""
 
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cost.prices import nanousd
-from providers.catalog import Catalog, SecretMissing, build_catalog, secret_reader
+from cost.price_book.book import DatedPrice, price_book
+from cost.price_book.config import midnight_us
+from cost.prices import nanousd, price_from_usd
+from providers.catalog import Catalog, SecretMissing, build_catalog, configured_prices, repriced, secret_reader
 from providers.config import ProvidersSection
 from tests.providers.test_config import DIRECT, model, section
 
@@ -58,6 +61,37 @@ def test_prices_are_exact_and_default_to_the_input_price() -> None:
     free = catalog(section(model(prices={"input": 1, "output": 1, "cached_input": 0})), KEY="k").targets["m"].price
     assert free is not None
     assert free.cached_input_nanousd == 0
+
+
+def test_prices_are_those_of_a_moment() -> None:
+    """Of several dated prices the one in effect counts, and what was entered comes before it."""
+    prices = [{"input": 1, "output": 1}, {"input": 2, "output": 2, "effective_from": "2026-02-01"}]
+    providers = section(model(prices=prices))
+    february_us = midnight_us(date(2026, 2, 1))
+    secrets = secret_reader({"KEY": "k"})
+
+    def version(moment_us: int, *entered: DatedPrice) -> str | None:
+        book = price_book([*configured_prices(providers).entries(), *entered])
+        made = build_catalog(providers, secrets, book, moment_us)
+        again = repriced(build_catalog(providers, secrets), book, moment_us)
+        assert again == made
+        price = made.targets["m"].price
+        return None if price is None else price.version
+
+    assert version(february_us - 1) == "1/1/-/-"
+    assert version(february_us) == "2026-02-01"
+    entered = price_from_usd(version="entered", input_usd=3, output_usd=3)
+    override = DatedPrice(target_id="m", price=entered, source="override", effective_us=5)
+    assert version(february_us, override) == "entered"
+    assert version(4, override) == "1/1/-/-"
+
+
+def test_prices_may_come_from_litellms_table() -> None:
+    """The installed release's table has the figures, and its version says so."""
+    price = catalog(section(model(prices={"source": "litellm", "name": "gpt-4o"})), KEY="k").targets["m"].price
+    assert price is not None
+    assert price.version.startswith("litellm-1.")
+    assert price.input_nanousd > 0
 
 
 def test_an_unknown_price_stays_unknown() -> None:

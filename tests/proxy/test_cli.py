@@ -91,6 +91,17 @@ def test_teams_and_keys_from_first_to_last() -> None:
     assert json.loads(_ok("keys", "list", "--team", "team_b", "--json")) == []
 
 
+def test_a_keys_role_is_chosen_and_shown() -> None:
+    """A member's unless said otherwise, in its own column; a role that there is not is told."""
+    _ok("teams", "create", "team_a")
+    _ok("keys", "create", "team_a")
+    assert json.loads(_ok("keys", "create", "team_a", "--role", "finance", "--json"))["role"] == "finance"
+    heading, *rows = _ok("keys", "list").splitlines()
+    place = heading.index("role")
+    assert sorted(row[place:].split()[0] for row in rows) == ["finance", "member"]
+    assert "--role" in _fails("keys", "create", "team_a", "--role", "root", status=2)
+
+
 def test_a_teams_settings_are_changed_and_shown() -> None:
     """What is set is listed, what is not named stays, and none gives the floor back to the gateway."""
     _ok("teams", "create", "team_a")

@@ -1,10 +1,11 @@
 """The one table from failures to HTTP."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
-from cost.errors import LedgerUnavailable
+from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from providers import errors as upstream_errors
 from providers.errors import RequestRejected, UpstreamError, UpstreamRateLimited
 from proxy import errors
@@ -58,3 +59,37 @@ def test_an_upstreams_rate_limit_may_be_retried_by_the_client() -> None:
     assert b"x-should-retry" not in limited
     failed = dict(error_reply(upstream_errors.StreamCut("cut", deployment_id="d")).headers)
     assert failed[b"x-should-retry"] == b"false"
+
+
+def test_a_spent_budget_says_when_to_come_back() -> None:
+    """402 with the limit and the reset, and no invitation to try again; when nothing is known, a 503 that has one."""
+    spent = BudgetExceeded(
+        scope="team",
+        scope_id="team_a",
+        period="week",
+        limit_nanousd=1_234_500_000_000,
+        resets_at=datetime(2026, 4, 6, tzinfo=UTC),
+        retry_after_s=90.2,
+    )
+    told = error_reply(spent)
+    assert (told.status, json.loads(told.body)["error"]) == (
+        402,
+        {
+            "message": "The weekly budget of team `team_a` ($1,234.50) is used up. It resets at 2026-04-06T00:00:00Z.",
+            "type": "insufficient_quota",
+            "param": None,
+            "code": "budget_exceeded",
+        },
+    )
+    assert dict(told.headers) == {
+        b"x-should-retry": b"false",
+        b"retry-after": b"91",
+        b"x-weighbridge-budget-reset": b"2026-04-06T00:00:00Z",
+    }
+    assert (error_reply(UnpricedUnderBudget("no price")).status, error_reply(UnpricedUnderBudget("x")).code) == (
+        402,
+        "unpriced_under_budget",
+    )
+    unknown = error_reply(BudgetsUnavailable("later"))
+    assert (unknown.status, unknown.code) == (503, "budgets_unavailable")
+    assert b"retry-after" in dict(unknown.headers)

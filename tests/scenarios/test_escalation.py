@@ -155,7 +155,10 @@ async def test_a_failure_while_held_falls_back_like_any_other() -> None:
     sent = await walls.ask(stream=True)
     assert text(sent) == " w0 w1 w2"
     assert headers(sent)["reason"] == "fallback"
-    assert [(entry.target_id, entry.flags) for entry in closing(walls)] == [("t0", ("stream_cut",)), ("t1", ())]
+    assert [(entry.target_id, entry.flags) for entry in closing(walls)] == [
+        ("t0", ("stream_cut", "usage_missing")),
+        ("t1", ()),
+    ]
 
 
 async def test_a_fallback_that_is_weak_is_escalated_past_what_was_tried() -> None:

@@ -106,7 +106,7 @@ async def test_a_failure_after_the_first_token_is_told_and_booked(
 
 @pytest.mark.parametrize(
     ("script", "flag"),
-    [("no-usage", "[]"), ("absurd-usage", '["absurd_usage"]'), ("negative-usage", '["absurd_usage"]')],
+    [("no-usage", '["usage_missing"]'), ("absurd-usage", '["absurd_usage"]'), ("negative-usage", '["absurd_usage"]')],
 )
 @pytest.mark.parametrize("stream", [True, False])
 async def test_missing_and_absurd_usage_is_estimated(

@@ -39,6 +39,11 @@ KILLS: Final = int(os.environ.get("WB_KILLS", "50"))
 SEED: Final = int(os.environ.get("WB_SEED", "2026"))
 CALLERS: Final = 16
 HANGS_UP: Final = 0.15
+ORPHANS_WITHIN_S: Final = 60.0
+_OPEN: Final = (
+    "entry = 'reserve' AND NOT EXISTS (SELECT 1 FROM ledger_entry AS c WHERE c.request_id = ledger_entry.request_id "
+    "AND c.attempt = ledger_entry.attempt AND c.entry IN ('settle', 'void', 'expire'))"
+)
 SCRIPTS: Final = {
     "quick": "tokens-4",
     "steady": "tokens-12+every-10ms",
@@ -76,7 +81,7 @@ async def _call_on(street: Street, chance: random.Random) -> None:
 
 
 async def _ask(street: Street, session: aiohttp.ClientSession, chance: random.Random) -> None:
-    stream = chance.random() < 0.6
+    stream = chance.random() < 0.5
     body = {
         "model": chance.choice([*SCRIPTS, "auto"]),
         "stream": stream,
@@ -165,6 +170,9 @@ async def _recover(site: Site) -> None:
     server = start(site, "gateway-last")
     try:
         await server.ready()
+        async with asyncio.timeout(ORPHANS_WITHIN_S):
+            while await site.rows(_OPEN):  # noqa: ASYNC110  The database tells nobody.
+                await asyncio.sleep(0.2)
         assert await server.stop() == 0
     finally:
         server.kill()

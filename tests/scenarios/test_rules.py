@@ -12,11 +12,12 @@ import msgspec
 import pytest
 from starlette.types import Message
 
-from accounts.caller import Caller, TeamSettings
+from accounts.caller import Caller, Role, TeamSettings
 from accounts.directory import Directory
 from accounts.keys import Pepper, mint_key
 from accounts.store import StoredKey
 from classifier.heuristic import HeuristicClassifier
+from cost.claim.comparators import Comparator, Comparators
 from cost.ledger import MemoryLedger
 from providers.breaker import Breakers
 from providers.catalog import Catalog
@@ -31,7 +32,7 @@ from proxy.affinity import Affinity
 from proxy.answers.escalation import EscalationRules
 from proxy.dispatch import Dispatcher
 from proxy.limits import Limiter, Limits
-from proxy.line import Line, Rules, Weigher
+from proxy.line import BudgetGate, Line, Rules, Weigher
 from proxy.observers.outcome import RequestOutcome
 from proxy.observers.telemetry import NullTracing
 from proxy.policy import Policy
@@ -44,7 +45,8 @@ MINTED = mint_key(PEPPER)
 class OneKey:
     """A key store with one key in it."""
 
-    def __init__(self, settings: TeamSettings) -> None:
+    def __init__(self, settings: TeamSettings, role: Role = "member") -> None:
+        self.role = role
         self.settings = settings
 
     async def find_key(self, digest: str) -> StoredKey | None:
@@ -61,6 +63,7 @@ class OneKey:
             revoked_at=None,
             expires_at=None,
             settings=self.settings,
+            role=self.role,
         )
 
 
@@ -84,8 +87,11 @@ class House:
         capabilities: Sequence[float] = (),
         settings: TeamSettings | None = None,
         classifier: Weigher | None = None,
+        budgets: BudgetGate | None = None,
+        books: MemoryLedger | None = None,
+        role: Role = "member",
     ) -> None:
-        self.books = MemoryLedger()
+        self.books = books or MemoryLedger()
         self.told = Told()
         self.upstream = ScriptedUpstream()
         loop = asyncio.get_running_loop()
@@ -107,7 +113,7 @@ class House:
             rules=Rules(
                 catalog=Catalog(targets=targets),
                 policy=Policy(),
-                reference=price(10, 10),
+                comparators=Comparators(reference=Comparator(target_id="dear", price=price(10, 10))),
                 timeouts=TimeoutsConfig(first_token_interactive_s=0.05, idle_s=0.05, total_s=0.2),
                 retry=RetryConfig(),
                 max_in_flight=100,
@@ -115,7 +121,7 @@ class House:
                 body_timeout_s=1,
                 slow_reader_s=1,
             ),
-            directory=Directory(OneKey(settings or TeamSettings()), [PEPPER], loop.time),
+            directory=Directory(OneKey(settings or TeamSettings(), role), [PEPPER], loop.time),
             limiter=Limiter(Limits(), loop.time),
             classifier=classifier or HeuristicClassifier(),
             affinity=Affinity(loop.time),
@@ -133,6 +139,7 @@ class House:
             observers=(self.told,),
             tracing=NullTracing(),
             clock=loop.time,
+            budgets=budgets,
         )
 
     async def ask(
@@ -144,6 +151,7 @@ class House:
         n: int = 1,
         include_usage: bool = False,
         escalate: str | None = None,
+        tag: str | None = None,
         **more: Any,
     ) -> list[Message]:
         """One request over ASGI; the caller hangs up after so many messages of the reply, or so long after asking."""
@@ -157,6 +165,8 @@ class House:
         ]
         if escalate is not None:
             headers.append((b"x-weighbridge-escalate", escalate.encode()))
+        if tag is not None:
+            headers.append((b"x-weighbridge-tag", tag.encode()))
         gone = asyncio.Event()
         sent: list[Message] = []
         incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -319,7 +329,7 @@ async def test_an_outcome_never_holds_content() -> None:
     assert "w0" not in whole
     assert Caller.__struct_fields__ == (
         *("key_id", "key_name", "team_id", "organisation_id", "allowed_models"),
-        "settings",
+        *("settings", "role"),
     )
 
 

@@ -141,6 +141,34 @@ async def test_old_rows_are_forgotten_in_batches(store: LearningStore, engine: A
     assert await store.forget(NOON_US + HOUR_US) == 0
 
 
+async def test_the_pass_rate_counts_answers_that_somebody_judged(store: LearningStore) -> None:
+    """Of the target that answered, by people and comparisons; several verdicts on one answer are weighed together."""
+    await store.add_weighings([a_weighing(f"req_{number}") for number in range(1, 6)])
+    await store.add_weighings(
+        [a_weighing("req_9", team_id="team_b"), a_weighing("req_1", at_us=NOON_US + HOUR_US, team_id="team_c")]
+    )
+    weighed = a_weighing().target_id
+    await store.add_verdicts(
+        [
+            a_verdict("req_1", target_id=weighed, source="feedback", adequate=1.0),
+            a_verdict("req_2", target_id=weighed, source="feedback", adequate=0.0),
+            # A person's word outweighs a comparison.
+            a_verdict("req_3", target_id=weighed, source="feedback", adequate=1.0, weight=1.0),
+            a_verdict("req_3", target_id=weighed, source="shadow", adequate=0.0, weight=0.5),
+            # What requests tell by themselves only ever speaks against an answer; and this is another target's.
+            a_verdict("req_4", target_id=weighed, source="implicit", adequate=0.0),
+            a_verdict("req_5", target_id="another", source="shadow", adequate=1.0),
+            a_verdict("req_9", target_id=weighed, team_id="team_b", source="shadow", adequate=1.0),
+            a_verdict("req_1", target_id=weighed, team_id="team_c", source="shadow", adequate=1.0),
+        ]
+    )
+    organisation, end_us = a_weighing().organisation_id, NOON_US + HOUR_US
+    assert await store.adequacy(organisation, None, NOON_US, end_us) == (3, 4)
+    assert await store.adequacy(organisation, "team_a", NOON_US, end_us) == (2, 3)
+    assert await store.adequacy(organisation, None, NOON_US, end_us + 1) == (4, 5)
+    assert await store.adequacy("other", None, NOON_US, end_us) == (0, 0)
+
+
 async def test_a_teams_prompts_can_be_forgotten_alone(store: LearningStore) -> None:
     """The texts of one team go, its numbers and other teams' texts stay."""
     kept = [a_weighing("req_1", prompt="secret"), a_weighing("req_2"), a_weighing(team_id="team_b", prompt="theirs")]

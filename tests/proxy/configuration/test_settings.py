@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from accounts.errors import UnusablePepper
+from cost.config import CostSection
+from cost.price_book.config import PricesConfig, price_items
 from proxy.configuration.file import ConfigError
 from proxy.configuration.reference import keys, tables
 from proxy.configuration.settings import (
@@ -105,6 +107,30 @@ BAD = [
         _model(DEPLOYMENT + "      prices: {input: cheap, output: 1}\n"),
         "19: providers.models[2].prices.input: must be ",
     ),
+    (
+        _model(DEPLOYMENT + "      prices: {inptu: 1, input: 1, output: 1}\n"),
+        "19: providers.models[2].prices.inptu: is not a known key; did you mean `input`? Allowed here: input, output, ",
+    ),
+    (
+        _model(DEPLOYMENT + "      prices:\n        - {input: 1, output: 1}\n        - {input: 2, output: 1}\n"),
+        "19: providers.models[2].prices: the dates overlap: two prices have no effective_from",
+    ),
+    (
+        _model(DEPLOYMENT + "      prices:\n        - {input: 1, output: 1}\n        - {input: 2, outptu: 1}\n"),
+        "21: providers.models[2].prices[1].outptu: is not a known key; did you mean `output`?",
+    ),
+    (
+        _model(DEPLOYMENT + "      prices: {source: litellm, name: gpt-4oo}\n"),
+        "19: providers.models[2].prices.name: the table of litellm 1.",
+    ),
+    (
+        _model(DEPLOYMENT + "      prices: [{source: litellm, name: sample_spec}]\n"),
+        "19: providers.models[2].prices[0].name: the table of litellm 1.",
+    ),
+    (
+        _model(DEPLOYMENT + "      prices: {source: litelm, name: gpt-4o}\n"),
+        "19: providers.models[2].prices.source: must be litellm; `litelm` is not one of them; did you mean `litellm`?",
+    ),
     # Choices.
     (
         _model(DEPLOYMENT + "      tier_eligibility: [interactiv]\n"),
@@ -139,6 +165,11 @@ BAD = [
     (GOOD + "policy: {fallbacks: {zzz: [gpt-4o]}}\n", "14: policy.fallbacks.zzz: there is no model `zzz`"),
     (GOOD + "policy: {fallbacks: {gpt-4o: [zzz]}}\n", "14: policy.fallbacks.gpt-4o[0]: there is no model `zzz`"),
     (GOOD + "cost: {reference_target: zzz}\n", "14: cost.reference_target: there is no model `zzz`"),
+    (
+        GOOD + "cost: {pools: [{name: h100, targets: [gpt-4], usd_per_gpu_hour: 2.95, "
+        "seconds_per_million: {input: 38, output: 200}}]}\n",
+        "14: cost.pools[0].targets[0]: there is no model `gpt-4`; did you mean `gpt-4o`? Models here: ",
+    ),
     (
         GOOD + "classifier: {shadow: {judge_target: gpt-4}}\n",
         "14: classifier.shadow.judge_target: there is no model `gpt-4`; did you mean `gpt-4o`? Models here: ",
@@ -191,7 +222,7 @@ def test_prices_stay_exact(tmp_path: Path) -> None:
     """A price reaches the catalog digit for digit."""
     config = load(_write(tmp_path, GOOD), Environment(), secrets_from=SET)
     prices = config.providers.models[0].prices
-    assert prices is not None
+    assert isinstance(prices, PricesConfig)
     assert prices.cached_input == Decimal("0.075")
 
 
@@ -204,7 +235,8 @@ def test_an_empty_section_is_no_section(tmp_path: Path) -> None:
 def test_aliases_become_tuples(tmp_path: Path) -> None:
     """One target and a list of targets read the same to planning."""
     text = GOOD + "policy: {aliases: {a: gpt-4o, b: [llama-3-70b, gpt-4o]}, auto: [gpt-4o]}\n"
-    policy = build_policy(load(_write(tmp_path, text), Environment(), secrets_from=SET).policy)
+    config = load(_write(tmp_path, text), Environment(), secrets_from=SET)
+    policy = build_policy(config.policy, config.cost)
     assert policy.aliases == {"a": ("gpt-4o",), "b": ("llama-3-70b", "gpt-4o")}
     assert policy.auto_targets == ("gpt-4o",)
 
@@ -212,7 +244,7 @@ def test_aliases_become_tuples(tmp_path: Path) -> None:
 def test_planning_learns_the_floor_and_the_reference(tmp_path: Path) -> None:
     """The floor is a share above 0; the reference is the one that savings are counted against."""
     config = load(_write(tmp_path, GOOD + "policy: {quality_floor: 0.9}\n"), Environment(), secrets_from=SET)
-    policy = build_policy(config.policy, "gpt-4o")
+    policy = build_policy(config.policy, CostSection(reference_target="gpt-4o"))
     assert (policy.quality_floor, policy.reference) == (0.9, "gpt-4o")
     with pytest.raises(ConfigError, match=r"policy\.quality_floor"):
         load(_write(tmp_path, GOOD + "policy: {quality_floor: 0}\n"), Environment(), secrets_from=SET)
@@ -359,7 +391,9 @@ def test_the_complete_example_has_what_was_asked_for() -> None:
     kinds = {deployment.kind for model in models.values() for deployment in model.deployments}
     assert kinds == {"openai", "litellm", "vllm", "tgi", "tensorrt-llm"}
     assert {model.provider for model in models.values()} >= {"bedrock", "vertex", "together"}
-    assert all(model.prices is not None and model.prices.effective_from for model in models.values())
+    prices = [price for model in models.values() for price in price_items(model.prices)]
+    assert len(prices) >= len(models)
+    assert all(isinstance(price, PricesConfig) and price.effective_from for price in prices)
 
 
 def test_every_key_is_documented() -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cost.budgets.budget import Budget, Standing
+from cost.watch import Checked
 from proxy.observers.metrics import MAX_LABEL_VALUES, BreakerState, Metrics
 from tests.proxy.observers.outcomes import an_attempt, an_outcome
 
@@ -157,6 +159,15 @@ def test_gauges_follow_what_is_true_now() -> None:
     assert value == 1
 
 
+def test_the_check_of_the_books_is_shown() -> None:
+    """How many figures were wrong, and when that was found out; nothing was checked before the first time."""
+    metrics = Metrics()
+    assert _sum(metrics, "weighbridge_ledger_verified_timestamp_seconds") == 0
+    metrics.set_ledger_check(Checked(begun_us=1, done_us=1_800_000_000_000_000, differences=3))
+    assert _sum(metrics, "weighbridge_ledger_differences") == 3
+    assert _sum(metrics, "weighbridge_ledger_verified_timestamp_seconds") == 1_800_000_000
+
+
 def test_the_content_type_is_the_text_format() -> None:
     """Every Prometheus can read what is served."""
     _, content_type = Metrics().render()
@@ -220,3 +231,30 @@ def test_a_dead_worker_leaves_the_gauges(tmp_path: Path) -> None:
     }
     assert samples["weighbridge_in_flight_requests", None] == 1
     assert samples["weighbridge_breaker_state", "gpt-4o/a"] == 0
+
+
+def test_a_budget_that_is_gone_shows_nothing() -> None:
+    """Each budget has its limit and its spending in dollars, as long as there is one."""
+
+    def shown() -> set[str]:
+        return set(re.findall(r"^weighbridge_budget_.*", metrics.render()[0].decode(), re.MULTILINE))
+
+    metrics = Metrics()
+    budget = Budget(
+        budget_id="b1",
+        organisation_id="default",
+        scope="team",
+        scope_id="team_a",
+        period="month",
+        kind="soft",
+        limit_nanousd=500_000_000_000,
+    )
+    metrics.set_budgets([Standing(budget=budget, at_us=0, spent_nanousd=250_000_000)])
+    assert shown() == {
+        'weighbridge_budget_limit_usd{budget_id="b1"} 500.0',
+        'weighbridge_budget_spent_usd{budget_id="b1"} 0.25',
+    }
+    metrics.set_budgets([])
+    assert shown() == set()
+    metrics.count_budget_refusal("team")
+    assert shown() == {'weighbridge_budget_refusals_total{scope="team"} 1.0'}

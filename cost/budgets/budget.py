@@ -1,0 +1,127 @@
+"""A budget, and how it stands."""
+
+import re
+from decimal import Decimal
+from typing import Final, Literal
+
+import msgspec
+
+from cost.budgets.errors import BadBudget
+from cost.budgets.periods import Period, end_us, start_us
+from cost.prices import NANO_PER_USD, nanousd
+
+Scope = Literal["organisation", "team", "key", "tag"]
+Kind = Literal["hard", "soft"]
+OnExhausted = Literal["refuse", "downgrade"]
+State = Literal["open", "warning", "spent"]
+
+SCOPES: Final[tuple[Scope, ...]] = ("organisation", "team", "key", "tag")
+THRESHOLDS_PERCENT: Final = (50, 80, 100)
+_WARNING_PERCENT: Final = 80
+MAX_LIMIT_NANOUSD: Final = 10**18
+"""A billion dollars: far below what a 64-bit column holds, so that sums of several stay there too."""
+_LIMIT: Final = "a limit is at least 0 and at most a billion dollars"
+_PERCENT: Final = 100
+_SHARE: Final = Decimal("0.0001")
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+_MAX_SCOPE_ID: Final = 200
+_MAX_NAME: Final = 64
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """What an organisation, a team, a key or a tag may spend in each period.
+
+    The scope's id of a tag is `organisation/tag`. A `soft` one warns; a `hard` one is never overrun.
+    """
+
+    budget_id: str
+    organisation_id: str
+    scope: Scope
+    scope_id: str
+    period: Period
+    kind: Kind
+    limit_nanousd: int
+    on_exhausted: OnExhausted = "refuse"
+    webhook: str = ""
+
+    @property
+    def hard(self) -> bool:
+        """Whether it refuses what it has no room for."""
+        return self.kind == "hard"
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a budget stands at a moment, as the database knows it."""
+
+    budget: Budget
+    at_us: int
+    spent_nanousd: int
+    """Booked in the period that the moment lies in."""
+    held_nanousd: int = 0
+    """Granted to processes: held by running requests, kept ready for the next ones, or on its way into the books."""
+
+    @property
+    def start_us(self) -> int:
+        """Where its period began."""
+        return start_us(self.budget.period, self.at_us)
+
+    @property
+    def resets_us(self) -> int:
+        """Where the next period begins."""
+        return end_us(self.budget.period, self.at_us)
+
+    @property
+    def share(self) -> Decimal | None:
+        """Spent ÷ limit to four places, rounded down; None for a limit of 0."""
+        limit = self.budget.limit_nanousd
+        return (Decimal(self.spent_nanousd) / limit).quantize(_SHARE, "ROUND_DOWN") if limit else None
+
+    def reached(self, percent: int) -> bool:
+        """Whether this much of the limit is spent."""
+        return self.spent_nanousd > 0 and self.spent_nanousd * _PERCENT >= self.budget.limit_nanousd * percent
+
+    @property
+    def state(self) -> State:
+        """In one word."""
+        if self.spent_nanousd >= self.budget.limit_nanousd:
+            return "spent"
+        return "warning" if self.reached(_WARNING_PERCENT) else "open"
+
+
+def tag_id(organisation_id: str, tag: str) -> str:
+    """A tag's scope id: two organisations may use the same tag."""
+    return f"{organisation_id}/{tag}"
+
+
+def limit_from_usd(dollars: Decimal | str | int) -> int:
+    """A limit in nano-dollars. Raises BadBudget for what is no amount, too fine, negative or too large."""
+    try:
+        exact = Decimal(dollars)
+        # Compared first: a whole number of a million digits takes a while to make.
+        if not 0 <= exact <= MAX_LIMIT_NANOUSD // NANO_PER_USD:
+            raise BadBudget(_LIMIT)
+        return nanousd(exact)
+    except (ValueError, ArithmeticError) as error:
+        raise BadBudget("a limit is an amount of dollars such as 500 or 0.25, with at most 9 decimals") from error
+
+
+def checked(budget: Budget) -> Budget:
+    """The budget itself. Raises BadBudget when it could not be kept or found again."""
+    if not _ID.match(budget.budget_id):
+        raise BadBudget("a budget's id has 1 to 64 letters, digits, `_`, `.` or `-`")
+    if not 0 < len(budget.scope_id) <= _MAX_SCOPE_ID:
+        raise BadBudget(f"the id of a budget's {budget.scope} has 1 to {_MAX_SCOPE_ID} characters")
+    if budget.scope == "organisation" and budget.scope_id != budget.organisation_id:
+        raise BadBudget("an organisation's budget is its own")
+    if budget.scope == "tag" and not _is_tag(budget):
+        raise BadBudget("a tag's id is `organisation/tag`, with a tag of 1 to 64 characters")
+    if len(budget.webhook) > _MAX_NAME:
+        raise BadBudget(f"the name of a webhook has at most {_MAX_NAME} characters")
+    if not 0 <= budget.limit_nanousd <= MAX_LIMIT_NANOUSD:
+        raise BadBudget(_LIMIT)
+    return budget
+
+
+def _is_tag(budget: Budget) -> bool:
+    tag = budget.scope_id.removeprefix(f"{budget.organisation_id}/")
+    return tag != budget.scope_id and 0 < len(tag) <= _MAX_NAME

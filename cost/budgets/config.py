@@ -1,0 +1,23 @@
+"""The `cost.budgets` section of the configuration."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class BudgetsConfig(BaseModel):
+    """How budgets are kept."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    patience_s: float = Field(
+        default=2.0,
+        gt=0,
+        le=30.0,
+        description="How long a request under a hard budget waits for the database before it is refused.",
+    )
+    poll_s: float = Field(
+        default=2.0,
+        ge=0.1,
+        le=60.0,
+        description="How often a process looks for changed budgets, and at what was spent. A new or lower limit holds "
+        "everywhere after this time.",
+    )

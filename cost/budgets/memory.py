@@ -1,0 +1,90 @@
+"""Grants in memory: the same promises within one process, for tests and trials."""
+
+from collections.abc import Mapping, Sequence
+
+from cost.budgets.budget import Budget, Standing
+from cost.budgets.grants import Ask, Grant, Room, Want, share_out
+from cost.budgets.periods import DAY_US, end_us, start_us
+
+
+class MemoryGrants:
+    """Budgets, days' spend and grants in dictionaries. Set `down` to have a database that does not answer."""
+
+    def __init__(self, *budgets: Budget) -> None:
+        self.budgets = {each.budget_id: each for each in budgets}
+        self.spend: dict[tuple[str, str, int], int] = {}
+        self.grants: dict[tuple[str, str], int] = {}
+        self.down = False
+        self.calls = 0
+
+    def book(self, scope: str, scope_id: str, at_us: int, cost_nanousd: int) -> None:
+        """Add to a day's spend."""
+        key = (scope, scope_id, at_us - at_us % DAY_US)
+        self.spend[key] = self.spend.get(key, 0) + cost_nanousd
+
+    def spent(self, budget: Budget, from_us: int, to_us: int | None = None) -> int:
+        """What was spent within days."""
+        return sum(
+            amount
+            for (scope, scope_id, day_us), amount in self.spend.items()
+            if (scope, scope_id) == (budget.scope, budget.scope_id)
+            and from_us <= day_us
+            and (to_us is None or day_us < to_us)
+        )
+
+    async def regrant(
+        self, boot_id: str, asks: Mapping[str, Ask], wants: Sequence[Want], at_us: int
+    ) -> dict[str, Grant]:
+        """Replace this process's grants of these budgets."""
+        self._answer()
+        rooms = {
+            each: self._room(self.budgets[each], boot_id, at_us)
+            for each in asks
+            if each in self.budgets and self.budgets[each].hard
+        }
+        given = share_out(rooms, asks, wants)
+        for each, grant in given.items():
+            self.grants[each, boot_id] = grant.granted_nanousd
+        return given
+
+    async def standings(self, at_us: int) -> list[Standing]:
+        """How every budget stands."""
+        self._answer()
+        return [
+            Standing(
+                budget=each,
+                at_us=at_us,
+                spent_nanousd=self.spent(each, start_us(each.period, at_us), end_us(each.period, at_us)),
+                held_nanousd=self._granted(each, None),
+            )
+            for each in self.budgets.values()
+        ]
+
+    async def forget_boot(self, boot_id: str) -> None:
+        """Take back what a dead process had."""
+        self._answer()
+        self.grants = {key: amount for key, amount in self.grants.items() if key[1] != boot_id}
+
+    async def closed_boots(self, seen_before_us: int) -> tuple[list[str], list[str]]:  # noqa: ARG002  It knows no boots.
+        """Nobody is known to be dead."""
+        self._answer()
+        return [], []
+
+    def _answer(self) -> None:
+        self.calls += 1
+        if self.down:
+            raise OSError("connection refused")
+
+    def _room(self, budget: Budget, boot_id: str, at_us: int) -> Room:
+        start, end = start_us(budget.period, at_us), end_us(budget.period, at_us)
+        return Room(
+            budget=budget,
+            spent_nanousd=max(self.spent(budget, start, end), self.spent(budget, end)),
+            others_nanousd=self._granted(budget, boot_id),
+            mine_nanousd=self.grants.get((budget.budget_id, boot_id), 0),
+        )
+
+    def _granted(self, budget: Budget, but_of: str | None) -> int:
+        return sum(
+            amount for (each, boot_id), amount in self.grants.items() if each == budget.budget_id and boot_id != but_of
+        )

@@ -1,0 +1,146 @@
+"""Budgets in the database: who may spend what, as people set it."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from cost.budgets.budget import Budget, Standing, checked, tag_id
+from cost.budgets.errors import BudgetConflict, UnknownBudget
+from cost.budgets.grants import MAX_BUDGETS, budget_of, standings
+from cost.tables import BudgetGrant, BudgetRow, rollup_day
+
+_FIXED: Final = ("scope", "scope_id", "period", "kind")
+_COLUMNS: Final = tuple(col(getattr(BudgetRow, name)) for name in Budget.__struct_fields__)
+_MAX_TAGS: Final = 1_000
+_TAGS_OF_US: Final = 62 * 86_400_000_000
+"""A tag is a team's own for so long after its last use."""
+
+
+def new_budget_id() -> str:
+    """An id that nothing else has."""
+    return f"budget_{uuid4().hex[:16]}"
+
+
+class BudgetStore:
+    """The only writer of the table `budget`."""
+
+    def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] = lambda: time.time_ns() // 1_000) -> None:
+        self._engine = engine
+        self._now_us = now_us
+
+    async def put(self, budget: Budget) -> bool:
+        """Keep a budget under its id; True when it is new.
+
+        What it is for, its period and its kind never change: another budget has another id. Raises BudgetConflict when
+        they would, or when another budget is there for the same; BadBudget when it cannot be kept at all.
+        """
+        checked(budget)
+        values = msgspec.structs.asdict(budget)
+        async with self._engine.begin() as connection:
+            found = await _find(connection, col(BudgetRow.budget_id) == budget.budget_id)
+            if found is not None:
+                self._same(found, budget)
+                where = col(BudgetRow.budget_id) == budget.budget_id
+                await connection.execute(update(BudgetRow).where(where).values(**values, updated_us=self._now_us()))
+                return False
+            if (await connection.scalar(select(func.count()).select_from(BudgetRow)) or 0) >= MAX_BUDGETS:
+                raise BudgetConflict(f"there are {MAX_BUDGETS} budgets already; remove some first")
+            now_us = self._now_us()
+            try:
+                await connection.execute(insert(BudgetRow).values(**values, created_us=now_us, updated_us=now_us))
+            except IntegrityError as error:
+                raise BudgetConflict(_taken(budget)) from error
+        return True
+
+    async def set(self, budget: Budget) -> Budget:
+        """Keep a budget, in place of the one for the same if there is one; its id is then that one's."""
+        same = and_(*(col(getattr(BudgetRow, name)) == getattr(budget, name) for name in _FIXED))
+        async with self._engine.connect() as connection:
+            found = await _find(connection, same)
+        kept = budget if found is None else msgspec.structs.replace(budget, budget_id=found.budget_id)
+        await self.put(kept)
+        return kept
+
+    async def remove(self, budget_id: str, organisation_id: str | None = None) -> Budget:
+        """Take a budget away, and every grant of it. None is any organisation. Raises UnknownBudget."""
+        async with self._engine.begin() as connection:
+            found = await _find(connection, col(BudgetRow.budget_id) == budget_id)
+            if found is None or organisation_id not in {None, found.organisation_id}:
+                raise UnknownBudget(f"there is no budget {budget_id!r}")
+            await connection.execute(delete(BudgetRow).where(col(BudgetRow.budget_id) == budget_id))
+            await connection.execute(delete(BudgetGrant).where(col(BudgetGrant.budget_id) == budget_id))
+        return found
+
+    async def get(self, budget_id: str, organisation_id: str | None = None) -> Standing:
+        """How one budget stands. None is any organisation. Raises UnknownBudget."""
+        where = [col(BudgetRow.budget_id) == budget_id]
+        if organisation_id is not None:
+            where.append(col(BudgetRow.organisation_id) == organisation_id)
+        found = await self._standings(*where)
+        if not found:
+            raise UnknownBudget(f"there is no budget {budget_id!r}")
+        return found[0]
+
+    async def all(self) -> list[Standing]:
+        """Every organisation's, for operators."""
+        return await self._standings()
+
+    async def of_organisation(self, organisation_id: str) -> list[Standing]:
+        """All of one organisation, for those who look after its money."""
+        return await self._standings(col(BudgetRow.organisation_id) == organisation_id)
+
+    async def of_member(self, organisation_id: str, team_id: str, key_id: str) -> list[Standing]:
+        """Those of one team, of one of its keys, and of the tags that the team has used lately."""
+        tags = (
+            select(rollup_day.c.tag)
+            .distinct()
+            .where(
+                rollup_day.c.team_id == team_id,
+                rollup_day.c.organisation_id == organisation_id,
+                rollup_day.c.start_us >= self._now_us() - _TAGS_OF_US,
+                rollup_day.c.tag != "",
+            )
+        )
+        async with self._engine.connect() as connection:
+            used = (await connection.execute(tags.limit(_MAX_TAGS))).scalars().all()
+            mine = or_(
+                _of("team", [team_id]), _of("key", [key_id]), _of("tag", [tag_id(organisation_id, tag) for tag in used])
+            )
+            return await standings(connection, self._now_us(), col(BudgetRow.organisation_id) == organisation_id, mine)
+
+    async def _standings(self, *where: ColumnElement[bool]) -> list[Standing]:
+        async with self._engine.connect() as connection:
+            return await standings(connection, self._now_us(), *where)
+
+    @staticmethod
+    def _same(found: Budget, budget: Budget) -> None:
+        if found.organisation_id != budget.organisation_id:
+            raise BudgetConflict(f"the id {budget.budget_id!r} is taken")
+        if any(getattr(found, name) != getattr(budget, name) for name in _FIXED):
+            raise BudgetConflict(
+                f"{budget.budget_id!r} is a {found.kind} budget of {found.scope} {found.scope_id!r} for each "
+                f"{found.period}; only its limit, on_exhausted and webhook can change. Use another id for another budget"
+            )
+
+
+async def _find(connection: AsyncConnection, where: ColumnElement[bool]) -> Budget | None:
+    row: Sequence[Any] | None = (await connection.execute(select(*_COLUMNS).where(where))).first()
+    return None if row is None else budget_of(row)
+
+
+def _of(scope: str, ids: Sequence[str]) -> ColumnElement[bool]:
+    return and_(col(BudgetRow.scope) == scope, col(BudgetRow.scope_id).in_(ids))
+
+
+def _taken(budget: Budget) -> str:
+    return (
+        f"{budget.scope} {budget.scope_id!r} has a {budget.kind} budget for each {budget.period} already, or the id "
+        f"{budget.budget_id!r} was taken just now"
+    )

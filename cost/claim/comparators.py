@@ -1,0 +1,102 @@
+"""What the same work would have cost at another target: the three figures beside each entry's own cost."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from cost.prices import Price, meters
+from cost.usage import Usage
+
+_PER_MILLION: Final = 1_000_000
+
+
+class Comparator(msgspec.Struct, frozen=True, kw_only=True):
+    """A target that work is compared with, at its price then.
+
+    Tokens are not portable: `tokenizer_ppm` is how many tokens its tokenizer makes of a text that one tokenizer,
+    chosen once for all targets, makes a million of. None when nobody measured it; tokens then count one for one.
+    """
+
+    target_id: str
+    price: Price
+    tokenizer_ppm: int | None = None
+
+    @property
+    def label(self) -> str:
+        """`target@version`, as an entry keeps it."""
+        return f"{self.target_id}@{self.price.version}"
+
+    def worth_nanousd(self, usage: Usage, *, batch: bool, counted_ppm: int | None) -> int:
+        """The price here of what another target counted as `usage`, with the discounts that it would have had here.
+
+        `counted_ppm` is that target's own ratio. Rounded half up once, at the end.
+        """
+        ours, theirs = self.tokenizer_ppm, counted_ppm
+        if ours is None or theirs is None or ours == theirs:
+            return self.price.cost_nanousd(usage, batch=batch)
+        *figures, request = self.price.applying(usage.input_tokens * ours // theirs, batch=batch).figures()
+        tokens = sum(amount * figure for amount, figure in zip(meters(usage), figures, strict=False))
+        divisor = _PER_MILLION * theirs
+        return (tokens * ours + request * theirs + divisor // 2) // divisor
+
+
+class Baselines(msgspec.Struct, frozen=True, kw_only=True):
+    """What one answered attempt would have cost elsewhere; None where there is nobody to compare it with."""
+
+    reference_nanousd: int | None = None
+    reference_price: str = ""
+    cheapest_nanousd: int | None = None
+    cheapest_price: str = ""
+    hosted_nanousd: int | None = None
+    hosted_price: str = ""
+
+
+NO_BASELINES: Final = Baselines()
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer that its caller got, as it is booked."""
+
+    usage: Usage
+    target_id: str
+    own: bool
+    """It was made on our own GPUs."""
+    cost_nanousd: int | None
+    price_version: str
+    tokenizer_ppm: int | None
+    batch: bool
+
+
+class Comparators(msgspec.Struct, frozen=True, kw_only=True):
+    """Who work is compared with. A reload swaps it whole."""
+
+    reference: Comparator | None = None
+    hosted: Mapping[str, Comparator] = {}
+    """For targets of our own: somebody who hosts the same weights."""
+
+    def baselines(self, work: Work, cheapest: Comparator | None) -> Baselines:
+        """All three. `cheapest` is the cheapest commercial target that was good enough for this prompt, if any."""
+        hosted = self.hosted.get(work.target_id)
+        if hosted is None and not work.own and work.cost_nanousd is not None:
+            # What was bought is hosted by others already.
+            hosted_nanousd: int | None = work.cost_nanousd
+            hosted_price = f"{work.target_id}@{work.price_version}"
+        else:
+            hosted_nanousd, hosted_price = _worth(hosted, work)
+        reference_nanousd, reference_price = _worth(self.reference, work)
+        cheapest_nanousd, cheapest_price = _worth(cheapest, work)
+        return Baselines(
+            reference_nanousd=reference_nanousd,
+            reference_price=reference_price,
+            cheapest_nanousd=cheapest_nanousd,
+            cheapest_price=cheapest_price,
+            hosted_nanousd=hosted_nanousd,
+            hosted_price=hosted_price,
+        )
+
+
+def _worth(comparator: Comparator | None, work: Work) -> tuple[int | None, str]:
+    if comparator is None:
+        return None, ""
+    return comparator.worth_nanousd(work.usage, batch=work.batch, counted_ppm=work.tokenizer_ppm), comparator.label

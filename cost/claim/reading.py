@@ -1,0 +1,264 @@
+"""What the claim is made from, read from the books: roll-ups, pools' bills, and the two arms of the experiment.
+
+Days whose bill is not posted yet, today among them, are trued up on the fly for the reader, and marked as provisional.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+from sqlalchemy import ColumnElement, Float, case, func, literal, select
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
+
+from cost.claim.holdout import ArmSums
+from cost.claim.savings import Billed, Fleet, Line, figures
+from cost.entries import Arm
+from cost.fleet.config import PoolSection
+from cost.fleet.hours import PoolRecord, up_us
+from cost.fleet.true_up import IDLE, FleetBooks, Pending, Posted, bill_of_day, pending
+from cost.fleet.true_up import PoolDay as PoolBooks
+from cost.reports.errors import BadQuery
+from cost.reports.scope import ReadScope
+from cost.rollups import DAY_US
+from cost.tables import LedgerEntry, rollup_day
+
+MAX_DAYS: Final = 366
+_SUMS: Final = ("served", "attempts", "estimated_attempts", "unpriced_attempts", "cost_nanousd")
+_BASELINES: Final = ("baseline_nanousd", "cheapest_nanousd", "hosted_nanousd")
+_ROWS: Final = ("baseline_rows", "cheapest_rows", "hosted_rows")
+
+
+class PoolDay(msgspec.Struct, frozen=True, kw_only=True):
+    """One pool on one day, as the fleet's verdict needs it."""
+
+    day_us: int
+    pool: str
+    fleet: Fleet
+
+
+class ClaimBooks(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything of a range of whole UTC days. `pools` is empty for a single team: idle GPUs are the organisation's."""
+
+    start_us: int
+    end_us: int
+    lines: tuple[Line, ...] = ()
+    pools: tuple[PoolDay, ...] = ()
+    billed: Billed = {}
+    provisional_days: tuple[int, ...] = ()
+    holdout: ArmSums = ArmSums()
+    control: ArmSums = ArmSums()
+
+
+class _PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
+    up_us: int
+    busy_us: int
+    overfull: bool
+    pending: Pending | None
+    """What the books do not have yet; None when the day is posted and adds up."""
+
+
+class ClaimReader:
+    """Reads what a scope may see."""
+
+    def __init__(self, engine: AsyncEngine, fleet: FleetBooks) -> None:
+        self._engine = engine
+        self._fleet = fleet
+
+    async def read(
+        self, scope: ReadScope, pools: Sequence[PoolSection], start_us: int, end_us: int, now_us: int
+    ) -> ClaimBooks:
+        """The books of whole UTC days; `end_us` is not one of them. Raises BadQuery."""
+        _refuse_range(start_us, end_us)
+        facts = await self._facts(pools, start_us, end_us, now_us)
+        lines = await self._lines(scope, start_us, end_us)
+        lines += [line for key, found in facts.items() for line in _pending_lines(scope, pools, key, found)]
+        billed = {key: found.up_us > 0 for key, found in facts.items()}
+        arms = await self._arms(scope, start_us, end_us)
+        return ClaimBooks(
+            start_us=start_us,
+            end_us=end_us,
+            lines=tuple(lines),
+            pools=() if scope.team_id is not None else _pool_days(scope, pools, facts, lines, billed),
+            billed=billed,
+            provisional_days=tuple(sorted({day for (_, day), found in facts.items() if found.pending is not None})),
+            holdout=arms.get("holdout", ArmSums()),
+            control=arms.get("control", ArmSums()),
+        )
+
+    async def _lines(self, scope: ReadScope, start_us: int, end_us: int) -> list[Line]:
+        table = rollup_day.c
+        key = (table.start_us, table.target_id, table.pool, table.origin)
+        sums = [func.sum(table[name]) for name in (*_SUMS, *_BASELINES, *_ROWS)]
+        where = [table.organisation_id == scope.organisation_id, table.start_us >= start_us, table.start_us < end_us]
+        if scope.team_id is not None:
+            where.append(table.team_id == scope.team_id)
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(select(*key, *sums).where(*where).group_by(*key))).all()
+        return sorted(map(_line, rows), key=lambda line: (line.day_us, line.target_id, line.pool, line.origin))
+
+    async def _facts(
+        self, pools: Sequence[PoolSection], start_us: int, end_us: int, now_us: int
+    ) -> dict[tuple[str, int], _PoolFacts]:
+        """Each pool's days until now. Facts of machines, not of tenants: they say nothing of who used them."""
+        if not pools:
+            return {}
+        posted = await self._fleet.last_posted([pool.name for pool in pools], start_us, end_us)
+        booked = await self._booked([pool.name for pool in pools], start_us, end_us)
+        records = await self._fleet.hours.read(pools, start_us, end_us)
+        facts = {}
+        for pool in pools:
+            for day in range(start_us, min(end_us, now_us), DAY_US):
+                key, record = (pool.name, day), records[pool.name]
+                up = up_us(pool, record, day, day + DAY_US, now_us)
+                if up or key in booked or key in posted:
+                    facts[key] = await self._day_facts(
+                        pool, record, day, now_us, up, posted.get(key), booked.get(key, 0)
+                    )
+        return facts
+
+    async def _booked(self, pools: Sequence[str], start_us: int, end_us: int) -> dict[tuple[str, int], int]:
+        table = rollup_day.c
+        query = (
+            select(table.pool, table.start_us, func.sum(table.cost_nanousd))
+            .where(table.start_us >= start_us, table.start_us < end_us, table.pool.in_(pools))
+            .group_by(table.pool, table.start_us)
+        )
+        async with self._engine.connect() as connection:
+            return {(pool, day): int(cost) for pool, day, cost in await connection.execute(query)}
+
+    async def _day_facts(
+        self,
+        pool: PoolSection,
+        record: PoolRecord,
+        day: int,
+        now_us: int,
+        up: int,
+        last: Posted | None,
+        booked: int,
+    ) -> _PoolFacts:
+        if last is not None and last.up_us == up:
+            bill = bill_of_day(PoolBooks(pool=pool, day_us=day, up_us=up, last=last))
+            if bill.nanousd == booked:
+                return _PoolFacts(up_us=up, busy_us=last.busy_us, overfull=last.busy_us > up, pending=None)
+        found = pending(await self._fleet.day(pool, day, record, now_us))
+        return _PoolFacts(up_us=up, busy_us=found.allocation.busy_us, overfull=found.allocation.overfull, pending=found)
+
+    async def _arms(self, scope: ReadScope, start_us: int, end_us: int) -> dict[Arm, ArmSums]:
+        """Each request's attempts together, then the sums over requests: the database does both."""
+        cost = col(LedgerEntry.cost_nanousd)
+        kind = col(LedgerEntry.entry)
+        tried = kind.in_(("settle", "expire"))
+        requests = (
+            select(
+                col(LedgerEntry.arm).label("arm"),
+                func.sum(func.coalesce(cost, 0)).label("cost"),
+                func.sum(case((tried & cost.is_(None), 1), else_=0)).label("unpriced"),
+            )
+            .where(*_in_an_arm(scope, start_us, end_us), kind != "reserve")
+            .group_by(col(LedgerEntry.arm), col(LedgerEntry.request_id))
+            .having(func.sum(case((kind == "settle", 1), else_=0)) > 0)
+            .subquery()
+        )
+        priced = requests.c.unpriced == 0
+        amount = sql_cast(requests.c.cost, Float(53))
+        query = select(
+            requests.c.arm,
+            func.sum(case((priced, 1), else_=0)),
+            func.sum(case((priced, requests.c.cost), else_=0)),
+            func.sum(case((priced, amount * amount), else_=0.0)),
+            func.sum(case((priced, 0), else_=1)),
+        ).group_by(requests.c.arm)
+        async with self._engine.connect() as connection:
+            return {
+                arm: ArmSums(
+                    requests=int(count), cost_nanousd=int(total), squares=float(squares), unpriced=int(unpriced)
+                )
+                for arm, count, total, squares, unpriced in await connection.execute(query)
+            }
+
+
+def _in_an_arm(scope: ReadScope, start_us: int, end_us: int) -> list[ColumnElement[bool]]:
+    where = [
+        # Written out, so that the partial index is known to serve.
+        col(LedgerEntry.arm) != literal("", literal_execute=True),
+        col(LedgerEntry.at_us) >= start_us,
+        col(LedgerEntry.at_us) < end_us,
+        col(LedgerEntry.organisation_id) == scope.organisation_id,
+    ]
+    return where if scope.team_id is None else [*where, col(LedgerEntry.team_id) == scope.team_id]
+
+
+def _refuse_range(start_us: int, end_us: int) -> None:
+    if start_us % DAY_US or end_us % DAY_US:
+        raise BadQuery("savings are told of whole days (UTC)", param="start")
+    if end_us <= start_us:
+        raise BadQuery("the end must come after the start", param="end")
+    if end_us - start_us > MAX_DAYS * DAY_US:
+        raise BadQuery(f"at most {MAX_DAYS} days are told at once", param="end")
+
+
+def _line(row: Sequence[Any]) -> Line:
+    day, target, pool, origin, *sums = row
+    counts = [int(each or 0) for each in sums]
+    after = len(_SUMS)
+    return Line(
+        day_us=day,
+        target_id=target,
+        pool=pool,
+        origin=origin,
+        **dict(zip(_SUMS, counts, strict=False)),
+        baselines=cast("tuple[int, int, int]", tuple(counts[after : after + 3])),
+        rows=cast("tuple[int, int, int]", tuple(counts[after + 3 :])),
+    )
+
+
+def _pending_lines(
+    scope: ReadScope, pools: Sequence[PoolSection], key: tuple[str, int], found: _PoolFacts
+) -> list[Line]:
+    """What is still to be posted of a day, as far as the scope may see it."""
+    if found.pending is None:
+        return []
+    name, day = key
+    lines = [
+        Line(day_us=day, target_id=group.target_id, pool=name, origin="true-up", cost_nanousd=sum(amounts))
+        for group, amounts in found.pending.groups
+        if group.organisation_id == scope.organisation_id and scope.team_id in {None, group.team_id}
+    ]
+    owned = scope.team_id is None and _owner(pools, name) == scope.organisation_id
+    if owned and found.pending.idle_nanousd:
+        idle = found.pending.idle_nanousd
+        lines.append(Line(day_us=day, target_id=name, pool=name, origin=IDLE, cost_nanousd=idle))
+    return lines
+
+
+def _owner(pools: Sequence[PoolSection], name: str) -> str:
+    return next(pool.organisation for pool in pools if pool.name == name)
+
+
+def _pool_days(
+    scope: ReadScope,
+    pools: Sequence[PoolSection],
+    facts: Mapping[tuple[str, int], _PoolFacts],
+    lines: Sequence[Line],
+    billed: Billed,
+) -> tuple[PoolDay, ...]:
+    """The organisation's pools. What its rows and its idle row add up to is the bill, as far as nobody else paid of it."""
+    by_day: dict[tuple[str, int], list[Line]] = {}
+    for line in lines:
+        if line.pool:
+            by_day.setdefault((line.pool, line.day_us), []).append(line)
+    found = []
+    for (name, day), fact in sorted(facts.items(), key=lambda item: (item[0][1], item[0][0])):
+        if _owner(pools, name) == scope.organisation_id:
+            mine = by_day.get((name, day), [])
+            fleet = Fleet(
+                bill_nanousd=sum(line.cost_nanousd for line in mine),
+                up_us=fact.up_us,
+                busy_us=fact.busy_us,
+                overfull=fact.overfull,
+                served=figures(mine, billed=billed),
+            )
+            found.append(PoolDay(day_us=day, pool=name, fleet=fleet))
+    return tuple(found)

@@ -1,0 +1,268 @@
+"""The claim as it is told: three comparisons, our own GPUs by themselves, and how sure all of it is."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from functools import reduce
+from operator import add
+from typing import Any, Final
+
+import msgspec
+
+from cost.claim.holdout import ArmSums, Measured, measured
+from cost.claim.reading import ClaimBooks
+from cost.claim.savings import (
+    COMPARATORS,
+    Comparison,
+    Figures,
+    Fleet,
+    FleetComparison,
+    Line,
+    Part,
+    Quality,
+    Word,
+    compare,
+    compare_fleet,
+    cost_parts,
+    figures,
+    floor,
+    quality,
+)
+from cost.fleet.hours import day_of
+from cost.prices import nanousd, usd
+from cost.rollups import DAY_US, HOUR_US
+
+_HOURS_PLACES: Final = Decimal("0.01")
+
+
+class FleetClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """One pool, or all of them together: what it was, and its verdicts."""
+
+    pool: str
+    """Empty for all together."""
+    fleet: Fleet
+    today: Fleet | None
+    """The last day of the range by itself when that is today."""
+    comparisons: tuple[FleetComparison, ...]
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What was saved in a range of days, and whether that is what was promised."""
+
+    start_us: int
+    end_us: int
+    target: Decimal
+    figures: Figures
+    parts: dict[Part, int]
+    """What was spent, told apart; everything is in it."""
+    comparisons: tuple[Comparison, ...]
+    fleets: tuple[FleetClaim, ...]
+    """All pools together, then each; empty without pools and for a single team."""
+    quality: Quality | None
+    measured: Measured | None
+    holdout: ArmSums
+    control: ArmSums
+    provisional_days: tuple[int, ...]
+
+    @property
+    def cost_nanousd(self) -> int:
+        """Everything that was spent."""
+        return sum(self.parts.values())
+
+    @property
+    def verdict(self) -> Word:
+        """Against the configured reference."""
+        return self.comparisons[0].verdict
+
+
+def claim(
+    books: ClaimBooks,
+    *,
+    target: Decimal,
+    gateway_usd_per_hour: Decimal,
+    now_us: int,
+    judged: tuple[int, int] | None,
+) -> Claim:
+    """The whole claim. `judged` is how many answers were adequate, and how many were judged at all."""
+    gateway = gateway_nanousd(gateway_usd_per_hour, books.start_us, books.end_us, now_us)
+    found, parts = figures(books.lines, billed=books.billed), cost_parts(books.lines, gateway)
+    interval = measured(books.holdout, books.control, _beside(parts, found.served - books.holdout.requests))
+    return Claim(
+        start_us=books.start_us,
+        end_us=books.end_us,
+        target=target,
+        figures=found,
+        parts=parts,
+        comparisons=compare(found, gateway, target, interval),
+        fleets=tuple(_fleets(books, target, now_us)),
+        quality=None if judged is None else quality(*judged),
+        measured=interval,
+        holdout=books.holdout,
+        control=books.control,
+        provisional_days=books.provisional_days,
+    )
+
+
+def _beside(parts: dict[Part, int], requests: int) -> int:
+    """What was spent beside requests, for one that was routed as always."""
+    return (sum(parts.values()) - parts["requests"]) // requests if requests > 0 else 0
+
+
+def gateway_nanousd(usd_per_hour: Decimal, start_us: int, end_us: int, now_us: int) -> int:
+    """What the gateway's machines cost in the part of the range that is over, rounded half up."""
+    amount = Fraction(nanousd(usd_per_hour) * max(0, min(end_us, now_us) - start_us), HOUR_US)
+    return (2 * amount.numerator + amount.denominator) // (2 * amount.denominator)
+
+
+def _fleets(books: ClaimBooks, target: Decimal, now_us: int) -> Iterator[FleetClaim]:
+    names = sorted({each.pool for each in books.pools})
+    today = now_us - now_us % DAY_US
+    for name in ["", *names] if len(names) != 1 else names:
+        days = [each for each in books.pools if name in {"", each.pool}]
+        if days:
+            whole = reduce(add, (each.fleet for each in days), Fleet())
+            now = [each.fleet for each in days if each.day_us == today]
+            yield FleetClaim(
+                pool=name,
+                fleet=whole,
+                today=reduce(add, now) if now else None,
+                comparisons=compare_fleet(whole, target),
+            )
+
+
+def told(found: Claim) -> dict[str, Any]:
+    """The claim as JSON has it: money as exact decimal numbers, shares as numbers from 0 to 1."""
+    counted = found.figures
+    return {
+        "object": "savings",
+        "start": day_of(found.start_us).isoformat(),
+        "end": day_of(found.end_us).isoformat(),
+        "target_share": found.target,
+        "verdict": found.verdict,
+        "comparisons": [_told_comparison(each) for each in found.comparisons],
+        "cost_usd": usd(found.cost_nanousd),
+        "cost": {f"{name.replace('-', '_')}_usd": usd(amount) for name, amount in found.parts.items()},
+        "served_requests": counted.served,
+        "attempts": counted.attempts,
+        "estimated_share": _share(counted.estimated_attempts, counted.attempts),
+        "unpriced_attempts": counted.unpriced_attempts,
+        "quality": _told_quality(found.quality),
+        "measured": _told_measured(found),
+        "fleet": [_told_fleet(each) for each in found.fleets],
+        "provisional": bool(found.provisional_days),
+        "provisional_days": [day_of(day).isoformat() for day in found.provisional_days],
+    }
+
+
+def _told_comparison(each: Comparison) -> dict[str, Any]:
+    return {
+        "comparator": each.comparator,
+        "baseline_usd": usd(each.baseline_nanousd),
+        "cost_usd": usd(each.cost_nanousd),
+        "savings_usd": usd(each.saving_nanousd),
+        "savings_share": each.share,
+        "coverage": each.coverage,
+        "verdict": each.verdict,
+        "reasons": each.reasons,
+    }
+
+
+def _told_quality(found: Quality | None) -> dict[str, Any] | None:
+    return None if found is None else msgspec.structs.asdict(found)
+
+
+def _told_measured(found: Claim) -> dict[str, Any] | None:
+    if not found.holdout.requests and not found.control.requests:
+        return None
+    arms = {f"{name}_requests": arm.requests for name, arm in (("holdout", found.holdout), ("control", found.control))}
+    arms["left_out_unpriced"] = found.holdout.unpriced + found.control.unpriced
+    if found.measured is None:
+        return {**arms, "savings_share": None, "low": None, "high": None, "beside_usd_per_request": None}
+    return {
+        **arms,
+        "savings_share": found.measured.saving,
+        "low": found.measured.low,
+        "high": found.measured.high,
+        "beside_usd_per_request": usd(found.measured.beside_nanousd),
+    }
+
+
+def _told_fleet(each: FleetClaim) -> dict[str, Any]:
+    fleet = each.fleet
+    return {
+        "pool": each.pool or None,
+        "bill_usd": usd(fleet.bill_nanousd),
+        "replica_hours_up": _hours(fleet.up_us),
+        "replica_hours_busy": _hours(fleet.busy_us),
+        "utilisation": _utilisation(fleet),
+        "utilisation_today": None if each.today is None else _utilisation(each.today),
+        "overfull": fleet.overfull,
+        "comparisons": [
+            {
+                "comparator": one.comparator,
+                "cost_usd": usd(one.cost_nanousd),
+                "baseline_usd": usd(one.baseline_nanousd),
+                "cost_share": one.cost_share,
+                "coverage": one.coverage,
+                "needed_utilisation": one.needed_utilisation,
+                "verdict": one.verdict,
+                "reasons": one.reasons,
+            }
+            for one in each.comparisons
+        ],
+    }
+
+
+def _utilisation(fleet: Fleet) -> Decimal | None:
+    return None if fleet.utilisation is None else floor(fleet.utilisation)
+
+
+def _hours(time_us: int) -> Decimal:
+    return (Decimal(time_us) / HOUR_US).quantize(_HOURS_PLACES)
+
+
+def _share(part: int, whole: int) -> Decimal | None:
+    return floor(Fraction(part, whole)) if whole else None
+
+
+DAILY_COLUMNS: Final = (
+    "day",
+    "served_requests",
+    "cost_usd",
+    *(f"{name}_{what}" for name in COMPARATORS for what in ("baseline_usd", "cost_usd", "savings_share", "coverage")),
+    "idle_usd",
+    "fleet_bill_usd",
+    "fleet_utilisation",
+    "estimated_share",
+    "unpriced_attempts",
+    "provisional",
+)
+
+
+def daily(books: ClaimBooks, *, gateway_usd_per_hour: Decimal, now_us: int) -> Iterator[tuple[Any, ...]]:
+    """One row a day in the order of `DAILY_COLUMNS`, without verdicts: a day is too little for one."""
+    by_day: dict[int, list[Line]] = {}
+    for line in books.lines:
+        by_day.setdefault(line.day_us, []).append(line)
+    for day in range(books.start_us, min(books.end_us, now_us), DAY_US):
+        lines = by_day.get(day, [])
+        gateway = gateway_nanousd(gateway_usd_per_hour, day, day + DAY_US, now_us)
+        found, parts = figures(lines, billed=books.billed), cost_parts(lines, gateway)
+        fleet = reduce(add, (each.fleet for each in books.pools if each.day_us == day), Fleet())
+        compared = [
+            cell
+            for each in compare(found, gateway, Decimal("0.5"))
+            for cell in (usd(each.baseline_nanousd), usd(each.cost_nanousd), each.share, each.coverage)
+        ]
+        yield (
+            day_of(day).isoformat(),
+            found.served,
+            usd(sum(parts.values())),
+            *compared,
+            usd(parts["idle"]),
+            usd(fleet.bill_nanousd),
+            _utilisation(fleet),
+            _share(found.estimated_attempts, found.attempts),
+            found.unpriced_attempts,
+            "yes" if day in books.provisional_days else "no",
+        )

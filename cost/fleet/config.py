@@ -1,0 +1,104 @@
+"""The `cost.pools` section of the configuration: our own GPUs, what an hour of them costs, and how work is weighed."""
+
+from collections.abc import Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from cost.prices import nanousd
+
+_SECTION: Final = ConfigDict(extra="forbid", frozen=True)
+_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+_MOST_USD: Final = Decimal(10_000)
+_MOST_SECONDS: Final = Decimal(1_000_000)
+MOST_REPLICAS: Final = 10_000
+
+
+def _exact(value: Any) -> Any:
+    """A number as it was written: 2.95 is not the binary fraction nearest to it."""
+    return Decimal(str(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _whole_nanousd(value: Decimal) -> Decimal:
+    nanousd(value)
+    return value
+
+
+UsdPerHour = Annotated[
+    Decimal, BeforeValidator(_exact), Field(ge=0, le=_MOST_USD, allow_inf_nan=False), AfterValidator(_whole_nanousd)
+]
+_Seconds = Annotated[
+    Decimal,
+    BeforeValidator(_exact),
+    Field(
+        ge=0, le=_MOST_SECONDS, decimal_places=6, allow_inf_nan=False, json_schema_extra={"unit": "seconds, 6 decimals"}
+    ),
+]
+_Overhead = Annotated[
+    Decimal,
+    BeforeValidator(_exact),
+    Field(ge=1, le=100, decimal_places=6, allow_inf_nan=False, json_schema_extra={"unit": "number"}),
+]
+
+
+class SecondsPerMillion(BaseModel):
+    """What one replica takes for a million tokens of a kind when it is fully busy, as measured."""
+
+    model_config = _SECTION
+
+    input: _Seconds = Field(description="Of the prompt, not cached.")
+    cached_input: _Seconds = Field(default=Decimal(0), description="Of the prompt, found in the replica's cache.")
+    output: _Seconds = Field(description="Generated.")
+
+
+class PoolSection(BaseModel):
+    """The replicas that serve one or more targets, and what their GPUs cost while they are up."""
+
+    model_config = _SECTION
+
+    name: str = Field(min_length=1, max_length=64, pattern=_NAME, description="Its name in the books.")
+    targets: tuple[str, ...] = Field(min_length=1, max_length=100, description="The models that it serves.")
+    replicas: int = Field(
+        default=1,
+        ge=0,
+        le=MOST_REPLICAS,
+        description="Replicas that are up in an hour of which nothing else is recorded or entered.",
+    )
+    gpus_per_replica: int = Field(default=1, ge=1, le=1_024, description="GPUs that one replica keeps busy.")
+    usd_per_gpu_hour: UsdPerHour = Field(description="What one GPU costs for one hour that it is up, idle or not.")
+    overhead: _Overhead = Field(
+        default=Decimal(1), description="Storage, network and staff on top: 1.3 is 30 % more, 1 is none."
+    )
+    organisation: str = Field(
+        default="default", min_length=1, max_length=64, description="Who pays for the hours that nobody used."
+    )
+    up_since: date | None = Field(
+        default=None,
+        description="The first UTC day that `replicas` counts for; otherwise the hour of the first booked or recorded use.",
+    )
+    seconds_per_million: SecondsPerMillion = Field(description="The measured weights that the hours are shared by.")
+
+
+def _told_apart(pools: Sequence[PoolSection]) -> Sequence[PoolSection]:
+    """A token is paid for once: no two pools of one name, and no target in two pools."""
+    names: set[str] = set()
+    owners: dict[str, str] = {}
+    for pool in pools:
+        if pool.name in names:
+            raise ValueError(f"two pools are called `{pool.name}`")
+        names.add(pool.name)
+        for target in pool.targets:
+            if target in owners:
+                raise ValueError(f"`{target}` is in the pools `{owners[target]}` and `{pool.name}`; one pays for it")
+            owners[target] = pool.name
+    return pools
+
+
+Pools = Annotated[tuple[PoolSection, ...], Field(max_length=100), AfterValidator(_told_apart)]
+
+
+def pool_of_target(pools: Sequence[PoolSection]) -> dict[str, str]:
+    """Target → the name of the pool that it runs on."""
+    return {target: pool.name for pool in pools for target in pool.targets}

@@ -1,0 +1,206 @@
+"""How long a pool's replicas were up: as recorded or entered, else as configured.
+
+Of one hour the first of these counts: what a person entered, what the fleet recorded, what the configuration said when
+the day was billed, what the configuration says now. The configuration counts from `up_since`; without that from the
+hour of the pool's first booked use or first recorded hour, because nobody can know that it stood there before. No
+replica is up in the future.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import ColumnElement, delete, func, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from cost.fleet.config import MOST_REPLICAS, PoolSection
+from cost.fleet.errors import HoursRefused
+from cost.rollups import DAY_US, HOUR_US
+from cost.tables import PoolHour, rollup_day, rollup_hour
+
+_RANK: Final[Mapping[str, int]] = {"entered": 0, "fleet": 1, "configured": 2}
+_CONFIGURED: Final = "configured"
+MOST_ROWS: Final = 100_000
+"""Rows that are entered at once: hours times replicas."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """What one hour's record says: time up, summed over replicas."""
+
+    up_us: int
+    source: str
+    """`entered`, `fleet` or `configured`."""
+
+
+class PoolRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a pool's hours in some range, and since when the configuration counts for the others."""
+
+    since_us: int | None = None
+    hours: Mapping[int, Recorded] = {}
+
+
+def up_us(pool: PoolSection, record: PoolRecord, start_us: int, end_us: int, now_us: int) -> int:
+    """The time that replicas were up in whole hours from `start_us` to `end_us`, summed over replicas."""
+    return sum(hour_up_us(pool, record, hour, now_us) for hour in range(start_us, min(end_us, now_us), HOUR_US))
+
+
+def hour_up_us(pool: PoolSection, record: PoolRecord, hour_us: int, now_us: int) -> int:
+    """The same for one hour. Of the hour that it is now, the part that is over counts."""
+    elapsed = max(0, min(HOUR_US, now_us - hour_us))
+    found = record.hours.get(hour_us)
+    if found is None:
+        counts = record.since_us is not None and hour_us >= record.since_us
+        return pool.replicas * elapsed if counts else 0
+    # The fleet records what has been; a person enters whole hours, also ahead of time.
+    return found.up_us if found.source == "fleet" and elapsed else found.up_us * elapsed // HOUR_US
+
+
+def configured_hours(pool: PoolSection, record: PoolRecord, start_us: int, end_us: int) -> dict[int, int]:
+    """Hours of which nothing is recorded, and how long replicas were up in each as the configuration has it now."""
+    ahead_us = end_us  # Every hour of the range counts whole.
+    return {
+        hour: hour_up_us(pool, record, hour, ahead_us)
+        for hour in range(start_us, end_us, HOUR_US)
+        if hour not in record.hours
+    }
+
+
+def since_us(pool: PoolSection, first_use_us: int | None, first_record_us: int | None) -> int | None:
+    """From which hour on the configured replicas count; None while nothing says that the pool ever ran."""
+    if pool.up_since is not None:
+        return day_us(pool.up_since)
+    return min((each for each in (first_use_us, first_record_us) if each is not None), default=None)
+
+
+def day_us(day: date) -> int:
+    """The start of a UTC day, in microseconds since the epoch."""
+    return int((datetime(day.year, day.month, day.day, tzinfo=UTC) - _EPOCH) / timedelta(microseconds=1))
+
+
+def day_of(at_us: int) -> date:
+    """The UTC day of a moment."""
+    return (_EPOCH + timedelta(microseconds=at_us)).date()
+
+
+class HoursStore:
+    """The only writer and reader of the table `pool_hour`."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
+
+    async def enter(self, pool: str, start_us: int, end_us: int, replicas: int) -> int:
+        """A person's word: so many replicas were up in these whole hours. Told again, it replaces what was entered.
+
+        Returns how many hours. Raises HoursRefused.
+        """
+        _refuse_unlikely(start_us, end_us, replicas)
+        hours = range(start_us, end_us, HOUR_US)
+        # A row also for none, since an hour without one is up as configured.
+        names = [f"entered/{number}" for number in range(1, replicas + 1)] or ["entered/0"]
+        up = HOUR_US if replicas else 0
+        rows = [
+            {"pool": pool, "hour_us": hour, "replica": name, "up_us": up, "source": "entered"}
+            for hour in hours
+            for name in names
+        ]
+        replaced = (*_between(pool, start_us, end_us), col(PoolHour.source) == "entered")
+        async with self._engine.begin() as connection:
+            await connection.execute(delete(PoolHour).where(*replaced))
+            await connection.execute(insert(PoolHour), rows)
+        return len(hours)
+
+    async def record(self, pool: str, hour_us: int, replica: str, up_us: int) -> None:
+        """The fleet's own record of one replica; told again, the last word counts."""
+        if hour_us % HOUR_US or not 0 <= up_us <= HOUR_US:
+            raise HoursRefused("a replica is up for at most an hour of an hour that starts on the hour")
+        row = self._insert(PoolHour).values(pool=pool, hour_us=hour_us, replica=replica, up_us=up_us, source="fleet")
+        keys = ("pool", "hour_us", "replica")
+        async with self._engine.begin() as connection:
+            await connection.execute(row.on_conflict_do_update(index_elements=keys, set_={"up_us": up_us}))
+
+    async def keep(self, pool: str, hours: Mapping[int, int]) -> None:
+        """`freeze` in a transaction of its own."""
+        if hours:
+            async with self._engine.begin() as connection:
+                await self.freeze(connection, pool, hours)
+
+    async def freeze(self, connection: AsyncConnection, pool: str, hours: Mapping[int, int]) -> None:
+        """Keep what the configuration says of hours that are billed, so that a later configuration does not change it."""
+        if not hours:
+            return
+        rows = [
+            {"pool": pool, "hour_us": hour, "replica": _CONFIGURED, "up_us": up, "source": _CONFIGURED}
+            for hour, up in sorted(hours.items())
+        ]
+        await connection.execute(self._insert(PoolHour).on_conflict_do_nothing(), rows)
+
+    async def read(self, pools: Sequence[PoolSection], start_us: int, end_us: int) -> dict[str, PoolRecord]:
+        """What is known of these pools' hours. The range is the caller's to bound."""
+        async with self._engine.connect() as connection:
+            hours = await self._hours(connection, [pool.name for pool in pools], start_us, end_us)
+            return {
+                pool.name: PoolRecord(
+                    since_us=since_us(pool, *await self._firsts(connection, pool)), hours=hours.get(pool.name, {})
+                )
+                for pool in pools
+            }
+
+    async def _hours(
+        self, connection: AsyncConnection, pools: Sequence[str], start_us: int, end_us: int
+    ) -> dict[str, dict[int, Recorded]]:
+        key = (col(PoolHour.pool), col(PoolHour.hour_us), col(PoolHour.source))
+        query = select(*key, func.sum(col(PoolHour.up_us)).label("up_us")).group_by(*key)
+        query = query.where(
+            col(PoolHour.pool).in_(pools), col(PoolHour.hour_us) >= start_us, col(PoolHour.hour_us) < end_us
+        )
+        rows = (await connection.execute(query)).all()
+        found: dict[str, dict[int, Recorded]] = {}
+        # The best source is written last.
+        for pool, hour, source, up in sorted(rows, key=lambda row: -_RANK[row.source]):
+            found.setdefault(pool, {})[hour] = Recorded(int(up), source)
+        return found
+
+    async def _firsts(self, connection: AsyncConnection, pool: PoolSection) -> tuple[int | None, int | None]:
+        """The hours of the first booked use and of the first record. Not looked for when the configuration tells."""
+        if pool.up_since is not None:
+            return None, None
+        record = select(func.min(col(PoolHour.hour_us))).where(
+            col(PoolHour.pool) == pool.name, col(PoolHour.source) != _CONFIGURED
+        )
+        first_record: int | None = await connection.scalar(record)
+        # In the order of the index on time, so that the search ends at the first row that fits.
+        day = await connection.scalar(
+            select(rollup_day.c.start_us).where(*_used(rollup_day, pool.name)).order_by(rollup_day.c.start_us).limit(1)
+        )
+        if day is None:
+            return None, first_record
+        within = (rollup_hour.c.start_us >= day, rollup_hour.c.start_us < day + DAY_US)
+        first_use: int | None = await connection.scalar(
+            select(func.min(rollup_hour.c.start_us)).where(*_used(rollup_hour, pool.name), *within)
+        )
+        return first_use, first_record
+
+
+def _used(table: Any, pool: str) -> tuple[ColumnElement[bool], ...]:
+    """Rows of work, not of our own postings."""
+    return table.c.pool == pool, table.c.origin.in_(("caller", "shadow"))
+
+
+def _between(pool: str, start_us: int, end_us: int) -> tuple[ColumnElement[bool], ...]:
+    return col(PoolHour.pool) == pool, col(PoolHour.hour_us) >= start_us, col(PoolHour.hour_us) < end_us
+
+
+def _refuse_unlikely(start_us: int, end_us: int, replicas: int) -> None:
+    if start_us % HOUR_US or end_us % HOUR_US:
+        raise HoursRefused("hours are entered whole: both ends are on the hour, such as 2026-11-01T06:00")
+    if start_us < 0 or end_us <= start_us:
+        raise HoursRefused("the end must come after the start")
+    if not 0 <= replicas <= MOST_REPLICAS:
+        raise HoursRefused(f"replicas are 0 to {MOST_REPLICAS}")
+    if (end_us - start_us) // HOUR_US * max(1, replicas) > MOST_ROWS:
+        raise HoursRefused(f"at most {MOST_ROWS} replica-hours are entered at once; give a shorter range")

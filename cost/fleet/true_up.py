@@ -1,0 +1,377 @@
+"""The nightly true-up: what a pool's day was booked at becomes what the day cost.
+
+Requests are booked at a planned rate when they happen. When the day is over, its bill is known, and what each group of
+rows should have paid of it; the difference is posted beside what is there, and what nobody used as the idle row. Then
+the rows of that pool and day add up to the bill to the nano-dollar. Late rows and corrected hours make the sum differ
+from the bill again, and the next round posts that difference as the next revision.
+
+A revision is claimed by its row in `true_up`, in the transaction that posts its entries. Of two processes that mean to
+post the same one, the second finds it taken and has written nothing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+from sqlalchemy import func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from cost.entries import METER_COLUMNS, Entry
+from cost.fleet.bill import Allocation, Bill, allocate, bill_of, posted_bill, weights_ps
+from cost.fleet.config import PoolSection
+from cost.fleet.errors import DayNotOver, UnknownPool
+from cost.fleet.hours import HoursStore, PoolRecord, configured_hours, day_of, day_us, up_us
+from cost.prices import Meters, meters
+from cost.rollups import DAY_US, HOUR_US
+from cost.tables import TrueUp, rollup_day
+from cost.usage import Usage
+
+NIGHT_US: Final = 15 * 60 * 1_000_000
+"""Requests of a day may end a little after it, and journals take a moment to drain."""
+LOOK_BACK_DAYS: Final = 7
+"""How far back days are posted that were missed, or whose rows no longer add up to their bill."""
+GROUP: Final = ("organisation_id", "team_id", "key_id", "target_id", "provider", "tier", "tag", "price_version")
+_TOKENS: Final = tuple(name for name in Usage.__struct_fields__ if name.endswith("_tokens"))
+_BOOT: Final = "books"
+IDLE: Final = "idle"
+
+
+class GroupKey(msgspec.Struct, frozen=True, order=True):
+    """What rows have in common that pay together."""
+
+    organisation_id: str
+    team_id: str
+    key_id: str
+    target_id: str
+    provider: str
+    tier: str
+    tag: str
+    price_version: str
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of one day and pool that have a key in common: what was used, and what is booked for it so far."""
+
+    key: GroupKey
+    used: Meters
+    booked: Meters
+    booked_nanousd: int
+
+
+class Posted(msgspec.Struct, frozen=True, kw_only=True):
+    """The last revision of a day."""
+
+    revision: int
+    bill_nanousd: int
+    up_us: int
+    busy_us: int
+    posted_us: int
+
+
+class PoolDay(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is known of a pool's UTC day."""
+
+    pool: PoolSection
+    day_us: int
+    up_us: int
+    groups: tuple[Group, ...] = ()
+    """In the order of their keys, so that the same books are always shared the same way."""
+    idle_booked_nanousd: int = 0
+    last: Posted | None = None
+
+    @property
+    def booked_nanousd(self) -> int:
+        """What all rows of the day add up to."""
+        return self.idle_booked_nanousd + sum(group.booked_nanousd for group in self.groups)
+
+
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be posted of a day, so that its rows add up to its bill."""
+
+    bill: Bill
+    allocation: Allocation
+    groups: tuple[tuple[GroupKey, Meters], ...]
+    """Signed differences by meter; a group without one is left out."""
+    idle_nanousd: int
+
+    @property
+    def is_nothing(self) -> bool:
+        """The books say already what the bill says."""
+        return not self.groups and not self.idle_nanousd
+
+
+def bill_of_day(day: PoolDay, *, rebill: bool = False) -> Bill:
+    """A day that was posted keeps its bill while its hours are the same: a new rate is for days to come.
+
+    With `rebill` it is priced at what the configuration says now.
+    """
+    if day.last is not None and day.last.up_us == day.up_us and not rebill:
+        return posted_bill(day.pool, day.up_us, day.last.bill_nanousd)
+    return bill_of(day.pool, day.up_us)
+
+
+def pending(day: PoolDay, *, rebill: bool = False) -> Pending:
+    """What each group should pay, less what it is booked at."""
+    bill = bill_of_day(day, rebill=rebill)
+    allocation = allocate(bill, [group.used for group in day.groups], weights_ps(day.pool))
+    differences = [
+        (group.key, _difference(share, group)) for group, share in zip(day.groups, allocation.shares, strict=True)
+    ]
+    return Pending(
+        bill=bill,
+        allocation=allocation,
+        groups=tuple((key, difference) for key, difference in differences if any(difference)),
+        idle_nanousd=allocation.idle_nanousd - day.idle_booked_nanousd,
+    )
+
+
+def _difference(share: Meters, group: Group) -> Meters:
+    *told, request = (should - is_ for should, is_ in zip(share, group.booked, strict=True))
+    # What was booked without saying by which meter is made good under the last one.
+    request += sum(group.booked) - group.booked_nanousd
+    return cast("Meters", (*told, request))
+
+
+def is_due(day: PoolDay) -> bool:
+    """A day that was never posted, or whose rows no longer add up to its bill."""
+    return day.last is None or day.booked_nanousd != bill_of_day(day).nanousd
+
+
+def entries(day: PoolDay, found: Pending, revision: int) -> list[Entry]:
+    """The postings, dated at the end of the day that they correct."""
+    posting = f"{day.pool.name}/{day_of(day.day_us).isoformat()}/{revision}"
+    rows = [
+        _adjust(day, f"true-up/{posting}/{number}", key, difference, origin="true-up")
+        for number, (key, difference) in enumerate(found.groups, 1)
+    ]
+    if found.idle_nanousd:
+        key = GroupKey(day.pool.organisation, "", "", day.pool.name, "self-hosted", IDLE, "", "")
+        # Nobody used a meter; a row's meters add up to its cost all the same.
+        amounts: Meters = (0, 0, 0, 0, 0, 0, found.idle_nanousd)
+        rows.append(_adjust(day, f"{IDLE}/{posting}/1", key, amounts, origin=IDLE))
+    return rows
+
+
+def _adjust(day: PoolDay, request_id: str, key: GroupKey, amounts: Meters, *, origin: Any) -> Entry:
+    told: dict[str, Any] = {**msgspec.structs.asdict(key), **dict(zip(METER_COLUMNS, amounts, strict=True))}
+    return Entry(
+        **told,
+        request_id=request_id,
+        attempt=1,
+        entry="adjust",
+        at_us=day.day_us + DAY_US - 1,
+        boot_id=_BOOT,
+        alias="",
+        deployment_id="",
+        input_tokens=0,
+        cached_input_tokens=0,
+        cache_write_tokens=0,
+        output_tokens=0,
+        reasoning_tokens=0,
+        cost_nanousd=sum(amounts),
+        baseline_nanousd=None,
+        usage_source="none",
+        flags=(),
+        status=0,
+        stream=False,
+        complexity=None,
+        reason="",
+        ttft_us=None,
+        duration_us=None,
+        pool=day.pool.name,
+        origin=origin,
+    )
+
+
+class PostingStore(Protocol):
+    """Where entries are written inside somebody's transaction; LedgerStore is one."""
+
+    async def insert_within(self, connection: AsyncConnection, entries: Sequence[Entry]) -> int:
+        """Write entries with everything that follows from them; one that is there already stays as it is."""
+        ...
+
+
+class FleetBooks:
+    """What the books know of pools, read and posted. The only writer and reader of the table `true_up`."""
+
+    def __init__(self, engine: AsyncEngine, ledger: PostingStore) -> None:
+        self._engine = engine
+        self._ledger = ledger
+        self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
+        self.hours = HoursStore(engine)
+
+    async def last_posted(self, pools: Iterable[str], start_us: int, end_us: int) -> dict[tuple[str, int], Posted]:
+        """The last revision of each day of these pools, by pool and day."""
+        query = (
+            select(*(getattr(TrueUp, name) for name in ("pool", "day_us", *Posted.__struct_fields__)))
+            .where(col(TrueUp.pool).in_(list(pools)), col(TrueUp.day_us) >= start_us, col(TrueUp.day_us) < end_us)
+            .order_by(col(TrueUp.revision))
+        )
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(query)).all()
+        # The newest revision is written last.
+        return {
+            (pool, day): Posted(**dict(zip(Posted.__struct_fields__, rest, strict=True))) for pool, day, *rest in rows
+        }
+
+    async def groups(self, pool: str, day: int) -> tuple[tuple[Group, ...], int]:
+        """The groups of a day in order, and what is booked as idle."""
+        table = rollup_day.c
+        sums = [func.sum(table[name]).label(name) for name in (*_TOKENS, *METER_COLUMNS, "cost_nanousd")]
+        mine = (table.start_us == day, table.pool == pool)
+        query = select(*(table[name] for name in GROUP), *sums).where(*mine, table.origin != IDLE)
+        idle = select(func.sum(table.cost_nanousd)).where(*mine, table.origin == IDLE)
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(query.group_by(*(table[name] for name in GROUP)))).mappings().all()
+            booked_idle = await connection.scalar(idle)
+        return tuple(sorted(map(_group, rows), key=lambda group: group.key)), int(booked_idle or 0)
+
+    async def day(self, pool: PoolSection, day: int, record: PoolRecord, now_us: int) -> PoolDay:
+        """One day. The revision is read before the rows: whoever posts in between takes the next revision away."""
+        last = (await self.last_posted([pool.name], day, day + 1)).get((pool.name, day))
+        groups, idle = await self.groups(pool.name, day)
+        return PoolDay(
+            pool=pool,
+            day_us=day,
+            up_us=up_us(pool, record, day, day + DAY_US, now_us),
+            groups=groups,
+            idle_booked_nanousd=idle,
+            last=last,
+        )
+
+    async def post(self, day: PoolDay, found: Pending, frozen: Mapping[int, int], now_us: int) -> bool:
+        """Post the next revision, all or nothing. False when another process was first."""
+        revision = 1 if day.last is None else day.last.revision + 1
+        row = {
+            "pool": day.pool.name,
+            "day_us": day.day_us,
+            "revision": revision,
+            "bill_nanousd": found.bill.nanousd,
+            "up_us": found.bill.up_us,
+            "busy_us": found.allocation.busy_us,
+            "posted_us": now_us,
+        }
+        claim = self._insert(TrueUp).values(row).on_conflict_do_nothing()
+        async with self._engine.begin() as connection:
+            if not (await connection.execute(claim)).rowcount:
+                return False
+            await self.hours.freeze(connection, day.pool.name, frozen)
+            await self._ledger.insert_within(connection, entries(day, found, revision))
+        return True
+
+
+def _group(row: Any) -> Group:
+    # A correction may have taken back more than was there.
+    tokens: dict[str, Any] = {name: max(0, int(row[name])) for name in _TOKENS}
+    used = cast("Meters", tuple(max(0, each) for each in meters(Usage(**tokens))))
+    return Group(
+        key=GroupKey(*(row[name] for name in GROUP)),
+        used=used,
+        booked=cast("Meters", tuple(int(row[name]) for name in METER_COLUMNS)),
+        booked_nanousd=int(row["cost_nanousd"]),
+    )
+
+
+class Posting(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done about one day of one pool."""
+
+    pool: str
+    day: date
+    revision: int
+    """The newest one."""
+    posted: bool
+    """A revision was added; otherwise nothing was to be posted, or another process did it."""
+    bill_nanousd: int
+    idle_nanousd: int
+    changed_nanousd: int
+    """What the postings add to what was booked."""
+    up_us: int
+    busy_us: int
+    overfull: bool
+
+
+class TrueUpRounds:
+    """Looks every few minutes what is due, and posts it: observe, decide, act."""
+
+    def __init__(
+        self, books: FleetBooks, pools: Callable[[], Sequence[PoolSection]], now_us: Callable[[], int]
+    ) -> None:
+        self._books = books
+        self._pools = pools
+        self._now_us = now_us
+        self._checked_us = 0
+
+    async def look(self) -> list[Posting]:
+        """Keep today's configured hours as they pass; once a night, post what the last days need."""
+        pools, now = self._pools(), self._now_us()
+        if not pools:
+            return []
+        today = now - now % DAY_US
+        await self._keep_hours(pools, today - DAY_US, now - now % HOUR_US)
+        # The night's work is done once a process; days that a stopped gateway missed are found by it too.
+        night = today + NIGHT_US
+        if now < night or self._checked_us >= night:
+            return []
+        done = [
+            posting
+            for pool in pools
+            for days_ago in range(LOOK_BACK_DAYS, 0, -1)
+            if (posting := await self._post(pool, today - days_ago * DAY_US, now, on_demand=False)) is not None
+        ]
+        self._checked_us = now
+        return done
+
+    async def true_up(self, name: str, day: date, *, rebill: bool = False) -> Posting:
+        """Now, for one pool and day, whether it adds up already or not. Raises UnknownPool or DayNotOver."""
+        pool = next((each for each in self._pools() if each.name == name), None)
+        if pool is None:
+            raise UnknownPool(f"there is no pool `{name}`; the configuration has them under `cost.pools`")
+        now, start = self._now_us(), day_us(day)
+        if start + DAY_US > now:
+            raise DayNotOver(f"{day} is not over yet (UTC); a day is billed when it is")
+        posting = await self._post(pool, start, now, on_demand=True, rebill=rebill)
+        assert posting is not None  # noqa: S101 - on demand there always is an answer
+        return posting
+
+    async def _keep_hours(self, pools: Sequence[PoolSection], start_us: int, end_us: int) -> None:
+        """A configuration that changes at noon says nothing of the morning."""
+        records = await self._books.hours.read(pools, start_us, end_us)
+        for pool in pools:
+            record = records[pool.name]
+            hours = configured_hours(pool, record, start_us, end_us)
+            since = record.since_us
+            await self._books.hours.keep(
+                pool.name, {hour: up for hour, up in hours.items() if since is not None and hour >= since}
+            )
+
+    async def _post(
+        self, pool: PoolSection, start_us: int, now_us: int, *, on_demand: bool, rebill: bool = False
+    ) -> Posting | None:
+        record = (await self._books.hours.read([pool], start_us, start_us + DAY_US))[pool.name]
+        day = await self._books.day(pool, start_us, record, now_us)
+        if not on_demand and (not is_due(day) or _never_was(day)):
+            return None
+        found = pending(day, rebill=rebill)
+        wanted = day.last is None or not found.is_nothing or found.bill.nanousd != day.last.bill_nanousd
+        frozen = configured_hours(pool, record, start_us, start_us + DAY_US)
+        posted = wanted and await self._books.post(day, found, frozen, now_us)
+        return Posting(
+            pool=pool.name,
+            day=day_of(start_us),
+            revision=(0 if day.last is None else day.last.revision) + posted,
+            posted=posted,
+            bill_nanousd=found.bill.nanousd,
+            idle_nanousd=found.allocation.idle_nanousd,
+            changed_nanousd=found.idle_nanousd + sum(sum(amounts) for _, amounts in found.groups),
+            up_us=found.bill.up_us,
+            busy_us=found.allocation.busy_us,
+            overfull=found.allocation.overfull,
+        )
+
+
+def _never_was(day: PoolDay) -> bool:
+    """Before a pool's first hour there is nothing to bill."""
+    return not day.up_us and not day.groups and day.last is None

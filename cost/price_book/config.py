@@ -1,0 +1,290 @@
+"""Prices as a configuration writes them: one price, several with their dates, or a name in litellm's table."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Annotated, Any, Final, Literal, Self
+
+import msgspec
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from cost.price_book.book import DatedPrice
+from cost.price_book.litellm_table import MOST_NAME_CHARACTERS, LitellmTable, priced
+from cost.prices import MOST_LONG_PROMPTS, LongPrompt, Price, nanousd, price_from_usd
+
+# A message of ours about a bad value must not print the value: it may be a key.
+_SECTION = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+_MAX_PRICE_USD = Decimal(1_000_000)
+_MOST_VERSIONS: Final = 64
+_OWN_METERS: Final = ("cached_input", "cache_write", "cache_write_1h", "reasoning")
+"""The meters that another one stands in for when they have no price of their own."""
+
+
+def _exact(value: Any) -> Any:
+    """A YAML number as it was written: 0.1 is a tenth, not the binary fraction nearest to it."""
+    return Decimal(str(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _whole_nanousd(value: Decimal) -> Decimal:
+    nanousd(value)
+    return value
+
+
+Usd = Annotated[
+    Decimal,
+    BeforeValidator(_exact),
+    Field(ge=0, le=_MAX_PRICE_USD),
+    AfterValidator(_whole_nanousd),
+]
+
+
+class MeterPrices(BaseModel):
+    """US dollars per million tokens. Cached and cache-written tokens cost the input price unless told otherwise."""
+
+    model_config = _SECTION
+
+    input: Usd = Field(description="A million prompt tokens.")
+    output: Usd = Field(description="A million generated tokens.")
+    cached_input: Usd | None = Field(
+        default=None, description="A million prompt tokens read from the provider's cache."
+    )
+    cache_write: Usd | None = Field(default=None, description="A million prompt tokens written to the cache.")
+    cache_write_1h: Usd | None = Field(
+        default=None, description="A million written to be kept for an hour; what `cache_write` costs, if left out."
+    )
+    reasoning: Usd | None = Field(
+        default=None, description="A million reasoning tokens; what `output` costs, if left out."
+    )
+
+    def own_meters(self) -> set[str]:
+        """The meters that have a price of their own although they need not."""
+        return {name for name in _OWN_METERS if getattr(self, name) is not None}
+
+    def flat(self, version: str, request_usd: Decimal) -> Price:
+        """These figures alone."""
+        return price_from_usd(
+            version=version,
+            input_usd=self.input,
+            output_usd=self.output,
+            cached_input_usd=self.cached_input,
+            cache_write_usd=self.cache_write,
+            cache_write_1h_usd=self.cache_write_1h,
+            reasoning_usd=self.reasoning,
+            request_usd=request_usd,
+        )
+
+
+class LongPromptPrices(MeterPrices):
+    """What a long prompt costs: the whole request at these figures."""
+
+    above_tokens: int = Field(
+        ge=1, le=1_000_000_000, description="A prompt of more tokens costs, with its answer, this."
+    )
+
+
+_LongPrompts = Annotated[tuple[LongPromptPrices, ...], Field(max_length=MOST_LONG_PROMPTS)]
+
+
+class BatchPrices(MeterPrices):
+    """What work costs that the provider takes as a batch."""
+
+    long_prompts: _LongPrompts = Field(default=(), description="Again other prices for long prompts.")
+
+
+class PricesConfig(MeterPrices):
+    """A whole price. The fields of one model may also be a list of such prices, each with its date."""
+
+    request: Usd = Field(default=Decimal(0), description="One request, beside its tokens; in US dollars.")
+    long_prompts: _LongPrompts = Field(default=(), description="Other prices for long prompts, the shortest first.")
+    batch: BatchPrices | None = Field(default=None, description="What a batch costs; as usual, if left out.")
+    batch_discount: Annotated[Decimal, BeforeValidator(_exact)] | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="In place of `batch`: the share taken off every figure, such as 0.5.",
+    )
+    version: str = Field(
+        default="",
+        max_length=64,
+        description="Kept in every row that is booked at these prices; the date, if left out.",
+    )
+    effective_from: date | None = Field(default=None, description="The first day of these prices, in UTC.")
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if self.batch is not None and self.batch_discount is not None:
+            raise ValueError("give `batch` or `batch_discount`, not both")
+        _refuse_gaps(self, self.long_prompts, "long_prompts")
+        if self.batch is not None:
+            _refuse_missing(self, self.batch, "batch")
+            _refuse_gaps(self.batch, self.batch.long_prompts, "batch.long_prompts")
+            if self.long_prompts and not self.batch.long_prompts:
+                raise ValueError("batch needs `long_prompts` too, because the prices beside it have some")
+        return self
+
+    def named_version(self) -> str:
+        """The version, or the date, or else the figures themselves: rows of two prices never look the same."""
+        if self.version:
+            return self.version
+        if self.effective_from is not None:
+            return self.effective_from.isoformat()
+        figures = (self.input, self.output, self.cached_input, self.cache_write)
+        name = "/".join("-" if figure is None else f"{figure.normalize():f}" for figure in figures)
+        price = self._price("")
+        simple = MeterPrices(
+            input=self.input, output=self.output, cached_input=self.cached_input, cache_write=self.cache_write
+        )
+        return name if price == simple.flat("", Decimal(0)) else f"{name}~{price.digest()}"
+
+    def effective_us(self) -> int:
+        """From when on they hold; 0 for always."""
+        return 0 if self.effective_from is None else midnight_us(self.effective_from)
+
+    def price(self) -> Price:
+        """The same in nano-dollars, exactly."""
+        return self._price(self.named_version())
+
+    def _price(self, version: str) -> Price:
+        base = msgspec.structs.replace(
+            self.flat(version, self.request), long_prompts=_tiers(self.long_prompts, version, self.request)
+        )
+        if self.batch_discount is not None:
+            return msgspec.structs.replace(base, batch=_discounted(base, 1 - self.batch_discount))
+        if self.batch is None:
+            return base
+        batch = self.batch.flat(version, self.request)
+        tiers = _tiers(self.batch.long_prompts, version, self.request)
+        return msgspec.structs.replace(base, batch=msgspec.structs.replace(batch, long_prompts=tiers))
+
+
+class EnteredPrices(PricesConfig):
+    """A whole price as an operator enters it, by command or by call."""
+
+    version: str = Field(
+        default="",
+        max_length=64,
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._:@+-]*)?$",
+        description="Kept in every row that is booked at these prices; made from the date, if left out.",
+    )
+    note: str = Field(default="", max_length=1_000, description="Why, for those who read it later.")
+
+    def entered(self, today: date) -> tuple[Price, int]:
+        """The price and from when on it holds; from today on, if no day is given."""
+        day = self.effective_from or today
+        return self._price(self.version or f"override-{day.isoformat()}"), midnight_us(day)
+
+
+class LitellmPrices(BaseModel):
+    """The price that litellm's packaged table has for a name."""
+
+    model_config = _SECTION
+
+    source: Literal["litellm"] = Field(description="In place of figures: take them from the installed litellm's table.")
+    name: str = Field(
+        min_length=1, max_length=MOST_NAME_CHARACTERS, description="The model's name in that table, such as gpt-4o."
+    )
+
+
+def _shape(given: Any) -> str:
+    if isinstance(given, list | tuple):
+        return "a list"
+    named = "source" in given if isinstance(given, Mapping) else isinstance(given, LitellmPrices)
+    return "a name" if named else "figures"
+
+
+PriceItem = Annotated[
+    Annotated[PricesConfig, Tag("figures")] | Annotated[LitellmPrices, Tag("a name")], Discriminator(_shape)
+]
+
+
+def _one_at_a_time(items: tuple[PricesConfig | LitellmPrices, ...]) -> tuple[PricesConfig | LitellmPrices, ...]:
+    dates: set[date | None] = set()
+    versions: set[str] = set()
+    for item in items:
+        if isinstance(item, LitellmPrices):
+            continue
+        if item.effective_from in dates:
+            day = item.effective_from
+            told = f"begin on {day}" if day else "have no effective_from, so both hold from the beginning"
+            raise ValueError(f"the dates overlap: two prices {told}")
+        if item.named_version() in versions:
+            raise ValueError(f"two prices have the version {item.named_version()}; give each its own")
+        dates.add(item.effective_from)
+        versions.add(item.named_version())
+    if sum(isinstance(item, LitellmPrices) for item in items) > 1:
+        raise ValueError("the dates overlap: two prices come from litellm's table, which has no dates")
+    return items
+
+
+_PriceList = Annotated[
+    tuple[PriceItem, ...], Field(min_length=1, max_length=_MOST_VERSIONS), AfterValidator(_one_at_a_time)
+]
+ModelPrices = Annotated[
+    Annotated[PricesConfig, Tag("figures")]
+    | Annotated[LitellmPrices, Tag("a name")]
+    | Annotated[_PriceList, Tag("a list")],
+    Discriminator(_shape),
+]
+"""What may stand at a model: one price, a name in litellm's table, or several prices."""
+
+
+def price_items(
+    prices: PricesConfig | LitellmPrices | tuple[PricesConfig | LitellmPrices, ...] | None,
+) -> tuple[PricesConfig | LitellmPrices, ...]:
+    """A model's prices, as a list in any case."""
+    if prices is None:
+        return ()
+    return prices if isinstance(prices, tuple) else (prices,)
+
+
+def dated_price(target_id: str, item: PricesConfig | LitellmPrices, table: Callable[[], LitellmTable]) -> DatedPrice:
+    """One of them as the price book has it. Raises PriceError when litellm's table is not there or lacks the name."""
+    if isinstance(item, LitellmPrices):
+        return DatedPrice(target_id=target_id, price=priced(table(), item.name), source="litellm")
+    return DatedPrice(target_id=target_id, price=item.price(), source="config", effective_us=item.effective_us())
+
+
+def midnight_us(day: date) -> int:
+    """The first microsecond of a day, UTC."""
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000
+
+
+def _refuse_gaps(base: MeterPrices, tiers: tuple[LongPromptPrices, ...], place: str) -> None:
+    bounds = [tier.above_tokens for tier in tiers]
+    if bounds != sorted(set(bounds)):
+        raise ValueError(f"{place} must be ordered: each above_tokens above the one before")
+    for index, tier in enumerate(tiers):
+        _refuse_missing(base, tier, f"{place}[{index}]")
+
+
+def _refuse_missing(base: MeterPrices, other: MeterPrices, place: str) -> None:
+    """A figure that is left out beside one that is given would be a guess, and a guess is not what finance wants."""
+    missing = sorted(base.own_meters() - other.own_meters())
+    if missing:
+        raise ValueError(f"{place} needs `{missing[0]}` too, because the prices around it have one of their own")
+
+
+def _tiers(tiers: tuple[LongPromptPrices, ...], version: str, request_usd: Decimal) -> tuple[LongPrompt, ...]:
+    return tuple(LongPrompt(above_tokens=tier.above_tokens, price=tier.flat(version, request_usd)) for tier in tiers)
+
+
+def _discounted(price: Price, share: Decimal) -> Price:
+    def less(figure: int) -> int:
+        return int((figure * share).to_integral_value(ROUND_HALF_UP))
+
+    write_1h, reasoning = price.cache_write_1h_nanousd, price.reasoning_nanousd
+    return Price(
+        version=price.version,
+        input_nanousd=less(price.input_nanousd),
+        output_nanousd=less(price.output_nanousd),
+        cached_input_nanousd=less(price.cached_input_nanousd),
+        cache_write_nanousd=less(price.cache_write_nanousd),
+        cache_write_1h_nanousd=None if write_1h is None else less(write_1h),
+        reasoning_nanousd=None if reasoning is None else less(reasoning),
+        request_nanousd=less(price.request_nanousd),
+        long_prompts=tuple(
+            LongPrompt(above_tokens=each.above_tokens, price=_discounted(each.price, share))
+            for each in price.long_prompts
+        ),
+    )

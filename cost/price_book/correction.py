@@ -1,0 +1,311 @@
+"""A price turned out wrong: what was booked at it is computed again, and the difference is posted. Nothing is rewritten.
+
+Every settled attempt of a target that says the wrong version is looked at, one by one, so the difference is exact. It
+is posted as one `adjust` entry for each group that the roll-ups tell apart, dated within the day it corrects. What was
+posted before for the same version counts as booked; so a correction can be corrected, and posting one again adds
+nothing. Baselines stay as they are: they are another target's prices.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from datetime import date
+from operator import sub
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, func, literal_column, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from cost.entries import METER_COLUMNS, Entry
+from cost.errors import PriceRefused, UnknownPrice
+from cost.price_book.config import midnight_us
+from cost.price_book.store import PriceStore
+from cost.prices import Meters, Price, to_json
+from cost.tables import LedgerEntry
+from cost.usage import Usage
+
+MOST_DAYS: Final = 400
+MOST_GROUPS: Final = 100_000
+_AT_ONCE: Final = 2_000
+_DAY_US: Final = 86_400_000_000
+_ORIGIN: Final = "correction"
+
+_GROUP: Final = ("organisation_id", "team_id", "key_id", "provider", "tier", "tag", "pool")
+_TOKENS: Final = (
+    "input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+)
+_NOTHING: Final[Meters] = (0, 0, 0, 0, 0, 0, 0)
+
+_at_us: Final = col(LedgerEntry.at_us)
+# Written out: PostgreSQL does not see that two bound parameters are the same expression to group by.
+_day_us: Final = (_at_us - _at_us % literal_column(str(_DAY_US))).label("day_us")
+
+
+class _Ledger(Protocol):
+    async def insert(self, entries: Sequence[Entry]) -> int: ...
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """What one group of one day was booked at, and what it should have been. By meter, in nano-dollars."""
+
+    day_us: int
+    organisation_id: str
+    team_id: str
+    key_id: str
+    provider: str
+    tier: str
+    tag: str
+    pool: str
+    last_us: int
+    """The last of its attempts; the posting is dated like it."""
+    rows: int
+    booked: Meters
+    right: Meters
+
+    @property
+    def meters(self) -> Meters:
+        """What is to be posted."""
+        return _less(self.right, self.booked)
+
+
+class Correction(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be posted, and what was looked at for it."""
+
+    target_id: str
+    version: str
+    """The one that was wrong; empty for attempts whose price was unknown."""
+    price: Price
+    first_day: date
+    last_day: date
+    differences: tuple[Difference, ...]
+    """Without the groups that are right already."""
+    rows: int
+    """Attempts that were computed again."""
+    left_rows: int
+    """Attempts whose cost does not follow from their tokens, such as those that a crash left; they stay as they are."""
+
+    @property
+    def total_nanousd(self) -> int:
+        return sum(sum(each.meters) for each in self.differences)
+
+    @property
+    def posting_id(self) -> str:
+        """The same for the same differences of the same correction."""
+        facts = (self.target_id, self.version, to_json(self.price.named("")), self.differences)
+        return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
+
+    @property
+    def reason(self) -> str:
+        return _reason(self.version)
+
+
+async def find_correction(
+    engine: AsyncEngine, target_id: str, version: str, price: Price, first_day: date, last_day: date
+) -> Correction:
+    """What a target's attempts of these days, booked at `version`, cost more or less at `price`. Posts nothing.
+
+    Raises PriceRefused for a range that is too long or empty.
+    """
+    if not 0 <= (last_day - first_day).days < MOST_DAYS:
+        raise PriceRefused(f"a correction is for 1 to {MOST_DAYS} days, the last one not before the first")
+    old = await PriceStore(engine).figures(target_id, version) if version else None
+    within = (_at_us >= midnight_us(first_day)) & (_at_us < midnight_us(last_day) + _DAY_US)
+    found = _Found(old, price)
+    async with engine.connect() as connection:
+        async for row in _rows(connection, and_(within, col(LedgerEntry.target_id) == target_id), version):
+            found.add(row)
+        posted = await _posted(connection, and_(within, col(LedgerEntry.target_id) == target_id), version)
+    if not found.rows and not found.left_rows and version and old is None:
+        raise UnknownPrice(f"nothing of {target_id} was booked at {version!r} in these days, nor is it a known version")
+    return Correction(
+        target_id=target_id,
+        version=version,
+        price=price,
+        first_day=first_day,
+        last_day=last_day,
+        differences=tuple(_differences(found.groups, posted)),
+        rows=found.rows,
+        left_rows=found.left_rows,
+    )
+
+
+async def post_correction(
+    ledger: _Ledger, prices: PriceStore, correction: Correction, *, effective_us: int = 0
+) -> tuple[int, str]:
+    """Posts the differences, and tells how many entries are new and which version they say."""
+    kept = await prices.remember(correction.target_id, correction.price, "correction", effective_us)
+    entries = postings(correction, kept.version)
+    new = 0
+    for start in range(0, len(entries), _AT_ONCE):
+        new += await ledger.insert(entries[start : start + _AT_ONCE])
+    return new, kept.version
+
+
+def postings(correction: Correction, version: str) -> list[Entry]:
+    """The entries that post a correction. `version` is what its price is remembered as."""
+    return [
+        _posting(correction, each, version, f"{_ORIGIN}/{correction.posting_id}/{number}")
+        for number, each in enumerate(correction.differences, 1)
+    ]
+
+
+def _posting(correction: Correction, each: Difference, version: str, request_id: str) -> Entry:
+    meters = each.meters
+    return Entry(
+        request_id=request_id,
+        attempt=1,
+        entry="adjust",
+        at_us=each.last_us,
+        boot_id="books",
+        organisation_id=each.organisation_id,
+        team_id=each.team_id,
+        key_id=each.key_id,
+        tier=each.tier,
+        alias="",
+        target_id=correction.target_id,
+        deployment_id="",
+        provider=each.provider,
+        price_version=version,
+        input_tokens=0,
+        cached_input_tokens=0,
+        cache_write_tokens=0,
+        output_tokens=0,
+        reasoning_tokens=0,
+        cost_nanousd=sum(meters),
+        baseline_nanousd=None,
+        usage_source="none",
+        flags=(),
+        status=0,
+        stream=False,
+        complexity=None,
+        reason=correction.reason,
+        ttft_us=None,
+        duration_us=None,
+        input_nanousd=meters[0],
+        cached_input_nanousd=meters[1],
+        cache_write_nanousd=meters[2],
+        cache_write_1h_nanousd=meters[3],
+        output_nanousd=meters[4],
+        reasoning_nanousd=meters[5],
+        request_nanousd=meters[6],
+        tag=each.tag,
+        pool=each.pool,
+        origin=_ORIGIN,
+    )
+
+
+class _Group:
+    __slots__ = ("booked", "last_us", "right", "rows")
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.last_us = 0
+        self.booked = _NOTHING
+        self.right = _NOTHING
+
+
+_Key = tuple[Any, ...]
+
+
+class _Found:
+    """Adds attempts up as they stream by."""
+
+    def __init__(self, old: Price | None, new: Price) -> None:
+        self._old = old
+        self._new = new
+        self.groups: dict[_Key, _Group] = {}
+        self.rows = 0
+        self.left_rows = 0
+
+    def add(self, row: Any) -> None:
+        usage = Usage(**{name: getattr(row, name) for name in _TOKENS})
+        if not self._follows(row, usage):
+            self.left_rows += 1
+            return
+        key = (row.day_us, *(getattr(row, name) for name in _GROUP))
+        group = self.groups.get(key)
+        if group is None:
+            if len(self.groups) == MOST_GROUPS:
+                raise PriceRefused(f"this would be more than {MOST_GROUPS:,} postings; give a shorter range")
+            group = self.groups[key] = _Group()
+        self.rows += 1
+        group.rows += 1
+        group.last_us = max(group.last_us, row.at_us)
+        group.booked = _plus(group.booked, _booked(row))
+        group.right = _plus(group.right, self._new.costs_nanousd(usage))
+
+    def _follows(self, row: Any, usage: Usage) -> bool:
+        """Whether the attempt was booked at what its tokens cost, so that it can be booked so again."""
+        if row.usage_source == "none" or "orphaned" in msgspec.json.decode(row.flags, type=list[str]):
+            return False
+        return self._old is None or row.cost_nanousd is None or row.cost_nanousd == self._old.cost_nanousd(usage)
+
+
+async def _rows(connection: AsyncConnection, where: ColumnElement[bool], version: str) -> AsyncIterator[Any]:
+    names = (*_GROUP, *_TOKENS, *METER_COLUMNS, "cost_nanousd", "usage_source", "flags", "at_us")
+    query = select(_day_us, *(getattr(LedgerEntry, name) for name in names)).where(
+        where, col(LedgerEntry.price_version) == version, col(LedgerEntry.entry) == "settle"
+    )
+    streamed = await connection.stream(query.execution_options(yield_per=_AT_ONCE))
+    async for row in streamed:
+        yield row
+
+
+async def _posted(connection: AsyncConnection, where: ColumnElement[bool], version: str) -> dict[_Key, Meters]:
+    """What earlier corrections of the same version posted, by group."""
+    dimensions = (_day_us, *(getattr(LedgerEntry, name) for name in _GROUP))
+    query = (
+        select(*dimensions, *(func.sum(getattr(LedgerEntry, name)).label(name) for name in METER_COLUMNS))
+        .where(
+            where,
+            col(LedgerEntry.entry) == "adjust",
+            col(LedgerEntry.origin) == _ORIGIN,
+            col(LedgerEntry.reason) == _reason(version),
+        )
+        .group_by(*dimensions)
+    )
+    rows = (await connection.execute(query)).all()
+    # PostgreSQL sums integers to decimals.
+    return {tuple(row[: len(dimensions)]): cast("Meters", tuple(map(int, row[len(dimensions) :]))) for row in rows}
+
+
+def _differences(groups: dict[_Key, _Group], posted: dict[_Key, Meters]) -> list[Difference]:
+    found = []
+    for key in sorted(groups):
+        group = groups[key]
+        difference = Difference(
+            day_us=key[0],
+            **dict(zip(_GROUP, key[1:], strict=True)),
+            last_us=group.last_us,
+            rows=group.rows,
+            booked=_plus(group.booked, posted.get(key, _NOTHING)),
+            right=group.right,
+        )
+        if any(difference.meters):
+            found.append(difference)
+    return found
+
+
+def _booked(row: Any) -> Meters:
+    """By meter. What an older release booked has a cost without meters; it counts as input, so that all adds up."""
+    meters = [int(getattr(row, name)) for name in METER_COLUMNS]
+    meters[0] += (row.cost_nanousd or 0) - sum(meters)
+    return cast("Meters", tuple(meters))
+
+
+def _reason(version: str) -> str:
+    return f"corrects {version}" if version else "prices what was unpriced"
+
+
+def _plus(first: Meters, second: Meters) -> Meters:
+    return cast("Meters", tuple(a + b for a, b in zip(first, second, strict=True)))
+
+
+def _less(first: Meters, second: Meters) -> Meters:
+    return cast("Meters", tuple(map(sub, first, second)))

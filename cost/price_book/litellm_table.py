@@ -1,0 +1,233 @@
+"""litellm's table of prices, read as the data it is: importing litellm would take seconds and much memory.
+
+Its prices are dollars for one token. They are read as decimals, never as floats. Some carry the noise of a float that
+somebody once computed with (0.000015000020000000002), so a figure is rounded to a nano-dollar for a million tokens.
+
+litellm writes 0 where it does not know, for what is self-hosted, and for what is free for a while. So a 0 is taken for
+an unknown figure, and a model without an input or output price has no price here. There are two exceptions: models
+that generate nothing (embeddings and the like) have a true 0 for output, and those that charge for each request may
+have a true 0 for input. A cache without a figure costs what input costs. A batch's figure that is left out has the
+discount of the others.
+
+Not read: what a Usage does not count (audio, images, searches) and the figures of service tiers that the gateway does
+not ask for (priority, flex).
+"""
+
+import difflib
+import importlib.util
+import json
+import re
+from collections.abc import Iterator, Mapping
+from decimal import ROUND_HALF_UP, Decimal
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cost.errors import PriceTableMissing, UnknownPrice
+from cost.prices import MOST_USD_PER_MILLION, LongPrompt, Price, nanousd
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+MOST_ROWS: Final = 100_000
+MOST_NAME_CHARACTERS: Final = 256
+
+_FILE: Final = "model_prices_and_context_window_backup.json"
+_GENERATES_NOTHING: Final = frozenset({"embedding", "rerank", "moderation"})
+_TIER: Final = re.compile(r"(?:input|output)_cost_per_token_above_([0-9]{1,6})k_tokens\Z")
+_TOKENS: Final = 1_000_000
+_NANO: Final = Decimal("0.000000001")
+
+# The first name that has a figure counts; the second one is what older rows have.
+_METERS: Final[dict[str, tuple[str, ...]]] = {
+    "input": ("input_cost_per_token",),
+    "output": ("output_cost_per_token",),
+    "cached_input": ("cache_read_input_token_cost", "input_cost_per_token_cache_hit"),
+    "cache_write": ("cache_creation_input_token_cost",),
+    "cache_write_1h": ("cache_creation_input_token_cost_above_1hr",),
+    "reasoning": ("output_cost_per_reasoning_token",),
+}
+
+_OF_THE_OUTPUT: Final = frozenset({"output", "reasoning"})
+
+Row = Mapping[str, Any]
+
+
+class LitellmTable(msgspec.Struct, frozen=True):
+    """The table of one litellm release."""
+
+    release: str
+    rows: Mapping[str, Row]
+
+    @property
+    def version(self) -> str:
+        """What its prices are called."""
+        return f"litellm-{self.release}"
+
+    def price(self, name: str) -> Price | None:
+        """What the model costs; None when the table does not have it or does not know."""
+        row = self.rows.get(name)
+        return None if row is None else _price(row, self.version)
+
+
+def read_table(package: str = "litellm") -> LitellmTable:
+    """The table of the litellm that is installed. Raises PriceTableMissing."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise PriceTableMissing("litellm is not installed; `pip install 'weighbridge[litellm]'` brings its table")
+    try:
+        release = metadata.version(package)
+    except metadata.PackageNotFoundError as missing:
+        raise PriceTableMissing("litellm is there, but not as an installed package, so it has no version") from missing
+    return table_in(Path(found.origin).with_name(_FILE), release)
+
+
+def table_in(path: Path, release: str) -> LitellmTable:
+    """The table in this file. Raises PriceTableMissing."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    except OSError as failure:
+        raise PriceTableMissing(f"litellm {release} has no table of prices: {failure.strerror}") from failure
+    if len(raw) > MOST_BYTES:
+        raise PriceTableMissing(f"the table of litellm {release} is larger than {MOST_BYTES} bytes")
+    try:
+        rows = json.loads(raw, parse_float=Decimal)
+    except (ValueError, RecursionError) as failure:
+        raise PriceTableMissing(f"the table of litellm {release} cannot be read as JSON") from failure
+    if not isinstance(rows, dict) or len(rows) > MOST_ROWS:
+        raise PriceTableMissing(f"the table of litellm {release} is not one of at most {MOST_ROWS} models")
+    return LitellmTable(release, {name: row for name, row in rows.items() if isinstance(row, dict)})
+
+
+def priced(table: LitellmTable, name: str) -> Price:
+    """What the table has for the name. Raises UnknownPrice, which says what was probably meant."""
+    found = table.price(name)
+    if found is not None:
+        return found
+    if name in table.rows:
+        raise UnknownPrice(
+            f"the table of litellm {table.release} has `{name}`, but not what a token of it costs; write its prices out"
+        )
+    near = difflib.get_close_matches(name, table.rows, n=1)
+    hint = f"; did you mean `{near[0]}`?" if near else ""
+    raise UnknownPrice(f"the table of litellm {table.release} has no `{name[:80]}`{hint}")
+
+
+class _Figures(msgspec.Struct, frozen=True):
+    """What a row says, looked up from the particular to the general."""
+
+    row: Row
+    brackets: tuple[tuple[int, Row], ...]
+    """Of a row that has its prices by length of the prompt: above how many tokens, and the prices."""
+
+    def find(self, meter: str, above_tokens: int | None, *, batch: bool = False) -> Decimal | None:
+        """A meter's figure for prompts above so many tokens; where longer prompts have none, it is the general one."""
+        if self.brackets:
+            return _first(_bracket(self.brackets, above_tokens), _METERS[meter])
+        tier = "" if above_tokens is None else f"_above_{above_tokens // 1000}k_tokens"
+        ending = f"{tier}_batches" if batch else tier
+        told = _first(self.row, _METERS[meter], ending)
+        if batch:
+            return self._discounted(meter, above_tokens) if told is None else told
+        return _first(self.row, _METERS[meter]) if told is None else told
+
+    def _discounted(self, meter: str, above_tokens: int | None) -> Decimal | None:
+        """What the table leaves out for batches has the discount that the same meter has, or else its side."""
+        usual = self.find(meter, above_tokens)
+        for like in (meter, "output" if meter in _OF_THE_OUTPUT else "input"):
+            in_batch, alone = _first(self.row, _METERS[like], "_batches"), _first(self.row, _METERS[like])
+            if usual is not None and in_batch is not None and alone is not None:
+                return usual * in_batch / alone
+        return usual
+
+    def bounds(self) -> list[int]:
+        """Above how many tokens something costs otherwise."""
+        if self.brackets:
+            return [above for above, _ in self.brackets if above > 0]
+        return sorted({int(found[1]) * 1000 for key in self.row if (found := _TIER.match(key)) and int(found[1])})
+
+
+def _price(row: Row, version: str) -> Price | None:
+    figures = _Figures(row, tuple(_brackets(row)))
+    request = _amount(row.get("input_cost_per_request")) or Decimal(0)
+    try:
+        base = _whole(figures, version, request, batch=False)
+        if base is None or not _has_batches(row):
+            return base
+        return msgspec.structs.replace(base, batch=_whole(figures, version, request, batch=True))
+    except ValueError:
+        # A figure beyond any price, or more lengths than a price has: what makes no sense is not known.
+        return None
+
+
+def _whole(figures: _Figures, version: str, request: Decimal, *, batch: bool) -> Price | None:
+    base = _meters(figures, None, version, request, batch=batch)
+    if base is None:
+        return None
+    tiers = [(bound, _meters(figures, bound, version, request, batch=batch)) for bound in figures.bounds()]
+    long_prompts = tuple(LongPrompt(above_tokens=bound, price=tier) for bound, tier in tiers if tier is not None)
+    return msgspec.structs.replace(base, long_prompts=long_prompts)
+
+
+def _meters(
+    figures: _Figures, above_tokens: int | None, version: str, request: Decimal, *, batch: bool
+) -> Price | None:
+    found = {meter: figures.find(meter, above_tokens, batch=batch) for meter in _METERS}
+    usd_input = found["input"] if found["input"] is not None or not request else Decimal(0)
+    generates_nothing = figures.row.get("mode") in _GENERATES_NOTHING
+    usd_output = found["output"] if found["output"] is not None or not generates_nothing else Decimal(0)
+    if usd_input is None or usd_output is None:
+        return None
+    cached, write, write_1h = found["cached_input"], found["cache_write"], found["cache_write_1h"]
+    reasoning = found["reasoning"]
+    return Price(
+        version=version,
+        input_nanousd=_per_million(usd_input),
+        output_nanousd=_per_million(usd_output),
+        cached_input_nanousd=_per_million(usd_input if cached is None else cached),
+        cache_write_nanousd=_per_million(usd_input if write is None else write),
+        cache_write_1h_nanousd=None if write_1h is None else _per_million(write_1h),
+        # Where it is written out although it is output's, it shall follow output for long prompts too.
+        reasoning_nanousd=None if reasoning is None or _follows_output(figures) else _per_million(reasoning),
+        request_nanousd=nanousd(request.quantize(_NANO, ROUND_HALF_UP)),
+    )
+
+
+def _follows_output(figures: _Figures) -> bool:
+    return figures.find("reasoning", None) == figures.find("output", None)
+
+
+def _has_batches(row: Row) -> bool:
+    return all(_amount(row.get(f"{side}_cost_per_token_batches")) is not None for side in ("input", "output"))
+
+
+def _brackets(row: Row) -> Iterator[tuple[int, Row]]:
+    tiers = row.get("tiered_pricing")
+    for tier in tiers if isinstance(tiers, list) else ():
+        bounds = tier.get("range") if isinstance(tier, dict) else None
+        start = bounds[0] if isinstance(bounds, list) and bounds else None
+        if isinstance(start, int | Decimal):
+            yield int(start), tier
+
+
+def _bracket(brackets: tuple[tuple[int, Row], ...], above_tokens: int | None) -> Row:
+    return next((tier for above, tier in brackets if above == (above_tokens or 0)), {})
+
+
+def _first(row: Row, names: tuple[str, ...], ending: str = "") -> Decimal | None:
+    return next((found for name in names if (found := _amount(row.get(name + ending))) is not None), None)
+
+
+def _amount(value: Any) -> Decimal | None:
+    """A figure above 0; see above for what a 0 means there."""
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        return None
+    return Decimal(value) if Decimal(value) > 0 else None
+
+
+def _per_million(usd_per_token: Decimal) -> int:
+    amount = usd_per_token * _TOKENS
+    if amount > MOST_USD_PER_MILLION:
+        raise ValueError(f"{amount} USD per million tokens is beyond any price")
+    return nanousd(amount.quantize(_NANO, ROUND_HALF_UP))

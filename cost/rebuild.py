@@ -1,0 +1,75 @@
+"""The roll-ups written anew from the ledger, one day in one transaction. The ledger itself is never changed."""
+
+from typing import Any, Final
+
+from sqlalchemy import delete, func, insert, literal, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from cost.rollups import (
+    DAY_US,
+    HOUR_US,
+    ROLLUP_KEY,
+    SCOPES,
+    SPEND_KEY,
+    SPENT_ORIGINS,
+    counted,
+    ledger_groups,
+    ledger_key,
+    ledger_sums,
+    spend_day,
+)
+from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
+from cost.verify import next_day
+
+# Nobody adds to a roll-up meanwhile: who has written to the ledger already waits here, and adds to what is new.
+_LOCK: Final = text("LOCK TABLE rollup_hour, rollup_day, spend_day IN SHARE ROW EXCLUSIVE MODE")
+_COLUMNS: Final = [*ROLLUP_KEY, *ROLLUP_SUMS]
+
+
+async def rebuild(engine: AsyncEngine, from_us: int, to_us: int) -> int:
+    """Write the roll-ups of the UTC days from `from_us` up to `to_us` anew, and tell of how many days."""
+    start_us, end_us, days = from_us - from_us % DAY_US, -(-to_us // DAY_US) * DAY_US, 0
+    while True:
+        async with engine.connect() as connection:
+            day_us = await next_day(connection, start_us, end_us)
+        if day_us is None:
+            return days
+        async with engine.begin() as connection:
+            if engine.dialect.name == "sqlite":
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
+                await connection.execute(_LOCK)
+            await _rebuild_day(connection, day_us)
+        start_us, days = day_us + DAY_US, days + 1
+
+
+async def _rebuild_day(connection: AsyncConnection, day_us: int) -> None:
+    for table in (rollup_hour, rollup_day):
+        within = (table.c.start_us >= day_us, table.c.start_us < day_us + DAY_US)
+        await connection.execute(delete(table).where(*within))
+    await connection.execute(delete(spend_day).where(spend_day.c.day_us == day_us))
+    for hour_us in range(day_us, day_us + DAY_US, HOUR_US):
+        sums = select(*ledger_key(hour_us), *ledger_sums()).where(counted(hour_us, hour_us + HOUR_US))
+        await connection.execute(insert(rollup_hour).from_select(_COLUMNS, sums.group_by(*ledger_groups())))
+    await connection.execute(insert(rollup_day).from_select(_COLUMNS, _day_of_hours(day_us)))
+    for scope in SCOPES:
+        await connection.execute(insert(spend_day).from_select([*SPEND_KEY, "spent_nanousd"], _spent(scope, day_us)))
+
+
+def _day_of_hours(day_us: int) -> Any:
+    hours = rollup_hour.c
+    key = [literal(day_us).label(name) if name == "start_us" else hours[name] for name in ROLLUP_KEY]
+    groups = [hours[name] for name in ROLLUP_KEY if name != "start_us"]
+    sums = select(*key, *(func.sum(hours[name]) for name in ROLLUP_SUMS))
+    return sums.where(hours.start_us >= day_us, hours.start_us < day_us + DAY_US).group_by(*groups)
+
+
+def _spent(scope: str, day_us: int) -> Any:
+    days = rollup_day.c
+    scope_id = days.organisation_id + "/" + days.tag if scope == "tag" else days[_SCOPED_BY[scope]]
+    sums = select(literal(scope), scope_id, literal(day_us), func.sum(days.cost_nanousd))
+    given = days.tag if scope == "tag" else scope_id
+    return sums.where(days.start_us == day_us, days.origin.in_(SPENT_ORIGINS), given != "").group_by(scope_id)
+
+
+_SCOPED_BY: Final = {"organisation": "organisation_id", "team": "team_id", "key": "key_id"}

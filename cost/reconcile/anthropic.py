@@ -1,0 +1,129 @@
+"""Anthropic's exports: `/v1/organizations/usage_report/messages` and `/v1/organizations/cost_report`.
+
+Its cache reads and writes come on top of the uncached input. Its amounts are texts, in cents.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cost.reconcile.statement import (
+    EXACT,
+    Bucket,
+    CostLine,
+    Node,
+    Statement,
+    UsageLine,
+    bucket,
+    covered_days,
+    digest_of,
+    read_pages,
+)
+
+_USAGE: Final = "usage"
+_COSTS: Final = "costs"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_USAGE_MARKS: Final = ("uncached_input_tokens", "output_tokens", "cache_read_input_tokens")
+_DIMENSIONS: Final = (
+    "api_key_id",
+    "workspace_id",
+    "account_id",
+    "service_account_id",
+    "model",
+    "service_tier",
+    "context_window",
+    "inference_geo",
+    "speed",
+    "cost_type",
+    "token_type",
+    "description",
+)
+_METERS: Final = {
+    "uncached_input_tokens": "input",
+    "cache_read_input_tokens": "cached_input",
+    "cache_creation.ephemeral_5m_input_tokens": "cache_write",
+    "cache_creation.ephemeral_1h_input_tokens": "cache_write_1h",
+    "output_tokens": "output",
+}
+
+
+def read_anthropic(files: Sequence[tuple[str, bytes]]) -> Statement:
+    """The statement in these files, given as names and contents. Raises BadExport."""
+    pages = read_pages(files, _bucket, _kind)
+    usage_days = covered_days(pages, _USAGE, _dimensions)
+    cost_days = covered_days(pages, _COSTS, _dimensions)
+    results = [(page.kind, each.day_us, result) for page in pages for each in page.buckets for result in each.results]
+    return Statement(
+        provider="anthropic",
+        usage=tuple(_usage(day, each) for kind, day, each in results if kind == _USAGE),
+        costs=tuple(_cost(day, each) for kind, day, each in results if kind == _COSTS),
+        usage_days=usage_days,
+        cost_days=cost_days,
+        notes=("Anthropic's cost report does not contain the priority tier",) if cost_days else (),
+        digest=digest_of(files),
+    )
+
+
+def _bucket(node: Node) -> Bucket:
+    return bucket(node, *(_moment_us(node, name) for name in ("starting_at", "ending_at")))
+
+
+def _moment_us(node: Node, name: str) -> int:
+    found = node.member(name)
+    try:
+        moment = datetime.fromisoformat(node.text(name))
+    except ValueError:
+        found.fail("a moment such as 2026-11-20T00:00:00Z is expected here")
+    if moment.tzinfo is None:
+        found.fail("a moment needs its time zone")
+    since = moment - _EPOCH
+    if since.days < 0:
+        found.fail("a moment after 1970 is expected here")
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _kind(result: Node) -> str:
+    if result.member("amount").value is not None:
+        return _COSTS
+    if any(result.member(name).value is not None for name in _USAGE_MARKS):
+        return _USAGE
+    return result.fail("a result of usage_report/messages or of cost_report is expected here")
+
+
+def _dimensions(result: Node) -> tuple[Any, ...]:
+    return tuple(str(result.member(name).value) for name in _DIMENSIONS)
+
+
+def _usage(day_us: int, result: Node) -> UsageLine:
+    creation = result.member("cache_creation")
+    told = creation.value is not None
+    return UsageLine(
+        day_us=day_us,
+        model=result.text("model"),
+        key=result.text("api_key_id"),
+        tokens=(
+            result.count("uncached_input_tokens"),
+            result.count("cache_read_input_tokens"),
+            creation.count("ephemeral_5m_input_tokens") if told else 0,
+            creation.count("ephemeral_1h_input_tokens") if told else 0,
+            result.count("output_tokens"),
+        ),
+        requests=0,
+    )
+
+
+def _cost(day_us: int, result: Node) -> CostLine:
+    if result.text("currency").lower() not in {"usd", ""}:
+        result.member("currency").fail("only US dollars can be reconciled")
+    kind, model = result.text("cost_type"), result.text("model")
+    # A report that was not grouped has neither a type nor a model: then it is the whole day.
+    charge = "" if kind in {"tokens", ""} else kind
+    return CostLine(
+        day_us=day_us,
+        model="" if charge else model,
+        # It has no keys; a workspace is all it can be grouped by.
+        key="",
+        meter="" if charge else _METERS.get(result.text("token_type"), ""),
+        amount_usd=result.amount("amount").scaleb(-2, EXACT),
+        charge=charge,
+    )

@@ -1,0 +1,134 @@
+"""Our side of a reconciliation: what the roll-ups say of one provider, and whether a posting is there already."""
+
+import contextlib
+from collections.abc import AsyncIterator, Collection
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from cost.reconcile.matching import OurRow
+from cost.reconcile.statement import DAY_US
+from cost.tables import LedgerEntry, rollup_day
+
+MAX_ROWS: Final = 2_000_000
+_GROUP: Final = (
+    "start_us",
+    "organisation_id",
+    "team_id",
+    "key_id",
+    "target_id",
+    "provider",
+    "tier",
+    "tag",
+    "price_version",
+    "pool",
+)
+_OF_NO_PROVIDER: Final = ("true-up", "idle")
+"""What our own GPUs cost beyond the planned rate is on no provider's bill."""
+
+
+class TooManyRows(Exception):
+    """The books have more groups in the range than can be compared at once."""
+
+
+# Any number will do, as long as every version of this program uses the same one.
+_POSTING_LOCK: Final = 7_236_451_921
+
+
+@contextlib.asynccontextmanager
+async def posting_alone(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A transaction beside which nobody else posts: two who read the same difference would post it twice."""
+    async with engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            await connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _POSTING_LOCK})
+        yield connection
+
+
+async def booked(
+    connection: AsyncConnection,
+    *,
+    first_day_us: int,
+    last_day_us: int,
+    providers: Collection[str],
+    organisation_id: str | None,
+) -> list[OurRow]:
+    """What was booked to these providers on these days, by group; of all organisations when none is named.
+
+    `providers` are compared without regard to case: they are names that an operator chose.
+    """
+    wanted: list[ColumnElement[bool]] = [
+        rollup_day.c.start_us >= first_day_us,
+        rollup_day.c.start_us < last_day_us + DAY_US,
+        func.lower(rollup_day.c.provider).in_(sorted(name.lower() for name in providers)),
+        rollup_day.c.origin.not_in(_OF_NO_PROVIDER),
+    ]
+    if organisation_id is not None:
+        wanted.append(rollup_day.c.organisation_id == organisation_id)
+    group = [rollup_day.c[name] for name in _GROUP]
+    query = select(*group, *(func.sum(rollup_day.c[name]).label(name) for name in _SUMS))
+    query = query.where(*wanted).group_by(*group).order_by(*group).limit(MAX_ROWS + 1)
+    rows = [_our_row(row) for row in await connection.execute(query)]
+    if len(rows) > MAX_ROWS:
+        raise TooManyRows(f"more than {MAX_ROWS:,} groups in the books; give a shorter range")
+    return rows
+
+
+async def is_posted(connection: AsyncConnection, posting: str) -> bool:
+    """Whether anything was posted under this id: a posting is written whole, and its first entry is 1."""
+    query = select(col(LedgerEntry.request_id)).where(col(LedgerEntry.request_id) == f"{posting}/1").limit(1)
+    return (await connection.execute(query)).first() is not None
+
+
+_SUMS: Final = (
+    "attempts",
+    "unpriced_attempts",
+    "input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cost_nanousd",
+    "input_nanousd",
+    "cached_input_nanousd",
+    "cache_write_nanousd",
+    "cache_write_1h_nanousd",
+    "output_nanousd",
+    "reasoning_nanousd",
+    "request_nanousd",
+)
+
+
+def _our_row(row: Row[Any]) -> OurRow:
+    names = row._mapping  # noqa: SLF001 - SQLAlchemy's own public way to read a row by name
+    # PostgreSQL sums integers to Decimals.
+    sums = {name: int(names[name] or 0) for name in _SUMS}
+    cached, written = sums["cached_input_tokens"], sums["cache_write_tokens"]
+    written_1h = sums["cache_write_1h_tokens"]
+    return OurRow(
+        day_us=int(names["start_us"]),
+        **{name: str(names[name]) for name in _GROUP[1:]},
+        tokens=(
+            sums["input_tokens"] - cached - written,
+            cached,
+            written - written_1h,
+            written_1h,
+            sums["output_tokens"],
+        ),
+        reasoning_tokens=sums["reasoning_tokens"],
+        attempts=sums["attempts"],
+        unpriced_attempts=sums["unpriced_attempts"],
+        cost_nanousd=sums["cost_nanousd"],
+        meters=(
+            sums["input_nanousd"],
+            sums["cached_input_nanousd"],
+            sums["cache_write_nanousd"],
+            sums["cache_write_1h_nanousd"],
+            sums["output_nanousd"] + sums["reasoning_nanousd"],
+            sums["request_nanousd"],
+        ),
+    )

@@ -1,0 +1,462 @@
+"""Their statement against our books, day by day: what goes with what, and by how much it differs. Pure.
+
+The two sides meet by UTC day, by model and, where a map says whose key is whose, by key. Where an export is not divided
+that far, what it tells is compared with the whole: of all keys, or of all models. Nothing is left out: what is only on
+one side is compared with nothing.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from decimal import ROUND_HALF_EVEN, Decimal
+from itertools import chain
+from typing import Final, Literal, TypeVar, cast
+
+import msgspec
+
+from cost.prices import NANO_PER_USD
+from cost.reconcile.statement import (
+    COST_METERS,
+    DAY_US,
+    EXACT,
+    NO_TOKENS,
+    BadExport,
+    CostLine,
+    Statement,
+    Tokens,
+    UsageLine,
+    day_of,
+    start_of,
+)
+
+ALL: Final = "*"
+"""Every model, or every key: as fine as the export tells."""
+OTHERS: Final = ""
+"""The keys that no map names."""
+CHARGE: Final = "charge/"
+"""Begins the target of what was charged for something other than tokens."""
+_MAX_CHARGE_CHARS: Final = 150
+_SNAPSHOT: Final = re.compile(r"[-@](\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)\Z")
+
+_Dated = TypeVar("_Dated", UsageLine, CostLine, "OurRow")
+
+CostMeters = tuple[int, int, int, int, int, int]
+"""One amount for each of `COST_METERS`."""
+
+
+class OurRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What we booked on one day for one group that entries can be booked to."""
+
+    day_us: int
+    organisation_id: str
+    team_id: str
+    key_id: str
+    target_id: str
+    provider: str
+    tier: str
+    tag: str
+    price_version: str
+    pool: str
+    tokens: Tokens = NO_TOKENS
+    reasoning_tokens: int = 0
+    attempts: int = 0
+    unpriced_attempts: int = 0
+    cost_nanousd: int = 0
+    meters: CostMeters = (0, 0, 0, 0, 0, 0)
+    """The cost by meter. Rows from before there were meters have a cost without."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One comparison. The side that tells nothing about tokens, or about dollars, has None for it."""
+
+    day_us: int
+    model: str
+    key: str
+    theirs_tokens: Tokens | None = None
+    ours_tokens: Tokens = NO_TOKENS
+    theirs_nanousd: int | None = None
+    ours_nanousd: int = 0
+    theirs_meters: CostMeters | None = None
+    """The dollars by meter, when the export divides all of them so."""
+    whole: bool = True
+    """The export tells about all of the day."""
+    only: Literal["", "theirs", "ours"] = ""
+    rows: tuple[OurRow, ...] = ()
+    blank: OurRow
+    """Where a difference is booked when we have no rows at all."""
+
+    @property
+    def tokens_difference(self) -> Tokens:
+        theirs = self.ours_tokens if self.theirs_tokens is None else self.theirs_tokens
+        return cast("Tokens", tuple(a - b for a, b in zip(theirs, self.ours_tokens, strict=True)))
+
+    @property
+    def nanousd_difference(self) -> int:
+        return 0 if self.theirs_nanousd is None else self.theirs_nanousd - self.ours_nanousd
+
+    @property
+    def differs(self) -> bool:
+        return self.nanousd_difference != 0 or any(self.tokens_difference)
+
+
+class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
+    """All comparisons of one statement, by day and model; and what a reader should know about them."""
+
+    provider: str
+    first_day: date
+    last_day: date
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]
+
+
+class Matching(msgspec.Struct, frozen=True, kw_only=True):
+    """How names of theirs become names of ours."""
+
+    upstream_models: Mapping[str, tuple[str, ...]]
+    """Our targets, each with what the provider calls it."""
+    models: tuple[tuple[str, str], ...] = ()
+    """More pairs of their model and our target, given by hand."""
+    keys: tuple[tuple[str, str], ...] = ()
+    """Pairs of their key (or project) and ours. One of theirs may stand for many of ours."""
+    organisation_id: str = "default"
+    """Where a difference is booked that belongs to nobody."""
+
+
+class Names:
+    """Which of their names mean the same as which of ours. Names that are connected share one label."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self._theirs: dict[str, str] = {}
+        self._ours: dict[str, str] = {}
+        for theirs, ours in pairs:
+            label = self._theirs.setdefault(theirs, self._ours.get(ours, theirs))
+            before = self._ours.setdefault(ours, label)
+            if before != label:
+                # This pair joins two groups.
+                for side in (self._theirs, self._ours):
+                    side.update({name: before for name, held in side.items() if held == label})
+
+    def ours(self, name: str) -> str | None:
+        return self._ours.get(name)
+
+    def theirs(self, name: str) -> str | None:
+        return self._theirs.get(name)
+
+    def guess(self, name: str) -> str | None:
+        """The only label whose names differ from this one by no more than a snapshot's date."""
+        bare = _SNAPSHOT.sub("", name)
+        found = {label for known, label in self._theirs.items() if _SNAPSHOT.sub("", known) == bare}
+        return found.pop() if len(found) == 1 else None
+
+    def first_ours(self, label: str) -> str | None:
+        return next((name for name, held in self._ours.items() if held == label), None)
+
+
+def model_names(matching: Matching, rows: Iterable[OurRow]) -> Names:
+    """Names of the configuration; a target that is only in the books goes by its own."""
+    pairs = list(matching.models)
+    pairs += [(name, target) for target, names in matching.upstream_models.items() for name in names]
+    known = {target for _, target in pairs}
+    booked = dict.fromkeys(row.target_id for row in rows if not row.target_id.startswith(CHARGE))
+    return Names([*pairs, *((target, target) for target in booked if target not in known)])
+
+
+def days_between(statement: Statement, first: date | None, last: date | None) -> list[int]:
+    """The days to compare: those that the export tells about, within the range. BadExport when there are none."""
+    told = sorted(statement.usage_days.keys() | statement.cost_days.keys())
+    if not told:
+        raise BadExport("the files tell about no day: neither usage nor costs were found in them")
+    low = start_of(first) if first is not None else told[0]
+    high = start_of(last) if last is not None else told[-1]
+    days = [day for day in told if low <= day <= high]
+    if not days:
+        raise BadExport(f"the files tell about {day_of(told[0])} to {day_of(told[-1])}, which is not in the range")
+    return days
+
+
+def compare(
+    statement: Statement,
+    rows: Sequence[OurRow],
+    matching: Matching,
+    *,
+    first: date | None = None,
+    last: date | None = None,
+) -> Reconciliation:
+    """Every comparison that the files allow. `rows` are ours of those days and of this provider."""
+    days = days_between(statement, first, last)
+    names = model_names(matching, rows)
+    keys = Names(matching.keys)
+    if matching.keys and not any(each.key for each in chain[UsageLine | CostLine](statement.usage, statement.costs)):
+        raise BadExport("no result names a key or project, so --map finds nothing; export with group_by=api_key_id")
+    notes = [*statement.notes, *_gaps(days, first, last)]
+    context = _Context(statement=statement, names=names, keys=keys, matching=matching)
+    models = {each.model for each in statement.usage}
+    for name in (*models, *(each.model for each in statement.costs), *matching.upstream_models):
+        if name.startswith(CHARGE):
+            raise BadExport(f"the model {name!r}: names that begin with {CHARGE} are kept for other charges")
+    usage = _by_day(statement.usage)
+    costs = _by_day([_known(each, names, models) for each in statement.costs])
+    ours = _by_day(rows)
+    lines: list[Line] = []
+    for day in days:
+        lines += _Day(context, day, usage.get(day, []), costs.get(day, []), ours.get(day, [])).lines()
+    notes += [
+        f"{theirs} is taken for {label}: no configured model has this name" for theirs, label in context.guesses.items()
+    ]
+    notes += _notes_on(lines)
+    return Reconciliation(
+        provider=statement.provider,
+        first_day=day_of(days[0]),
+        last_day=day_of(days[-1]),
+        lines=tuple(lines),
+        notes=tuple(notes),
+    )
+
+
+def nanousd_of(amount_usd: Decimal) -> int:
+    """Whole nano-dollars; finer parts are rounded, once and at the end of a sum."""
+    return int(EXACT.multiply(amount_usd, Decimal(NANO_PER_USD)).to_integral_value(ROUND_HALF_EVEN))
+
+
+class _Context(msgspec.Struct, kw_only=True):
+    """What is the same for all days; `guesses` gathers names that were not quite ours."""
+
+    statement: Statement
+    names: Names
+    keys: Names
+    matching: Matching
+    guesses: dict[str, str] = {}
+
+
+class _Day:
+    """One day's two sides."""
+
+    def __init__(
+        self,
+        context: _Context,
+        day_us: int,
+        usage: Sequence[UsageLine],
+        costs: Sequence[CostLine],
+        rows: Sequence[OurRow],
+    ) -> None:
+        self._statement = context.statement
+        self._names = context.names
+        self._keys = context.keys
+        self._matching = context.matching
+        self._guesses = context.guesses
+        self._day_us = day_us
+        # A result of nothing at all, which providers give for quiet days, divides nothing.
+        self._usage = [each for each in usage if any(each.tokens)]
+        self._costs = [each for each in costs if each.amount_usd and not each.charge]
+        self._charges = [each for each in costs if each.amount_usd and each.charge]
+        self._rows = [row for row in rows if not row.target_id.startswith(CHARGE)]
+        self._charge_rows = [row for row in rows if row.target_id.startswith(CHARGE)]
+
+    def lines(self) -> list[Line]:
+        tokens, dollars, charges = self._tokens(), self._dollars(), self._charge_lines()
+        merged = [
+            _merged(tokens.get(scope), dollars.get(scope))
+            for scope in sorted(tokens.keys() | dollars.keys(), key=lambda scope: (scope[0] == ALL, scope))
+        ]
+        found = (line for line in (*merged, *charges) if line is not None)
+        return [line for line in found if line.rows or line.differs]
+
+    def _tokens(self) -> dict[tuple[str, str], Line]:
+        """By model and key, as far as every result of the day tells them."""
+        covered = self._statement.usage_days.get(self._day_us, 0)
+        if not covered:
+            return {}
+        by_model, by_key = _divided(self._usage, self._keyed)
+        theirs: dict[tuple[str, str], list[UsageLine]] = {}
+        for line in self._usage:
+            theirs.setdefault(self._scope(line, by_model=by_model, by_key=by_key), []).append(line)
+        ours = self._grouped(self._rows, by_model=by_model, by_key=by_key)
+        return {
+            scope: Line(
+                day_us=self._day_us,
+                model=scope[0],
+                key=scope[1],
+                theirs_tokens=_sum(line.tokens for line in theirs.get(scope, ())),
+                ours_tokens=_sum(row.tokens for row in ours.get(scope, ())),
+                whole=covered >= DAY_US,
+                only=_only(theirs.get(scope), ours.get(scope)),
+                rows=tuple(ours.get(scope, ())),
+                blank=self._blank(scope),
+            )
+            for scope in theirs.keys() | ours.keys()
+        }
+
+    def _dollars(self) -> dict[tuple[str, str], Line]:
+        covered = self._statement.cost_days.get(self._day_us, 0)
+        if not covered:
+            return {}
+        by_model, by_key = _divided(self._costs, self._keyed)
+        theirs: dict[tuple[str, str], list[CostLine]] = {}
+        for line in self._costs:
+            theirs.setdefault(self._scope(line, by_model=by_model, by_key=by_key), []).append(line)
+        # A day that is one undivided amount has the other charges in it too.
+        undivided = not by_model and not self._charges
+        rows = [*self._rows, *self._charge_rows] if undivided else self._rows
+        ours = self._grouped(rows, by_model=by_model, by_key=by_key)
+        return {
+            scope: self._dollar_line(scope, theirs.get(scope, []), ours.get(scope, []), whole=covered >= DAY_US)
+            for scope in theirs.keys() | ours.keys()
+        }
+
+    def _charge_lines(self) -> list[Line]:
+        covered = self._statement.cost_days.get(self._day_us, 0)
+        undivided = not _divided(self._costs, self._keyed)[0] and not self._charges
+        if not covered or undivided:
+            return []
+        theirs: dict[str, list[CostLine]] = {}
+        for line in self._charges:
+            theirs.setdefault(CHARGE + line.charge[:_MAX_CHARGE_CHARS], []).append(line)
+        ours: dict[str, list[OurRow]] = {}
+        for row in self._charge_rows:
+            ours.setdefault(row.target_id, []).append(row)
+        return [
+            self._dollar_line((name, ALL), theirs.get(name, []), ours.get(name, []), whole=covered >= DAY_US)
+            for name in sorted(theirs.keys() | ours.keys())
+        ]
+
+    def _dollar_line(
+        self, scope: tuple[str, str], theirs: Sequence[CostLine], ours: Sequence[OurRow], *, whole: bool
+    ) -> Line:
+        meters = _by_meter(theirs)
+        total = nanousd_of(_total(theirs))
+        return Line(
+            day_us=self._day_us,
+            model=scope[0],
+            key=scope[1],
+            theirs_nanousd=total,
+            ours_nanousd=sum(row.cost_nanousd for row in ours),
+            theirs_meters=meters,
+            whole=whole,
+            only=_only(theirs, ours),
+            rows=tuple(ours),
+            blank=self._blank(scope),
+        )
+
+    @property
+    def _keyed(self) -> bool:
+        return bool(self._matching.keys)
+
+    def _scope(self, line: UsageLine | CostLine, *, by_model: bool, by_key: bool) -> tuple[str, str]:
+        model = self._label(line.model) if by_model else ALL
+        return model, (self._keys.theirs(line.key) or OTHERS) if by_key else ALL
+
+    def _grouped(self, rows: Iterable[OurRow], *, by_model: bool, by_key: bool) -> dict[tuple[str, str], list[OurRow]]:
+        groups: dict[tuple[str, str], list[OurRow]] = {}
+        for row in rows:
+            model = (self._names.ours(row.target_id) or row.target_id) if by_model else ALL
+            key = (self._keys.ours(row.key_id) or OTHERS) if by_key else ALL
+            groups.setdefault((model, key), []).append(row)
+        return groups
+
+    def _label(self, model: str) -> str:
+        found = self._names.theirs(model)
+        if found is None:
+            found = self._names.guess(model)
+            if found is not None:
+                self._guesses[model] = found
+        return found or model
+
+    def _blank(self, scope: tuple[str, str]) -> OurRow:
+        """Of nobody: what the provider charged and nothing of ours explains."""
+        model, key = scope
+        provider = self._statement.provider
+        return OurRow(
+            day_us=self._day_us,
+            organisation_id=self._matching.organisation_id,
+            team_id="",
+            key_id=self._keys.first_ours(key) or "",
+            target_id=provider if model == ALL else self._names.first_ours(model) or model,
+            provider=provider,
+            tier="interactive",
+            tag="",
+            price_version="",
+            pool="",
+        )
+
+
+def _known(line: CostLine, names: Names, models: set[str]) -> CostLine:
+    """A line item that is just a model's name is that model's tokens, and no other charge."""
+    if line.charge and (line.charge in models or names.theirs(line.charge) is not None):
+        return msgspec.structs.replace(line, charge="", model=line.charge)
+    return line
+
+
+def _by_day(lines: Iterable[_Dated]) -> dict[int, list[_Dated]]:
+    days: dict[int, list[_Dated]] = {}
+    for line in lines:
+        days.setdefault(line.day_us, []).append(line)
+    return days
+
+
+def _divided(lines: Sequence[UsageLine | CostLine], keyed: bool) -> tuple[bool, bool]:
+    """Whether each of these results names its model, and its key."""
+    return all(line.model for line in lines), keyed and all(line.key for line in lines)
+
+
+def _merged(tokens: Line | None, dollars: Line | None) -> Line | None:
+    if tokens is None or dollars is None:
+        return tokens or dollars
+    return msgspec.structs.replace(
+        tokens,
+        theirs_nanousd=dollars.theirs_nanousd,
+        ours_nanousd=dollars.ours_nanousd,
+        theirs_meters=dollars.theirs_meters,
+        whole=tokens.whole and dollars.whole,
+        only=tokens.only if tokens.only == dollars.only else "",
+        # An undivided day's dollars include rows of other charges; its tokens have none there.
+        rows=max(tokens.rows, dollars.rows, key=len),
+    )
+
+
+def _sum(counts: Iterable[Tokens]) -> Tokens:
+    return cast("Tokens", tuple(map(sum, zip(*counts, strict=True))) or NO_TOKENS)
+
+
+def _total(lines: Iterable[CostLine]) -> Decimal:
+    total = Decimal(0)
+    for line in lines:
+        total = EXACT.add(total, line.amount_usd)
+    return total
+
+
+def _by_meter(lines: Sequence[CostLine]) -> CostMeters | None:
+    """None when some of it is not divided. The running total is rounded, so the parts add up to the whole."""
+    if not all(line.meter for line in lines):
+        return None
+    running, rounded, parts = Decimal(0), 0, []
+    for meter in COST_METERS:
+        running = EXACT.add(running, _total(line for line in lines if line.meter == meter))
+        before, rounded = rounded, nanousd_of(running)
+        parts.append(rounded - before)
+    return cast("CostMeters", tuple(parts))
+
+
+def _only(theirs: Sequence[object] | None, ours: Sequence[object] | None) -> Literal["", "theirs", "ours"]:
+    if theirs and not ours:
+        return "theirs"
+    return "ours" if ours and not theirs else ""
+
+
+def _gaps(days: Sequence[int], first: date | None, last: date | None) -> Iterator[str]:
+    low = start_of(first) if first is not None else days[0]
+    high = start_of(last) if last is not None else days[-1]
+    missing = (high - low) // DAY_US + 1 - len(days)
+    if missing:
+        yield f"{missing} of the days from {day_of(low)} to {day_of(high)} are not in the files and were not compared"
+
+
+def _notes_on(lines: Iterable[Line]) -> list[str]:
+    notes: dict[str, None] = {}
+    for line in lines:
+        where = f"{day_of(line.day_us)} {line.model}"
+        if not line.whole:
+            notes[f"{day_of(line.day_us)}: the files do not tell about all of this day"] = None
+        unpriced = sum(row.unpriced_attempts for row in line.rows)
+        if unpriced and line.theirs_nanousd is not None:
+            notes[f"{where}: {unpriced} of our attempts have no price, so their cost is not in ours"] = None
+    return list(notes)

@@ -1,0 +1,131 @@
+"""OpenAI's exports: `/v1/organization/usage/completions` (or embeddings) and `/v1/organization/costs`.
+
+Its buckets are inclusive: `input_tokens` contains what was read from and written to the cache. Its dollars are floats,
+and newer ones texts; either is read as it is written.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from cost.reconcile.statement import (
+    Bucket,
+    CostLine,
+    Node,
+    Statement,
+    UsageLine,
+    bucket,
+    covered_days,
+    digest_of,
+    read_pages,
+)
+
+_USAGE: Final = "usage"
+_COSTS: Final = "costs"
+_US: Final = 1_000_000
+_LAST_SECOND: Final = 253_402_300_799
+_USAGE_OBJECT: Final = re.compile(r"organization\.usage\.(\w+)\.result")
+_COUNTED: Final = frozenset({"completions", "embeddings", "moderations"})
+_DIMENSIONS: Final = ("object", "project_id", "user_id", "api_key_id", "model", "batch", "service_tier", "line_item")
+
+# What follows the model in a cost's line item (`gpt-4o-2024-08-06, cached input`).
+_METERS: Final = {
+    "input": "input",
+    "cached input": "cached_input",
+    "input cached": "cached_input",
+    "input (cached)": "cached_input",
+    "cache write": "cache_write",
+    "cache writes": "cache_write",
+    "output": "output",
+}
+
+
+def read_openai(files: Sequence[tuple[str, bytes]]) -> Statement:
+    """The statement in these files, given as names and contents. Raises BadExport."""
+    pages = read_pages(files, _bucket, _kind)
+    usage_days = covered_days(pages, _USAGE, _dimensions)
+    cost_days = covered_days(pages, _COSTS, _dimensions)
+    results = [(page.kind, each.day_us, result) for page in pages for each in page.buckets for result in each.results]
+    uncounted = {_counted(result) for kind, _, result in results if kind == _USAGE} - _COUNTED
+    return Statement(
+        provider="openai",
+        usage=tuple(_usage(day, each) for kind, day, each in results if kind == _USAGE and _counted(each) in _COUNTED),
+        costs=tuple(_cost(day, each) for kind, day, each in results if kind == _COSTS),
+        usage_days=usage_days,
+        cost_days=cost_days,
+        notes=tuple(f"usage of {name} is not counted in tokens and was left out" for name in sorted(uncounted)),
+        digest=digest_of(files),
+    )
+
+
+def _bucket(node: Node) -> Bucket:
+    start, end = (_second(node, name) for name in ("start_time", "end_time"))
+    return bucket(node, start * _US, end * _US)
+
+
+def _second(node: Node, name: str) -> int:
+    found = node.member(name)
+    if type(found.value) is not int or not 0 <= found.value <= _LAST_SECOND:
+        found.fail("a Unix time in whole seconds is expected here")
+    return int(found.value)
+
+
+def _kind(result: Node) -> str:
+    name = result.text("object")
+    if name == "organization.costs.result" or (not name and result.member("amount").value is not None):
+        return _COSTS
+    if _USAGE_OBJECT.fullmatch(name) or (not name and result.member("input_tokens").value is not None):
+        return _USAGE
+    return result.member("object").fail(
+        "organization.usage.completions.result or organization.costs.result is expected"
+    )
+
+
+def _counted(result: Node) -> str:
+    found = _USAGE_OBJECT.fullmatch(result.text("object"))
+    return found[1] if found else "completions"
+
+
+def _dimensions(result: Node) -> tuple[Any, ...]:
+    # As text: whatever stands there can then be a part of a key.
+    return tuple(str(result.member(name).value) for name in _DIMENSIONS)
+
+
+def _usage(day_us: int, result: Node) -> UsageLine:
+    cached, written = result.count("input_cached_tokens"), result.count("input_cache_write_tokens")
+    fresh = result.count("input_tokens") - cached - written
+    if fresh < 0:
+        result.fail("more tokens came from and went to the cache than input_tokens has")
+    return UsageLine(
+        day_us=day_us,
+        model=result.text("model"),
+        key=_key(result),
+        tokens=(fresh, cached, written, 0, result.count("output_tokens")),
+        requests=result.count("num_model_requests"),
+    )
+
+
+def _cost(day_us: int, result: Node) -> CostLine:
+    amount = result.member("amount")
+    if amount.text("currency").lower() not in {"usd", ""}:
+        amount.member("currency").fail("only US dollars can be reconciled")
+    item = result.text("line_item")
+    model, _, meter = item.rpartition(", ")
+    named = bool(model) and meter.lower() in _METERS
+    return CostLine(
+        day_us=day_us,
+        model=model if named else "",
+        key=_key(result),
+        meter=_METERS[meter.lower()] if named else "",
+        amount_usd=amount.amount("value"),
+        charge="" if named else item,
+    )
+
+
+def _key(result: Node) -> str:
+    """A project is as good as a key: it is what a `--map` can name."""
+    return next(_given(result, "api_key_id", "project_id"), "")
+
+
+def _given(result: Node, *names: str) -> Iterator[str]:
+    yield from (text for text in map(result.text, names) if text)

@@ -1,0 +1,231 @@
+"""A difference becomes signed entries, spread over the groups that it belongs to, so that the books say what the bill says.
+
+What is missing goes to the groups of that day and model in proportion to their cost; what is too much is taken from them
+in proportion to what they have of it, so that no group falls below nothing. Both are exact: the parts add up to the
+difference, to the token and to the nano-dollar.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Final, cast
+
+import msgspec
+
+from cost.entries import Entry
+from cost.reconcile.matching import CHARGE, CostMeters, Line, Matching, OurRow, Reconciliation
+from cost.reconcile.statement import COST_METERS, DAY_US, NO_TOKENS, TOKEN_METERS, Statement, Tokens
+
+MAX_ENTRIES: Final = 100_000
+_DIMENSIONS: Final = (
+    "organisation_id",
+    "team_id",
+    "key_id",
+    "target_id",
+    "provider",
+    "tier",
+    "tag",
+    "price_version",
+    "pool",
+)
+_REQUEST: Final = COST_METERS.index("request")
+_OUTPUT: Final = TOKEN_METERS.index("output")
+_NO_COSTS: Final[CostMeters] = (0, 0, 0, 0, 0, 0)
+
+
+class TooManyEntries(Exception):
+    """A posting would be larger than anybody wants in one piece; a shorter range makes several."""
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What one group gets of the differences."""
+
+    row: OurRow
+    tokens: Tokens = NO_TOKENS
+    reasoning_tokens: int = 0
+    meters: CostMeters = _NO_COSTS
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (any(self.tokens) or any(self.meters) or self.reasoning_tokens)
+
+
+def posting_id(statement: Statement, matching: Matching, reconciliation: Reconciliation) -> str:
+    """The same for the same files, range and names: what is posted under it is posted once."""
+    words = (
+        statement.digest,
+        reconciliation.first_day.isoformat(),
+        reconciliation.last_day.isoformat(),
+        matching.organisation_id,
+        *(f"{theirs}={ours}" for pairs in (matching.models, matching.keys) for theirs, ours in sorted(pairs)),
+    )
+    digest = sha256("\n".join(words).encode()).hexdigest()[:32]
+    return f"reconciliation/{statement.provider}/{digest}"
+
+
+def entries_of(
+    reconciliation: Reconciliation, posting: str, now_us: int, max_entries: int = MAX_ENTRIES
+) -> list[Entry]:
+    """What closes every gap of the days that are over and that the files tell all of. Raises TooManyEntries."""
+    made: list[Entry] = []
+    for line in postable(reconciliation, now_us):
+        for share in shares(line):
+            if len(made) == max_entries:
+                raise TooManyEntries(f"more than {max_entries:,} entries; give a shorter range with --from and --to")
+            made.append(_entry(share, f"{posting}/{len(made) + 1}"))
+    return made
+
+
+def postable(reconciliation: Reconciliation, now_us: int) -> list[Line]:
+    """The differences that can be posted: a day that is still running has no bill yet."""
+    return [line for line in reconciliation.lines if line.differs and line.whole and line.day_us + DAY_US <= now_us]
+
+
+def shares(line: Line) -> list[Share]:
+    """How one line's differences are spread over its groups."""
+    groups = _groups(line.rows) or [line.blank]
+    # A day that the provider does not divide has rows of other charges, which have no tokens.
+    counted = [row for row in groups if not row.target_id.startswith(CHARGE)] or [line.blank]
+    rows = groups if set(map(_key, counted)) <= set(map(_key, groups)) else [*groups, *counted]
+    tokens = _spread_tokens(line.tokens_difference, counted)
+    dollars = _spread_dollars(line, groups)
+    made = []
+    for row in rows:
+        mine = tokens.get(_key(row), NO_TOKENS)
+        share = Share(
+            row=row, tokens=mine, reasoning_tokens=_reasoning(row, mine), meters=dollars.get(_key(row), _NO_COSTS)
+        )
+        if not share.is_nothing:
+            made.append(share)
+    return made
+
+
+def spread(amount: int, weights: Sequence[int]) -> list[int]:
+    """Parts of a signed amount in proportion to weights, by largest remainder: they add up to it exactly."""
+    total = sum(weights)
+    if total == 0:
+        weights, total = [1] * len(weights), len(weights)
+    size = abs(amount)
+    parts = [size * weight // total for weight in weights]
+    left = size - sum(parts)
+    # The first of equals comes first, so that the same books always give the same parts.
+    by_remainder = sorted(range(len(weights)), key=lambda place: (-(size * weights[place] % total), place))
+    for place in by_remainder[:left]:
+        parts[place] += 1
+    return parts if amount >= 0 else [-part for part in parts]
+
+
+def _groups(rows: Sequence[OurRow]) -> list[OurRow]:
+    """Rows that entries are booked to alike, together; in a fixed order."""
+    groups: dict[tuple[str, ...], OurRow] = {}
+    for row in rows:
+        before = groups.get(_key(row))
+        groups[_key(row)] = row if before is None else _added(before, row)
+    return [groups[key] for key in sorted(groups)]
+
+
+def _key(row: OurRow) -> tuple[str, ...]:
+    return tuple(getattr(row, name) for name in _DIMENSIONS)
+
+
+def _added(one: OurRow, other: OurRow) -> OurRow:
+    return msgspec.structs.replace(
+        one,
+        tokens=cast("Tokens", tuple(map(sum, zip(one.tokens, other.tokens, strict=True)))),
+        reasoning_tokens=one.reasoning_tokens + other.reasoning_tokens,
+        cost_nanousd=one.cost_nanousd + other.cost_nanousd,
+        meters=cast("CostMeters", tuple(map(sum, zip(one.meters, other.meters, strict=True)))),
+    )
+
+
+def _spread_tokens(differences: Tokens, rows: Sequence[OurRow]) -> Mapping[tuple[str, ...], Tokens]:
+    by_cost = _by_cost(rows)
+    columns = [
+        spread(difference, by_cost if difference >= 0 else [max(0, row.tokens[place]) for row in rows])
+        for place, difference in enumerate(differences)
+    ]
+    return {_key(row): cast("Tokens", parts) for row, parts in zip(rows, zip(*columns, strict=True), strict=True)}
+
+
+def _spread_dollars(line: Line, rows: Sequence[OurRow]) -> Mapping[tuple[str, ...], CostMeters]:
+    by_cost = _by_cost(rows)
+    columns = []
+    for place, difference in enumerate(_dollar_differences(line, rows)):
+        too_much = [max(0, row.meters[place]) for row in rows]
+        weights = too_much if difference < 0 and any(too_much) else by_cost
+        columns.append(spread(difference, weights))
+    return {_key(row): cast("CostMeters", parts) for row, parts in zip(rows, zip(*columns, strict=True), strict=True)}
+
+
+def _dollar_differences(line: Line, rows: Sequence[OurRow]) -> CostMeters:
+    """By meter where the provider says what each cost; otherwise all in the meter that belongs to no token."""
+    whole = line.nanousd_difference
+    if line.theirs_meters is not None:
+        ours = [sum(column) for column in zip(*(row.meters for row in rows), strict=True)]
+        differences = [a - b for a, b in zip(line.theirs_meters, ours, strict=True)]
+        # It does not add up where we booked a cost without meters.
+        if sum(differences) == whole:
+            return cast("CostMeters", tuple(differences))
+    differences = [0] * len(COST_METERS)
+    differences[_REQUEST] = whole
+    return cast("CostMeters", tuple(differences))
+
+
+def _by_cost(rows: Sequence[OurRow]) -> list[int]:
+    """Weights: what each group cost; what it used, when nothing cost anything."""
+    costs = [max(0, row.cost_nanousd) for row in rows]
+    return costs if any(costs) else [max(0, sum(row.tokens)) for row in rows]
+
+
+def _reasoning(row: OurRow, tokens: Tokens) -> int:
+    """Reasoning is a part of output, so it goes where output falls below it."""
+    if tokens[_OUTPUT] >= 0:
+        return 0
+    left = max(0, row.tokens[_OUTPUT] + tokens[_OUTPUT])
+    return min(0, left - row.reasoning_tokens)
+
+
+def _entry(share: Share, request_id: str) -> Entry:
+    row = share.row
+    fresh, cached, written, written_1h, output = share.tokens
+    blank = Entry(
+        request_id=request_id,
+        attempt=1,
+        entry="adjust",
+        # The last moment of the day that it corrects.
+        at_us=row.day_us + DAY_US - 1,
+        boot_id="books",
+        organisation_id=row.organisation_id,
+        team_id=row.team_id,
+        key_id=row.key_id,
+        tier=row.tier,
+        alias="",
+        target_id=row.target_id,
+        deployment_id="",
+        provider=row.provider,
+        price_version=row.price_version,
+        input_tokens=fresh + cached + written + written_1h,
+        cached_input_tokens=cached,
+        cache_write_tokens=written + written_1h,
+        cache_write_1h_tokens=written_1h,
+        output_tokens=output,
+        reasoning_tokens=share.reasoning_tokens,
+        cost_nanousd=sum(share.meters),
+        baseline_nanousd=None,
+        usage_source="none",
+        flags=(),
+        status=0,
+        stream=False,
+        complexity=None,
+        reason="reconciliation with the provider's own books",
+        ttft_us=None,
+        duration_us=None,
+        tag=row.tag,
+        pool=row.pool,
+        origin="reconciliation",
+    )
+    return msgspec.structs.replace(blank, **dict(_amounts(share.meters)))
+
+
+def _amounts(meters: CostMeters) -> Iterator[tuple[str, int]]:
+    for name, amount in zip(COST_METERS, meters, strict=True):
+        yield f"{name}_nanousd", amount

@@ -1,0 +1,1 @@
+"""What finance reads of the books."""

@@ -1,0 +1,37 @@
+"""The `cost.report` section of the configuration."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class ReportSection(BaseModel):
+    """A report of each day, for every team and for the organisation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at: str = Field(
+        default="06:00",
+        pattern=r"^([01]\d|2[0-3]):[0-5]\d$",
+        description="When the day before is reported, in UTC; quoted, because YAML reads 16:00 as a number.",
+    )
+    folder: Path | None = Field(
+        default=None,
+        description="Where reports are written, as `<day>/<team>.html` and `.csv`; made if it is not there.",
+    )
+    webhook: str | None = Field(
+        default=None, min_length=1, max_length=64, description="The destination of `webhooks` that gets the figures."
+    )
+
+    @model_validator(mode="after")
+    def _goes_somewhere(self) -> Self:
+        if self.folder is None and self.webhook is None:
+            raise ValueError("name a `folder`, a `webhook`, or both")
+        return self
+
+    @property
+    def at_minute(self) -> int:
+        """The minute of the day."""
+        hours, minutes = self.at.split(":")
+        return int(hours) * 60 + int(minutes)

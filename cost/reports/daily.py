@@ -1,0 +1,275 @@
+"""One UTC day of a team or of an organisation: its figures from the roll-ups, and what they are compared with."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.budgets.budget import Standing
+from cost.entries import METER_COLUMNS
+from cost.prices import METERS, usd
+from cost.reports.scope import ReadScope
+from cost.reports.usage import MAX_ROWS, Dimension, UsagePage, UsageQuery, UsageReader, UsageSums
+from cost.rollups import DAY_US
+
+DAYS_SHOWN: Final = 14
+WEEK: Final = 7
+MAX_GROUPS_SHOWN: Final = 100
+_MONTH: Final = 31
+_EPOCH: Final = date(1970, 1, 1)
+_SHARE: Final = Decimal("0.001")
+SECTIONS: Final[Mapping[Dimension, str]] = {
+    "team": "teams",
+    "model": "models",
+    "tier": "tiers",
+    "key": "keys",
+    "tag": "tags",
+}
+"""What a day is divided by, and what the parts are called."""
+_FEWER_PARTS: Final = (10, 5, 2, 0)
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a day. An empty name is what has none."""
+
+    name: str
+    sums: UsageSums
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A day divided; the dearest parts first. What is beyond the limit is one part of its own."""
+
+    dimension: Dimension
+    groups: tuple[Group, ...]
+    left_out: UsageSums | None = None
+
+
+class DayFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The sums of one day."""
+
+    day: date
+    sums: UsageSums
+
+
+class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a report shows. `days` are the last fourteen, the reported one at the end."""
+
+    day: date
+    organisation_id: str
+    team_id: str | None
+    title: str
+    total: UsageSums
+    month: UsageSums
+    week_before: UsageSums
+    """The seven days before, together."""
+    days: tuple[DayFigures, ...]
+    sections: tuple[Section, ...]
+    standings: tuple[Standing, ...] = ()
+
+    @property
+    def day_before(self) -> UsageSums:
+        return self.days[-2].sums
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was booked, neither on this day nor on those that it is compared with."""
+        return not any(any(msgspec.structs.astuple(each.sums)) for each in self.days)
+
+
+class Meter(msgspec.Struct, frozen=True, kw_only=True):
+    """What was used of one meter, in parts that do not overlap, and what that cost."""
+
+    name: str
+    used: int
+    cost_nanousd: int
+
+
+def meters_of(sums: UsageSums) -> tuple[Meter, ...]:
+    """Every meter of these sums. Corrections of tokens are in them, so a part may be below zero."""
+    used = (
+        sums.input_tokens - sums.cached_input_tokens - sums.cache_write_tokens,
+        sums.cached_input_tokens,
+        sums.cache_write_tokens - sums.cache_write_1h_tokens,
+        sums.cache_write_1h_tokens,
+        sums.output_tokens - sums.reasoning_tokens,
+        sums.reasoning_tokens,
+        sums.requests,
+    )
+    return tuple(
+        Meter(name=name, used=amount, cost_nanousd=getattr(sums, column))
+        for name, amount, column in zip(METERS, used, METER_COLUMNS, strict=True)
+    )
+
+
+def change(now: int, before: int, days: int = 1) -> Decimal | None:
+    """How much more it is than the mean of `days`, as a share of that; None where that is nothing."""
+    return ((Decimal(now) * days - before) / before).quantize(_SHARE) if before > 0 else None
+
+
+def share(part: int, whole: int) -> Decimal | None:
+    """A part of a whole; None where there is no whole."""
+    return (Decimal(part) / whole).quantize(_SHARE) if whole > 0 else None
+
+
+def cost(sums: UsageSums) -> int | None:
+    """What was spent; None when all that is known of it is that something has no price."""
+    return None if sums.unpriced_attempts and not sums.cost_nanousd else sums.cost_nanousd
+
+
+def saving(sums: UsageSums) -> int | None:
+    """The baseline less the cost; None when nothing has a baseline, for then nothing is claimed."""
+    return sums.savings_nanousd if sums.baseline_rows else None
+
+
+class DailyReader:
+    """Reads the figures of reports. Every question has the scope in it."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._usage = UsageReader(engine)
+
+    async def read(self, scope: ReadScope, day: date, title: str, standings: Sequence[Standing] = ()) -> DailyReport:
+        """The report of one team's day, or of the organisation's when the scope has no team."""
+        start = _start_us(day)
+        first = start - (_MONTH - 1) * DAY_US
+        history = await self._usage.page(
+            UsageQuery(scope=scope, start_us=max(0, first), end_us=start + DAY_US, group_by=("day",)), with_totals=False
+        )
+        dimensions: list[Dimension] = [each for each in SECTIONS if each != "team" or scope.team_id is None]
+        if not history.rows:
+            dimensions = []
+        pages = {each: await self._divided(scope, start, each) for each in dimensions}
+        return report_of(scope, day, title, history, pages, standings)
+
+    async def _divided(self, scope: ReadScope, start_us: int, dimension: Dimension) -> UsagePage:
+        return await self._usage.page(
+            UsageQuery(scope=scope, start_us=start_us, end_us=start_us + DAY_US, group_by=(dimension,), limit=MAX_ROWS)
+        )
+
+
+def report_of(
+    scope: ReadScope,
+    day: date,
+    title: str,
+    history: UsagePage,
+    pages: Mapping[Dimension, UsagePage],
+    standings: Sequence[Standing] = (),
+) -> DailyReport:
+    """The report that these readings make. Pure."""
+    by_day = {int(row.group[0]): row.sums for row in history.rows}
+
+    def days(first: date, last: date) -> list[DayFigures]:
+        all_days = [first + timedelta(days=each) for each in range((last - first).days + 1)]
+        return [DayFigures(day=each, sums=by_day.get(_start_us(each), UsageSums())) for each in all_days]
+
+    def sums(first: date, last: date) -> UsageSums:
+        return _added([each.sums for each in days(first, last)])
+
+    return DailyReport(
+        day=day,
+        organisation_id=scope.organisation_id,
+        team_id=scope.team_id,
+        title=title,
+        total=sums(day, day),
+        month=sums(day.replace(day=1), day),
+        week_before=sums(day - timedelta(days=WEEK), day - timedelta(days=1)),
+        days=tuple(days(day - timedelta(days=DAYS_SHOWN - 1), day)),
+        sections=tuple(_section(dimension, page) for dimension, page in pages.items()),
+        standings=tuple(standings),
+    )
+
+
+def plain_within(report: DailyReport, max_bytes: int) -> dict[str, Any]:
+    """The report as JSON has it, with as many parts of each section as there is room for."""
+    for parts in _FEWER_PARTS:
+        found = plain(report, parts)
+        if len(msgspec.json.encode(found)) <= max_bytes:
+            break
+    return found
+
+
+def plain(report: DailyReport, parts: int = MAX_GROUPS_SHOWN) -> dict[str, Any]:
+    """The report as JSON has it: whole numbers, and dollars as exact texts. Of each section the dearest `parts`."""
+    total = report.total
+    return {
+        "day": report.day.isoformat(),
+        "organisation_id": report.organisation_id,
+        "team_id": report.team_id,
+        **_plain_sums(total),
+        "meters": {
+            each.name: {"used": each.used, "cost_usd": exact_usd(each.cost_nanousd)} for each in meters_of(total)
+        },
+        "estimated_share": _text(share(total.estimated_attempts, total.attempts)),
+        "baseline_coverage": _text(share(total.baseline_rows, total.served)),
+        "change_to_day_before": _text(change(total.cost_nanousd, report.day_before.cost_nanousd)),
+        "change_to_week_before": _text(change(total.cost_nanousd, report.week_before.cost_nanousd, WEEK)),
+        "month_to_date": _plain_sums(report.month),
+        **{SECTIONS[each.dimension]: _plain_section(each, parts) for each in report.sections},
+        "budgets": [_plain_standing(each) for each in report.standings[:parts]],
+    }
+
+
+def exact_usd(amount_nanousd: int) -> str:
+    """Dollars to the nano-dollar, as a text."""
+    return f"{usd(amount_nanousd):.9f}"
+
+
+def _plain_sums(sums: UsageSums) -> dict[str, Any]:
+    saved, spent = saving(sums), cost(sums)
+    return {
+        "requests": sums.requests,
+        "input_tokens": sums.input_tokens,
+        "output_tokens": sums.output_tokens,
+        "cost_usd": None if spent is None else exact_usd(spent),
+        "baseline_usd": exact_usd(sums.baseline_nanousd) if saved is not None else None,
+        "saving_usd": None if saved is None else exact_usd(saved),
+        "unpriced_attempts": sums.unpriced_attempts,
+    }
+
+
+def _plain_section(section: Section, parts: int) -> list[dict[str, Any]]:
+    return [{"name": each.name, **_plain_sums(each.sums)} for each in section.groups[:parts]]
+
+
+def _plain_standing(standing: Standing) -> dict[str, Any]:
+    budget = standing.budget
+    return {
+        "scope": budget.scope,
+        "scope_id": budget.scope_id,
+        "period": budget.period,
+        "kind": budget.kind,
+        "limit_usd": exact_usd(budget.limit_nanousd),
+        "spent_usd": exact_usd(standing.spent_nanousd),
+        "state": standing.state,
+    }
+
+
+def _text(number: Decimal | None) -> str | None:
+    return None if number is None else f"{number:f}"
+
+
+def _section(dimension: Dimension, page: UsagePage) -> Section:
+    groups = [Group(name=str(row.group[0]), sums=row.sums) for row in page.rows]
+    groups.sort(key=lambda each: (-each.sums.cost_nanousd, -each.sums.requests, each.name))
+    shown = groups[:MAX_GROUPS_SHOWN]
+    left_out = None
+    if page.totals is not None and len(groups) > len(shown):
+        # From the totals, so that it is right however many there are.
+        left_out = _less(page.totals, _added([each.sums for each in shown]))
+    return Section(dimension=dimension, groups=tuple(shown), left_out=left_out)
+
+
+def _added(sums: Sequence[UsageSums]) -> UsageSums:
+    names = UsageSums.__struct_fields__
+    return UsageSums(**{name: sum(getattr(each, name) for each in sums) for name in names})
+
+
+def _less(one: UsageSums, other: UsageSums) -> UsageSums:
+    names = UsageSums.__struct_fields__
+    return UsageSums(**{name: getattr(one, name) - getattr(other, name) for name in names})
+
+
+def _start_us(day: date) -> int:
+    return (day - _EPOCH).days * DAY_US

@@ -1,0 +1,531 @@
+"""The FOCUS 1.2 export: what the roll-ups hold, as the FinOps Foundation's cost and usage dataset.
+
+One row a day (or hour), team, key, model, tier, tag and price version, and of these one a meter. `BilledCost` and
+`EffectiveCost` are the ledger's own amounts, so they add up to it exactly. `ListCost` and `ContractedCost` are price
+times quantity, as the standard defines them; they differ from what was booked by its rounding to nano-dollars.
+
+What costs money without having been used by anybody, or was posted after the fact, is told apart:
+
+- Idle GPUs are a usage row of a day, with no sub account and the tier `idle`.
+- True-ups are adjustments. So are corrections, until their month is over: the standard's `Correction` is one of a
+  period that was invoiced before.
+- What has no price is an adjustment of 0 that says so, for as usage it would look free.
+"""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Table, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.entries import METER_COLUMNS
+from cost.prices import METERS, Price
+from cost.reports.cells import Cell, csv_line
+from cost.reports.errors import BadQuery
+from cost.reports.scope import ReadScope
+from cost.rollups import DAY_US, HOUR_US, ROLLUP_KEY
+from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, rollup_day, rollup_hour
+
+MAX_DAYS: Final = 400
+MAX_DAYS_BY_HOUR: Final = 31
+_PAGE: Final = 500
+
+FOCUS_COLUMNS: Final = (
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingAccountType",
+    "BillingCurrency",
+    "BillingPeriodStart",
+    "BillingPeriodEnd",
+    "ChargeCategory",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargeFrequency",
+    "ChargePeriodStart",
+    "ChargePeriodEnd",
+    "CommitmentDiscountStatus",
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedCost",
+    "ContractedUnitPrice",
+    "EffectiveCost",
+    "InvoiceId",
+    "InvoiceIssuerName",
+    "ListCost",
+    "ListUnitPrice",
+    "PricingCategory",
+    "PricingCurrency",
+    "PricingCurrencyContractedUnitPrice",
+    "PricingCurrencyEffectiveCost",
+    "PricingCurrencyListUnitPrice",
+    "PricingQuantity",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "ResourceId",
+    "ResourceName",
+    "ResourceType",
+    "ServiceCategory",
+    "ServiceName",
+    "ServiceSubcategory",
+    "SkuId",
+    "SkuMeter",
+    "SkuPriceDetails",
+    "SkuPriceId",
+    "SubAccountId",
+    "SubAccountName",
+    "SubAccountType",
+    "Tags",
+)
+CUSTOM_COLUMNS: Final = (
+    "x_Model",
+    "x_TokenType",
+    "x_Quantity",
+    "x_RequestCount",
+    "x_KeyId",
+    "x_Tier",
+    "x_ServedBy",
+    "x_Origin",
+    "x_PriceTableVersion",
+    "x_UnpricedAttemptCount",
+    "x_EstimatedAttemptCount",
+    "x_CounterfactualCost",
+)
+"""Ours. The counts and the counterfactual cost stand on the first row of a group only, so that they can be added up."""
+COLUMNS: Final = FOCUS_COLUMNS + CUSTOM_COLUMNS
+
+APPLICABILITY: Final = (
+    "ACCOUNT_NAMING_SUPPORTED",
+    "BILLING_BASED_ON_PROVISIONED_RESOURCES_SUPPORTED",
+    "MULTIPLE_BILLING_ACCOUNT_TYPES_SUPPORTED",
+    "MULTIPLE_PRICING_CATEGORIES_SUPPORTED",
+    "MULTIPLE_SUB_ACCOUNT_TYPES_SUPPORTED",
+    "NEGOTIATED_PRICING_SUPPORTED",
+    "PUBLIC_PRICE_LIST_SUPPORTED",
+    "RESOURCE_TYPE_ASSIGNMENT_SUPPORTED",
+    "SUB_ACCOUNT_SUPPORTED",
+    "TAGGING_SUPPORTED",
+    "UNIT_PRICING_SUPPORTED",
+    "USAGE_MEASUREMENT_SUPPORTED",
+)
+"""What of the standard applies to these books. There are no regions or zones, no commitments or reservations of a
+provider, and one currency.
+"""
+
+_LABELS: Final = {
+    "input": "Input Tokens",
+    "cached_input": "Cached Input Tokens",
+    "cache_write": "Cache Write Tokens",
+    "cache_write_1h": "Cache Write Tokens for 1 Hour",
+    "output": "Output Tokens",
+    "reasoning": "Reasoning Tokens",
+    "request": "Requests",
+}
+_UNITS: Final = {meter: "Requests" if meter == "request" else "Tokens" for meter in METERS}
+_AFTER_THE_FACT: Final = frozenset({"true-up", "correction", "reconciliation"})
+_CORRECTIONS: Final = frozenset({"correction", "reconciliation"})
+_IN_PRICING_CURRENCY: Final = ("ContractedUnitPrice", "EffectiveCost", "ListUnitPrice")
+_NANO_PLACES: Final = 9
+_FIGURE_PLACES: Final = 15
+"""A figure is nano-dollars for a million: its last digit is the fifteenth place of a dollar for one."""
+_BLENDED_PLACES: Final = 18
+_PER_MILLION: Final = 1_000_000
+
+Figures = Callable[[str, str], Awaitable[Price | None]]
+"""The figures of a target's price version, None when nobody knows them."""
+Row = Mapping[str, Any]
+
+
+class FocusNames(msgspec.Struct, frozen=True):
+    """What accounts are called. One without a name is called by its id."""
+
+    organisations: Mapping[str, str]
+    teams: Mapping[str, str]
+
+
+class FocusQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Whole UTC days, the last one not included."""
+
+    scope: ReadScope
+    start: dt.date
+    end: dt.date
+    by_hour: bool = False
+
+    def checked(self) -> "FocusQuery":
+        """Itself; raises BadQuery for a time that is no export's."""
+        most = MAX_DAYS_BY_HOUR if self.by_hour else MAX_DAYS
+        if self.end <= self.start:
+            raise BadQuery("it must be after `start`; it is the first day that is not included", param="end")
+        if (self.end - self.start).days > most:
+            raise BadQuery(f"an export has at most {most} days", param="end")
+        return self
+
+
+class _UnitPrice(msgspec.Struct, frozen=True):
+    """Dollars for one, as a whole number at a decimal place. `kind` tells one SKU's prices apart."""
+
+    scaled: int
+    places: int
+    kind: str = ""
+
+
+class FocusExport:
+    """Reads the roll-ups as FOCUS. It is given what other folders know: figures of prices, and names."""
+
+    def __init__(self, engine: AsyncEngine, figures: Figures, names: FocusNames, now_us: Callable[[], int]) -> None:
+        self._engine = engine
+        self._figures = figures
+        self._names = names
+        self._now_us = now_us
+
+    async def csv(self, query: FocusQuery) -> AsyncIterator[str]:
+        """The file in pieces, its heading first."""
+        yield csv_line(COLUMNS)
+        async for page in self.rows(query):
+            yield await asyncio.to_thread(_lines, page)
+
+    async def rows(self, query: FocusQuery) -> AsyncIterator[list[dict[str, Cell]]]:
+        """The rows, by column, some at a time."""
+        query.checked()
+        known: dict[tuple[str, str], Price | None] = {}
+        day = query.start
+        while day < query.end:
+            start_us = _day_us(day)
+            async for groups in self._groups(query, start_us):
+                keys = [(group["target_id"], group["price_version"]) for group in groups]
+                for key in keys:
+                    if key not in known:
+                        known[key] = await self._figures(*key)
+                prices = [known[key] for key in keys]
+                # It takes a tenth of a second: not in the loop that serves requests.
+                page = await asyncio.to_thread(self._charges, groups, prices, by_hour=query.by_hour)
+                if page:
+                    yield page
+            day += dt.timedelta(days=1)
+
+    def _charges(
+        self, groups: Sequence[Row], prices: Sequence[Price | None], *, by_hour: bool
+    ) -> list[dict[str, Cell]]:
+        now_us = self._now_us()
+        return [
+            row
+            for group, price in zip(groups, prices, strict=True)
+            for row in charges(group, price, self._names, now_us, by_hour=by_hour)
+        ]
+
+    async def _groups(self, query: FocusQuery, start_us: int) -> AsyncIterator[list[Row]]:
+        """One day's groups in pages, so that no connection is held while a caller reads slowly."""
+        table = rollup_hour if query.by_hour else rollup_day
+        order = [table.c[name] for name in ("start_us", *(name for name in ROLLUP_KEY if name != "start_us"))]
+        wanted = (
+            select(*(table.c[name] for name in (*ROLLUP_DIMENSIONS, *ROLLUP_SUMS)))
+            .where(*_of(table, query.scope), table.c.start_us >= start_us, table.c.start_us < start_us + DAY_US)
+            .order_by(*order)
+            .limit(_PAGE)
+        )
+        last: tuple[Any, ...] | None = None
+        while True:
+            page = wanted if last is None else wanted.where(tuple_(*order) > tuple_(*last))
+            async with self._engine.connect() as connection:
+                groups: list[Row] = [dict(row) for row in (await connection.execute(page)).mappings()]
+            if groups:
+                yield groups
+            if len(groups) < _PAGE:
+                return
+            last = tuple(groups[-1][column.name] for column in order)
+
+
+def _lines(rows: Sequence[Mapping[str, Cell]]) -> str:
+    return "".join(csv_line(row[name] for name in COLUMNS) for row in rows)
+
+
+def charges(
+    group: Row, price: Price | None, names: FocusNames, now_us: int, *, by_hour: bool = False
+) -> list[dict[str, Cell]]:
+    """The rows of one roll-up. `now_us` tells which billing periods are over."""
+    common = _common(group, names, by_hour=by_hour)
+    if group["origin"] == "idle":
+        found = [_idle(group)]
+    else:
+        period_is_over = _next_month(group["start_us"]) <= now_us
+        found = [_metered(group, meter, price, period_is_over=period_is_over) for meter in _used(group, price)]
+        rest = _not_split(group)
+        if rest:
+            told = f"{group['target_id']}: cost that is not split by meter"
+            found.append(_adjustment(rest, told))
+    for place, row in enumerate(found):
+        row.update({name: value for name, value in common.items() if name not in row})
+        # One currency; the validator asks for these columns of everybody who publishes a price list. And of everybody
+        # who measures usage it asks for CommitmentDiscountStatus, which is always null here, as InvoiceId is.
+        row.update({f"PricingCurrency{name}": row[name] for name in _IN_PRICING_CURRENCY})
+        if place == 0:
+            row.update(_first_only(group))
+    return found
+
+
+def _of(table: Table, scope: ReadScope) -> list[Any]:
+    mine = [table.c.organisation_id == scope.organisation_id]
+    return mine if scope.team_id is None else [*mine, table.c.team_id == scope.team_id]
+
+
+def _common(group: Row, names: FocusNames, *, by_hour: bool) -> dict[str, Cell]:
+    """What all rows of a group say. A group's own columns come first in every row, whatever kind it is."""
+    organisation, team, pool = group["organisation_id"], group["team_id"] or None, _pool(group)
+    # What the books post themselves concerns a day, whichever hour it is dated.
+    whole_day = not by_hour or group["origin"] in _AFTER_THE_FACT or group["origin"] == "idle"
+    start_us = group["start_us"] - group["start_us"] % (DAY_US if whole_day else HOUR_US)
+    provider = group["provider"] or organisation
+    row: dict[str, Cell] = dict.fromkeys(COLUMNS)
+    row.update(
+        {
+            "BillingAccountId": organisation,
+            "BillingAccountName": names.organisations.get(organisation) or organisation,
+            "BillingAccountType": "Organisation",
+            "BillingCurrency": "USD",
+            "BillingPeriodStart": _moment(_month(start_us)),
+            "BillingPeriodEnd": _moment(_next_month(start_us)),
+            "ChargePeriodStart": _moment(start_us),
+            "ChargePeriodEnd": _moment(start_us + (DAY_US if whole_day else HOUR_US)),
+            "InvoiceIssuerName": provider,
+            "PricingCurrency": "USD",
+            "ProviderName": provider,
+            "PublisherName": provider,
+            "ServiceCategory": "AI and Machine Learning",
+            "ServiceName": "Language Model Inference",
+            "ServiceSubcategory": "Generative AI",
+            "SubAccountId": team,
+            "SubAccountName": team and (names.teams.get(team) or team),
+            "SubAccountType": team and "Team",
+            "Tags": _json({"tag": group["tag"]}) if group["tag"] else None,
+            "x_Model": group["target_id"],
+            "x_KeyId": group["key_id"] or None,
+            "x_Tier": group["tier"],
+            "x_ServedBy": f"pool {pool}" if pool else group["provider"] or None,
+            "x_Origin": group["origin"],
+            "x_PriceTableVersion": group["price_version"] or None,
+        }
+    )
+    if pool:
+        row.update({"ResourceId": f"pool/{pool}", "ResourceName": pool, "ResourceType": "GPU Pool"})
+    return row
+
+
+def _pool(group: Row) -> str:
+    pool: str = group["pool"] or (group["target_id"] if group["origin"] == "idle" else "")
+    return pool
+
+
+def _first_only(group: Row) -> dict[str, Cell]:
+    return {
+        "x_RequestCount": group["requests"],
+        "x_UnpricedAttemptCount": group["unpriced_attempts"],
+        "x_EstimatedAttemptCount": group["estimated_attempts"],
+        "x_CounterfactualCost": _decimal(group["baseline_nanousd"], _NANO_PLACES) if group["baseline_rows"] else None,
+    }
+
+
+def _used(group: Row, price: Price | None) -> Iterator[str]:
+    """The meters that a group has something on. Requests are one only where they have a price."""
+    figures = dict(zip(METERS, price.figures(), strict=True)) if price is not None else {}
+    for meter in METERS:
+        has_cost = group[f"{meter}_nanousd"] != 0
+        if has_cost or (_quantity(group, meter) != 0 and (meter != "request" or figures.get(meter))):
+            yield meter
+
+
+def _not_split(group: Row) -> int:
+    """What was booked before costs were split by meter."""
+    rest: int = group["cost_nanousd"] - sum(group[name] for name in METER_COLUMNS)
+    return rest
+
+
+def _quantity(group: Row, meter: str) -> int:
+    """What was used of one meter: the inclusive buckets become parts that do not overlap."""
+    quantities: dict[str, int] = {
+        "input": group["input_tokens"] - group["cached_input_tokens"] - group["cache_write_tokens"],
+        "cached_input": group["cached_input_tokens"],
+        "cache_write": group["cache_write_tokens"] - group["cache_write_1h_tokens"],
+        "cache_write_1h": group["cache_write_1h_tokens"],
+        "output": group["output_tokens"] - group["reasoning_tokens"],
+        "reasoning": group["reasoning_tokens"],
+        "request": group["attempts"],
+    }
+    return quantities[meter]
+
+
+def _metered(group: Row, meter: str, price: Price | None, *, period_is_over: bool) -> dict[str, Cell]:
+    cost_nanousd, quantity = group[f"{meter}_nanousd"], _quantity(group, meter)
+    label = f"{_LABELS[meter]} of {group['target_id']}"
+    sku: dict[str, Cell] = {
+        "SkuId": f"{group['target_id']}/{meter}",
+        "SkuMeter": _LABELS[meter],
+        "x_TokenType": meter,
+        "x_Quantity": quantity,
+    }
+    if group["origin"] in _AFTER_THE_FACT:
+        correction = group["origin"] in _CORRECTIONS and period_is_over
+        made = _correction(cost_nanousd, quantity, meter) if correction else _adjustment(cost_nanousd, "")
+        return {**sku, **made, "ChargeDescription": f"{label}: {group['origin']}"}
+    if price is None and group["unpriced_attempts"] and not group["cost_nanousd"]:
+        return {**sku, **_adjustment(cost_nanousd, f"{label}: the price is unknown, so the cost is not in these books")}
+    if price is None and not cost_nanousd and _not_split(group):
+        return {**sku, **_adjustment(cost_nanousd, f"{label}: its cost stands in the row that is not split by meter")}
+    unit = _unit_price(group, meter, price)
+    if unit is None:
+        return {**sku, **_adjustment(cost_nanousd, f"{label}: cost without a quantity that explains it")}
+    return {**sku, **_usage(group, meter, unit), "ChargeDescription": label}
+
+
+def _usage(group: Row, meter: str, unit: _UnitPrice) -> dict[str, Cell]:
+    quantity = _quantity(group, meter)
+    version = group["price_version"]
+    details = {"x_Model": group["target_id"], "x_Meter": meter, "x_PriceTableVersion": version, "x_Kind": unit.kind}
+    product, price = _decimal(unit.scaled * quantity, unit.places), _decimal(unit.scaled, unit.places)
+    return {
+        **_costs(group[f"{meter}_nanousd"]),
+        "ListCost": product,
+        "ContractedCost": product,
+        "ListUnitPrice": price,
+        "ContractedUnitPrice": price,
+        "PricingQuantity": _decimal(quantity, 0),
+        "PricingUnit": _UNITS[meter],
+        "PricingCategory": "Standard",
+        "ConsumedQuantity": _decimal(quantity, 0),
+        "ConsumedUnit": _UNITS[meter],
+        "ChargeCategory": "Usage",
+        "ChargeFrequency": "Usage-Based",
+        "SkuPriceId": f"{group['target_id']}/{meter}@{version}" + (f"+{unit.kind}" if unit.kind else ""),
+        "SkuPriceDetails": _json({name: value for name, value in details.items() if value}),
+    }
+
+
+def _idle(group: Row) -> dict[str, Cell]:
+    """What a pool's GPUs cost while nobody used them: one day of it, at what it came to."""
+    cost_nanousd = group["cost_nanousd"]
+    told = f"Idle GPUs of pool {_pool(group)}"
+    if cost_nanousd < 0:
+        return _adjustment(cost_nanousd, told)
+    sku = f"{group['target_id']}/idle"
+    unit_price = _decimal(cost_nanousd, _NANO_PLACES)
+    return {
+        **_costs(cost_nanousd),
+        "ListUnitPrice": unit_price,
+        "ContractedUnitPrice": unit_price,
+        "PricingQuantity": _decimal(1, 0),
+        "PricingUnit": "Days",
+        "PricingCategory": "Standard",
+        "ConsumedQuantity": _decimal(1, 0),
+        "ConsumedUnit": "Days",
+        "ChargeCategory": "Usage",
+        "ChargeFrequency": "Usage-Based",
+        "ChargeDescription": told,
+        "SkuId": sku,
+        "SkuMeter": "Idle Capacity",
+        "SkuPriceId": sku,
+        "SkuPriceDetails": _json({"x_Pool": _pool(group)}),
+    }
+
+
+def _adjustment(cost_nanousd: int, told: str) -> dict[str, Cell]:
+    return {
+        **_costs(cost_nanousd),
+        "ChargeCategory": "Adjustment",
+        "ChargeFrequency": "One-Time",
+        "ChargeDescription": told,
+    }
+
+
+def _correction(cost_nanousd: int, quantity: int, meter: str) -> dict[str, Cell]:
+    used: dict[str, Cell] = {
+        "ConsumedQuantity": _decimal(quantity, 0),
+        "ConsumedUnit": _UNITS[meter],
+        "PricingQuantity": _decimal(quantity, 0),
+        "PricingUnit": _UNITS[meter],
+    }
+    return {
+        **_costs(cost_nanousd),
+        **(used if quantity else {}),
+        "ChargeCategory": "Usage",
+        "ChargeClass": "Correction",
+        "ChargeFrequency": "Usage-Based",
+    }
+
+
+def _costs(cost_nanousd: int) -> dict[str, Cell]:
+    exact = _decimal(cost_nanousd, _NANO_PLACES)
+    return {"BilledCost": exact, "EffectiveCost": exact, "ListCost": exact, "ContractedCost": exact}
+
+
+def _unit_price(group: Row, meter: str, price: Price | None) -> _UnitPrice | None:
+    """The listed price that explains the cost, else the listed one, else the one that comes out.
+
+    Roll-ups do not tell long prompts from others, so a group may have been booked at two of a version's figures. None
+    when nothing but a negative price would explain the cost.
+    """
+    quantity, cost_nanousd = _quantity(group, meter), group[f"{meter}_nanousd"]
+    place = METERS.index(meter)
+    if price is not None:
+        # Each attempt's part may be rounded by one nano-dollar.
+        most_rounding = max(1, abs(group["attempts"])) * _PER_MILLION
+        offered = _offered(price)
+        for kind, each in offered:
+            figure = each.figures()[place]
+            if abs(figure * quantity - cost_nanousd * _PER_MILLION) <= most_rounding:
+                return _UnitPrice(figure, _FIGURE_PLACES, kind)
+        if len(offered) == 1 or group["unpriced_attempts"]:
+            return _UnitPrice(price.figures()[place], _FIGURE_PLACES) if quantity else None
+    if quantity == 0 or cost_nanousd * quantity < 0:
+        return None
+    scale = 10 ** (_BLENDED_PLACES - _NANO_PLACES)
+    blended = (2 * abs(cost_nanousd) * scale + abs(quantity)) // (2 * abs(quantity))
+    return _UnitPrice(blended, _BLENDED_PLACES, "blended")
+
+
+def _offered(price: Price) -> list[tuple[str, Price]]:
+    """The figures of a version, the usual ones first."""
+    found = [("", price), *((f"above-{each.above_tokens}", each.price) for each in price.long_prompts)]
+    if price.batch is not None:
+        found += [(f"batch-{kind}" if kind else "batch", each) for kind, each in _offered(price.batch)]
+    return found
+
+
+def _decimal(scaled: int, places: int) -> Decimal:
+    """`scaled` at a decimal place, exactly, whatever the precision of arithmetic is.
+
+    It has a decimal place also when it is whole: readers guess a column's type from what stands in it.
+    """
+    if places == 0:
+        scaled, places = scaled * 10, 1
+    while places > 1 and scaled % 10 == 0:
+        scaled //= 10
+        places -= 1
+    return Decimal(f"{scaled}E-{places}")
+
+
+def _json(value: Mapping[str, str]) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _day_us(day: dt.date) -> int:
+    return (day - dt.date(1970, 1, 1)).days * DAY_US
+
+
+def _date(at_us: int) -> dt.date:
+    return dt.date(1970, 1, 1) + dt.timedelta(days=at_us // DAY_US)
+
+
+def _month(at_us: int) -> int:
+    return _day_us(_date(at_us).replace(day=1))
+
+
+def _next_month(at_us: int) -> int:
+    return _day_us((_date(at_us).replace(day=1) + dt.timedelta(days=31)).replace(day=1))
+
+
+def _moment(at_us: int) -> str:
+    return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=at_us)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,284 @@
+"""What was used and what it cost, from the roll-ups, grouped as asked and a page at a time."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    String,
+    Table,
+    func,
+    literal,
+    literal_column,
+    select,
+)
+from sqlalchemy import tuple_ as sql_tuple
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.reports.cursor import decode_cursor, encode_cursor
+from cost.reports.errors import BadQuery
+from cost.reports.scope import ReadScope
+from cost.rollups import DAY_US, HOUR_US
+from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
+
+Dimension = Literal["team", "key", "model", "provider", "tier", "tag", "origin", "day", "hour"]
+"""What figures can be grouped by. A day and an hour are the microsecond at which they begin."""
+
+MAX_DAYS: Final = 366
+MAX_DAYS_BY_HOUR: Final = 31
+MAX_ROWS: Final = 10_001
+"""One more than a reader shows, so that it sees whether there are more."""
+MAX_FILTERS: Final = 100
+_MAX_TEXT_CHARS: Final = 200
+
+COLUMNS: Final = {
+    "team": "team_id",
+    "key": "key_id",
+    "model": "target_id",
+    "provider": "provider",
+    "tier": "tier",
+    "tag": "tag",
+    "origin": "origin",
+}
+"""The columns of dimensions that are not times, in the roll-ups and in the ledger alike."""
+_TIMES: Final = ("day", "hour")
+
+
+class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of the roll-ups, by their names there. What is unpriced adds nothing to the cost and is counted."""
+
+    requests: int = 0
+    attempts: int = 0
+    served: int = 0
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost_nanousd: int = 0
+    input_nanousd: int = 0
+    cached_input_nanousd: int = 0
+    cache_write_nanousd: int = 0
+    cache_write_1h_nanousd: int = 0
+    output_nanousd: int = 0
+    reasoning_nanousd: int = 0
+    request_nanousd: int = 0
+    baseline_nanousd: int = 0
+    baseline_rows: int = 0
+    cheapest_nanousd: int = 0
+    cheapest_rows: int = 0
+    hosted_nanousd: int = 0
+    hosted_rows: int = 0
+    unpriced_attempts: int = 0
+    estimated_attempts: int = 0
+
+    @property
+    def savings_nanousd(self) -> int:
+        """The baseline less the cost. Below zero where failed attempts, which have no baseline, cost more than was saved."""
+        return self.baseline_nanousd - self.cost_nanousd
+
+
+class UsageFilters(msgspec.Struct, frozen=True, kw_only=True):
+    """Only rows with one of these values; an empty filter lets everything through."""
+
+    team: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    provider: tuple[str, ...] = ()
+    tier: tuple[str, ...] = ()
+    tag: tuple[str, ...] = ()
+    origin: tuple[str, ...] = ()
+    not_team: tuple[str, ...] = ()
+    not_tier: tuple[str, ...] = ()
+
+
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A question of the roll-ups, sound once it is made: raises BadQuery. `end_us` is not part of the range."""
+
+    scope: ReadScope
+    start_us: int
+    end_us: int
+    group_by: tuple[Dimension, ...] = ()
+    filters: UsageFilters = UsageFilters()
+    limit: int = 1_000
+    cursor: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_range(self.start_us, self.end_us, by_hour=self.by_hour)
+        if len(set(self.group_by)) != len(self.group_by) or not set(self.group_by) <= set(get_args(Dimension)):
+            raise BadQuery(f"use each of {', '.join(get_args(Dimension))} at most once", param="group_by")
+        if not 1 <= self.limit <= MAX_ROWS:
+            raise BadQuery(f"it must be from 1 to {MAX_ROWS}", param="limit")
+        for name, values in msgspec.structs.asdict(self.filters).items():
+            check_values(values, name)
+
+    @property
+    def by_hour(self) -> bool:
+        """The days' roll-up cannot answer it."""
+        return "hour" in self.group_by or bool(self.start_us % DAY_US or self.end_us % DAY_US)
+
+    @property
+    def order(self) -> tuple[Dimension, ...]:
+        """Time first, then as grouped."""
+        times: list[Dimension] = [each for each in self.group_by if each in _TIMES]
+        return (*sorted(times), *(each for each in self.group_by if each not in _TIMES))
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One group. `group` has a value for each of the query's `group_by`, in that order."""
+
+    group: tuple[str | int, ...]
+    sums: UsageSums
+
+
+class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the groups, and the sums of all of them. `totals` is None where nobody asked."""
+
+    rows: tuple[UsageRow, ...]
+    next_cursor: str | None
+    totals: UsageSums | None
+
+
+class UsageReader:
+    """Reads the roll-ups in one statement a page, and one for the totals of more than a page.
+
+    Every statement has the scope in its WHERE clause.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def page(self, query: UsageQuery, *, with_totals: bool = True) -> UsagePage:
+        """The groups after the query's cursor. Without `group_by` there is one row, the totals.
+
+        What fits into one page is added up here, so that a booking in between cannot make the two differ.
+        """
+        table = rollup_hour if query.by_hour else rollup_day
+        where = _conditions(table, query)
+        async with self._engine.connect() as connection:
+            found = (await connection.execute(_page_statement(table, query, where))).mappings().all()
+            rows = [_row(each, query) for each in found]
+            shown = tuple(rows[: query.limit])
+            more = len(rows) > query.limit
+            totals = None
+            if with_totals and query.cursor is None and not more:
+                totals = added(row.sums for row in shown)
+            elif with_totals:
+                whole = select(*_summed(table)).where(*where)
+                totals = sums_of((await connection.execute(whole)).mappings().one())
+        return UsagePage(rows=shown, next_cursor=_next_cursor(query, shown[-1]) if more else None, totals=totals)
+
+
+def added(parts: Iterable[UsageSums]) -> UsageSums:
+    """The sums of sums."""
+    columns = zip(*map(msgspec.structs.astuple, parts), strict=True)
+    # Nothing to add up has no columns.
+    return UsageSums(**dict(zip(UsageSums.__struct_fields__, map(sum, columns), strict=False)))
+
+
+def check_values(values: Sequence[str], param: str) -> None:
+    """Raises BadQuery for what no column can hold, or what is too much to ask at once."""
+    if len(values) > MAX_FILTERS:
+        raise BadQuery(f"at most {MAX_FILTERS} values can be asked for at once", param=param)
+    if any(len(value) > _MAX_TEXT_CHARS or "\x00" in value for value in values):
+        raise BadQuery(f"a value has at most {_MAX_TEXT_CHARS} characters, and no NUL", param=param)
+
+
+def scoped(columns: Mapping[str, ColumnElement[Any]], scope: ReadScope) -> list[ColumnElement[bool]]:
+    """The conditions that keep a reader to its own; the columns are those of a roll-up or of the ledger."""
+    conditions = [columns["organisation_id"] == scope.organisation_id]
+    if scope.team_id is not None:
+        conditions.append(columns["team_id"] == scope.team_id)
+    return conditions
+
+
+def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -> list[ColumnElement[bool]]:
+    """What somebody asked for beside that."""
+    conditions: list[ColumnElement[bool]] = []
+    for name, values in msgspec.structs.asdict(filters).items():
+        if values:
+            column = columns[COLUMNS[name.removeprefix("not_")]]
+            conditions.append(column.not_in(values) if name.startswith("not_") else column.in_(values))
+    return conditions
+
+
+def _check_range(start_us: int, end_us: int, *, by_hour: bool) -> None:
+    if start_us % HOUR_US or end_us % HOUR_US:
+        raise BadQuery("a range begins and ends on full hours (UTC)", param="start")
+    if not 0 <= start_us < end_us < 2**62:
+        raise BadQuery("it must be after `start`, and both between 1970 and the end of time", param="end")
+    days = MAX_DAYS_BY_HOUR if by_hour else MAX_DAYS
+    if end_us - start_us > days * DAY_US:
+        told = f"at most {MAX_DAYS} whole days, or {MAX_DAYS_BY_HOUR} days where hours are asked for"
+        raise BadQuery(f"the range is too long: {told}", param="end")
+
+
+def _expression(table: Table, dimension: Dimension) -> ColumnElement[Any]:
+    start = table.c.start_us
+    if dimension == "hour" or (dimension == "day" and table is rollup_day):
+        return start
+    if dimension == "day":
+        # Written out, for as a parameter it would be another one in GROUP BY than in SELECT.
+        day: ColumnElement[Any] = start - start % literal_column(str(DAY_US))
+        return day
+    return table.c[COLUMNS[dimension]]
+
+
+def _conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
+    columns: Mapping[str, ColumnElement[Any]] = dict(table.c)
+    conditions = scoped(columns, query.scope)
+    conditions += [table.c.start_us >= query.start_us, table.c.start_us < query.end_us]
+    return conditions + filtered(columns, query.filters)
+
+
+def _page_statement(table: Table, query: UsageQuery, where: Iterable[ColumnElement[bool]]) -> Select[Any]:
+    groups = {each: _expression(table, each) for each in query.order}
+    columns = [expression.label(name) for name, expression in groups.items()]
+    statement = select(*columns, *_summed(table)).where(*where)
+    if groups:
+        statement = statement.group_by(*groups.values()).order_by(*groups.values()).limit(query.limit + 1)
+    if query.cursor is None:
+        return statement
+    kinds = [int if each in _TIMES else str for each in query.order]
+    last = decode_cursor(query.cursor, _anywhere(query), kinds)
+    if not groups:
+        raise BadQuery("what is not grouped has one page", param="page")
+    return statement.where(_after(list(groups.values()), last))
+
+
+def _after(expressions: Sequence[ColumnElement[Any]], last: Sequence[str | int]) -> ColumnElement[bool]:
+    bound = [literal(value, BigInteger() if isinstance(value, int) else String()) for value in last]
+    if len(bound) == 1:
+        return expressions[0] > bound[0]
+    return sql_tuple(*expressions) > sql_tuple(*bound)
+
+
+def _summed(table: Table) -> list[ColumnElement[Any]]:
+    return [func.sum(table.c[name]).label(name) for name in ROLLUP_SUMS]
+
+
+def _row(found: Mapping[Any, Any], query: UsageQuery) -> UsageRow:
+    return UsageRow(group=tuple(plain(found[each]) for each in query.group_by), sums=sums_of(found))
+
+
+def plain(value: Any) -> str | int:
+    return value if isinstance(value, str) else int(value)
+
+
+def sums_of(found: Mapping[Any, Any]) -> UsageSums:
+    """A row's sums. PostgreSQL sums integers to Decimals; an empty sum is null."""
+    return UsageSums(**{name: int(found[name] or 0) for name in ROLLUP_SUMS})
+
+
+def _next_cursor(query: UsageQuery, last: UsageRow) -> str:
+    values = dict(zip(query.group_by, last.group, strict=True))
+    return encode_cursor(_anywhere(query), [values[each] for each in query.order])
+
+
+def _anywhere(query: UsageQuery) -> UsageQuery:
+    """The query without its place: what a cursor belongs to."""
+    return msgspec.structs.replace(query, cursor=None, limit=1)

@@ -1,0 +1,223 @@
+"""The roll-ups: what was booked, by hour and by day, and the day's spend that budgets look at.
+
+They are kept in the transaction that writes the entries, and only for entries that are really new: so they are what
+the ledger adds up to, however often and by whomever a batch is written. Here is what counts for what, once for
+entries in memory and once as SQL over the ledger; `cost.verify` holds the one against the other.
+"""
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from operator import attrgetter, itemgetter
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import ColumnElement, Table, and_, case, func, literal
+from sqlmodel import col
+
+from cost.entries import METER_COLUMNS, TERMINAL, Entry
+from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, rollup_day, rollup_hour
+
+HOUR_US: Final = 3_600_000_000
+DAY_US: Final = 24 * HOUR_US
+
+LOST_HOST: Final = "lost_host"
+"""The flag of an expiry whose host was lost, and of the adjustment that takes it back when the host is found again."""
+SPENT_ORIGINS: Final = ("caller", "shadow", "correction", "reconciliation")
+"""What budgets count: no true-up and no idle GPU, for a budget counts at the planned rate."""
+SCOPES: Final = ("organisation", "team", "key", "tag")
+
+ROLLUP_KEY: Final = (
+    "team_id",
+    "start_us",
+    *(name for name in ROLLUP_DIMENSIONS if name not in {"team_id", "start_us"}),
+)
+"""The dimensions in the order of the primary key."""
+SPEND_KEY: Final = ("scope", "scope_id", "day_us")
+COST: Final = ROLLUP_SUMS.index("cost_nanousd")
+_START: Final = ROLLUP_KEY.index("start_us")
+_TOKENS: Final = ROLLUP_SUMS[ROLLUP_SUMS.index("input_tokens") : COST]
+_BASELINES: Final = ("baseline_nanousd", "cheapest_nanousd", "hosted_nanousd")
+
+RollupKey = tuple[Any, ...]
+Sums = Sequence[int]
+
+spend_day: Final[Table] = SpendDay.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
+
+
+class Rolled(msgspec.Struct, frozen=True):
+    """What a batch of entries adds to each of the three tables, by key."""
+
+    hours: dict[RollupKey, Sums]
+    days: dict[RollupKey, Sums]
+    spend: dict[tuple[str, str, int], int]
+
+
+_other_dimensions: Final = attrgetter(*ROLLUP_KEY[2:])
+_plain_sums: Final = attrgetter(*_TOKENS)
+_meter_sums: Final = attrgetter(*METER_COLUMNS)
+
+
+def roll_up(entries: Iterable[Entry]) -> Rolled:
+    """The sums of entries that the ledger did not have before."""
+    hours: dict[RollupKey, Sums] = {}
+    for entry in entries:
+        if entry.entry != "reserve":
+            key = (entry.team_id, entry.at_us - entry.at_us % HOUR_US, *_other_dimensions(entry))
+            add(hours, key, _amounts(entry))
+    days = days_of(hours)
+    return Rolled(hours, days, spend_of(days))
+
+
+def add(sums: dict[RollupKey, Sums], key: RollupKey, more: Sums) -> None:
+    """Count `more` for a key."""
+    found = sums.get(key)
+    sums[key] = more if found is None else tuple(map(operator.add, found, more))
+
+
+def days_of(hours: Mapping[RollupKey, Sums]) -> dict[RollupKey, Sums]:
+    """Hours added up to UTC days."""
+    days: dict[RollupKey, Sums] = {}
+    for key, sums in hours.items():
+        start_us = key[_START]
+        add(days, (key[0], start_us - start_us % DAY_US, *key[2:]), sums)
+    return days
+
+
+def spend_of(days: Mapping[RollupKey, Sums]) -> dict[tuple[str, str, int], int]:
+    """What days come to for budgets. What belongs to nobody in particular has no row for nobody."""
+    spend: dict[tuple[str, str, int], int] = {}
+    for key, sums in days.items():
+        found = dict(zip(ROLLUP_KEY, key, strict=True))
+        if found["origin"] not in SPENT_ORIGINS:
+            continue
+        organisation, tag = found["organisation_id"], found["tag"]
+        ids = (organisation, found["team_id"], found["key_id"], f"{organisation}/{tag}" if tag else "")
+        for scope, scope_id in zip(SCOPES, ids, strict=True):
+            if scope_id:
+                place = (scope, scope_id, found["start_us"])
+                spend[place] = spend.get(place, 0) + sums[COST]
+    return spend
+
+
+def _amounts(entry: Entry) -> Sums:
+    """What one entry counts, in the order of `ROLLUP_SUMS`."""
+    closes = _closes(entry)
+    tried = 0 if entry.entry == "void" else closes
+    cost, baseline = entry.cost_nanousd, entry.baseline_nanousd
+    cheapest, hosted = entry.cheapest_nanousd, entry.hosted_nanousd
+    return (
+        closes if entry.attempt == 1 and entry.origin == "caller" else 0,
+        tried,
+        int(entry.served),
+        *_plain_sums(entry),
+        cost or 0,
+        *_meter_sums(entry),
+        baseline or 0,
+        int(baseline is not None),
+        cheapest or 0,
+        int(cheapest is not None),
+        hosted or 0,
+        int(hosted is not None),
+        tried if cost is None else 0,
+        tried if entry.usage_source == "estimated" else 0,
+    )
+
+
+def _closes(entry: Entry) -> int:
+    """1 for what closes an attempt, -1 for what takes such an entry back."""
+    if entry.entry in TERMINAL:
+        return 1
+    return -1 if entry.entry == "adjust" and LOST_HOST in entry.flags else 0
+
+
+def by_key(sums: Mapping[Any, Any]) -> list[tuple[Any, ...]]:
+    """Rows of a table in the order of its key: whoever writes them locks them in the same order."""
+    if not sums:
+        return []
+    rows = ((*key, *(value if isinstance(value, tuple) else (value,))) for key, value in sums.items())
+    return sorted(rows, key=itemgetter(*range(len(next(iter(sums))))))
+
+
+# The same as SQL over the ledger.
+
+_entry: Final = col(LedgerEntry.entry)
+_taken_back: Final = and_(_entry == "adjust", col(LedgerEntry.flags).like(f'%"{LOST_HOST}"%'))
+_closes_sql: Final = case((_entry.in_(sorted(TERMINAL)), 1), (_taken_back, -1), else_=0)
+_tried_sql: Final = case((_entry.in_(("settle", "expire")), 1), (_taken_back, -1), else_=0)
+
+
+def _counts_sql() -> dict[str, ColumnElement[Any]]:
+    from_callers = and_(col(LedgerEntry.attempt) == 1, col(LedgerEntry.origin) == "caller")
+    counts: dict[str, ColumnElement[Any]] = {
+        "requests": case((from_callers, _closes_sql), else_=0),
+        "attempts": _tried_sql,
+        "served": case((col(LedgerEntry.served), 1), else_=0),
+        "unpriced_attempts": case((col(LedgerEntry.cost_nanousd).is_(None), _tried_sql), else_=0),
+        "estimated_attempts": case((col(LedgerEntry.usage_source) == "estimated", _tried_sql), else_=0),
+    }
+    for name in _BASELINES:
+        counts[name.replace("_nanousd", "_rows")] = case((getattr(LedgerEntry, name).is_not(None), 1), else_=0)
+    return counts
+
+
+@cache
+def ledger_sums() -> tuple[ColumnElement[Any], ...]:
+    """`ROLLUP_SUMS` as sums over the ledger."""
+    counts = _counts_sql()
+    plain = {name: func.coalesce(getattr(LedgerEntry, name), 0) for name in ROLLUP_SUMS if name not in counts}
+    return tuple(func.sum({**plain, **counts}[name]).label(name) for name in ROLLUP_SUMS)
+
+
+def ledger_key(start_us: int) -> tuple[ColumnElement[Any], ...]:
+    """`ROLLUP_KEY` for entries of the hour or day that begins then."""
+    start = literal(start_us).label("start_us")
+    return tuple(start if name == "start_us" else getattr(LedgerEntry, name) for name in ROLLUP_KEY)
+
+
+def ledger_groups() -> list[ColumnElement[Any]]:
+    """What to group the ledger by within one hour or day."""
+    return [getattr(LedgerEntry, name) for name in ROLLUP_KEY if name != "start_us"]
+
+
+def counted(from_us: int, to_us: int) -> ColumnElement[bool]:
+    """The entries of a time that count: all but reserves."""
+    return and_(col(LedgerEntry.at_us) >= from_us, col(LedgerEntry.at_us) < to_us, _entry != "reserve")
+
+
+# How they are written.
+
+_TABLES: Final = (
+    (rollup_hour, ROLLUP_KEY, ROLLUP_SUMS),
+    (rollup_day, ROLLUP_KEY, ROLLUP_SUMS),
+    (spend_day, SPEND_KEY, ("spent_nanousd",)),
+)
+
+
+def upserts(rolled: Rolled) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    """Each table that gets something, with its rows; always in this order, so that two writers never wait in a circle."""
+    sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, rolled.days, rolled.spend)
+    return [(table.name, by_key(found)) for (table, _, _), found in zip(_TABLES, sums, strict=True) if found]
+
+
+def _upsert_sql(table: Table, key: Sequence[str], sums: Sequence[str], source: str) -> str:
+    # Made of our own table and column names alone; every value is a bound parameter.
+    added = ", ".join(f"{name} = {table.name}.{name} + excluded.{name}" for name in sums)
+    return (
+        f"INSERT INTO {table.name} ({', '.join((*key, *sums))}) {source} "
+        f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {added}"
+    )
+
+
+def _marks(table: Table, key: Sequence[str], sums: Sequence[str]) -> str:
+    return _upsert_sql(table, key, sums, f"VALUES ({', '.join('?' for _ in (*key, *sums))})")
+
+
+def _arrays(table: Table, key: Sequence[str], sums: Sequence[str]) -> str:
+    kinds = ("bigint[]" if name in sums or name.endswith("_us") else "text[]" for name in (*key, *sums))
+    arrays = ", ".join(f"${place}::{kind}" for place, kind in enumerate(kinds, 1))
+    return _upsert_sql(table, key, sums, f"SELECT * FROM unnest({arrays})")  # noqa: S608
+
+
+SQLITE: Final = {table.name: _marks(table, key, sums) for table, key, sums in _TABLES}
+POSTGRESQL: Final = {table.name: _arrays(table, key, sums) for table, key, sums in _TABLES}

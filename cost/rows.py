@@ -1,0 +1,34 @@
+"""An entry as a row of the table `ledger_entry`, and back."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Select, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from cost.entries import Entry
+from cost.tables import LedgerEntry
+
+COLUMNS: Final = Entry.__struct_fields__
+ALL: Final = select(*(getattr(LedgerEntry, name) for name in COLUMNS))
+_FLAGS: Final = COLUMNS.index("flags")
+
+
+def row_of(entry: Entry) -> tuple[Any, ...]:
+    """The values of its columns, in the order of `COLUMNS`."""
+    values = msgspec.structs.astuple(entry)
+    flags = msgspec.json.encode(entry.flags).decode() if entry.flags else "[]"
+    return (*values[:_FLAGS], flags, *values[_FLAGS + 1 :])
+
+
+def entry_of(row: Sequence[Any]) -> Entry:
+    """The entry of a row that `ALL` gave."""
+    values = list(row)
+    values[_FLAGS] = msgspec.json.decode(values[_FLAGS], type=tuple[str, ...])
+    return Entry(**dict(zip(COLUMNS, values, strict=True)))
+
+
+async def read(connection: AsyncConnection, query: Select[Any]) -> list[Entry]:
+    """The entries that a query made of `ALL` finds."""
+    return [entry_of(row) for row in await connection.execute(query)]

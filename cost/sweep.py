@@ -1,0 +1,204 @@
+"""Hosts that are lost: how processes show that they live, and how the attempts of those that do not are closed.
+
+A process that died on this machine left its journal here, and is recovered from it. One whose machine is gone left
+nothing but its reserves in the database. When it was not seen for long, they are closed with an `expire` at the
+reserve's cost. Should it come back after all and bring the true end of an attempt, both may not count: an `adjust`
+takes the expiry back exactly, in the transaction that writes the other.
+
+Only a process that was not seen for half that time can have been given up, and it knows that itself; so all others
+write without looking. Hosts' clocks may differ, so it is the database's clock that says how long ago that was.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+from sqlalchemy import delete, literal, select, text, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from cost.entries import METER_COLUMNS, TERMINAL, Entry, undivided
+from cost.rollups import LOST_HOST
+from cost.rows import ALL, read
+from cost.tables import Boot, LedgerEntry
+
+_log: Final = logging.getLogger(__name__)
+_MOST_BOOTS: Final = 10
+_BATCH: Final = 500
+_DATABASE_US: Final = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)")
+_SIGNED: Final = (
+    "input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    *METER_COLUMNS,
+)
+
+
+class _Entries(Protocol):
+    """What of the store a sweep needs."""
+
+    async def insert(self, entries: Sequence[Entry], *, careful: bool = False) -> int: ...
+
+    async def open_reserves(self, boot_ids: Sequence[str]) -> list[Entry]: ...
+
+
+def expiry_of(reserve: Entry) -> Entry:
+    """How an attempt is closed whose host is lost: at the most it may have cost, and marked as a guess.
+
+    It is dated like its reserve, so that whoever sweeps writes the very same entry.
+    """
+    return msgspec.structs.replace(
+        reserve,
+        entry="expire",
+        baseline_nanousd=None,
+        cheapest_nanousd=None,
+        hosted_nanousd=None,
+        usage_source="estimated",
+        flags=(*reserve.flags, LOST_HOST),
+        status=0,
+        **undivided(reserve.cost_nanousd),
+    )
+
+
+def reversal_of(expiry: Entry) -> Entry:
+    """The adjustment that takes an expiry back: the same entry with every amount negative."""
+    cost = expiry.cost_nanousd
+    return msgspec.structs.replace(
+        expiry,
+        entry="adjust",
+        cost_nanousd=None if cost is None else -cost,
+        **{name: -getattr(expiry, name) for name in _SIGNED},
+    )
+
+
+async def with_lost_hosts(connection: AsyncConnection, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries as they may be written beside what other processes wrote of the same attempts.
+
+    An expiry whose attempt was closed is left out; what closes an attempt that expired brings the reversal along. The
+    reserves are locked, so that of two processes that close the same attempt the second sees what the first did.
+    """
+    closing = [entry for entry in entries if entry.entry in TERMINAL]
+    there: list[Entry] = []
+    for start in range(0, len(closing), _BATCH):
+        there += await _closings(connection, closing[start : start + _BATCH])
+    expiries = {(entry.request_id, entry.attempt): entry for entry in there if entry.entry == "expire"}
+    closed = {(entry.request_id, entry.attempt) for entry in there if entry.entry != "expire"}
+    return list(_side_by_side(entries, expiries, closed))
+
+
+def _side_by_side(
+    entries: Sequence[Entry], expiries: dict[tuple[str, int], Entry], closed: set[tuple[str, int]]
+) -> Iterator[Entry]:
+    for entry in entries:
+        place = (entry.request_id, entry.attempt)
+        if entry.entry != "expire":
+            yield entry
+            if entry.entry in TERMINAL and place in expiries:
+                yield reversal_of(expiries[place])
+        elif place not in closed:
+            yield entry
+
+
+async def _closings(connection: AsyncConnection, entries: Sequence[Entry]) -> list[Entry]:
+    if not entries:
+        return []
+    places = sorted({(entry.request_id, entry.attempt) for entry in entries})
+    one_of = tuple_(col(LedgerEntry.request_id), col(LedgerEntry.attempt)).in_(places)
+    reserves = select(col(LedgerEntry.request_id)).where(one_of, col(LedgerEntry.entry) == "reserve")
+    order = (col(LedgerEntry.request_id), col(LedgerEntry.attempt))
+    # SQLite has one writer at a time, and knows no such lock.
+    await connection.execute(reserves.order_by(*order).with_for_update())
+    return await read(connection, ALL.where(one_of, col(LedgerEntry.entry).in_(sorted(TERMINAL))))
+
+
+class Sweep:
+    """One process's view of all: it shows that it lives, and closes what lost hosts left open."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        entries: _Entries,
+        *,
+        host: str,
+        lost_after_s: float = 3600.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._entries = entries
+        self._host = host
+        self._lost_after_us = int(lost_after_s * 1_000_000)
+        self._given_clock = clock
+        self._clock = clock or time.time
+        self._started_us = self._now_us()
+        self._seen_us: int | None = None
+        self._given_up = False
+        self.expired = 0
+        """Attempts of lost hosts that were closed at an estimate."""
+
+    @property
+    def may_be_given_up(self) -> bool:
+        """Whether others may have taken this process for lost at any time of its life.
+
+        What was reserved before such a time may be settled long after, so it stays true.
+        """
+        if self._seen_us is not None and self._now_us() - self._seen_us > self._lost_after_us // 2:
+            self._given_up = True
+        return self._given_up
+
+    async def show(self, boot_id: str) -> None:
+        """Tell all others that this process lives."""
+        now_us = self._now_us()
+        # Before a gap is closed it has to be noticed.
+        _ = self.may_be_given_up
+        async with self._engine.begin() as connection:
+            values: dict[str, Any] = {"host": self._host[:200], "seen_us": await self._shared_us(connection)}
+            found = await connection.execute(update(Boot).where(col(Boot.boot_id) == boot_id).values(**values))
+            if found.rowcount == 0:
+                # Who gave it up has taken it off the list.
+                self._given_up = self._given_up or self._seen_us is not None
+                new = Boot(boot_id=boot_id, started_us=self._started_us, **values)
+                await connection.execute(Boot.__table__.insert().values(**new.model_dump()))  # type: ignore[attr-defined]
+        self._seen_us = now_us
+
+    async def forget(self, boot_id: str) -> None:
+        """A process that left nothing open need not be looked at again."""
+        async with self._engine.begin() as connection:
+            await connection.execute(delete(Boot).where(col(Boot.boot_id) == boot_id))
+
+    async def expire(self, ours: Collection[str]) -> None:
+        """Close what lost hosts left open. `ours` are the processes whose journals are here: they are recovered."""
+        async with self._engine.connect() as connection:
+            before_us = await self._shared_us(connection) - self._lost_after_us
+            query = select(col(Boot.boot_id)).where(col(Boot.seen_us) < before_us)
+            stale = (await connection.execute(query.order_by(col(Boot.seen_us)).limit(_MOST_BOOTS))).scalars().all()
+        for boot_id in stale:
+            if boot_id not in ours:
+                await self._expire_one(boot_id, before_us)
+
+    async def _expire_one(self, boot_id: str, before_us: int) -> None:
+        reserves = await self._entries.open_reserves([boot_id])
+        old = [reserve for reserve in reserves if reserve.at_us < before_us]
+        expired = 0
+        for start in range(0, len(old), _BATCH):
+            batch = [expiry_of(reserve) for reserve in old[start : start + _BATCH]]
+            expired += await self._entries.insert(batch, careful=True)
+        if len(old) == len(reserves):
+            async with self._engine.begin() as connection:
+                gone = delete(Boot).where(col(Boot.boot_id) == boot_id, col(Boot.seen_us) < literal(before_us))
+                await connection.execute(gone)
+        self.expired += expired
+        _log.warning("the host of %s is lost: %d attempts closed at an estimate", boot_id, expired)
+
+    async def _shared_us(self, connection: AsyncConnection) -> int:
+        """The time that all processes on one database agree about. Those on SQLite share a machine."""
+        if self._given_clock is None and self._engine.dialect.name == "postgresql":
+            return int(await connection.scalar(_DATABASE_US) or 0)
+        return self._now_us()
+
+    def _now_us(self) -> int:
+        return int(self._clock() * 1_000_000)

@@ -1,0 +1,245 @@
+"""Whether the books agree: the ledger summed up anew and held against every roll-up, to the nano-dollar.
+
+All is read in one snapshot, hour by hour, so that neither what is written meanwhile nor the size of a day matters.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Select, and_, case, func, or_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from cost.entries import METER_COLUMNS, TERMINAL
+from cost.rollups import (
+    COST,
+    DAY_US,
+    HOUR_US,
+    ROLLUP_KEY,
+    SPEND_KEY,
+    Sums,
+    add,
+    counted,
+    days_of,
+    ledger_groups,
+    ledger_key,
+    ledger_sums,
+    spend_day,
+    spend_of,
+)
+from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
+
+MOST_DIFFERENCES: Final = 1000
+"""So many are told; all are counted."""
+_OPEN_US: Final = HOUR_US
+_BATCH: Final = 500
+_ZEROS: Final = (0,) * len(ROLLUP_SUMS)
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure that is not what the ledger says, and where it stands.
+
+    `table` is a roll-up, or `ledger_entry` for what does not fit within the ledger: meters that are not the cost, or
+    an attempt that is closed without a reserve, or twice.
+    """
+
+    table: str
+    key: dict[str, str | int]
+    column: str
+    expected: int
+    found: int
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """What was checked, and what came of it."""
+
+    rows: int
+    """Entries that count: all but reserves."""
+    cost_nanousd: int
+    differences: int
+    """All of them; `told` are the first."""
+    told: tuple[Difference, ...]
+    open_reserves: int
+    """Reserves that are open for longer than an hour. The books agree about them; somebody should still know."""
+
+
+class _Findings:
+    """What was found so far; it keeps no more than will be told."""
+
+    def __init__(self) -> None:
+        self.rows = self.cost_nanousd = self.differences = self.open_reserves = 0
+        self.told: list[Difference] = []
+
+    def add(self, found: Iterable[Difference]) -> None:
+        for difference in found:
+            self.differences += 1
+            if len(self.told) < MOST_DIFFERENCES:
+                self.told.append(difference)
+
+    def done(self) -> Verification:
+        return Verification(
+            rows=self.rows,
+            cost_nanousd=self.cost_nanousd,
+            differences=self.differences,
+            told=tuple(self.told),
+            open_reserves=self.open_reserves,
+        )
+
+
+async def verify(engine: AsyncEngine, from_us: int, to_us: int) -> list[Difference]:
+    """The first differences within whole UTC days; none when the books agree."""
+    return list((await check(engine, from_us, to_us, now_us=to_us)).told)
+
+
+async def check(engine: AsyncEngine, from_us: int, to_us: int, *, now_us: int) -> Verification:
+    """Hold the roll-ups of the UTC days from `from_us` up to `to_us` against the ledger."""
+    findings = _Findings()
+    start_us, end_us = from_us - from_us % DAY_US, -(-to_us // DAY_US) * DAY_US
+    async with _snapshot(engine) as connection:
+        while (day_us := await next_day(connection, start_us, end_us)) is not None:
+            await _check_day(connection, day_us, findings, now_us)
+            start_us = day_us + DAY_US
+    return findings.done()
+
+
+@asynccontextmanager
+async def _snapshot(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A transaction that sees the database as it was at its first look."""
+    async with engine.connect() as plain:
+        if engine.dialect.name == "sqlite":
+            connection = plain
+            await connection.exec_driver_sql("BEGIN")
+        else:
+            connection = await plain.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        yield connection
+        await connection.rollback()
+
+
+async def next_day(connection: AsyncConnection, start_us: int, end_us: int) -> int | None:
+    """The next day that has anything in the ledger or a roll-up."""
+    times = (col(LedgerEntry.at_us), rollup_hour.c.start_us, rollup_day.c.start_us, spend_day.c.day_us)
+    queries = (select(func.min(time)).where(time >= start_us, time < end_us) for time in times)
+    found = [await connection.scalar(query) for query in queries]
+    first = min((at_us for at_us in found if at_us is not None), default=None)
+    return None if first is None else first - first % DAY_US
+
+
+async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findings, now_us: int) -> None:
+    days: dict[tuple[Any, ...], Sums] = {}
+    for hour_us in range(day_us, day_us + DAY_US, HOUR_US):
+        hours = await _ledger_hour(connection, hour_us, findings)
+        found = await _rollup(connection, rollup_hour, hour_us)
+        findings.add(_differing("rollup_hour", ROLLUP_KEY, ROLLUP_SUMS, hours, found))
+        for key, sums in days_of(hours).items():
+            add(days, key, sums)
+        await _check_closings(connection, hour_us, findings, now_us)
+    findings.add(_differing("rollup_day", ROLLUP_KEY, ROLLUP_SUMS, days, await _rollup(connection, rollup_day, day_us)))
+    spent = {key: (amount,) for key, amount in spend_of(days).items()}
+    query = select(spend_day).where(spend_day.c.day_us == day_us)
+    found = {tuple(row[:3]): (int(row[3]),) for row in await connection.execute(query)}
+    findings.add(_differing("spend_day", SPEND_KEY, ("spent_nanousd",), spent, found))
+
+
+async def _ledger_hour(connection: AsyncConnection, hour_us: int, findings: _Findings) -> dict[tuple[Any, ...], Sums]:
+    query = select(*ledger_key(hour_us), *ledger_sums(), func.count(), func.sum(case((_ODD_METERS, 1), else_=0))).where(
+        counted(hour_us, hour_us + HOUR_US)
+    )
+    hours: dict[tuple[Any, ...], Sums] = {}
+    odd = 0
+    async for row in await connection.stream(query.group_by(*ledger_groups())):
+        key, figures = tuple(row[: len(ROLLUP_KEY)]), tuple(map(int, row[len(ROLLUP_KEY) :]))
+        hours[key] = figures[:-2]
+        findings.rows += figures[-2]
+        findings.cost_nanousd += figures[COST]
+        odd += figures[-1]
+    if odd:
+        async for difference in _odd_meters(connection, hour_us):
+            findings.add((difference,))
+    return hours
+
+
+async def _rollup(connection: AsyncConnection, table: Any, start_us: int) -> dict[tuple[Any, ...], Sums]:
+    query = select(*(table.c[name] for name in (*ROLLUP_KEY, *ROLLUP_SUMS))).where(table.c.start_us == start_us)
+    rows = await connection.execute(query)
+    return {tuple(row[: len(ROLLUP_KEY)]): tuple(row[len(ROLLUP_KEY) :]) for row in rows}
+
+
+def _differing(
+    table: str,
+    key: Sequence[str],
+    columns: Sequence[str],
+    ledger: Mapping[tuple[Any, ...], Sums],
+    found: Mapping[tuple[Any, ...], Sums],
+) -> Iterator[Difference]:
+    """Figure by figure. A row that is missing says the same as one of zeros."""
+    for place in sorted(ledger.keys() | found.keys()):
+        told, stands = ledger.get(place, _ZEROS), found.get(place, _ZEROS)
+        for column, expected, figure in zip(columns, told, stands, strict=False):
+            if expected != figure:
+                named = dict(zip(key, place, strict=True))
+                yield Difference(table=table, key=named, column=column, expected=expected, found=figure)
+
+
+# Within the ledger: every entry's meters are its cost, and every attempt is reserved once and closed once.
+
+_METERS: Final = sum((getattr(LedgerEntry, name) for name in METER_COLUMNS[1:]), getattr(LedgerEntry, METER_COLUMNS[0]))
+_ODD_METERS: Final = func.coalesce(col(LedgerEntry.cost_nanousd), 0) != _METERS
+_PLACE: Final = (col(LedgerEntry.request_id), col(LedgerEntry.attempt))
+
+
+async def _odd_meters(connection: AsyncConnection, hour_us: int) -> AsyncIterator[Difference]:
+    query = select(*_PLACE, col(LedgerEntry.entry), func.coalesce(col(LedgerEntry.cost_nanousd), 0), _METERS)
+    query = query.where(counted(hour_us, hour_us + HOUR_US), _ODD_METERS).order_by(*_PLACE)
+    async for request_id, attempt, entry, cost, meters in await connection.stream(query):
+        key: dict[str, str | int] = {"request_id": request_id, "attempt": attempt, "entry": entry}
+        yield Difference(table="ledger_entry", key=key, column="sum of meters", expected=int(cost), found=int(meters))
+
+
+async def _check_closings(connection: AsyncConnection, hour_us: int, findings: _Findings, now_us: int) -> None:
+    """Nearly every attempt is reserved and closed within the hour; the others are looked at one by one."""
+    odd = await connection.stream(_odd_attempts(hour_us))
+    async for places in odd.partitions(_BATCH):
+        attempts = await _attempts(connection, [tuple(place) for place in places])
+        for place, entries in attempts.items():
+            _check_attempt(place, entries, hour_us, findings, now_us)
+
+
+def _odd_attempts(hour_us: int) -> Select[str, int]:
+    entry = col(LedgerEntry.entry)
+    reserves = func.sum(case((entry == "reserve", 1), else_=0))
+    closings = func.sum(case((entry.in_(sorted(TERMINAL)), 1), else_=0))
+    within = and_(col(LedgerEntry.at_us) >= hour_us, col(LedgerEntry.at_us) < hour_us + HOUR_US)
+    grouped = select(*_PLACE).where(within, entry != "adjust").group_by(*_PLACE)
+    return grouped.having(or_(reserves != 1, closings != 1))
+
+
+async def _attempts(
+    connection: AsyncConnection, places: list[tuple[Any, ...]]
+) -> dict[tuple[str, int], dict[str, int]]:
+    """When each entry of these attempts was made, by its kind."""
+    query = select(*_PLACE, col(LedgerEntry.entry), col(LedgerEntry.at_us)).where(tuple_(*_PLACE).in_(places))
+    attempts: dict[tuple[str, int], dict[str, int]] = {}
+    for request_id, attempt, entry, at_us in await connection.execute(query):
+        attempts.setdefault((request_id, attempt), {})[entry] = at_us
+    return attempts
+
+
+def _check_attempt(
+    place: tuple[str, int], entries: Mapping[str, int], hour_us: int, findings: _Findings, now_us: int
+) -> None:
+    """Told in the hour of its reserve, or without one in the hour of its first entry, so that it is told once."""
+    at_us = entries.get("reserve", min(entries.values()))
+    if not hour_us <= at_us < hour_us + HOUR_US:
+        return
+    closings = sorted(TERMINAL & entries.keys())
+    if "reserve" in entries and not closings:
+        findings.open_reserves += at_us < now_us - _OPEN_US
+    key: dict[str, str | int] = {"request_id": place[0], "attempt": place[1], "entry": " ".join(closings)}
+    # Where it could not be told whether a reserve was written, a void without one is what keeps it from counting.
+    if "reserve" not in entries and closings != ["void"]:
+        findings.add((Difference(table="ledger_entry", key=key, column="reserves", expected=len(closings), found=0),))
+    standing = len(closings) - ("expire" in entries and "adjust" in entries)
+    if standing > 1:
+        findings.add((Difference(table="ledger_entry", key=key, column="closings", expected=1, found=standing),))

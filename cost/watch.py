@@ -1,0 +1,103 @@
+"""The hourly check that the roll-ups are what the ledger says. Of all processes on one database one does it."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
+
+from cost.rollups import DAY_US, HOUR_US
+from cost.tables import LedgerCheck
+from cost.verify import Verification, check
+
+_log: Final = logging.getLogger(__name__)
+_NAME: Final = "roll-ups"
+_GIVEN_UP_US: Final = HOUR_US // 2
+_DAYS_BEFORE: Final = 1
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What all processes know of the check: when it was begun last and finished last, and what it found."""
+
+    begun_us: int = 0
+    done_us: int = 0
+    differences: int = 0
+
+
+def due(known: Checked, now_us: int) -> bool:
+    """Once an hour; and when it was begun and never finished, because whoever did it has died, after half of one.
+
+    What a clock far ahead of this one has begun keeps nobody from it for long.
+    """
+    unfinished = known.done_us < known.begun_us
+    return abs(now_us - known.begun_us) >= (_GIVEN_UP_US if unfinished else HOUR_US)
+
+
+class LedgerWatch:
+    """One process's part in the check. `tell` learns what is known after each look, whoever found it out."""
+
+    def __init__(
+        self, engine: AsyncEngine, tell: Callable[[Checked], None], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._engine = engine
+        self._tell = tell
+        self._clock = clock
+
+    async def look(self) -> None:
+        """Check yesterday and today when that is due and nobody else does it; tell what is known."""
+        known = await self._known()
+        if due(known, now_us := self._now_us()) and await self._begin(known, now_us):
+            today_us = now_us - now_us % DAY_US
+            found = await check(self._engine, today_us - _DAYS_BEFORE * DAY_US, now_us + 1, now_us=now_us)
+            await self._finish(found)
+            known = await self._known()
+        if known.done_us:
+            self._tell(known)
+
+    async def _known(self) -> Checked:
+        query = select(col(LedgerCheck.begun_us), col(LedgerCheck.done_us), col(LedgerCheck.differences))
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query.where(col(LedgerCheck.name) == _NAME))).first()
+        return Checked() if row is None else Checked(begun_us=row[0], done_us=row[1], differences=row[2])
+
+    async def _begin(self, known: Checked, now_us: int) -> bool:
+        """Whether it is ours: of several that find it due, one changes what all have seen."""
+        table = LedgerCheck.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
+        try:
+            async with self._engine.begin() as connection:
+                if not known.begun_us:
+                    await connection.execute(
+                        table.insert().values(name=_NAME, begun_us=now_us, done_us=0, differences=0)
+                    )
+                    return True
+                ours = update(LedgerCheck).values(begun_us=now_us)
+                seen = (col(LedgerCheck.name) == _NAME, col(LedgerCheck.begun_us) == known.begun_us)
+                return (await connection.execute(ours.where(*seen))).rowcount == 1
+        except IntegrityError:
+            return False
+
+    async def _finish(self, found: Verification) -> None:
+        done = update(LedgerCheck).where(col(LedgerCheck.name) == _NAME)
+        async with self._engine.begin() as connection:
+            await connection.execute(done.values(done_us=self._now_us(), differences=found.differences))
+        if found.told:
+            first = found.told[0]
+            _log.error(
+                "the books do not agree: %d figures differ, the first is %s of %s: %d instead of %d; "
+                "`weighbridge ledger verify` lists them",
+                found.differences,
+                first.column,
+                first.table,
+                first.found,
+                first.expected,
+            )
+        if found.open_reserves:
+            _log.warning("%d reserves are open for longer than an hour", found.open_reserves)
+
+    def _now_us(self) -> int:
+        return int(self._clock() * 1_000_000)

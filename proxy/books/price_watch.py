@@ -1,0 +1,138 @@
+"""The prices in effect in this process: the configured ones beneath what operators entered, looked at every few seconds."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from cost.errors import PriceError
+from cost.price_book.book import DatedPrice, PriceBook, price_book
+from cost.price_book.store import PriceStore
+from cost.prices import Price
+
+_log: Final = logging.getLogger("weighbridge.prices")
+
+_SOONEST_S: Final = 0.01
+_PATIENCE_S: Final = 5.0
+"""A start waits no longer for a database that is silent."""
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+class PriceWatch:
+    """Keeps the book up to date, and makes sure that each version in it stands for the same figures for ever."""
+
+    def __init__(
+        self,
+        store: PriceStore,
+        configured: PriceBook,
+        changed: Callable[[], None] = lambda: None,
+        now_us: Callable[[], int] = _now_us,
+    ) -> None:
+        """`changed` is called after other prices came into effect."""
+        self.store = store
+        self._configured = configured
+        self._changed = changed
+        self._now_us = now_us
+        self._overrides: list[DatedPrice] = []
+        self._names: dict[tuple[str, str], dict[str, str]] = {}
+        """Target and version to the names that their figures, by digest, are remembered under."""
+        self._remembered = False
+        self._looking = asyncio.Lock()
+        self._stirred = asyncio.Event()
+        self._told: str | None = None
+        self.book = self.with_configured(configured)
+        self._in_effect = self._effective()
+
+    def with_configured(self, configured: PriceBook) -> PriceBook:
+        """The book as it would be with another configuration; nothing is taken over."""
+        return price_book([*(self._named(each) for each in configured.entries()), *self._overrides])
+
+    def adopt(self, configured: PriceBook) -> None:
+        """Takes another configuration over, whose catalog is in use from now on."""
+        self._configured, self._remembered = configured, False
+        self.book = self.with_configured(configured)
+        self._in_effect = self._effective()
+        self._stirred.set()
+
+    async def follow(self, poll_s: float) -> None:
+        """Looks for ever: every few seconds, when a price begins, and after a change of the configuration."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._wait_s(poll_s)):
+                    await self._stirred.wait()
+            self._stirred.clear()
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 - the loop must outlive any one step
+                _log.exception("looking for prices failed; the next look follows")
+
+    def _wait_s(self, poll_s: float) -> float:
+        now_us = self._now_us()
+        change_us = self.book.next_change_us(now_us)
+        return poll_s if change_us is None else min(poll_s, max(_SOONEST_S, (change_us - now_us) / 1_000_000))
+
+    async def look(self) -> None:
+        """Takes over what is in effect now. When the database does not answer, only dates that passed count."""
+        async with self._looking:
+            await self._read()
+            self.book = self.with_configured(self._configured)
+            before, effective = self._in_effect, self._effective()
+            if effective == before:
+                return
+            for target_id in sorted(before.keys() | effective.keys()):
+                price = effective.get(target_id)
+                if price != before.get(target_id):
+                    _log.warning("price of %s: %s", target_id, "unknown" if price is None else f"now {price.version}")
+            self._changed()
+            # At the end: what could not be taken over is tried again.
+            self._in_effect = effective
+
+    async def _read(self) -> None:
+        configured = self._configured
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                self._overrides = await self.store.overrides()
+                if not self._remembered:
+                    self._learn(configured, await self.store.remember_all(configured.entries()))
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            # The driver's message may hold the address.
+            self._tell(f"prices cannot be looked up, so they stay as they are: {type(error).__name__}")
+        except PriceError as error:
+            self._tell(f"prices stay as they are: {error}")
+        else:
+            self._told = None
+
+    def _learn(self, configured: PriceBook, kept: list[DatedPrice]) -> None:
+        for each, known in zip(configured.entries(), kept, strict=True):
+            names = self._names.setdefault((each.target_id, each.price.version), {})
+            names[each.price.digest()] = known.price.version
+        # Another configuration may have been taken over while the database was asked.
+        self._remembered = configured is self._configured
+
+    def _named(self, each: DatedPrice) -> DatedPrice:
+        """Under the name that is remembered. A name that stands for other figures gets the ending it will have."""
+        names = self._names.get((each.target_id, each.price.version))
+        if names is None:
+            return each
+        digest = each.price.digest()
+        name = names.get(digest, f"{each.price.version}~{digest}")
+        return msgspec.structs.replace(each, price=each.price.named(name))
+
+    def _effective(self) -> dict[str, Price]:
+        now_us = self._now_us()
+        found = ((target_id, self.book.at(target_id, now_us)) for target_id in self.book.prices)
+        return {target_id: price for target_id, price in found if price is not None}
+
+    def _tell(self, message: str) -> None:
+        """Once, not every few seconds."""
+        if message != self._told:
+            self._told = message
+            _log.warning("%s", message)

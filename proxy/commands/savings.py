@@ -1,0 +1,206 @@
+"""`weighbridge savings`: what was saved, against whom, and whether it is what was promised."""
+# ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from cost.claim.reading import ClaimBooks
+    from cost.config import CostSection
+    from cost.reports.scope import ReadScope
+
+_DAYS = 30
+
+
+def savings(
+    start: Annotated[
+        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first UTC day; 30 days before the end.")
+    ] = None,
+    end: Annotated[
+        datetime | None,
+        typer.Option("--to", formats=["%Y-%m-%d"], help="The UTC day after the last one; otherwise today is the last."),
+    ] = None,
+    team: Annotated[
+        str | None, typer.Option(help="This team's alone; without the idle GPUs, which are nobody's.")
+    ] = None,
+    organisation: Annotated[str, typer.Option(help="Whose books.")] = "default",
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 unless the target is met.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a row a day as CSV.")] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Tell what was saved, against three comparisons, and the verdict on the target."""
+    from cost.reports.scope import ReadScope
+    from proxy.cli import _fail
+    from proxy.configuration.settings import load, read_environment
+
+    if as_csv and as_json:
+        _fail("--csv or --json, not both", 2)
+    section = load(config, read_environment(), secrets_from=None).cost
+    scope = ReadScope(organisation_id=organisation, team_id=team)
+    tomorrow = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    last = tomorrow if end is None else end.replace(tzinfo=UTC)
+    first = last - timedelta(days=_DAYS) if start is None else start.replace(tzinfo=UTC)
+    books, found = asyncio.run(_claimed(section, scope, _us(first), _us(last)))
+    if as_csv:
+        _print_daily(section, scope, books)
+    elif as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.format(msgspec.json.Encoder(decimal_format="number").encode(found), indent=2).decode())
+    else:
+        print_claim(found)
+    if check and found["verdict"] != "met":
+        raise typer.Exit(1)
+
+
+async def _claimed(
+    section: "CostSection", scope: "ReadScope", start_us: int, end_us: int
+) -> "tuple[ClaimBooks, dict[str, Any]]":
+    from proxy.books.claims import Claims
+    from proxy.cli import _engine
+
+    async with _engine() as engine:
+        claims = Claims(engine, lambda: section, _now_us)
+        books = await claims.books(scope, start_us, end_us)
+        return books, claims.told(scope, await claims.claim(scope, books))
+
+
+def _print_daily(section: "CostSection", scope: "ReadScope", books: "ClaimBooks") -> None:
+    from cost.claim.report import DAILY_COLUMNS, daily
+    from cost.reports.cells import csv_line
+
+    rate = section.gateway_usd_per_hour if scope.team_id is None else Decimal(0)
+    typer.echo(csv_line(DAILY_COLUMNS), nl=False)
+    for row in daily(books, gateway_usd_per_hour=rate, now_us=_now_us()):
+        typer.echo(csv_line(row), nl=False)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+def _us(moment: datetime) -> int:
+    return int(moment.timestamp()) * 1_000_000
+
+
+def print_claim(found: dict[str, Any]) -> None:
+    """The claim for people. `not met` stands where `met` would."""
+    from proxy.table import print_table
+
+    whose = f"team {found['team_id']}" if found["team_id"] else f"organisation {found['organisation_id']}"
+    typer.echo(f"{whose}, {found['start']} to before {found['end']} (UTC), target {percent(found['target_share'])}\n")
+    print_table(
+        ["compared with", "would have cost", "cost", "saved", "share", "coverage", "verdict"],
+        [_row(found, each) for each in found["comparisons"]],
+        right=(1, 2, 3, 4, 5),
+    )
+    _print_reasons(found["comparisons"], _names(found))
+    _print_cost(found)
+    _print_certainty(found)
+    for fleet in found["fleet"]:
+        _print_fleet(found, fleet)
+    if found["provisional"]:
+        days = found["provisional_days"]
+        typer.echo(f"\nprovisional: the GPU bill of {len(days)} days is not posted yet ({days[0]} to {days[-1]})")
+
+
+def _names(found: dict[str, Any]) -> dict[str, str]:
+    return {
+        "reference": f"{found['reference_target'] or 'no reference'} (reference)",
+        "cheapest": "cheapest good enough",
+        "hosted": "same weights, hosted",
+    }
+
+
+def _row(found: dict[str, Any], each: dict[str, Any]) -> list[str]:
+    return [
+        _names(found)[each["comparator"]],
+        money(each["baseline_usd"]),
+        money(each["cost_usd"]),
+        money(each["savings_usd"]),
+        percent(each["savings_share"]),
+        percent(each["coverage"]),
+        each["verdict"].upper(),
+    ]
+
+
+def _print_reasons(comparisons: list[dict[str, Any]], names: dict[str, str]) -> None:
+    for each in comparisons:
+        for reason in each["reasons"]:
+            typer.echo(f"- {names[each['comparator']]}: {reason}")
+
+
+def _print_cost(found: dict[str, Any]) -> None:
+    parts = {name.removesuffix("_usd").replace("_", "-"): amount for name, amount in found["cost"].items()}
+    told = ", ".join(f"{name} {money(amount)}" for name, amount in parts.items() if amount)
+    typer.echo(f"\nspent {money(found['cost_usd'])}" + (f": {told}" if told else ""))
+    if found["team_id"]:
+        typer.echo("without idle GPUs and the gateway's machines, which are the organisation's")
+
+
+def _print_certainty(found: dict[str, Any]) -> None:
+    typer.echo(
+        f"{found['served_requests']} requests served in {found['attempts']} attempts; "
+        f"estimated {percent(found['estimated_share'])}, without a price {found['unpriced_attempts']}"
+    )
+    quality, measured = found["quality"], found["measured"]
+    if quality is None:
+        typer.echo("quality: no answer was judged")
+    else:
+        interval = f"{percent(quality['low'])} to {percent(quality['high'])}"
+        typer.echo(f"quality: {percent(quality['share'])} of {quality['judged']} judged answers adequate ({interval})")
+    if measured is not None:
+        arms = f"{measured['holdout_requests']} held out, {measured['control_requests']} beside them"
+        if measured["savings_share"] is None:
+            typer.echo(f"measured saving: too few requests yet ({arms})")
+        else:
+            interval = f"{percent(measured['low'])} and {percent(measured['high'])}"
+            typer.echo(f"measured saving: {percent(measured['savings_share'])}, between {interval} ({arms})")
+
+
+def _print_fleet(found: dict[str, Any], fleet: dict[str, Any]) -> None:
+    from proxy.table import print_table
+
+    today = fleet["utilisation_today"]
+    typer.echo(
+        f"\n{'pool ' + fleet['pool'] if fleet['pool'] else 'all pools'}: bill {money(fleet['bill_usd'])} for "
+        f"{fleet['replica_hours_up']} replica-hours up, {percent(fleet['utilisation'])} of them busy"
+        + ("" if today is None else f" (today {percent(today)})")
+    )
+    rows = [
+        [
+            _names(found)[each["comparator"]],
+            money(each["baseline_usd"]),
+            money(each["cost_usd"]),
+            percent(each["cost_share"]),
+            percent(each["needed_utilisation"]),
+            each["verdict"].upper(),
+        ]
+        for each in fleet["comparisons"]
+    ]
+    headings = ["compared with", "its tokens elsewhere", "here", "here / elsewhere", "needed utilisation", "verdict"]
+    print_table(headings, rows, right=(1, 2, 3, 4))
+    _print_reasons(fleet["comparisons"], _names(found))
+    if fleet["overfull"]:
+        typer.echo("! on some day tokens took longer than replicas were up: the weights or the hours are wrong")
+
+
+def money(amount: Decimal) -> str:
+    """Dollars to the cent, or as exactly as it takes to see that they are not nothing."""
+    exact = abs(amount)
+    places = ".2f" if exact >= 1 or not exact else ".6f"
+    return f"{'-' if amount < 0 else ''}${exact:,{places}}"
+
+
+def percent(share: Decimal | float | None) -> str:
+    """A share from 0 to 1, for people."""
+    return "-" if share is None else f"{share:.1%}"

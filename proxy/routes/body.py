@@ -1,0 +1,25 @@
+"""Reads a small request body: in time, and no more of it than the route needs."""
+
+import asyncio
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from proxy.errors import BadRequest, BodyTooLarge, UploadTimeout
+
+
+async def read_body(request: Request, *, timeout_s: float, most_bytes: int) -> bytes:
+    """The whole body. Raises BodyTooLarge, UploadTimeout, or BadRequest when the caller is gone."""
+    body = b""
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most_bytes:
+                    raise BodyTooLarge(f"The body is larger than {most_bytes} bytes, which nobody needs here.")
+    except TimeoutError as error:
+        raise UploadTimeout(f"The request body did not arrive within {timeout_s:g} s.") from error
+    except ClientDisconnect as error:
+        # Nobody is there to read it.
+        raise BadRequest("The connection was closed before the body was complete.") from error
+    return body

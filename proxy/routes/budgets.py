@@ -1,0 +1,109 @@
+"""/v1/budgets: what may be spent, how much of it is, and how an administrator sets it."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.responses import Response
+
+from accounts.caller import Caller
+from accounts.errors import UnknownTeam
+from accounts.store import AccountStore
+from cost.budgets.budget import Budget, checked
+from cost.budgets.errors import BadBudget, BudgetConflict, UnknownBudget
+from cost.budgets.store import BudgetStore
+from proxy.books.budget_list import parse_budget, told
+from proxy.errors import BadRequest, BudgetNotFound, BudgetsOutOfReach, BudgetTaken
+from proxy.gateway import AdminCaller, AuthenticatedCaller, gateway_of
+from proxy.routes.body import read_body
+
+router = APIRouter(tags=["budgets"])
+
+MAX_BODY_BYTES: Final = 16 * 1024
+_PATIENCE_S: Final = 3.0
+_audit: Final = logging.getLogger("weighbridge.audit")
+# Money leaves as exact decimal numbers: a float would change the last digits.
+_encoder: Final = msgspec.json.Encoder(decimal_format="number")
+
+
+@router.get("/v1/budgets")
+async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Response:
+    """A member's key sees those of its team, of itself and of its team's tags; finance and admin see all."""
+    store = BudgetStore(gateway_of(request).database)
+    async with _database():
+        if caller.role == "member":
+            found = await store.of_member(caller.organisation_id, caller.team_id, caller.key_id)
+        else:
+            found = await store.of_organisation(caller.organisation_id)
+    return _json({"object": "list", "data": [told(each) for each in found]})
+
+
+@router.put("/v1/budgets/{budget_id}")
+async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
+    """Sets a budget, or changes its limit and what happens at its end. Every server follows within seconds."""
+    gateway = gateway_of(request)
+    body = await read_body(request, timeout_s=gateway.line.rules.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    try:
+        budget = checked(parse_budget(body).budget(budget_id, caller.organisation_id))
+    except BadBudget as error:
+        raise BadRequest(f"The budget is not valid: {error}.") from error
+    store = BudgetStore(gateway.database)
+    async with _database():
+        await _check_scope(gateway.database, budget)
+        new = await store.put(budget)
+        standing = await store.get(budget_id, caller.organisation_id)
+    _tell(caller, f"{'made' if new else 'changed'} the budget {budget_id}: {budget.limit_nanousd} nano-dollars")
+    return _json(told(standing), status=201 if new else 200)
+
+
+@router.delete("/v1/budgets/{budget_id}")
+async def remove_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
+    """Takes a budget away: nothing is held or warned of any more. What was spent stays in the books."""
+    async with _database():
+        await BudgetStore(gateway_of(request).database).remove(budget_id, caller.organisation_id)
+    _tell(caller, f"removed the budget {budget_id}")
+    return _json({"id": budget_id, "object": "budget.deleted", "deleted": True})
+
+
+async def _check_scope(engine: AsyncEngine, budget: Budget) -> None:
+    """Another organisation's team and one that does not exist must look the same."""
+    accounts = AccountStore(engine)
+    team_id = budget.scope_id if budget.scope == "team" else None
+    if budget.scope == "key":
+        keys = {key.key_id: key.team_id for key in await accounts.list_keys()}
+        team_id = keys.get(budget.scope_id, "")
+    elif team_id is None:
+        return
+    try:
+        owner = (await accounts.get_team(team_id)).organisation_id
+    except UnknownTeam:
+        owner = None
+    if owner != budget.organisation_id:
+        raise BadRequest(f"There is no {budget.scope} `{budget.scope_id[:80]}`.", param="scope_id")
+
+
+@contextlib.asynccontextmanager
+async def _database() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            yield
+    except UnknownBudget as error:
+        raise BudgetNotFound(f"{error}; GET /v1/budgets lists them.", param="budget_id") from error
+    except BudgetConflict as error:
+        raise BudgetTaken(f"{error}.", param="budget_id") from error
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise BudgetsOutOfReach("The database does not answer; try again shortly.") from error
+
+
+def _tell(caller: Caller, did: str) -> None:
+    _audit.warning("key %s of %s/%s %s", caller.key_id, caller.organisation_id, caller.team_id, did)
+
+
+def _json(value: dict[str, Any], *, status: int = 200) -> Response:
+    return Response(_encoder.encode(value), status_code=status, media_type="application/json")

@@ -1,0 +1,53 @@
+"""GET /v1/focus: the FOCUS 1.2 dataset of some days, as CSV."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from cost.reports.focus import FocusQuery
+from proxy.books.focus_export import focus_export
+from proxy.errors import BadRequest, UsageUnavailable
+from proxy.gateway import FinanceReader, gateway_of
+from proxy.routes.accept import best_kind
+from proxy.routes.parameters import Parameters
+from proxy.routes.reading import Export, reading, sound_query
+
+router = APIRouter(tags=["usage"])
+
+_MAX_PIECES: Final = 5_000
+
+
+@router.get("/v1/focus")
+async def focus(request: Request, scope: FinanceReader) -> Response:
+    """The days from `start` to before `end`; a member key's own team. `granularity` is `day` or `hour`."""
+    parameters = Parameters(request.query_params, ("start", "end", "granularity"))
+    best_kind(request.headers.get("accept"), ("text/csv",))
+    start, end = parameters.day("start"), parameters.day("end")
+    if start is None or end is None:
+        missing = "start" if start is None else "end"
+        raise BadRequest(
+            f"`{missing}` is missing: the export is of the days from `start` to before `end`.", param=missing
+        )
+    by_hour = "hour" in (parameters.listed("granularity", ("day", "hour")) or ("day",))
+    with sound_query():
+        query = FocusQuery(scope=scope, start=start, end=end, by_hour=by_hour).checked()
+    # The first rows are read before anything is said, so that a database that does not answer is told as such.
+    async with reading(gateway_of(request)):
+        pieces = (await focus_export(gateway_of(request).database)).csv(query)
+        first = [await anext(pieces), await anext(pieces, "")]
+    headers = {"vary": "accept", "content-disposition": f'attachment; filename="focus-{start}-{end}.csv"'}
+    return Export(_rest("".join(first), pieces), media_type="text/csv; charset=utf-8; header=present", headers=headers)
+
+
+async def _rest(first: str, pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+    """What fails on the way cuts the connection: half a file is not a whole one."""
+    yield first.encode()
+    for _ in range(_MAX_PIECES):
+        async with reading():
+            piece = await anext(pieces, None)
+        if piece is None:
+            return
+        yield piece.encode()
+    raise UsageUnavailable("These days have more rows than one export may; ask for fewer.")

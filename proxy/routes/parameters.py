@@ -1,0 +1,152 @@
+"""The parameters of finance's questions: each is known, given once or as a list, and refused where it is not sound.
+
+One that nobody knows is refused too: a misspelt filter would otherwise give the figures of something else.
+"""
+
+import datetime as dt
+import re
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from starlette.datastructures import QueryParams
+
+from cost.rollups import HOUR_US
+from proxy.errors import BadRequest
+
+DAY_S: Final = 86_400
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_MOMENT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+_WHOLE: Final = re.compile(r"-?\d{1,15}", re.ASCII)
+_MAX_VALUES: Final = 200
+_EPOCH: Final = dt.date(1970, 1, 1)
+
+Word = TypeVar("Word", bound=str)
+
+
+class Parameters:
+    """A request's query, by name. `name[]` is the same as `name`."""
+
+    def __init__(self, query: QueryParams, known: Iterable[str]) -> None:
+        self._given: dict[str, list[str]] = {}
+        known = frozenset(known)
+        for raw, value in query.multi_items():
+            name = raw.removesuffix("[]")
+            if name not in known:
+                raise BadRequest(f"There is no parameter `{raw[:40]}`; there are {_listed(known)}.", param=raw[:40])
+            values = self._given.setdefault(name, [])
+            values.append(value)
+            if len(values) > _MAX_VALUES:
+                raise BadRequest(f"`{name}` is given more than {_MAX_VALUES} times.", param=name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
+    def text(self, name: str) -> str | None:
+        """The value of a parameter that may be given once."""
+        values = self._given.get(name, [])
+        if len(values) > 1:
+            raise BadRequest(f"`{name}` is given more than once.", param=name)
+        if values and "\x00" in values[0]:
+            raise BadRequest(f"`{name}` must not have a NUL in it.", param=name)
+        return values[0] if values else None
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """The values of a parameter that may be given several times."""
+        return tuple(dict.fromkeys(self._given.get(name, [])))
+
+    def listed(self, name: str, allowed: Iterable[Word]) -> tuple[Word, ...]:
+        """Some of the words that are allowed, given several times or with commas."""
+        known = {str(word): word for word in allowed}
+        words = [word.strip() for value in self._given.get(name, []) for word in value.split(",")]
+        for word in words:
+            if word not in known:
+                raise BadRequest(f"`{name}` is any of {_listed(known)}, not {word[:40]!r}.", param=name)
+        return tuple(dict.fromkeys(known[word] for word in words))
+
+    def one_of(self, name: str, otherwise: Word, allowed: Iterable[Word]) -> Word:
+        """One of the words that are allowed."""
+        given = self.text(name)
+        if given is None:
+            return otherwise
+        known = {str(word): word for word in allowed}
+        if given not in known:
+            raise BadRequest(f"`{name}` is one of {_listed(known)}, not {given[:40]!r}.", param=name)
+        return known[given]
+
+    def whole(self, name: str, otherwise: int, *, least: int, most: int) -> int:
+        """A whole number in its bounds."""
+        given = self.text(name)
+        if given is None:
+            return otherwise
+        if _WHOLE.fullmatch(given) is None or not least <= int(given) <= most:
+            raise BadRequest(f"`{name}` must be a whole number from {least} to {most}.", param=name)
+        return int(given)
+
+    def flag(self, name: str) -> bool | None:
+        """True, false, or None when it was not given."""
+        given = self.text(name)
+        if given is None:
+            return None
+        if given.lower() not in {"true", "false"}:
+            raise BadRequest(f"`{name}` must be true or false.", param=name)
+        return given.lower() == "true"
+
+    def day(self, name: str) -> dt.date | None:
+        """A day like 2026-04-05."""
+        given = self.text(name)
+        if given is None:
+            return None
+        try:
+            return _parsed_day(given)
+        except ValueError as error:
+            raise BadRequest(f"`{name}` must be a day like 2026-04-05 (UTC).", param=name) from error
+
+    def moment_us(self, name: str) -> int | None:
+        """A day, for its beginning, or an RFC 3339 moment on a full hour."""
+        given = self.text(name)
+        if given is None:
+            return None
+        try:
+            found = _parsed_us(given)
+        except (ValueError, OverflowError) as error:
+            told = "a day like 2026-04-05 or a moment like 2026-04-05T14:00:00Z"
+            raise BadRequest(f"`{name}` must be {told}.", param=name) from error
+        if found % HOUR_US:
+            raise BadRequest(f"`{name}` must be on a full hour (UTC).", param=name)
+        return found
+
+
+def day_us(day: dt.date) -> int:
+    """The microsecond at which a UTC day begins."""
+    return (day - _EPOCH).days * DAY_S * 1_000_000
+
+
+def rfc3339(at_us: int) -> str:
+    """A moment in whole seconds."""
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=at_us // 1_000_000)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _parsed_us(text: str) -> int:
+    if _MOMENT.fullmatch(text) is None:
+        return day_us(_parsed_day(text))
+    moment = dt.datetime.fromisoformat(text.upper()).astimezone(dt.UTC)
+    _known_time(moment.date())
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+
+
+def _parsed_day(text: str) -> dt.date:
+    if _DAY.fullmatch(text) is None:
+        raise ValueError(text[:40])
+    return _known_time(dt.date.fromisoformat(text))
+
+
+def _known_time(day: dt.date) -> dt.date:
+    """With a year to spare, so that the end of a range is a date too."""
+    if not _EPOCH <= day < dt.date(9998, 1, 1):
+        raise ValueError("no time of ours")
+    return day
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words))

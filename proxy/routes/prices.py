@@ -1,0 +1,90 @@
+"""/v1/prices: what targets cost now and next, and how an administrator enters a price or takes one back."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import Response
+
+from accounts.caller import Caller
+from cost.errors import PriceError, UnknownPrice
+from proxy.books.price_list import BadPrice, checked_prices, entry_told, parse_prices, today, told
+from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
+from proxy.gateway import AdminCaller, AuthenticatedCaller, Gateway, gateway_of
+from proxy.routes.body import read_body
+
+router = APIRouter(tags=["prices"])
+
+MAX_BODY_BYTES: Final = 64 * 1024
+_PATIENCE_S: Final = 5.0
+_audit: Final = logging.getLogger("weighbridge.audit")
+
+
+@router.get("/v1/prices")
+async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response:
+    """The targets that the key's team may use, each with the price in effect and those to come."""
+    gateway = gateway_of(request)
+    now_us = time.time_ns() // 1_000
+    data = [
+        told(gateway.prices.book, target_id, now_us)
+        for target_id in gateway.line.rules.catalog.targets
+        if caller.allowed_models is None or target_id in caller.allowed_models
+    ]
+    return _json({"object": "list", "data": data})
+
+
+@router.put("/v1/prices/{target:path}")
+async def set_price(target: str, request: Request, caller: AdminCaller) -> Response:
+    """Enters a price that comes before the configured ones. Every server follows within seconds."""
+    gateway = gateway_of(request)
+    if target not in gateway.line.rules.catalog.targets:
+        raise ModelNotFound(f"There is no target `{target[:80]}`; GET /v1/prices lists them.", param="target")
+    body = await read_body(request, timeout_s=gateway.line.rules.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    try:
+        entered = checked_prices(parse_prices(body))
+    except BadPrice as error:
+        raise BadRequest(f"The price is not valid: {error}.", param=error.field or None) from error
+    price, effective_us = entered.entered(today(time.time_ns() // 1_000))
+    async with _store():
+        kept = await gateway.prices.store.add_override(target, price, effective_us, note=entered.note)
+    _tell(caller, f"set the price of {target}: version {kept.price.version} from {effective_us} us on")
+    await gateway.prices.look()
+    return _json({"object": "price", "target": target, **entry_told(kept)})
+
+
+@router.delete("/v1/prices/{target:path}/{version}")
+async def withdraw_price(target: str, version: str, request: Request, caller: AdminCaller) -> Response:
+    """Takes an entered price back: what lies beneath it counts again. What was booked at it stays."""
+    gateway: Gateway = gateway_of(request)
+    async with _store():
+        await gateway.prices.store.withdraw(target, version)
+    _tell(caller, f"withdrew the price {version} of {target}")
+    await gateway.prices.look()
+    return _json({"object": "price.withdrawn", "target": target, "version": version, "withdrawn": True})
+
+
+@contextlib.asynccontextmanager
+async def _store() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            yield
+    except UnknownPrice as error:
+        raise PriceNotFound(f"{error}.", param="version") from error
+    except PriceError as error:
+        raise BadRequest(f"{error}.", param="version") from error
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise PricesUnavailable("The database does not answer; nothing was changed, try again shortly.") from error
+
+
+def _tell(caller: Caller, did: str) -> None:
+    _audit.warning("key %s of %s/%s %s", caller.key_id, caller.organisation_id, caller.team_id, did)
+
+
+def _json(value: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,82 @@
+"""Books that keep budgets are the books they stand in front of."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.budgets.books import BudgetedBooks
+from cost.budgets.grants import Ask, GrantStore
+from cost.budgets.holds import Holds
+from cost.budgets.memory import MemoryGrants
+from cost.budgets.presence import BudgetPresence
+from cost.budgets.store import BudgetStore
+from cost.entries import Entry
+from cost.errors import BudgetExceeded
+from cost.journal import Journal
+from cost.ledger import Alone, Books, Ledger
+from cost.store import LedgerStore
+from tests.cost.budgets.crowd import NOON_US, budget
+from tests.cost.entries import reserve, settle, until
+
+
+async def test_hold_reserve_settle_and_drain(tmp_path: Path, engine: AsyncEngine) -> None:
+    """With a real journal, ledger and database: what is settled is spent, and nothing is held in the end."""
+    await BudgetStore(engine).put(budget(100))
+    grants, journal = GrantStore(engine), Journal(tmp_path)
+    holds = Holds(grants, lambda: journal.boot_id, now_us=lambda: NOON_US)
+    presence = BudgetPresence(Alone(), grants)
+    ledger = Ledger(journal, LedgerStore(engine), booked=holds.booked, presence=presence, drain_interval_s=3_600)
+    await ledger.start()
+    await holds.start()
+    books: Books = BudgetedBooks(ledger, holds)
+    await books.reserve(reserve("r1", cost_nanousd=50, boot_id=books.boot_id), 80)
+    with pytest.raises(BudgetExceeded):
+        await books.reserve(reserve("r2", cost_nanousd=21, boot_id=books.boot_id))
+    books.settle(settle("r1", cost_nanousd=60, boot_id=books.boot_id))
+    await ledger.drain()
+    await books.reserve(reserve("r3", cost_nanousd=40, boot_id=books.boot_id))
+    books.settle(settle("r3", cost_nanousd=40, boot_id=books.boot_id))
+    await ledger.aclose()
+    await holds.aclose()
+    (standing,) = await grants.standings(NOON_US)
+    assert (standing.spent_nanousd, standing.held_nanousd) == (100, 0)
+
+
+async def test_a_reserve_that_is_cancelled_gives_its_hold_back() -> None:
+    """The ledger itself voids what it may have written."""
+
+    class Waiting:
+        boot_id = "boot1"
+        settled: list[Entry]
+
+        def __init__(self) -> None:
+            self.settled = []
+
+        async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
+            await asyncio.sleep(3_600)
+
+        def settle(self, entry: Entry) -> None:
+            self.settled.append(entry)
+
+    holds = Holds(MemoryGrants(budget(100)), lambda: "boot1", now_us=lambda: NOON_US)
+    task = asyncio.create_task(BudgetedBooks(Waiting(), holds).reserve(reserve(cost_nanousd=100)))
+    await until(lambda: holds._open)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await holds.hold(reserve("r2", cost_nanousd=100), None) is False
+
+
+async def test_who_is_recovered_has_no_grants_any_more(engine: AsyncEngine) -> None:
+    """The one that forgets a dead process forgets its grants too."""
+    await BudgetStore(engine).put(budget(100))
+    grants = GrantStore(engine)
+    await grants.regrant("dead", {"b1": Ask(floor_nanousd=9)}, [], NOON_US)
+    presence = BudgetPresence(Alone(), grants)
+    await presence.show("living")
+    await presence.expire([])
+    await presence.forget("dead")
+    (standing,) = await grants.standings(NOON_US)
+    assert (standing.held_nanousd, presence.may_be_given_up) == (0, False)

@@ -1,0 +1,63 @@
+"""Sharing out what is left: never more than there is, in the order of asking."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cost.budgets.grants import Ask, Room, Want, share_out
+from tests.cost.budgets.crowd import budget
+
+
+def room(limit: int, spent: int = 0, others: int = 0) -> Room:
+    return Room(budget=budget(limit), spent_nanousd=spent, others_nanousd=others)
+
+
+def want(amount: int, *names: str) -> Want:
+    return Want(amount_nanousd=amount, budget_ids=names or ("b1",))
+
+
+@pytest.mark.parametrize(
+    ("limit", "spent", "others", "floor", "wants", "granted", "scarce"),
+    [
+        (1_000_000, 0, 0, 0, [10], 90, False),
+        (1_000, 0, 0, 0, [100], 212, True),
+        (1_000, 500, 300, 100, [100], 200, True),
+        (1_000, 500, 300, 100, [101], 100, True),
+        (1_000, 500, 300, 100, [60, 60, 40], 200, True),
+        (1_000, 900, 300, 100, [1], 100, True),
+        (1_000, 0, 0, 70, [], 70, False),
+        (0, 0, 0, 0, [0], 0, False),
+    ],
+)
+def test_what_is_granted(
+    limit: int, spent: int, others: int, floor: int, wants: list[int], granted: int, scarce: bool
+) -> None:
+    """The floor, those that fit in order, and eight times that beforehand, but an eighth of what is left at most."""
+    given_ = share_out({"b1": room(limit, spent, others)}, {"b1": Ask(floor_nanousd=floor)}, [want(w) for w in wants])
+    assert (given_["b1"].granted_nanousd, given_["b1"].scarce) == (granted, scarce)
+
+
+def test_all_budgets_or_none() -> None:
+    """Who finds too little in one takes nothing of the others, and only that one is told to lack."""
+    rooms, asks = {"a": room(100), "b": room(50)}, {"a": Ask(floor_nanousd=0), "b": Ask(floor_nanousd=0)}
+    given_ = share_out(rooms, asks, [want(60, "a", "b"), want(50, "a", "b"), want(50, "a")])
+    assert (given_["a"].granted_nanousd, given_["b"].granted_nanousd) == (100, 50)
+    assert (given_["a"].lacking, given_["b"].lacking) == (False, True)
+
+
+@given(
+    *(st.integers(0, 1_000) for _ in range(4)),
+    st.integers(0, 200),
+    st.lists(st.integers(0, 300), max_size=20),
+)
+def test_never_more_than_there_is(
+    limit: int, spent: int, others: int, floor: int, keep: int, amounts: list[int]
+) -> None:
+    """Above the floor, which cannot be given back, all grants and what is spent stay within the limit."""
+    grant = share_out(
+        {"b1": room(limit, spent, others)},
+        {"b1": Ask(floor_nanousd=floor, keep_nanousd=keep)},
+        [want(amount) for amount in amounts],
+    )["b1"]
+    assert grant.granted_nanousd >= floor
+    assert grant.granted_nanousd == floor or spent + others + grant.granted_nanousd <= limit
