@@ -5,9 +5,8 @@ import contextlib
 import logging
 import random
 import signal
-import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -24,20 +23,9 @@ from classifier.learning.requests import own_requests
 from classifier.learning.store import LearningStore, Verdict
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from classifier.prediction import Classifier
-from cost.budgets.alerts import Alerts
-from cost.budgets.books import BudgetedBooks
-from cost.budgets.budget import Standing
-from cost.budgets.grants import GrantStore
-from cost.budgets.holds import Holds, Teller
-from cost.budgets.presence import BudgetPresence
 from cost.fleet.config import pool_of_target
-from cost.journal import Journal
-from cost.ledger import Ledger
 from cost.price_book.store import PriceStore
 from cost.reports.usage import UsageReader
-from cost.store import LedgerStore
-from cost.sweep import Sweep
-from cost.watch import LedgerWatch
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, repriced
 from providers.direct import DirectUpstream
@@ -48,8 +36,9 @@ from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
 from proxy.affinity import Affinity
 from proxy.answers import schema_check
+from proxy.background import background, every
 from proxy.books.claims import Claims
-from proxy.books.daily_reports import DailyReports
+from proxy.books.opened import keep_rounds, open_books
 from proxy.books.price_watch import PriceWatch
 from proxy.comparisons import build_comparators
 from proxy.configuration.settings import (
@@ -78,17 +67,12 @@ from proxy.observers.telemetry import Tracing, build_tracing
 from proxy.routes import budgets, feedback, focus, health, litellm_shapes, models, organization, policy, savings, usage
 from proxy.routes import prices as price_routes
 from proxy.tolerance import Tolerances, learn_from_own_requests
-from proxy.webhooks.outbox import Outbox
-from proxy.webhooks.sender import Sender, destinations_of
 
 _log = logging.getLogger("weighbridge.app")
 
 _TICK_S = 1.0
 _RETENTION_S = 600.0
-_REPORTS_S = 60.0
-_TRUE_UP_S = 300.0
 _OWN_REQUESTS_S = 300.0
-_LEDGER_WATCH_S = 60.0
 
 
 def create_app(config: GatewayConfig, environment: Environment, config_path: Path | None = None) -> Doorway:
@@ -150,7 +134,8 @@ class _Running:
             engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")
             stack.push_async_callback(engine.dispose)
             metrics = Metrics()
-            ledger, holds = await self._ledger(engine, stack, metrics)
+            ledger, holds, books = await open_books(engine, config, metrics, _now_us, stack)
+            claims = Claims(engine, lambda: self._config.cost, _now_us)
             directory = self._directory(engine)
             stack.push_async_callback(directory.aclose)
             self._prices = prices = PriceWatch(
@@ -177,7 +162,7 @@ class _Running:
                 upstream=upstreams,
                 breakers=breakers,
                 budget=_retry_budget(config),
-                books=BudgetedBooks(ledger, holds),
+                books=books,
                 clock=time.monotonic,
                 now_us=_now_us,
                 rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
@@ -208,45 +193,22 @@ class _Running:
                 learning_log=learning_log,
                 classifier=classifier,
                 prices=prices,
-                claims=self._claims(engine, stack),
+                claims=claims,
                 database=engine,
                 metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
             )
-            _background(stack, _every(_TICK_S, lambda: self._tick(gateway)))
-            _background(stack, _every(_RETENTION_S, lambda: self._forget(learning, accounts)))
-            _background(stack, _every(_OWN_REQUESTS_S, lambda: self._learn_own_requests(line, engine)))
-            _background(stack, _every(_LEDGER_WATCH_S, LedgerWatch(engine, metrics.set_ledger_check).look))
-            await self._send_webhooks(engine, metrics, stack)
-            self._report_daily(engine, stack)
-            _background(stack, prices.follow(config.cost.prices_poll_s))
+            background(stack, every(_TICK_S, lambda: self._tick(gateway)))
+            background(stack, every(_RETENTION_S, lambda: self._forget(learning, accounts)))
+            background(stack, every(_OWN_REQUESTS_S, lambda: self._learn_own_requests(line, engine)))
+            await stack.enter_async_context(await keep_rounds(engine, config, metrics, claims, _now_us))
+            background(stack, prices.follow(config.cost.prices_poll_s))
             watch = TuningWatch(learning, classifier, self._retuned)
             await watch.look()
-            _background(stack, _every(config.classifier.learning.poll_s, watch.look))
+            background(stack, every(config.classifier.learning.poll_s, watch.look))
             self._listen_for_reload(stack)
             app.state.ledger, app.state.gateway, app.state.tuning_watch = ledger, gateway, watch
             yield {"gateway": gateway}
             line.draining = True
-
-    def _report_daily(self, engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> None:
-        section = self._config.cost.report
-        if section is not None:
-            reports = DailyReports(engine, section, Outbox(engine))
-            _background(stack, _every(_REPORTS_S, lambda: reports.look(_now_us())))
-
-    def _claims(self, engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> Claims:
-        claims = Claims(engine, lambda: self._config.cost, _now_us)
-        _background(stack, _every(_TRUE_UP_S, claims.rounds.look))
-        return claims
-
-    async def _send_webhooks(self, engine: AsyncEngine, metrics: Metrics, stack: contextlib.AsyncExitStack) -> None:
-        destinations = destinations_of(self._config.webhooks.destinations, resolve_secret)
-        if not destinations:
-            return
-        outbox = Outbox(engine)
-        sender = Sender(outbox, destinations, count=metrics.count_webhook)
-        stack.push_async_callback(sender.aclose)
-        _background(stack, sender.run())
-        _background(stack, _every(_RETENTION_S, outbox.forget))
 
     def _shadow_of(
         self, line: Line, dispatcher: Dispatcher, learning: LearningStore, accounts: AccountStore, metrics: Metrics
@@ -300,46 +262,6 @@ class _Running:
         if self._line is not None and self._catalog is not None and self._prices is not None:
             self._catalog = repriced(self._catalog, self._prices.book, _now_us())
             self._line.rules = _rules(self._config, self._catalog, self._classifier)
-
-    async def _ledger(
-        self, engine: AsyncEngine, stack: contextlib.AsyncExitStack, metrics: Metrics
-    ) -> tuple[Ledger, Holds]:
-        section = self._config.cost
-        journal = Journal(section.journal_dir, sync=section.journal_sync, max_bytes=section.max_journal_bytes)
-        store, grants = LedgerStore(engine), GrantStore(engine)
-        holds = Holds(
-            grants,
-            lambda: journal.boot_id,
-            patience_s=section.budgets.patience_s,
-            poll_s=section.budgets.poll_s,
-            now_us=_now_us,
-            refused=metrics.count_budget_refusal,
-            tell=self._budget_teller(engine, metrics),
-        )
-        sweep = Sweep(engine, store, host=socket.gethostname(), lost_after_s=section.lost_host_after_s)
-        ledger = Ledger(
-            journal,
-            store,
-            presence=BudgetPresence(sweep, grants),
-            booked=holds.booked,
-            drain_batch=section.drain_batch,
-            drain_interval_s=section.drain_interval_s,
-        )
-        await ledger.start()
-        # Closed after the books: what they could not bring into the database stays covered.
-        await holds.start()
-        stack.push_async_callback(holds.aclose)
-        stack.push_async_callback(ledger.aclose)
-        return ledger, holds
-
-    def _budget_teller(self, engine: AsyncEngine, metrics: Metrics) -> Teller:
-        alerts = Alerts(Outbox(engine).put, frozenset(self._config.webhooks.names()))
-
-        async def tell(standings: Sequence[Standing]) -> None:
-            metrics.set_budgets(standings)
-            await alerts.tell(standings)
-
-        return tell
 
     def _directory(self, engine: AsyncEngine) -> Directory:
         section = self._config.accounts
@@ -488,26 +410,6 @@ def _limits(config: GatewayConfig) -> Limits:
 
 def _now_us() -> int:
     return time.time_ns() // 1_000
-
-
-def _background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None:
-    task = asyncio.ensure_future(work)
-
-    async def stop() -> None:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-    stack.push_async_callback(stop)
-
-
-async def _every(interval_s: float, act: Callable[[], Awaitable[object]]) -> None:
-    while True:
-        await asyncio.sleep(interval_s)
-        try:
-            await act()
-        except Exception:  # noqa: BLE001 - the loop must outlive any one step
-            _log.exception("a background step failed; the next one follows")
 
 
 async def _tell(_request: Request, error: Exception) -> Response:

@@ -1,0 +1,30 @@
+"""Loops beside the requests: begun with the process, ended with it, and outliving any one failure."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+_log = logging.getLogger("weighbridge.app")
+
+
+def background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None:
+    """Runs until the stack closes."""
+    task = asyncio.ensure_future(work)
+
+    async def stop() -> None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    stack.push_async_callback(stop)
+
+
+async def every(interval_s: float, act: Callable[[], Awaitable[object]]) -> None:
+    """Acts after each interval, for ever; a step that fails is logged, and the next one follows."""
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            await act()
+        except Exception:  # noqa: BLE001 - the loop must outlive any one step
+            _log.exception("a background step failed; the next one follows")
