@@ -4,6 +4,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from accounts.tables import ID_CHARS
+
 
 class PepperSection(BaseModel):
     """One pepper, named and referred to; the secret itself never stands in a configuration file."""
@@ -26,6 +28,11 @@ class AccountsSection(BaseModel):
 
     peppers: tuple[PepperSection, ...] = Field(
         default=(), description="The current pepper first, then older ones that are still accepted."
+    )
+    operator: str = Field(
+        default="default",
+        pattern=rf"^[a-z0-9_-]{{1,{ID_CHARS}}}$",
+        description="The organisation whose admin keys may set prices, because these hold for every organisation.",
     )
     pepper_file: Path = Field(
         default=Path("var/pepper"), description="Made at the first start and used when `peppers` is empty."

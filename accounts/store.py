@@ -31,6 +31,14 @@ DEFAULT_ORGANISATION: Final = "default"
 _ID: Final = re.compile(rf"[a-z0-9_-]{{1,{ID_CHARS}}}", re.ASCII)
 
 
+class OrganisationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An organisation as stored."""
+
+    organisation_id: str
+    name: str
+    created_at: datetime
+
+
 class TeamRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A team as stored."""
 
@@ -103,6 +111,18 @@ class AccountStore:
                 await connection.execute(insert(Organisation).values(values))
         except IntegrityError as failure:
             raise OrganisationExists(f"organisation {organisation_id!r} exists already") from failure
+
+    async def list_organisations(self) -> list[OrganisationRecord]:
+        """All of them, by id."""
+        query = select(*_ORGANISATION_COLUMNS).order_by(col(Organisation.organisation_id))
+        async with self._engine.connect() as connection:
+            return [OrganisationRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
+
+    async def check_organisation(self, organisation_id: str) -> None:
+        """Raises UnknownOrganisation. The one called `default` is there also before its first use."""
+        found = organisation_id == DEFAULT_ORGANISATION
+        if not found and not await self._has(Organisation, col(Organisation.organisation_id) == organisation_id):
+            raise UnknownOrganisation(f"there is no organisation {organisation_id!r}")
 
     async def create_team(
         self,
@@ -261,6 +281,11 @@ _SETTINGS_COLUMNS: Final = (
     col(Team.escalation),
     col(Team.learning),
     col(Team.shadow_share),
+)
+_ORGANISATION_COLUMNS: Final = (
+    col(Organisation.organisation_id),
+    col(Organisation.name),
+    col(Organisation.created_at),
 )
 _TEAM_COLUMNS: Final = (
     col(Team.team_id),

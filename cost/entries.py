@@ -1,5 +1,6 @@
 """The ledger's line: one append-only entry, keyed (request_id, attempt, entry)."""
 
+import re
 from typing import Final, Literal
 
 import msgspec
@@ -11,6 +12,10 @@ Origin = Literal["caller", "shadow", "true-up", "idle", "correction", "reconcili
 """Who caused an entry: a caller's request, a comparison made behind it, or a posting of the books' own."""
 Arm = Literal["", "holdout", "control"]
 """The arm of the experiment that a request was drawn into: routed to the reference, or as usual but counted apart."""
+
+TAG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,63}", re.ASCII)
+TAG_RULE: Final = "1 to 64 of letters, digits and . _ : / @ -, beginning with a letter or digit"
+"""What callers may tag their requests with."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

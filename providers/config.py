@@ -123,6 +123,7 @@ class ModelConfig(BaseModel):
         lt=Decimal(10),
         max_digits=7,
         decimal_places=6,
+        json_schema_extra={"unit": "number"},
         description="Tokens that it counts for a text that one tokenizer, the same for all models, counts as one. Where two "
         "models have it, what one counted is converted before it is priced at the other.",
     )

@@ -54,7 +54,7 @@ from proxy.db import make_engine
 from proxy.dispatch import Dispatcher
 from proxy.doorway import Doorway
 from proxy.errors import BadRequest, Refused, error_reply
-from proxy.gateway import Gateway, State
+from proxy.gateway import READS_AT_ONCE, Gateway, State
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
@@ -135,7 +135,7 @@ class _Running:
             stack.push_async_callback(engine.dispose)
             metrics = Metrics()
             ledger, holds, books = await open_books(engine, config, metrics, _now_us, stack)
-            claims = Claims(engine, lambda: self._config.cost, _now_us)
+            claims = Claims(engine, lambda: self._config.cost, _now_us, operator=config.accounts.operator)
             directory = self._directory(engine)
             stack.push_async_callback(directory.aclose)
             self._prices = prices = PriceWatch(
@@ -155,6 +155,7 @@ class _Running:
             self._classifier = classifier = load_classifier(config.classifier, catalog.abilities)
             stack.callback(classifier.close)
             _tell_of(classifier, catalog)
+            _tell_of_reference(config.cost.reference_target, catalog)
             metrics.set_classifier(trained=classifier.fallback_reason is None)
             breakers = self._breakers
             self._limiter = Limiter(_limits(config), time.monotonic)
@@ -195,6 +196,9 @@ class _Running:
                 prices=prices,
                 claims=claims,
                 database=engine,
+                reads=asyncio.Semaphore(READS_AT_ONCE),
+                webhooks=frozenset(config.webhooks.names()),
+                operator=config.accounts.operator,
                 metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
             )
             background(stack, every(_TICK_S, lambda: self._tick(gateway)))
@@ -375,6 +379,16 @@ def _tell_of(classifier: OnnxClassifier | HeuristicClassifier, catalog: Catalog)
                     target_id,
                     name,
                 )
+
+
+def _tell_of_reference(reference: str | None, catalog: Catalog) -> None:
+    target = catalog.targets.get(reference or "")
+    if target is not None and target.price is not None and target.price.batch is None:
+        _log.warning(
+            "the reference %s has no batch price: work of the batch tier is compared with its full price, though its "
+            "provider may give a discount; set `batch_discount` among its prices",
+            target.target_id,
+        )
 
 
 def _retry_budget(config: GatewayConfig) -> RetryBudget:

@@ -250,14 +250,16 @@ class Attempt:
         return self._counted
 
     def _count(self) -> Usage:
-        guess = estimated(
-            input_tokens=self.job.facts.input_tokens,
-            output_tokens=max(self.token_events, math.ceil(self.chars / _CHARS_PER_TOKEN)),
-        )
+        facts, target = self.job.facts, self.candidate.target
+        by_chars = math.ceil(self.chars / _CHARS_PER_TOKEN)
+        if facts.max_output_tokens is not None:
+            # Tokens of code or blanks are long: the guess must not lie above what was asked for, and held.
+            by_chars = min(by_chars, facts.max_output_tokens * facts.choices)
+        guess = estimated(input_tokens=facts.input_tokens, output_tokens=max(self.token_events, by_chars))
         if self.wire_usage is None:
             return msgspec.structs.replace(guess, flags=(MISSING,))
         # Our own estimate let the request pass, so a report may lie above the configured limit and still be true.
-        most = _PLAUSIBLE * self.candidate.target.max_context_tokens
+        most = _PLAUSIBLE * target.max_context_tokens
         told = from_openai(
             self.wire_usage, estimate=guess, max_input_tokens=most, max_output_tokens=most * self.job.request.n
         )
@@ -267,7 +269,8 @@ class Attempt:
 
     def _baselines(self, usage: Usage, cost_nanousd: int | None) -> Baselines:
         job, target = self.job, self.candidate.target
-        if job.comparators is None:
+        # What has no price has no saving: its baseline beside no cost would be one whole.
+        if job.comparators is None or cost_nanousd is None:
             return NO_BASELINES
         work = Work(
             usage=usage,

@@ -2,7 +2,6 @@
 # ruff: noqa: PLC0415 - imports stand in the commands, for the reason above
 
 import asyncio
-import json
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -38,6 +37,8 @@ Result = TypeVar("Result")
 _USAGE = 2
 _FAILED = 1
 _INTERRUPTED = 130
+# What these find has the status 1; that they could not look has another.
+_FINDERS = frozenset({"ledger", "reconcile", "savings"})
 
 
 class _Weighbridge(TyperGroup):
@@ -52,7 +53,7 @@ class _Weighbridge(TyperGroup):
             told = _expected(error)
             if told is None:
                 raise
-            _fail(told)
+            _fail(told, _USAGE if ctx.invoked_subcommand in _FINDERS else _FAILED)
 
 
 def _expected(error: Exception) -> str | None:
@@ -87,6 +88,9 @@ def _expected(error: Exception) -> str | None:
         kind = getattr(sys.modules.get(module), name, None)
         if kind is not None and isinstance(error, kind):
             return str(error)
+    refused = getattr(sys.modules.get("cost.errors"), "EntriesRefused", None)
+    if refused is not None and isinstance(error, refused):
+        return f"the database does not take these entries ({error}); are the amounts larger than anybody could owe?"
     database = getattr(sys.modules.get("sqlalchemy.exc"), "SQLAlchemyError", None)
     if database is not None and isinstance(error, database):
         # The driver's own message repeats the statement and sometimes the address with its password.
@@ -107,9 +111,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 keys_app = typer.Typer(help="API keys of teams.", no_args_is_help=True, rich_markup_mode=None)
+organisations_app = typer.Typer(
+    help="Organisations: tenants that share nothing but the prices.", no_args_is_help=True, rich_markup_mode=None
+)
 teams_app = typer.Typer(help="Teams, which costs are booked to.", no_args_is_help=True, rich_markup_mode=None)
 config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(keys_app, name="keys")
+app.add_typer(organisations_app, name="organisations")
 app.add_typer(teams_app, name="teams")
 app.add_typer(config_app, name="config")
 app.command("reconcile")(reconcile)
@@ -189,6 +197,35 @@ def route(
 def version() -> None:
     """Print the version."""
     typer.echo(metadata.version("weighbridge"))
+
+
+@organisations_app.command("create")
+def create_organisation(
+    organisation_id: Annotated[str, typer.Argument(metavar="ORGANISATION_ID", help="Such as acme.")],
+    name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
+) -> None:
+    """Create an organisation. The one called `default` needs not be created."""
+
+    async def create() -> None:
+        async with _accounts() as store:
+            await store.create_organisation(organisation_id, name)
+
+    _run(create())
+    typer.echo(
+        f"created organisation {organisation_id}; next: weighbridge teams create TEAM_ID --organisation {organisation_id}"
+    )
+
+
+@organisations_app.command("list")
+def list_organisations(as_json: JsonOption = False) -> None:
+    """List the organisations."""
+
+    async def read() -> list[dict[str, Any]]:
+        async with _accounts() as store:
+            return [_plain(each) for each in await store.list_organisations()]
+
+    columns = {"organisation_id": "organisation", "name": "name", "created_at": "created"}
+    _print_rows(_run(read()), columns, as_json=as_json, empty="no organisations yet")
 
 
 @teams_app.command("create")
@@ -437,7 +474,10 @@ def _plain(record: Any) -> dict[str, Any]:
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Money that is a Decimal is written as the exact number it is."""
+    import msgspec
+
+    typer.echo(msgspec.json.format(msgspec.json.Encoder(decimal_format="number").encode(value), indent=2).decode())
 
 
 def _print_rows(rows: list[dict[str, Any]], columns: dict[str, str], *, as_json: bool, empty: str) -> None:

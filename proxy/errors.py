@@ -74,6 +74,10 @@ class AdminOnly(Refused):
     """The key's role is not admin."""
 
 
+class OperatorOnly(Refused):
+    """An admin of another organisation than the operator's was to change what holds for all."""
+
+
 class ReadsOnly(Refused):
     """A finance key was to change something, or to spend."""
 
@@ -193,6 +197,7 @@ TABLE: dict[type[BaseException], Fault] = {
     WrongTeam: Fault(403, "permission_error", "wrong_team"),
     FinanceOnly: Fault(403, "permission_error", "finance_only"),
     AdminOnly: Fault(403, "permission_error", "admin_only"),
+    OperatorOnly: Fault(403, "permission_error", "operator_only"),
     ReadsOnly: Fault(403, "permission_error", "finance_reads_only"),
     ModelNotFound: Fault(404, _INVALID, "model_not_found"),
     NotAcceptable: Fault(406, _INVALID, "not_acceptable"),

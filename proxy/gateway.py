@@ -1,6 +1,7 @@
 """The parts of a running gateway, as routes find them in the request's state."""
 
-from typing import Annotated, NamedTuple, TypedDict
+import asyncio
+from typing import Annotated, Final, NamedTuple, TypedDict
 
 from fastapi import Depends, Request
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -14,11 +15,14 @@ from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageReader
 from proxy.books.claims import Claims
 from proxy.books.price_watch import PriceWatch
-from proxy.errors import AdminOnly, FinanceOnly, ReadsOnly
+from proxy.errors import AdminOnly, FinanceOnly, OperatorOnly, ReadsOnly
 from proxy.line import Line
 from proxy.observers.learning import LearningLog
 from proxy.observers.metrics import Metrics
 from proxy.request import read_headers
+
+READS_AT_ONCE: Final = 4
+"""Fewer than the database's connections, so that finance cannot keep them from requests."""
 
 
 class Gateway(NamedTuple):
@@ -34,6 +38,12 @@ class Gateway(NamedTuple):
     prices: PriceWatch
     claims: Claims
     database: AsyncEngine
+    reads: asyncio.Semaphore
+    """Taken for each look into the books, of which a few happen at once."""
+    webhooks: frozenset[str]
+    """The destinations that budgets may name."""
+    operator: str
+    """The organisation whose admins may change what holds for all organisations."""
     metrics_token: str | None
 
 
@@ -79,6 +89,12 @@ async def _admin_caller(caller: AuthenticatedCaller) -> Caller:
     return caller
 
 
+async def _operator_caller(caller: Annotated[Caller, Depends(_admin_caller)], request: Request) -> Caller:
+    if caller.organisation_id != gateway_of(request).operator:
+        raise OperatorOnly("This holds for every organisation, so it needs an admin key of the operator's own.")
+    return caller
+
+
 async def _acting_caller(caller: AuthenticatedCaller) -> Caller:
     if caller.reads_only:
         raise ReadsOnly
@@ -89,5 +105,6 @@ FinanceReader = Annotated[ReadScope, Depends(_scope_of)]
 """Any valid key, as what it may read."""
 FinanceCaller = Annotated[Caller, Depends(_finance_caller)]
 AdminCaller = Annotated[Caller, Depends(_admin_caller)]
+OperatorCaller = Annotated[Caller, Depends(_operator_caller)]
 ActingCaller = Annotated[Caller, Depends(_acting_caller)]
 """Any key but one that only reads."""

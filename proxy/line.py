@@ -337,7 +337,7 @@ class Line:
             tier=request.tier,
             needs=needs(request),
             input_tokens=estimate,
-            most_input_tokens=most_input_tokens(body_bytes, estimate),
+            most_input_tokens=most_input_tokens(request, body_bytes, estimate),
             max_output_tokens=request.max_output_tokens,
             choices=request.n,
             allowed_models=caller.allowed_models,

@@ -457,10 +457,12 @@ def _bound(target: Target, facts: Facts) -> int | None:
     if target.price is None:
         return None
     written = facts.input_tokens if target.price.cache_write_nanousd > target.price.input_nanousd else 0
-    # The caller's own bound goes upstream as it is, so it counts even above what the target is said to manage.
-    output = (facts.max_output_tokens or target.max_output_tokens) * facts.choices
     return target.price.cost_nanousd(
-        Usage(input_tokens=facts.input_tokens, cache_write_tokens=written, output_tokens=output)
+        Usage(
+            input_tokens=facts.input_tokens,
+            cache_write_tokens=written,
+            output_tokens=_most_output_tokens(target, facts),
+        )
     )
 
 
@@ -470,8 +472,14 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
         return None
     # What is longer than the context is refused there.
     tokens = min(facts.most_input_tokens, max(target.max_context_tokens, facts.input_tokens))
-    output = (facts.max_output_tokens or target.max_output_tokens) * facts.choices
-    return target.price.most_nanousd(tokens, output)
+    return target.price.most_nanousd(tokens, _most_output_tokens(target, facts))
+
+
+def _most_output_tokens(target: Target, facts: Facts) -> int:
+    """Of all choices together. The caller's own bound goes upstream as it is, so it counts even above what the target
+    is said to manage.
+    """
+    return (facts.max_output_tokens or target.max_output_tokens) * facts.choices
 
 
 def _output_limit(target: Target, facts: Facts) -> int:

@@ -1,6 +1,5 @@
 """Parse: bytes and headers become a ChatRequest, or a 400 that says what to change. No I/O."""
 
-import re
 from collections.abc import Hashable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, get_args
@@ -9,6 +8,7 @@ import msgspec
 
 from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
+from cost.entries import TAG, TAG_RULE
 from providers.target import Capability, Tier
 from providers.wire import ChatRequest, Message
 from proxy.errors import BadRequest
@@ -39,6 +39,11 @@ STEERING_PREFIXES = ("aws_", "vertex_", "litellm_")
 MESSAGE_TOKENS = 4
 PRIMING_TOKENS = 3
 IMAGE_TOKENS = 765
+# No vendor charges more for one image: gpt-4o-mini's 2,833 with 8 tiles of 5,667 come to 48,169, others to a third of it.
+MOST_IMAGE_TOKENS = 50_000
+# Vendors explain tools to the model in words of their own; Anthropic's are the longest with some 350 to 800 tokens.
+_MOST_TOOL_FRAMING_TOKENS = 1_000
+_UNBOUNDED_TOKENS = 1_000_000_000
 # What a file or a recording comes to depends on what is in it. A page of text as PDF is about 20 encoded characters
 # a token, speech far more; counting the dearer one keeps the reservation on the safe side.
 CHARS_PER_MEDIA_TOKEN = 20
@@ -58,9 +63,9 @@ _SERVICE_TIERS: Mapping[str, Tier] = {
 }
 _INSTRUCTING = frozenset({"system", "developer"})
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
+_MEASURABLE_PARTS = _IMAGE_PARTS | {"text", "input_text", "refusal", "thinking", "redacted_thinking", "input_audio"}
 # The gateway's own fields: consumed here, never sent upstream.
 _OWN_FIELDS = ("x-team-id", "x-tier", "service_tier", "x-session-id", "x-weighbridge-tag")
-_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,63}", re.ASCII)
 
 
 class _StreamOptions(msgspec.Struct, frozen=True):
@@ -134,7 +139,8 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
         messages=typed.messages,
         stream=bool(typed.stream),
         include_usage=bool(typed.stream_options and typed.stream_options.include_usage),
-        max_output_tokens=typed.max_completion_tokens or typed.max_tokens,
+        # Both go upstream as they are, and which of them counts there is not known here.
+        max_output_tokens=max(typed.max_completion_tokens or 0, typed.max_tokens or 0) or None,
         n=typed.n or 1,
         tools=len(typed.tools or ()) + len(typed.functions or ()),
         images=_count_images(typed.messages),
@@ -220,11 +226,8 @@ def _tag(header: str | None, field: str | None) -> str:
     tag = _agreed("x-weighbridge-tag", header, field)
     if tag is None:
         return ""
-    if _TAG.fullmatch(tag) is None:
-        raise BadRequest(
-            "`x-weighbridge-tag` must have 1 to 64 of letters, digits and . _ : / @ -, and begin with a letter or digit.",
-            param="x-weighbridge-tag",
-        )
+    if TAG.fullmatch(tag) is None:
+        raise BadRequest(f"`x-weighbridge-tag` must have {TAG_RULE}.", param="x-weighbridge-tag")
     return tag
 
 
@@ -301,12 +304,20 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
     return framing + texts + raw + sum(_beside_text(message) for message in request.messages)
 
 
-def most_input_tokens(body_bytes: int, estimate: int) -> int:
-    """More tokens than the prompt can have: a token is at least one byte of the body.
+def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> int:
+    """More tokens than the prompt can have: a token of text or sound is at least one byte of the body.
 
-    The estimate comes on top for what is not in the body as text: the chat template's framing, and images by address.
+    The estimate comes on top for the chat template's framing. A picture's tokens follow from its size, not from its
+    bytes, which may stand elsewhere. Of a file, or of what we do not know, only the target's context is a bound.
     """
-    return body_bytes + 2 * estimate
+    if not all(_measurable(message) for message in request.messages):
+        return _UNBOUNDED_TOKENS
+    tools = _MOST_TOOL_FRAMING_TOKENS if request.tools else 0
+    return body_bytes + 2 * estimate + MOST_IMAGE_TOKENS * request.images + tools
+
+
+def _measurable(message: Message) -> bool:
+    return not isinstance(message.content, list) or all(part.type in _MEASURABLE_PARTS for part in message.content)
 
 
 def _beside_text(message: Message) -> int:

@@ -51,5 +51,10 @@ def print_table(
     console.print(table)
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """`1 entry`, `2,000 entries`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def _cut(cell: str, width: int) -> str:
     return cell if len(cell) <= width else cell[: width - 1] + "…"

@@ -1,15 +1,15 @@
 """Warnings at 50, 80 and 100 %: one message for each budget, period and threshold, whoever notices first."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
 from cost.budgets.budget import THRESHOLDS_PERCENT, Standing
-from cost.budgets.periods import iso, moment
 from cost.prices import usd
+from cost.times import iso, moment
 
 _log: Final = logging.getLogger(__name__)
 
@@ -19,23 +19,31 @@ Put = Callable[[str, str, str, Mapping[str, Any]], Awaitable[bool]]
 """Puts a message (its id, destination, type and body) into an outbox where its id is unique."""
 
 
+Key = tuple[str, int, int]
+"""A warning's budget, the start of its period, and the threshold."""
+
+
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """A message that a destination should get."""
 
-    message_id: str
+    key: Key
     destination: str
     body: dict[str, Any]
 
+    @property
+    def message_id(self) -> str:
+        """The same for whoever notices it."""
+        budget_id, start_us, percent = self.key
+        return f"budget/{budget_id}/{moment(start_us):%Y-%m-%d}/{percent}"
 
-def due(standings: Iterable[Standing], destinations: Collection[str], told: Collection[str]) -> list[Alert]:
-    """The warnings of budgets that have one of these webhooks, less those whose ids are in `told`."""
-    return [
-        Alert(message_id=message_id, destination=each.budget.webhook, body=_body(each, percent))
-        for each in standings
-        if each.budget.webhook in destinations
-        for percent in THRESHOLDS_PERCENT
-        if each.reached(percent) and (message_id := _message_id(each, percent)) not in told
-    ]
+
+def due(standings: Iterable[Standing], destinations: Collection[str], told: Collection[Key]) -> Iterator[Alert]:
+    """The warnings of budgets that have one of these webhooks, less those whose keys are in `told`."""
+    for each in standings:
+        if each.budget.webhook in destinations:
+            for percent in THRESHOLDS_PERCENT:
+                if each.reached(percent) and (key := _key(each, percent)) not in told:
+                    yield Alert(key=key, destination=each.budget.webhook, body=_body(each, percent))
 
 
 class Alerts:
@@ -44,7 +52,7 @@ class Alerts:
     def __init__(self, put: Put, destinations: Collection[str]) -> None:
         self._put = put
         self._destinations = destinations
-        self._told: set[str] = set()
+        self._told: set[Key] = set()
         self._unknown: set[str] = set()
 
     async def tell(self, standings: Sequence[Standing]) -> None:
@@ -52,9 +60,10 @@ class Alerts:
         self._tell_of_unknown({each.budget.webhook for each in standings} - {"", *self._destinations})
         for warning in due(standings, self._destinations, self._told):
             await self._put(warning.message_id, warning.destination, TYPE, warning.body)
-            self._told.add(warning.message_id)
+            self._told.add(warning.key)
         # Periods that are over never come back.
-        self._told &= {_message_id(each, percent) for each in standings for percent in THRESHOLDS_PERCENT}
+        periods = {(each.budget.budget_id, each.start_us) for each in standings}
+        self._told = {key for key in self._told if key[:2] in periods}
 
     def _tell_of_unknown(self, names: set[str]) -> None:
         for name in sorted(names - self._unknown):
@@ -62,8 +71,8 @@ class Alerts:
         self._unknown = names
 
 
-def _message_id(standing: Standing, percent: int) -> str:
-    return f"budget/{standing.budget.budget_id}/{moment(standing.start_us):%Y-%m-%d}/{percent}"
+def _key(standing: Standing, percent: int) -> Key:
+    return standing.budget.budget_id, standing.start_us, percent
 
 
 def _body(standing: Standing, percent: int) -> dict[str, Any]:
@@ -73,7 +82,7 @@ def _body(standing: Standing, percent: int) -> dict[str, Any]:
         "budget_id": budget.budget_id,
         "organisation_id": budget.organisation_id,
         "scope": budget.scope,
-        "scope_id": budget.scope_id,
+        "scope_id": budget.shown_id,
         "period": budget.period,
         "period_start": iso(standing.start_us),
         "resets_at": iso(standing.resets_us),

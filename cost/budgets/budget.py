@@ -6,8 +6,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from cost.budgets.errors import BadBudget
+from cost.budgets.errors import BadBudget, UnknownBudget
 from cost.budgets.periods import Period, end_us, start_us
+from cost.entries import TAG, TAG_RULE
 from cost.prices import NANO_PER_USD, nanousd
 
 Scope = Literal["organisation", "team", "key", "tag"]
@@ -24,8 +25,8 @@ _LIMIT: Final = "a limit is at least 0 and at most a billion dollars"
 _PERCENT: Final = 100
 _SHARE: Final = Decimal("0.0001")
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+_WEBHOOK: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 _MAX_SCOPE_ID: Final = 200
-_MAX_NAME: Final = 64
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +49,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     def hard(self) -> bool:
         """Whether it refuses what it has no room for."""
         return self.kind == "hard"
+
+    @property
+    def shown_id(self) -> str:
+        """A tag without its organisation, which everybody who may see it knows."""
+        return self.scope_id.removeprefix(f"{self.organisation_id}/") if self.scope == "tag" else self.scope_id
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,18 +111,24 @@ def limit_from_usd(dollars: Decimal | str | int) -> int:
         raise BadBudget("a limit is an amount of dollars such as 500 or 0.25, with at most 9 decimals") from error
 
 
+def check_id(budget_id: str) -> None:
+    """Raises UnknownBudget for what can be no budget's id; some of it, PostgreSQL would not even look for."""
+    if not _ID.match(budget_id):
+        raise UnknownBudget(f"there is no budget {budget_id[:80]!r}")
+
+
 def checked(budget: Budget) -> Budget:
     """The budget itself. Raises BadBudget when it could not be kept or found again."""
     if not _ID.match(budget.budget_id):
         raise BadBudget("a budget's id has 1 to 64 letters, digits, `_`, `.` or `-`")
-    if not 0 < len(budget.scope_id) <= _MAX_SCOPE_ID:
-        raise BadBudget(f"the id of a budget's {budget.scope} has 1 to {_MAX_SCOPE_ID} characters")
+    if not 0 < len(budget.scope_id) <= _MAX_SCOPE_ID or not budget.scope_id.isprintable():
+        raise BadBudget(f"the id of a budget's {budget.scope} has 1 to {_MAX_SCOPE_ID} printable characters")
     if budget.scope == "organisation" and budget.scope_id != budget.organisation_id:
         raise BadBudget("an organisation's budget is its own")
     if budget.scope == "tag" and not _is_tag(budget):
-        raise BadBudget("a tag's id is `organisation/tag`, with a tag of 1 to 64 characters")
-    if len(budget.webhook) > _MAX_NAME:
-        raise BadBudget(f"the name of a webhook has at most {_MAX_NAME} characters")
+        raise BadBudget(f"a budget's tag is one that requests can have: {TAG_RULE}")
+    if budget.webhook and not _WEBHOOK.match(budget.webhook):
+        raise BadBudget("a webhook's name has 1 to 64 of a-z, 0-9, _ and -, as in the configuration")
     if not 0 <= budget.limit_nanousd <= MAX_LIMIT_NANOUSD:
         raise BadBudget(_LIMIT)
     return budget
@@ -124,4 +136,4 @@ def checked(budget: Budget) -> Budget:
 
 def _is_tag(budget: Budget) -> bool:
     tag = budget.scope_id.removeprefix(f"{budget.organisation_id}/")
-    return tag != budget.scope_id and 0 < len(tag) <= _MAX_NAME
+    return tag != budget.scope_id and TAG.fullmatch(tag) is not None

@@ -20,9 +20,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cost.budgets.budget import Budget, Scope, Standing, tag_id
 from cost.budgets.grants import Ask, Grant, Grants, Want
-from cost.budgets.periods import end_us, moment
+from cost.budgets.periods import end_us
 from cost.entries import TERMINAL, Entry
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
+from cost.times import moment
 
 _log: Final = logging.getLogger(__name__)
 
@@ -32,10 +33,12 @@ _IDLE_S: Final = 1.0
 """How often it is of any budget."""
 _FORGET_S: Final = 300.0
 _DEAD_AFTER_US: Final = 3_600_000_000
-_UNKNOWN_AFTER_US: Final = 600_000_000
+_GONE_AFTER_US: Final = 600_000_000
 _SETTLING_S: Final = 0.02
 """Long enough for a commit to be told to the one who waits for it."""
 _MAX_WAITING: Final = 20_000
+_DUTY_PATIENCE: Final = 5
+"""A duty may take so many times as long as a request waits."""
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 _UNAVAILABLE: Final = (
     "Whether the budgets have room cannot be told now: the database does not answer. Try again shortly."
@@ -125,7 +128,7 @@ class _Pot:
         resets_us = end_us(self.budget.period, now_us)
         return BudgetExceeded(
             scope=self.budget.scope,
-            scope_id=self.budget.scope_id,
+            scope_id=self.budget.shown_id,
             period=self.budget.period,
             limit_nanousd=self.budget.limit_nanousd,
             resets_at=moment(resets_us),
@@ -179,7 +182,7 @@ class Holds:
         self._worker: asyncio.Task[None] | None = None
         self._loop: asyncio.Task[None] | None = None
         self._closed = False
-        self._unknown_since_us: dict[str, int] = {}
+        self._gone_since_us: dict[str, int] = {}
         self.failures = 0
         """How often the database did not answer."""
 
@@ -295,22 +298,22 @@ class Holds:
             await self._change(asks)
         self._wake()
 
-    async def forget_boot(self, boot_id: str) -> None:
-        """Take back what a dead process had, once all its attempts are closed in the database."""
-        await self._grants.forget_boot(boot_id)
-
     async def forget_dead(self) -> None:
-        """Do so for every process that was not seen for an hour, or is no longer known, and has nothing open."""
+        """Do so for every process that was not seen for an hour, or is no longer known, and has nothing open.
+
+        It has ten minutes from when that is noticed: after a long outage of the database all look dead, and whoever
+        comes back first must not take what the others hold for attempts that the database has never heard of.
+        """
         now_us = self.now_us()
         dead, unknown = await self._grants.closed_boots(now_us - _DEAD_AFTER_US)
         mine = self._boot_id()
         if mine in unknown:
             # Nobody tells here who lives.
             unknown = []
-        self._unknown_since_us = {each: self._unknown_since_us.get(each, now_us) for each in unknown}
-        dead += [each for each, since in self._unknown_since_us.items() if now_us - since > _UNKNOWN_AFTER_US]
-        for boot_id in dead:
-            if boot_id != mine:
+        gone = [each for each in (*dead, *unknown) if each != mine]
+        self._gone_since_us = {each: self._gone_since_us.get(each, now_us) for each in gone}
+        for boot_id, since_us in self._gone_since_us.items():
+            if now_us - since_us > _GONE_AFTER_US:
                 await self._grants.forget_boot(boot_id)
 
     async def _run(self) -> None:
@@ -335,7 +338,9 @@ class Holds:
 
     async def _try(self, duty: Callable[[], Awaitable[None]]) -> None:
         try:
-            await duty()
+            # One that hangs must not keep the others waiting.
+            async with asyncio.timeout(_DUTY_PATIENCE * self._patience_s):
+                await duty()
         except _DATABASE_FAILS as failure:
             self.failures += 1
             _log.warning("budgets: the database does not answer: %s", type(failure).__name__)

@@ -1,7 +1,10 @@
 """Periods of a budget: UTC days, weeks that begin on Monday, and calendar months."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
+from functools import lru_cache
 from typing import Final, Literal, assert_never
+
+from cost.times import moment
 
 Period = Literal["day", "week", "month"]
 
@@ -11,8 +14,9 @@ _MONDAY_SHIFT: Final = 3
 """The epoch was a Thursday."""
 
 
+@lru_cache(maxsize=16)
 def start_us(period: Period, at_us: int) -> int:
-    """The first microsecond of the period that a moment lies in."""
+    """The first microsecond of the period that a moment lies in. All budgets are looked at at the same moment."""
     day = at_us // DAY_US
     match period:
         case "day":
@@ -25,6 +29,7 @@ def start_us(period: Period, at_us: int) -> int:
             assert_never(period)
 
 
+@lru_cache(maxsize=16)
 def end_us(period: Period, at_us: int) -> int:
     """The first microsecond of the period after it."""
     start = start_us(period, at_us)
@@ -38,16 +43,6 @@ def end_us(period: Period, at_us: int) -> int:
             return start_us("month", start + 32 * DAY_US)
         case _:
             assert_never(period)
-
-
-def moment(at_us: int) -> datetime:
-    """A number of microseconds as a moment in UTC, without a float in between."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at_us)
-
-
-def iso(at_us: int) -> str:
-    """A moment as people and programs read it; periods begin and end at whole seconds."""
-    return f"{moment(at_us):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _us(at: datetime) -> int:

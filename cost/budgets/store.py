@@ -11,13 +11,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.budgets.budget import Budget, Standing, checked, tag_id
+from cost.budgets.budget import Budget, Standing, check_id, checked, tag_id
 from cost.budgets.errors import BudgetConflict, UnknownBudget
 from cost.budgets.grants import MAX_BUDGETS, budget_of, standings
 from cost.tables import BudgetGrant, BudgetRow, rollup_day
 
 _FIXED: Final = ("scope", "scope_id", "period", "kind")
 _COLUMNS: Final = tuple(col(getattr(BudgetRow, name)) for name in Budget.__struct_fields__)
+MAX_OF_ORGANISATION: Final = 1_000
 _MAX_TAGS: Final = 1_000
 _TAGS_OF_US: Final = 62 * 86_400_000_000
 """A tag is a team's own for so long after its last use."""
@@ -50,8 +51,7 @@ class BudgetStore:
                 where = col(BudgetRow.budget_id) == budget.budget_id
                 await connection.execute(update(BudgetRow).where(where).values(**values, updated_us=self._now_us()))
                 return False
-            if (await connection.scalar(select(func.count()).select_from(BudgetRow)) or 0) >= MAX_BUDGETS:
-                raise BudgetConflict(f"there are {MAX_BUDGETS} budgets already; remove some first")
+            await _check_room(connection, budget.organisation_id)
             now_us = self._now_us()
             try:
                 await connection.execute(insert(BudgetRow).values(**values, created_us=now_us, updated_us=now_us))
@@ -70,6 +70,7 @@ class BudgetStore:
 
     async def remove(self, budget_id: str, organisation_id: str | None = None) -> Budget:
         """Take a budget away, and every grant of it. None is any organisation. Raises UnknownBudget."""
+        check_id(budget_id)
         async with self._engine.begin() as connection:
             found = await _find(connection, col(BudgetRow.budget_id) == budget_id)
             if found is None or organisation_id not in {None, found.organisation_id}:
@@ -80,6 +81,7 @@ class BudgetStore:
 
     async def get(self, budget_id: str, organisation_id: str | None = None) -> Standing:
         """How one budget stands. None is any organisation. Raises UnknownBudget."""
+        check_id(budget_id)
         where = [col(BudgetRow.budget_id) == budget_id]
         if organisation_id is not None:
             where.append(col(BudgetRow.organisation_id) == organisation_id)
@@ -128,6 +130,15 @@ class BudgetStore:
                 f"{budget.budget_id!r} is a {found.kind} budget of {found.scope} {found.scope_id!r} for each "
                 f"{found.period}; only its limit, on_exhausted and webhook can change. Use another id for another budget"
             )
+
+
+async def _check_room(connection: AsyncConnection, organisation_id: str) -> None:
+    """One organisation's budgets never take the room of all others'."""
+    counted = select(func.count()).select_from(BudgetRow)
+    mine = counted.where(col(BudgetRow.organisation_id) == organisation_id)
+    for question, most in ((mine, MAX_OF_ORGANISATION), (counted, MAX_BUDGETS)):
+        if (await connection.scalar(question) or 0) >= most:
+            raise BudgetConflict(f"there are {most} budgets already; remove some first")
 
 
 async def _find(connection: AsyncConnection, where: ColumnElement[bool]) -> Budget | None:

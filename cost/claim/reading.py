@@ -3,7 +3,8 @@
 Days whose bill is not posted yet, today among them, are trued up on the fly for the reader, and marked as provisional.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -46,6 +47,8 @@ class ClaimBooks(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[Line, ...] = ()
     pools: tuple[PoolDay, ...] = ()
     billed: Billed = {}
+    overworked: tuple[str, ...] = ()
+    """Pools that did more in the range than they can have done in the hours that they are billed for."""
     provisional_days: tuple[int, ...] = ()
     holdout: ArmSums = ArmSums()
     control: ArmSums = ArmSums()
@@ -75,6 +78,7 @@ class ClaimReader:
         lines = await self._lines(scope, start_us, end_us)
         lines += [line for key, found in facts.items() for line in _pending_lines(scope, pools, key, found)]
         billed = {key: found.up_us > 0 for key, found in facts.items()}
+        billed |= await self._billed_before(lines, {pool.name for pool in pools}, start_us, end_us)
         arms = await self._arms(scope, start_us, end_us)
         return ClaimBooks(
             start_us=start_us,
@@ -82,6 +86,7 @@ class ClaimReader:
             lines=tuple(lines),
             pools=() if scope.team_id is not None else _pool_days(scope, pools, facts, lines, billed),
             billed=billed,
+            overworked=_overworked(facts),
             provisional_days=tuple(sorted({day for (_, day), found in facts.items() if found.pending is not None})),
             holdout=arms.get("holdout", ArmSums()),
             control=arms.get("control", ArmSums()),
@@ -118,6 +123,16 @@ class ClaimReader:
                     )
         return facts
 
+    async def _billed_before(
+        self, lines: Sequence[Line], known: Collection[str], start_us: int, end_us: int
+    ) -> dict[tuple[str, int], bool]:
+        """The days of pools that the configuration has no more. One that was never posted has no bill, nor ever will."""
+        days = {(line.pool, line.day_us) for line in lines if line.pool and line.pool not in known}
+        if not days:
+            return {}
+        posted = await self._fleet.last_posted(sorted({pool for pool, _ in days}), start_us, end_us)
+        return {key: key in posted and posted[key].up_us > 0 for key in days}
+
     async def _booked(self, pools: Sequence[str], start_us: int, end_us: int) -> dict[tuple[str, int], int]:
         table = rollup_day.c
         query = (
@@ -142,7 +157,8 @@ class ClaimReader:
             bill = bill_of_day(PoolBooks(pool=pool, day_us=day, up_us=up, last=last))
             if bill.nanousd == booked:
                 return _PoolFacts(up_us=up, busy_us=last.busy_us, overfull=last.busy_us > up, pending=None)
-        found = pending(await self._fleet.day(pool, day, record, now_us))
+        # A day may have tens of thousands of groups: not in the loop that serves requests.
+        found = await asyncio.to_thread(pending, await self._fleet.day(pool, day, record, now_us))
         return _PoolFacts(up_us=up, busy_us=found.allocation.busy_us, overfull=found.allocation.overfull, pending=found)
 
     async def _arms(self, scope: ReadScope, start_us: int, end_us: int) -> dict[Arm, ArmSums]:
@@ -231,6 +247,13 @@ def _pending_lines(
         idle = found.pending.idle_nanousd
         lines.append(Line(day_us=day, target_id=name, pool=name, origin=IDLE, cost_nanousd=idle))
     return lines
+
+
+def _overworked(facts: Mapping[tuple[str, int], _PoolFacts]) -> tuple[str, ...]:
+    pools: dict[str, Fleet] = {}
+    for (name, _), found in facts.items():
+        pools[name] = pools.get(name, Fleet()) + Fleet(up_us=found.up_us, busy_us=found.busy_us)
+    return tuple(name for name, whole in sorted(pools.items()) if whole.overworked)
 
 
 def _owner(pools: Sequence[PoolSection], name: str) -> str:

@@ -93,7 +93,7 @@ def claim(
         target=target,
         figures=found,
         parts=parts,
-        comparisons=compare(found, gateway, target, interval),
+        comparisons=compare(found, gateway, target, interval, books.overworked),
         fleets=tuple(_fleets(books, target, now_us)),
         quality=None if judged is None else quality(*judged),
         measured=interval,

@@ -30,6 +30,8 @@ PARTS: Final[tuple[Part, ...]] = ("requests", "shadow", "corrections", "true-up"
 FEWEST_SERVED: Final = 100
 LEAST_COVERAGE: Final = Fraction(9, 10)
 MOST_ESTIMATED: Final = Fraction(2, 10)
+MOST_UTILISATION: Final = Fraction(11, 10)
+"""Beyond it the hours that a bill is for, or the weights, are wrong. Measured weights may be off by a little."""
 _Z95: Final = 1.959963984540054
 _PLACES: Final = 10_000
 
@@ -172,11 +174,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(
-    found: Figures, extra_nanousd: int, target: Decimal, measured: Measured | None = None
+    found: Figures,
+    extra_nanousd: int,
+    target: Decimal,
+    measured: Measured | None = None,
+    overworked: Sequence[str] = (),
 ) -> tuple[Comparison, ...]:
-    """All three, side by side. `extra_nanousd` is what was spent beside the books; the measured saving is the reference's."""
+    """All three, side by side. `extra_nanousd` is what was spent beside the books; the measured saving is the reference's.
+
+    `overworked` are pools whose bills cannot be right.
+    """
     return tuple(
-        _comparison(name, found, against, extra_nanousd, target, measured if name == "reference" else None)
+        _comparison(name, found, against, extra_nanousd, target, measured if name == "reference" else None, overworked)
         for name, against in zip(COMPARATORS, found.against, strict=True)
     )
 
@@ -188,10 +197,11 @@ def _comparison(
     extra_nanousd: int,
     target: Decimal,
     measured: Measured | None,
+    overworked: Sequence[str],
 ) -> Comparison:
     cost = found.cost_nanousd - against.left_out_nanousd + extra_nanousd
     share = saving_share(against.baseline_nanousd, cost)
-    verdict, reasons = judge(found, against, share, target, measured)
+    verdict, reasons = _believed(judge(found, against, share, target, measured), overworked)
     return Comparison(
         comparator=name,
         baseline_nanousd=against.baseline_nanousd,
@@ -229,6 +239,18 @@ def judge(
     if measured.low < target:
         return word, (f"{interval}, so the experiment does not decide it",)
     return word, (interval,)
+
+
+def _believed(judged: tuple[Word, tuple[str, ...]], overworked: Sequence[str]) -> tuple[Word, tuple[str, ...]]:
+    """A bill for too few hours is too low, so what it meets may not be met. What it does not meet is not met anyhow."""
+    if not overworked:
+        return judged
+    word, reasons = judged
+    doubt = (
+        f"by the measured weights {', '.join(overworked)} worked longer than it was up: "
+        "the hours that it is billed for, or the weights, are wrong"
+    )
+    return "not enough data" if word == "met" else word, (*reasons, doubt)
 
 
 def _missing(found: Figures, against: Against) -> tuple[str, ...]:
@@ -273,6 +295,11 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """The share of the time up that tokens took, by the measured weights."""
         return Fraction(self.busy_us, self.up_us) if self.up_us else None
 
+    @property
+    def overworked(self) -> bool:
+        """It did more than it can have done, so its bill is not to be believed."""
+        return self.busy_us > MOST_UTILISATION * self.up_us
+
 
 class FleetComparison(msgspec.Struct, frozen=True, kw_only=True):
     """The fleet's bill beside what its tokens would have cost elsewhere."""
@@ -305,7 +332,8 @@ def compare_fleet(fleet: Fleet, target: Decimal) -> tuple[FleetComparison, ...]:
 def _fleet_comparison(name: ComparatorName, fleet: Fleet, against: Against, target: Decimal) -> FleetComparison:
     # Idle time is nobody's, so all of it stays in.
     cost, baseline = fleet.bill_nanousd - against.left_out_nanousd, against.baseline_nanousd
-    verdict, reasons = judge(fleet.served, against, saving_share(baseline, cost), target)
+    judged = judge(fleet.served, against, saving_share(baseline, cost), target)
+    verdict, reasons = _believed(judged, ["the fleet"] if fleet.overworked else ())
     utilisation = fleet.utilisation
     needed = None
     if utilisation is not None and baseline > 0:

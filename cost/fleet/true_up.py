@@ -9,6 +9,7 @@ A revision is claimed by its row in `true_up`, in the transaction that posts its
 post the same one, the second finds it taken and has written nothing.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, Final, Protocol, cast
@@ -227,7 +228,8 @@ class FleetBooks:
         async with self._engine.connect() as connection:
             rows = (await connection.execute(query.group_by(*(table[name] for name in GROUP)))).mappings().all()
             booked_idle = await connection.scalar(idle)
-        return tuple(sorted(map(_group, rows), key=lambda group: group.key)), int(booked_idle or 0)
+        # A day may have tens of thousands of groups: not in the loop that serves requests.
+        return await asyncio.to_thread(_groups, rows), int(booked_idle or 0)
 
     async def day(self, pool: PoolSection, day: int, record: PoolRecord, now_us: int) -> PoolDay:
         """One day. The revision is read before the rows: whoever posts in between takes the next revision away."""
@@ -255,12 +257,17 @@ class FleetBooks:
             "posted_us": now_us,
         }
         claim = self._insert(TrueUp).values(row).on_conflict_do_nothing()
+        posted = await asyncio.to_thread(entries, day, found, revision)
         async with self._engine.begin() as connection:
             if not (await connection.execute(claim)).rowcount:
                 return False
             await self.hours.freeze(connection, day.pool.name, frozen)
-            await self._ledger.insert_within(connection, entries(day, found, revision))
+            await self._ledger.insert_within(connection, posted)
         return True
+
+
+def _groups(rows: Sequence[Any]) -> tuple[Group, ...]:
+    return tuple(sorted(map(_group, rows), key=lambda group: group.key))
 
 
 def _group(row: Any) -> Group:
@@ -354,7 +361,7 @@ class TrueUpRounds:
         day = await self._books.day(pool, start_us, record, now_us)
         if not on_demand and (not is_due(day) or _never_was(day)):
             return None
-        found = pending(day, rebill=rebill)
+        found = await asyncio.to_thread(pending, day, rebill=rebill)
         wanted = day.last is None or not found.is_nothing or found.bill.nanousd != day.last.bill_nanousd
         frozen = configured_hours(pool, record, start_us, start_us + DAY_US)
         posted = wanted and await self._books.post(day, found, frozen, now_us)

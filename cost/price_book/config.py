@@ -102,6 +102,7 @@ class PricesConfig(MeterPrices):
         default=None,
         gt=0,
         lt=1,
+        json_schema_extra={"unit": "number"},
         description="In place of `batch`: the share taken off every figure, such as 0.5.",
     )
     version: str = Field(
@@ -167,7 +168,9 @@ class EnteredPrices(PricesConfig):
         pattern=r"^([A-Za-z0-9][A-Za-z0-9._:@+-]*)?$",
         description="Kept in every row that is booked at these prices; made from the date, if left out.",
     )
-    note: str = Field(default="", max_length=1_000, description="Why, for those who read it later.")
+    note: str = Field(
+        default="", pattern=r"^[^\x00]*$", max_length=1_000, description="Why, for those who read it later."
+    )
 
     def entered(self, today: date) -> tuple[Price, int]:
         """The price and from when on it holds; from today on, if no day is given."""

@@ -108,6 +108,9 @@ class PriceStore:
 
         Raises UnknownPrice, and PriceRefused for what is no override.
         """
+        if "\x00" in target_id + version:
+            # PostgreSQL would refuse the question.
+            raise UnknownPrice("no name of a target or price has a NUL in it")
         here = (col(PriceVersion.target_id) == target_id) & (col(PriceVersion.version) == version)
         async with self._engine.begin() as connection:
             # The writing comes first: on SQLite a transaction that begins with reading may not get to write.

@@ -25,9 +25,8 @@ from cost.reconcile.statement import (
     Statement,
     Tokens,
     UsageLine,
-    day_of,
-    start_of,
 )
+from cost.times import day_of, start_of
 
 ALL: Final = "*"
 """Every model, or every key: as fine as the export tells."""

@@ -13,7 +13,8 @@ import msgspec
 
 from cost.entries import Entry
 from cost.reconcile.matching import CHARGE, CostMeters, Line, Matching, OurRow, Reconciliation
-from cost.reconcile.statement import COST_METERS, DAY_US, NO_TOKENS, TOKEN_METERS, Statement, Tokens
+from cost.reconcile.statement import COST_METERS, DAY_US, NO_TOKENS, TOKEN_METERS, BadExport, Statement, Tokens
+from cost.times import day_of
 
 MAX_ENTRIES: Final = 100_000
 _DIMENSIONS: Final = (
@@ -29,6 +30,8 @@ _DIMENSIONS: Final = (
 )
 _REQUEST: Final = COST_METERS.index("request")
 _OUTPUT: Final = TOKEN_METERS.index("output")
+_MOST_NANOUSD: Final = 10**18
+"""Far below what a column holds, so that sums of several stay there too."""
 _NO_COSTS: Final[CostMeters] = (0, 0, 0, 0, 0, 0)
 
 
@@ -65,10 +68,14 @@ def posting_id(statement: Statement, matching: Matching, reconciliation: Reconci
 def entries_of(
     reconciliation: Reconciliation, posting: str, now_us: int, max_entries: int = MAX_ENTRIES
 ) -> list[Entry]:
-    """What closes every gap of the days that are over and that the files tell all of. Raises TooManyEntries."""
+    """What closes every gap of the days that are over and that the files tell all of. Raises TooManyEntries, and BadExport."""
     made: list[Entry] = []
     for line in postable(reconciliation, now_us):
         for share in shares(line):
+            if any(abs(amount) > _MOST_NANOUSD for amount in share.meters):
+                raise BadExport(
+                    f"{day_of(line.day_us)} {line.model}: no difference of over a billion dollars is posted"
+                )
             if len(made) == max_entries:
                 raise TooManyEntries(f"more than {max_entries:,} entries; give a shorter range with --from and --to")
             made.append(_entry(share, f"{posting}/{len(made) + 1}"))

@@ -8,7 +8,8 @@ import msgspec
 
 from cost.prices import usd
 from cost.reconcile.matching import ALL, Line, OurRow, Reconciliation, nanousd_of
-from cost.reconcile.statement import TOKEN_METERS, day_of
+from cost.reconcile.statement import TOKEN_METERS
+from cost.times import day_of
 
 HEADINGS: Final = ("day", "model", "key", "meter", "theirs", "ours", "difference", "")
 RIGHT: Final = (4, 5, 6)

@@ -3,9 +3,9 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, NoReturn
+from unicodedata import category
 
 import msgspec
 
@@ -14,6 +14,8 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_ROWS: Final = 500_000
 _MAX_NAME_CHARS: Final = 200
 """As wide as the columns that a name may have to stand in."""
+_NO_TEXT: Final = frozenset({"Cc", "Cs"})
+"""Control characters, which a terminal would obey, and halves of characters, which nothing can write."""
 _MOST_TOKENS: Final = 10**15
 _MOST_USD: Final = Decimal(10) ** 9
 _MAX_DIGITS: Final = 60
@@ -110,8 +112,8 @@ class Node(msgspec.Struct, frozen=True):
             return ""
         if not isinstance(node.value, str):
             node.fail("a text is expected here")
-        if len(node.value) > _MAX_NAME_CHARS or "\0" in node.value:
-            node.fail(f"a name of at most {_MAX_NAME_CHARS} characters is expected here")
+        if len(node.value) > _MAX_NAME_CHARS or any(category(each) in _NO_TEXT for each in node.value):
+            node.fail(f"a name of at most {_MAX_NAME_CHARS} characters, on one line, is expected here")
         return node.value
 
     def amount(self, name: str) -> Decimal:
@@ -205,16 +207,6 @@ def covered_days(pages: Sequence[Page], kind: str, dimensions: Callable[[Node], 
         day = start - start % DAY_US
         days[day] = days.get(day, 0) + end - start
     return days
-
-
-def day_of(day_us: int) -> date:
-    """The UTC day that begins at this moment."""
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=day_us)).date()
-
-
-def start_of(day: date) -> int:
-    """The first microsecond of a UTC day."""
-    return (day - date(1970, 1, 1)).days * DAY_US
 
 
 def _digits(amount: Decimal) -> int:

@@ -14,12 +14,12 @@ from cost.prices import METERS, usd
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, Dimension, UsagePage, UsageQuery, UsageReader, UsageSums
 from cost.rollups import DAY_US
+from cost.times import start_of
 
 DAYS_SHOWN: Final = 14
 WEEK: Final = 7
 MAX_GROUPS_SHOWN: Final = 100
 _MONTH: Final = 31
-_EPOCH: Final = date(1970, 1, 1)
 _SHARE: Final = Decimal("0.001")
 SECTIONS: Final[Mapping[Dimension, str]] = {
     "team": "teams",
@@ -114,13 +114,8 @@ def share(part: int, whole: int) -> Decimal | None:
     return (Decimal(part) / whole).quantize(_SHARE) if whole > 0 else None
 
 
-def cost(sums: UsageSums) -> int | None:
-    """What was spent; None when all that is known of it is that something has no price."""
-    return None if sums.unpriced_attempts and not sums.cost_nanousd else sums.cost_nanousd
-
-
 def saving(sums: UsageSums) -> int | None:
-    """The baseline less the cost; None when nothing has a baseline, for then nothing is claimed."""
+    """The baseline less the cost; None when nothing has a baseline or no cost is known, for then nothing is claimed."""
     return sums.savings_nanousd if sums.baseline_rows else None
 
 
@@ -132,7 +127,7 @@ class DailyReader:
 
     async def read(self, scope: ReadScope, day: date, title: str, standings: Sequence[Standing] = ()) -> DailyReport:
         """The report of one team's day, or of the organisation's when the scope has no team."""
-        start = _start_us(day)
+        start = start_of(day)
         first = start - (_MONTH - 1) * DAY_US
         history = await self._usage.page(
             UsageQuery(scope=scope, start_us=max(0, first), end_us=start + DAY_US, group_by=("day",)), with_totals=False
@@ -162,7 +157,7 @@ def report_of(
 
     def days(first: date, last: date) -> list[DayFigures]:
         all_days = [first + timedelta(days=each) for each in range((last - first).days + 1)]
-        return [DayFigures(day=each, sums=by_day.get(_start_us(each), UsageSums())) for each in all_days]
+        return [DayFigures(day=each, sums=by_day.get(start_of(each), UsageSums())) for each in all_days]
 
     def sums(first: date, last: date) -> UsageSums:
         return _added([each.sums for each in days(first, last)])
@@ -217,7 +212,7 @@ def exact_usd(amount_nanousd: int) -> str:
 
 
 def _plain_sums(sums: UsageSums) -> dict[str, Any]:
-    saved, spent = saving(sums), cost(sums)
+    saved, spent = saving(sums), sums.known_cost_nanousd
     return {
         "requests": sums.requests,
         "input_tokens": sums.input_tokens,
@@ -237,7 +232,7 @@ def _plain_standing(standing: Standing) -> dict[str, Any]:
     budget = standing.budget
     return {
         "scope": budget.scope,
-        "scope_id": budget.scope_id,
+        "scope_id": budget.shown_id,
         "period": budget.period,
         "kind": budget.kind,
         "limit_usd": exact_usd(budget.limit_nanousd),
@@ -269,7 +264,3 @@ def _added(sums: Sequence[UsageSums]) -> UsageSums:
 def _less(one: UsageSums, other: UsageSums) -> UsageSums:
     names = UsageSums.__struct_fields__
     return UsageSums(**{name: getattr(one, name) - getattr(other, name) for name in names})
-
-
-def _start_us(day: date) -> int:
-    return (day - _EPOCH).days * DAY_US

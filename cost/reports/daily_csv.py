@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from cost.prices import usd
 from cost.reports.cells import Cell, csv_line
-from cost.reports.daily import SECTIONS, DailyReport, cost, meters_of, saving
+from cost.reports.daily import SECTIONS, DailyReport, meters_of, saving
 from cost.reports.usage import UsageSums
 
 _COLUMNS = (
@@ -59,7 +59,7 @@ def _place(report: DailyReport) -> tuple[str, str, str]:
 
 
 def _figures(sums: UsageSums) -> tuple[Cell, ...]:
-    saved, spent = saving(sums), cost(sums)
+    saved, spent = saving(sums), sums.known_cost_nanousd
     return (
         sums.requests,
         sums.attempts,

@@ -1,7 +1,6 @@
 """A daily report as one HTML file that needs nothing else: no script, no picture from elsewhere. Every text is escaped."""
 
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -9,7 +8,6 @@ from string import Template
 from typing import Final
 
 from cost.budgets.budget import Standing
-from cost.prices import usd
 from cost.reports.daily import (
     SECTIONS,
     WEEK,
@@ -17,15 +15,14 @@ from cost.reports.daily import (
     DayFigures,
     Section,
     change,
-    cost,
     exact_usd,
     meters_of,
     saving,
     share,
 )
+from cost.reports.shown import nano_money, percent
 from cost.reports.usage import UsageSums
 
-_SMALL: Final = Decimal("0.001")
 _WIDTH: Final = 840
 _HEIGHT: Final = 150
 _LABEL: Final = 18
@@ -66,28 +63,13 @@ def daily_html(report: DailyReport, made_at: str) -> str:
     )
 
 
-def money(amount_nanousd: int) -> str:
-    """Dollars for people: cents from a dollar on, six decimals below, all nine where those would be mostly zeros."""
-    size = abs(usd(amount_nanousd))
-    fine = 6 if size >= _SMALL else 9
-    places = 2 if size >= 1 or not size else fine
-    return f"{'-' if amount_nanousd < 0 else ''}${size:,.{places}f}"
-
-
 def spent(sums: UsageSums) -> str:
     """The cost for people; what has no price is told beside it, and is never a zero."""
-    known = cost(sums)
+    known = sums.known_cost_nanousd
     unpriced = f"{sums.unpriced_attempts:,} unpriced" if sums.unpriced_attempts else ""
     if known is None:
         return unpriced
-    return f"{money(known)} + {unpriced}" if unpriced else money(known)
-
-
-def percent(part: Decimal | None, *, signed: bool = False) -> str:
-    """A share for people."""
-    if part is None:
-        return "-"
-    return f"{part:+.1%}" if signed else f"{part:.1%}"
+    return f"{nano_money(known)} + {unpriced}" if unpriced else nano_money(known)
 
 
 @cache
@@ -127,19 +109,19 @@ def _cards(report: DailyReport) -> Iterable[Html]:
         yield _card("Saving", "-", "", "nothing has a baseline")
     else:
         part = percent(share(saved, total.baseline_nanousd)) if saved >= 0 else "it cost more than the baseline"
-        yield _money_card("Saving", saved, f"of {money(total.baseline_nanousd)} baseline", part)
+        yield _money_card("Saving", saved, f"of {nano_money(total.baseline_nanousd)} baseline", part)
     to_day = percent(change(total.requests, report.day_before.requests), signed=True)
     to_week = percent(change(total.requests, report.week_before.requests, WEEK), signed=True)
     yield _card("Requests", f"{total.requests:,}", "", f"{to_day} to the day before", f"{to_week} to the 7-day mean")
     tokens = total.input_tokens + total.output_tokens
     yield _card("Tokens", f"{tokens:,}", "", f"{total.input_tokens:,} in", f"{total.output_tokens:,} out")
     month_saved = saving(month)
-    told = "nothing has a baseline" if month_saved is None else f"saving {money(month_saved)}"
+    told = "nothing has a baseline" if month_saved is None else f"saving {nano_money(month_saved)}"
     yield _money_card("Month to date", month.cost_nanousd, told, f"{month.requests:,} requests")
 
 
 def _money_card(name: str, amount_nanousd: int, *lines: str) -> Html:
-    return _card(name, money(amount_nanousd), f"{exact_usd(amount_nanousd)} USD", *lines)
+    return _card(name, nano_money(amount_nanousd), f"{exact_usd(amount_nanousd)} USD", *lines)
 
 
 def _card(name: str, figure: str, exact: str, *lines: str) -> Html:
@@ -165,7 +147,7 @@ def _warnings(report: DailyReport) -> Iterable[Html]:
         if standing.state != "open":
             budget = standing.budget
             word = "spent" if standing.state == "spent" else "at its warning"
-            yield _fill(_WARNING, text=f"The budget of {budget.scope} {budget.scope_id} ({budget.period}) is {word}.")
+            yield _fill(_WARNING, text=f"The budget of {budget.scope} {budget.shown_id} ({budget.period}) is {word}.")
 
 
 _CHART: Final = Template(
@@ -188,7 +170,7 @@ def _chart(days: Sequence[DayFigures]) -> Html:
         height = max(0, each.sums.cost_nanousd) * (floor - 4) // most if most > 0 else 0
         return _fill(
             _BAR,
-            told=f"{each.day}: {money(each.sums.cost_nanousd)}, {each.sums.requests:,} requests",
+            told=f"{each.day}: {nano_money(each.sums.cost_nanousd)}, {each.sums.requests:,} requests",
             kind="now" if place == len(days) - 1 else "bar",
             x=str(place * step + 4),
             y=str(floor - height),
@@ -200,7 +182,7 @@ def _chart(days: Sequence[DayFigures]) -> Html:
         )
 
     bars = _joined(bar(place, each) for place, each in enumerate(days))
-    label = f"Cost of each of the last {len(days)} days; the highest is {money(most)}"
+    label = f"Cost of each of the last {len(days)} days; the highest is {nano_money(most)}"
     return _fill(_CHART, width=str(_WIDTH), height=str(_HEIGHT), floor=str(floor), label=label, bars=bars)
 
 
@@ -218,7 +200,7 @@ def _tables(report: DailyReport) -> Iterable[Html]:
         if section.groups:
             yield _group_table(section)
     meters = [
-        [_METER_NAMES[each.name], f"{each.used:,}", money(each.cost_nanousd)]
+        [_METER_NAMES[each.name], f"{each.used:,}", nano_money(each.cost_nanousd)]
         for each in meters_of(report.total)
         if each.used or each.cost_nanousd
     ]
@@ -248,19 +230,19 @@ def _figures(sums: UsageSums) -> list[str]:
         f"{sums.input_tokens:,}",
         f"{sums.output_tokens:,}",
         spent(sums),
-        "-" if saved is None else money(sums.baseline_nanousd),
-        "-" if saved is None else money(saved),
+        "-" if saved is None else nano_money(sums.baseline_nanousd),
+        "-" if saved is None else nano_money(saved),
     ]
 
 
 def _standing_row(standing: Standing) -> list[str]:
     budget = standing.budget
     return [
-        f"{budget.scope} {budget.scope_id}",
+        f"{budget.scope} {budget.shown_id}",
         budget.period,
         budget.kind,
-        money(budget.limit_nanousd),
-        money(standing.spent_nanousd),
+        nano_money(budget.limit_nanousd),
+        nano_money(standing.spent_nanousd),
         percent(standing.share),
     ]
 

@@ -17,9 +17,10 @@ import datetime as dt
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
+from unicodedata import combining, normalize
 
 import msgspec
-from sqlalchemy import Table, select, tuple_
+from sqlalchemy import Table, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.entries import METER_COLUMNS
@@ -29,6 +30,7 @@ from cost.reports.errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.rollups import DAY_US, HOUR_US, ROLLUP_KEY
 from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, rollup_day, rollup_hour
+from cost.times import day_of, iso, start_of
 
 MAX_DAYS: Final = 400
 MAX_DAYS_BY_HOUR: Final = 31
@@ -195,8 +197,9 @@ class FocusExport:
         known: dict[tuple[str, str], Price | None] = {}
         day = query.start
         while day < query.end:
-            start_us = _day_us(day)
-            async for groups in self._groups(query, start_us):
+            is_empty = True
+            async for groups in self._groups(query, start_of(day)):
+                is_empty = False
                 keys = [(group["target_id"], group["price_version"]) for group in groups]
                 for key in keys:
                     if key not in known:
@@ -206,7 +209,17 @@ class FocusExport:
                 page = await asyncio.to_thread(self._charges, groups, prices, by_hour=query.by_hour)
                 if page:
                     yield page
-            day += dt.timedelta(days=1)
+            day = await self._next_day(query, day) if is_empty else day + dt.timedelta(days=1)
+
+    async def _next_day(self, query: FocusQuery, empty: dt.date) -> dt.date:
+        """The first day after this one that has anything, so that a year of nothing is not 365 questions."""
+        start = rollup_day.c.start_us
+        later = select(func.min(start)).where(
+            *_of(rollup_day, query.scope), start > start_of(empty), start < start_of(query.end)
+        )
+        async with self._engine.connect() as connection:
+            found = await connection.scalar(later)
+        return query.end if found is None else day_of(int(found))
 
     def _charges(
         self, groups: Sequence[Row], prices: Sequence[Price | None], *, by_hour: bool
@@ -284,13 +297,13 @@ def _common(group: Row, names: FocusNames, *, by_hour: bool) -> dict[str, Cell]:
     row.update(
         {
             "BillingAccountId": organisation,
-            "BillingAccountName": names.organisations.get(organisation) or organisation,
+            "BillingAccountName": _named(names.organisations, organisation),
             "BillingAccountType": "Organisation",
             "BillingCurrency": "USD",
-            "BillingPeriodStart": _moment(_month(start_us)),
-            "BillingPeriodEnd": _moment(_next_month(start_us)),
-            "ChargePeriodStart": _moment(start_us),
-            "ChargePeriodEnd": _moment(start_us + (DAY_US if whole_day else HOUR_US)),
+            "BillingPeriodStart": iso(_month(start_us)),
+            "BillingPeriodEnd": iso(_next_month(start_us)),
+            "ChargePeriodStart": iso(start_us),
+            "ChargePeriodEnd": iso(start_us + (DAY_US if whole_day else HOUR_US)),
             "InvoiceIssuerName": provider,
             "PricingCurrency": "USD",
             "ProviderName": provider,
@@ -299,7 +312,7 @@ def _common(group: Row, names: FocusNames, *, by_hour: bool) -> dict[str, Cell]:
             "ServiceName": "Language Model Inference",
             "ServiceSubcategory": "Generative AI",
             "SubAccountId": team,
-            "SubAccountName": team and (names.teams.get(team) or team),
+            "SubAccountName": team and _named(names.teams, team),
             "SubAccountType": team and "Team",
             "Tags": _json({"tag": group["tag"]}) if group["tag"] else None,
             "x_Model": group["target_id"],
@@ -313,6 +326,13 @@ def _common(group: Row, names: FocusNames, *, by_hour: bool) -> dict[str, Cell]:
     if pool:
         row.update({"ResourceId": f"pool/{pool}", "ResourceName": pool, "ResourceType": "GPU Pool"})
     return row
+
+
+def _named(names: Mapping[str, str], account_id: str) -> str:
+    """What an account is called, in ASCII as the standard wants it; its id where next to nothing of that is left."""
+    bare = "".join(each for each in normalize("NFKD", names.get(account_id, "")) if not combining(each))
+    told = bare.encode("ascii", "replace").decode()
+    return told if any(map(str.isalnum, told)) else account_id
 
 
 def _pool(group: Row) -> str:
@@ -511,21 +531,9 @@ def _json(value: Mapping[str, str]) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _day_us(day: dt.date) -> int:
-    return (day - dt.date(1970, 1, 1)).days * DAY_US
-
-
-def _date(at_us: int) -> dt.date:
-    return dt.date(1970, 1, 1) + dt.timedelta(days=at_us // DAY_US)
-
-
 def _month(at_us: int) -> int:
-    return _day_us(_date(at_us).replace(day=1))
+    return start_of(day_of(at_us).replace(day=1))
 
 
 def _next_month(at_us: int) -> int:
-    return _day_us((_date(at_us).replace(day=1) + dt.timedelta(days=31)).replace(day=1))
-
-
-def _moment(at_us: int) -> str:
-    return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=at_us)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return start_of((day_of(at_us).replace(day=1) + dt.timedelta(days=31)).replace(day=1))

@@ -77,9 +77,16 @@ class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
     estimated_attempts: int = 0
 
     @property
-    def savings_nanousd(self) -> int:
-        """The baseline less the cost. Below zero where failed attempts, which have no baseline, cost more than was saved."""
-        return self.baseline_nanousd - self.cost_nanousd
+    def known_cost_nanousd(self) -> int | None:
+        """What was spent; None when all that is known of it is that something has no price: that is not 0."""
+        return None if self.unpriced_attempts and not self.cost_nanousd else self.cost_nanousd
+
+    @property
+    def savings_nanousd(self) -> int | None:
+        """The baseline less the cost, None with it. Below zero where failed attempts, which have no baseline, cost more
+        than was saved.
+        """
+        return None if self.known_cost_nanousd is None else self.baseline_nanousd - self.known_cost_nanousd
 
 
 class UsageFilters(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,8 @@ import msgspec
 from cost.budgets.alerts import dollars
 from cost.budgets.budget import Budget, Kind, OnExhausted, Scope, Standing, limit_from_usd, tag_id
 from cost.budgets.errors import BadBudget
-from cost.budgets.periods import Period, iso
+from cost.budgets.periods import Period
+from cost.times import iso
 
 _MAX_ID: Final = 200
 _MAX_NAME: Final = 64
@@ -49,6 +50,12 @@ def parse_budget(body: bytes) -> EnteredBudget:
         raise BadBudget(str(error)) from error
 
 
+def told_member(standing: Standing) -> dict[str, Any]:
+    """As a team's key sees it. What is spent under a tag is other teams' spending too, so it is not told."""
+    found = told(standing)
+    return found if standing.budget.scope != "tag" else {**found, "spent_usd": None, "held_usd": None, "share": None}
+
+
 def told(standing: Standing) -> dict[str, Any]:
     """A budget and how it stands, with exact amounts as Decimals."""
     budget = standing.budget
@@ -56,7 +63,7 @@ def told(standing: Standing) -> dict[str, Any]:
         "id": budget.budget_id,
         "object": "budget",
         "scope": budget.scope,
-        "scope_id": shown_id(budget),
+        "scope_id": budget.shown_id,
         "period": budget.period,
         "kind": budget.kind,
         "limit_usd": Decimal(dollars(budget.limit_nanousd)),
@@ -69,8 +76,3 @@ def told(standing: Standing) -> dict[str, Any]:
         "period_start": iso(standing.start_us),
         "resets_at": iso(standing.resets_us),
     }
-
-
-def shown_id(budget: Budget) -> str:
-    """A tag without its organisation, which everybody who may see it knows."""
-    return budget.scope_id.removeprefix(f"{budget.organisation_id}/") if budget.scope == "tag" else budget.scope_id

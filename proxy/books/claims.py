@@ -1,6 +1,7 @@
 """The savings claim and our own GPUs' bills, for the routes, the command line, and the nightly round alike."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -15,10 +16,13 @@ from cost.store import LedgerStore
 
 
 class Claims:
-    """Reads what a scope may see. `section` gives the configuration that holds now."""
+    """Reads what a scope may see. `section` gives the configuration that holds now; `operator` pays for the gateway."""
 
-    def __init__(self, engine: AsyncEngine, section: Callable[[], CostSection], now_us: Callable[[], int]) -> None:
+    def __init__(
+        self, engine: AsyncEngine, section: Callable[[], CostSection], now_us: Callable[[], int], *, operator: str
+    ) -> None:
         self._section = section
+        self._operator = operator
         self._now_us = now_us
         self._learning = LearningStore(engine)
         self.fleet = FleetBooks(engine, LedgerStore(engine))
@@ -30,15 +34,17 @@ class Claims:
         return await self._reader.read(scope, self._section().pools, start_us, end_us, self._now_us())
 
     async def claim(self, scope: ReadScope, books: ClaimBooks) -> Claim:
-        """The claim on these books. A team's own has neither idle GPUs nor the gateway: they are the organisation's."""
+        """The claim on these books. A team's own has neither idle GPUs nor the gateway: they are the organisation's.
+
+        The gateway's own cost is counted once, with the organisation that operates it.
+        """
         section = self._section()
+        pays = scope.team_id is None and scope.organisation_id == self._operator
         judged = await self._learning.adequacy(scope.organisation_id, scope.team_id, books.start_us, books.end_us)
         return claim(
             books,
             target=section.savings_target,
-            gateway_usd_per_hour=section.gateway_usd_per_hour
-            if scope.team_id is None
-            else section.gateway_usd_per_hour * 0,
+            gateway_usd_per_hour=section.gateway_usd_per_hour if pays else Decimal(0),
             now_us=self._now_us(),
             judged=judged,
         )

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from cost import times
 from cost.price_book.book import DatedPrice, PriceBook
 from cost.price_book.config import EnteredPrices
 from cost.prices import METERS, Price, usd
 from proxy.configuration.problems import closest, in_words
 
 _MOST_UPCOMING: Final = 16
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class BadPrice(ValueError):
@@ -77,12 +77,12 @@ def exact(amount: Decimal) -> str:
 
 def day_of(at_us: int) -> str:
     """The UTC day that a moment lies in."""
-    return (_EPOCH + dt.timedelta(microseconds=at_us)).date().isoformat()
+    return times.day_of(at_us).isoformat()
 
 
 def today(now_us: int) -> dt.date:
     """The UTC day of now."""
-    return dt.date.fromisoformat(day_of(now_us))
+    return times.day_of(now_us)
 
 
 def parse_prices(text: str | bytes) -> dict[str, Any]:

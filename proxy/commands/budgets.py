@@ -74,7 +74,9 @@ def set_budget(
     hard: Annotated[bool, typer.Option("--hard/--soft", help="Refuse what would overrun it, or only warn.")] = False,
     on_exhausted: Annotated[
         Literal["refuse", "downgrade"],
-        typer.Option(help="downgrade: the cheapest capable target is tried before anything is refused."),
+        typer.Option(
+            help="downgrade: a spent soft budget sends requests to the cheapest capable target; a hard one tries that before it refuses."
+        ),
     ] = "refuse",
     webhook: Annotated[
         str, typer.Option(metavar="NAME", help="A configured destination that is told at 50, 80 and 100 %.")
@@ -84,6 +86,8 @@ def set_budget(
 ) -> None:
     """Set a budget, in place of the one for the same scope, period and kind. Every server follows within seconds."""
     from proxy.cli import _engine, _print_json
+
+    _check_webhook(webhook)
 
     async def write() -> "Standing":
         from cost.budgets.budget import Budget, limit_from_usd, tag_id
@@ -128,16 +132,28 @@ def remove_budget(budget_id: IdArgument) -> None:
     typer.echo(f"removed {budget_id}: {_described(asyncio.run(remove()))}")
 
 
+def _check_webhook(name: str) -> None:
+    """Where a configuration is at hand: a misspelt destination would never be told anything."""
+    from proxy.cli import _config_only, _fail
+    from proxy.configuration.settings import read_environment
+
+    if not name or read_environment().config is None:
+        return
+    names = _config_only(None).webhooks.names()
+    if name not in names:
+        _fail(f"there is no webhook {name[:64]!r}; the configuration has: {', '.join(names) or 'none'}", 2)
+
+
 async def _organisation_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organisation: str) -> str:
-    """Whose it is. Raises UnknownTeam or UnknownKeyId, so that nobody keeps a budget for a misspelt name."""
+    """Whose it is. Raises an AccountsError, so that nobody keeps a budget for a misspelt name."""
     from accounts.errors import UnknownKeyId
     from accounts.store import AccountStore
 
     accounts = AccountStore(engine)
-    if scope == "organisation":
-        return scope_id
-    if scope == "tag":
-        return organisation
+    if scope in {"organisation", "tag"}:
+        owner = scope_id if scope == "organisation" else organisation
+        await accounts.check_organisation(owner)
+        return owner
     team_id = scope_id
     if scope == "key":
         found = next((key.team_id for key in await accounts.list_keys() if key.key_id == scope_id), None)
@@ -156,24 +172,21 @@ def _plain(standing: "Standing") -> dict[str, Any]:
 
 
 def _described(budget: "Budget") -> str:
-    from proxy.books.budget_list import shown_id
-
     ends = ", then the cheapest capable target" if budget.on_exhausted == "downgrade" else ""
     return (
-        f"{budget.kind}, {_dollars(budget.limit_nanousd)} a {budget.period} for {budget.scope} {shown_id(budget)}{ends}"
+        f"{budget.kind}, {_dollars(budget.limit_nanousd)} a {budget.period} for {budget.scope} {budget.shown_id}{ends}"
     )
 
 
 def _print(found: "Sequence[Standing]") -> None:
-    from cost.budgets.periods import iso
-    from proxy.books.budget_list import shown_id
+    from cost.times import iso
     from proxy.table import print_table
 
     rows = [
         [
             each.budget.budget_id,
             each.budget.scope,
-            shown_id(each.budget),
+            each.budget.shown_id,
             each.budget.period,
             each.budget.kind,
             _dollars(each.budget.limit_nanousd),

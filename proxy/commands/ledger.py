@@ -3,7 +3,7 @@
 
 import asyncio
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +20,7 @@ _FROM_OPTION = typer.Option(
 _TO_OPTION = typer.Option("--to", metavar="DAY", formats=_FORMATS, help="The last UTC day; otherwise the very last.")
 _FIRST_OPTION = typer.Option("--from", metavar="DAY", formats=_FORMATS, help="The first UTC day.")
 _LAST_OPTION = typer.Option("--to", metavar="DAY", formats=_FORMATS, help="The last UTC day.")
+_DAY_US = 86_400_000_000
 _END_OF_TIME_US = 2**62
 
 
@@ -29,7 +30,7 @@ def verify(
     to_day: Annotated[datetime | None, _TO_OPTION] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Sum the ledger up anew and hold it against every roll-up; fail when any figure differs."""
+    """Sum the ledger up anew and hold it against every roll-up. Exit status 1: they differ; 2: no telling."""
     from proxy.cli import _print_json
 
     found = asyncio.run(_checked(*_range(from_day, to_day)))
@@ -47,8 +48,10 @@ def rebuild(
     to_day: Annotated[datetime, _LAST_OPTION],
 ) -> None:
     """Write the roll-ups of these days anew from the ledger, which is never changed. Gateways keep what they book meanwhile."""
+    from proxy.table import counted
+
     days = asyncio.run(_rebuilt(*_range(from_day, to_day)))
-    typer.echo(f"the roll-ups of {_count(days, 'day')} were written anew from the ledger")
+    typer.echo(f"the roll-ups of {counted(days, 'day')} were written anew from the ledger")
 
 
 def _range(from_day: datetime | None, to_day: datetime | None) -> tuple[int, int]:
@@ -56,7 +59,7 @@ def _range(from_day: datetime | None, to_day: datetime | None) -> tuple[int, int
 
     if from_day is not None and to_day is not None and to_day < from_day:
         _fail("--to is before --from", 2)
-    end = _END_OF_TIME_US if to_day is None else _us(to_day + timedelta(days=1))
+    end = _END_OF_TIME_US if to_day is None else _us(to_day) + _DAY_US
     return 0 if from_day is None else _us(from_day), end
 
 
@@ -104,25 +107,22 @@ def _plain(found: "Verification") -> dict[str, Any]:
 
 def _print(found: "Verification") -> None:
     from cost.prices import usd
-    from proxy.table import print_table
+    from proxy.table import counted, print_table
 
-    checked = f"{_count(found.rows, 'entry', 'entries')}, ${usd(found.cost_nanousd):,f}"
+    checked = f"{counted(found.rows, 'entry', 'entries')}, ${usd(found.cost_nanousd):,f}"
     if found.told:
         headings = ["table", "when", "where", "figure", "ledger", "found", "difference"]
         print_table(headings, [_row(each) for each in found.told], right=(4, 5, 6))
         hidden = found.differences - len(found.told)
         more = f", of which the first {len(found.told):,} are shown" if hidden else ""
         typer.echo(
-            f"\nthe books do not agree: {_count(found.differences, 'figure')} wrong{more}; checked: {checked}", err=True
+            f"\nthe books do not agree: {counted(found.differences, 'figure')} wrong{more}; checked: {checked}",
+            err=True,
         )
     else:
         typer.echo(f"the books agree: {checked}")
     if found.open_reserves:
-        typer.echo(f"open for longer than an hour: {_count(found.open_reserves, 'reserve')}", err=True)
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+        typer.echo(f"open for longer than an hour: {counted(found.open_reserves, 'reserve')}", err=True)
 
 
 _MOMENTS = ("start_us", "day_us")

@@ -39,6 +39,8 @@ def show(
     section = _section(config)
     found = asyncio.run(_shown(section, days))
     if as_json:
+        from proxy.cli import _print_json
+
         _print_json(found)
     elif not found:
         typer.echo("no pools: the configuration has none under cost.pools", err=True)
@@ -54,7 +56,7 @@ async def _shown(section: "CostSection", days: int) -> list[dict[str, Any]]:
     now = _now_us()
     today = now - now % DAY_US
     async with _engine() as engine:
-        claims = Claims(engine, lambda: section, _now_us)
+        claims = Claims(engine, lambda: section, _now_us, operator="")
         records = await claims.fleet.hours.read(section.pools, today - (days - 1) * DAY_US, today + DAY_US)
         return [
             {
@@ -108,7 +110,7 @@ async def _day(claims: "Claims", pool: "PoolSection", record: Any, day_us: int, 
 
 
 def _print_pools(found: list[dict[str, Any]]) -> None:
-    from proxy.commands.savings import money
+    from cost.reports.shown import money
     from proxy.table import print_table
 
     for pool in found:
@@ -182,6 +184,8 @@ def true_up(
     names = [each.name for each in section.pools] if pool is None else [pool]
     postings = asyncio.run(_posted(section, names, chosen, rebill=rebill))
     if as_json:
+        from proxy.cli import _print_json
+
         _print_json([_told(posting) for posting in postings])
     elif not postings:
         typer.echo("no pools: the configuration has none under cost.pools", err=True)
@@ -194,7 +198,7 @@ async def _posted(section: "CostSection", names: Sequence[str], day: date, *, re
     from proxy.cli import _engine
 
     async with _engine() as engine:
-        claims = Claims(engine, lambda: section, _now_us)
+        claims = Claims(engine, lambda: section, _now_us, operator="")
         return [await claims.rounds.true_up(name, day, rebill=rebill) for name in names]
 
 
@@ -216,7 +220,7 @@ def _told(posting: "Posting") -> dict[str, Any]:
 
 
 def _print_postings(postings: "list[Posting]") -> None:
-    from proxy.commands.savings import money
+    from cost.reports.shown import money
     from proxy.table import print_table
 
     rows = []
@@ -236,13 +240,6 @@ def _section(config: Path | None) -> "CostSection":
     from proxy.configuration.settings import load, read_environment
 
     return load(config, read_environment(), secrets_from=None).cost
-
-
-def _print_json(value: Any) -> None:
-    import msgspec
-
-    # Money is written as exact decimal numbers.
-    typer.echo(msgspec.json.format(msgspec.json.Encoder(decimal_format="number").encode(value), indent=2).decode())
 
 
 def _hours(time_us: int) -> Decimal:

@@ -390,7 +390,7 @@ def _correction_told(found: "Correction", posted: int | None) -> dict[str, Any]:
 
 
 def _print_correction(found: "Correction", posted: int | None) -> None:
-    from proxy.table import print_table
+    from proxy.table import counted, print_table
 
     told = _correction_told(found, posted)
     if told["groups"]:
@@ -400,10 +400,12 @@ def _print_correction(found: "Correction", posted: int | None) -> None:
         print_table(headings, rows, right=(5, 6, 7, 8))
         typer.echo("")
     typer.echo(
-        f"{found.rows:,} attempts computed again, {found.left_rows:,} left as they are (an estimate, or nothing used); "
+        f"{counted(found.rows, 'attempt')} computed again, {found.left_rows:,} left as they are (an estimate, or nothing used); "
         f"difference {told['difference_usd']} US dollars"
     )
     if posted is not None:
-        typer.echo(f"posted {posted:,} entries" if posted else "nothing to post: the books say so already")
+        typer.echo(
+            f"posted {counted(posted, 'entry', 'entries')}" if posted else "nothing to post: the books say so already"
+        )
     elif told["groups"]:
         typer.echo("nothing is posted yet: give --post")

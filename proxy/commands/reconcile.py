@@ -48,12 +48,16 @@ def reconcile(
         str, typer.Option(help="What may differ on a line: dollars such as 0.01, or a share such as 0.5%.")
     ] = "0",
     post: Annotated[bool, typer.Option("--post", help="Book the differences, so that both sides agree.")] = False,
+    unmatched: Annotated[
+        bool,
+        typer.Option("--unmatched", help="With --post: although some lines are only theirs, and others only ours."),
+    ] = False,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare a provider's own figures with ours by day, model and key. Exit status 1: they differ."""
+    """Compare a provider's own figures with ours by day, model and key. Exit status 1: they differ; 2: no telling."""
     import asyncio
 
     from cost.reconcile.anthropic import read_anthropic
@@ -78,7 +82,7 @@ def reconcile(
     try:
         statement = (read_openai if provider == "openai" else read_anthropic)(_contents(files))
         days = (None if first is None else first.date(), None if last is None else last.date())
-        work = _reconciled(statement, matching, providers, organisation, days, post=post)
+        work = _reconciled(statement, matching, providers, organisation, days, post=post, unmatched=unmatched)
         reconciliation, posted = asyncio.run(work)
     except BadExport as error:
         _fail(str(error), _USAGE)
@@ -106,6 +110,7 @@ async def _reconciled(
     days: tuple[date | None, date | None],
     *,
     post: bool,
+    unmatched: bool,
 ) -> "tuple[Reconciliation, _Posted | None]":
     from cost.reconcile.books import booked, is_posted, posting_alone
     from cost.reconcile.matching import compare, days_between
@@ -125,6 +130,8 @@ async def _reconciled(
         found = compare(statement, rows, matching, first=days[0], last=days[1])
         if not post:
             return found, None
+        if _is_split(found) and not unmatched:
+            return found, _Posted(0, "name the lines that are the same, or give --unmatched")
         posting = posting_id(statement, matching, found)
         if await is_posted(connection, posting):
             return found, _Posted(0, f"these files were posted before, as {posting}")
@@ -136,6 +143,11 @@ async def _reconciled(
         return found, _Posted(len(entries), why, closed=not left)
 
 
+def _is_split(found: "Reconciliation") -> bool:
+    """Some lines are only theirs and others only ours: mostly one thing under two names, whose cost would leave its teams."""
+    return {"theirs", "ours"} <= {line.only for line in found.lines}
+
+
 def _now_us() -> int:
     import time
 
@@ -145,10 +157,16 @@ def _now_us() -> int:
 def _contents(files: Sequence[Path]) -> list[tuple[str, bytes]]:
     from cost.reconcile.statement import MAX_BYTES, BadExport
 
-    total = sum(path.stat().st_size for path in files)
-    if total > MAX_BYTES:
-        raise BadExport(f"together the files are larger than {MAX_BYTES // 1024 // 1024} MB; give a shorter range")
-    return [(str(path), path.read_bytes()) for path in files]
+    left, contents = MAX_BYTES, []
+    for path in files:
+        # Not by its size, for a pipe has none.
+        with path.open("rb") as file:
+            content = file.read(left + 1)
+        left -= len(content)
+        if left < 0:
+            raise BadExport(f"together the files are larger than {MAX_BYTES // 1024 // 1024} MB; give a shorter range")
+        contents.append((str(path), content))
+    return contents
 
 
 def _upstream_models(config: Path | None, providers: set[str]) -> dict[str, tuple[str, ...]]:
@@ -193,16 +211,18 @@ def _told(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _Pos
 
 def _print(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _Posted | None) -> None:
     from cost.reconcile.report import HEADINGS, RIGHT, differing, table_rows
-    from proxy.table import print_table
+    from proxy.table import counted, print_table
 
     print_table(HEADINGS, table_rows(reconciliation), right=RIGHT, shrink=1)
     typer.echo("")
     for note in reconciliation.notes:
         typer.echo(f"- {note}")
+    if _is_split(reconciliation):
+        typer.echo("- some lines are on one side only; where they are the same, --model or --map THEIRS=OURS says so")
     count, days = len(differing(reconciliation, tolerance)), f"{reconciliation.first_day} to {reconciliation.last_day}"
     if count:
         typer.echo(f"{reconciliation.provider}, {days}: {count} of {len(reconciliation.lines)} lines differ")
     else:
         typer.echo(f"{reconciliation.provider}, {days}: the books agree")
     if posted is not None:
-        typer.echo(f"posted {posted.entries} entries" + (f"; {posted.why}" if posted.why else ""))
+        typer.echo(f"posted {counted(posted.entries, 'entry', 'entries')}" + (f"; {posted.why}" if posted.why else ""))

@@ -30,7 +30,9 @@ def daily(
     ] = None,
     team: Annotated[str | None, typer.Option(help="This team's; otherwise the whole organisation's.")] = None,
     all_teams: Annotated[bool, typer.Option("--all", help="The organisation's, and each team's by itself.")] = False,
-    organisation: Annotated[str, typer.Option(help="Which organisation.")] = "default",
+    organisation: Annotated[
+        str | None, typer.Option(help="Which organisation; `default` if left out, and of a team it is known.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write <day>/<team>.html and .csv here; otherwise print a table.")
     ] = None,
@@ -68,25 +70,24 @@ def daily(
 
 
 async def _read(
-    organisation: str, team: str | None, day: date, *, all_teams: bool
+    organisation: str | None, team: str | None, day: date, *, all_teams: bool
 ) -> "list[tuple[Subject, DailyReport]]":
-    from accounts.errors import UnknownTeam
     from accounts.store import AccountStore
-    from cost.reports.scope import ReadScope
     from proxy.books.daily_reports import ReportReader, Subject, subject_of
+    from proxy.books.scopes import scope_of
     from proxy.cli import _engine
 
     async with _engine() as engine:
-        teams = await AccountStore(engine).list_teams()
+        scope = await scope_of(engine, organisation, team)
+        teams = [
+            each for each in await AccountStore(engine).list_teams() if each.organisation_id == scope.organisation_id
+        ]
         if team is not None:
             subjects = [subject_of(each) for each in teams if each.team_id == team]
-            if not subjects:
-                raise UnknownTeam(f"there is no team {team!r}")
         else:
-            scope = ReadScope(organisation_id=organisation, team_id=None)
-            subjects = [Subject(scope=scope, title=f"organisation {organisation}")]
+            subjects = [Subject(scope=scope, title=f"organisation {scope.organisation_id}")]
             if all_teams:
-                subjects += [subject_of(each) for each in teams if each.organisation_id == organisation]
+                subjects += [subject_of(each) for each in teams]
         reader = ReportReader(engine)
         return [(subject, await reader.read(subject, day)) for subject in subjects]
 
@@ -100,7 +101,7 @@ def _formats(text: str) -> "list[Format] | None":
 
 def _print(report: "DailyReport") -> None:
     from cost.reports.daily import WEEK, change
-    from cost.reports.daily_html import money, percent
+    from cost.reports.shown import nano_money, percent
     from proxy.table import print_table
 
     typer.echo(f"{report.title}, {report.day} (UTC)")
@@ -114,7 +115,7 @@ def _print(report: "DailyReport") -> None:
     total = report.total
     to_day = percent(change(total.cost_nanousd, report.day_before.cost_nanousd), signed=True)
     to_week = percent(change(total.cost_nanousd, report.week_before.cost_nanousd, WEEK), signed=True)
-    typer.echo(f"cost {to_day} to the day before, {to_week} to the 7-day mean")
+    typer.echo(f"cost against the day before: {to_day}, against the 7-day mean: {to_week}")
     if total.unpriced_attempts:
         typer.echo(f"attempts without a price, which are not in the cost: {total.unpriced_attempts}")
     if total.estimated_attempts:
@@ -122,8 +123,8 @@ def _print(report: "DailyReport") -> None:
     for standing in report.standings:
         budget = standing.budget
         typer.echo(
-            f"budget of {budget.scope} {budget.scope_id}, {budget.period}, {budget.kind}: "
-            f"{money(standing.spent_nanousd)} of {money(budget.limit_nanousd)} spent"
+            f"budget of {budget.scope} {budget.shown_id}, {budget.period}, {budget.kind}: "
+            f"{nano_money(standing.spent_nanousd)} of {nano_money(budget.limit_nanousd)} spent"
         )
     typer.echo("")
 
@@ -135,7 +136,8 @@ def _parts(section: "Section") -> "list[tuple[str, UsageSums]]":
 
 def _figures(sums: "UsageSums") -> list[str]:
     from cost.reports.daily import saving
-    from cost.reports.daily_html import money, spent
+    from cost.reports.daily_html import spent
+    from cost.reports.shown import nano_money
 
     saved = saving(sums)
     return [
@@ -143,6 +145,6 @@ def _figures(sums: "UsageSums") -> list[str]:
         f"{sums.input_tokens:,}",
         f"{sums.output_tokens:,}",
         spent(sums),
-        "-" if saved is None else money(sums.baseline_nanousd),
-        "-" if saved is None else money(saved),
+        "-" if saved is None else nano_money(sums.baseline_nanousd),
+        "-" if saved is None else nano_money(saved),
     ]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cost.reports.shown import money, percent
+
 if TYPE_CHECKING:
     from cost.claim.reading import ClaimBooks
     from cost.config import CostSection
@@ -20,16 +22,18 @@ _DAYS = 30
 
 def savings(
     start: Annotated[
-        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first UTC day; 30 days before the end.")
+        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first UTC day; otherwise the last 30.")
     ] = None,
     end: Annotated[
         datetime | None,
-        typer.Option("--to", formats=["%Y-%m-%d"], help="The UTC day after the last one; otherwise today is the last."),
+        typer.Option("--to", formats=["%Y-%m-%d"], help="The last UTC day; otherwise today."),
     ] = None,
     team: Annotated[
         str | None, typer.Option(help="This team's alone; without the idle GPUs, which are nobody's.")
     ] = None,
-    organisation: Annotated[str, typer.Option(help="Whose books.")] = "default",
+    organisation: Annotated[
+        str | None, typer.Option(help="Whose books; `default` if left out, and of a team it is known.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 unless the target is met.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a row a day as CSV.")] = False,
     config: Annotated[
@@ -38,24 +42,21 @@ def savings(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tell what was saved, against three comparisons, and the verdict on the target."""
-    from cost.reports.scope import ReadScope
-    from proxy.cli import _fail
+    from proxy.cli import _fail, _print_json
     from proxy.configuration.settings import load, read_environment
 
     if as_csv and as_json:
         _fail("--csv or --json, not both", 2)
-    section = load(config, read_environment(), secrets_from=None).cost
-    scope = ReadScope(organisation_id=organisation, team_id=team)
-    tomorrow = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    last = tomorrow if end is None else end.replace(tzinfo=UTC)
+    settings = load(config, read_environment(), secrets_from=None)
+    section, operator = settings.cost, settings.accounts.operator
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    last = (today if end is None else end.replace(tzinfo=UTC)) + timedelta(days=1)
     first = last - timedelta(days=_DAYS) if start is None else start.replace(tzinfo=UTC)
-    books, found = asyncio.run(_claimed(section, scope, _us(first), _us(last)))
+    scope, books, found = asyncio.run(_claimed(section, operator, organisation, team, _us(first), _us(last)))
     if as_csv:
         _print_daily(section, scope, books)
     elif as_json:
-        import msgspec
-
-        typer.echo(msgspec.json.format(msgspec.json.Encoder(decimal_format="number").encode(found), indent=2).decode())
+        _print_json(found)
     else:
         print_claim(found)
     if check and found["verdict"] != "met":
@@ -63,15 +64,17 @@ def savings(
 
 
 async def _claimed(
-    section: "CostSection", scope: "ReadScope", start_us: int, end_us: int
-) -> "tuple[ClaimBooks, dict[str, Any]]":
+    section: "CostSection", operator: str, organisation: str | None, team: str | None, start_us: int, end_us: int
+) -> "tuple[ReadScope, ClaimBooks, dict[str, Any]]":
     from proxy.books.claims import Claims
+    from proxy.books.scopes import scope_of
     from proxy.cli import _engine
 
     async with _engine() as engine:
-        claims = Claims(engine, lambda: section, _now_us)
+        scope = await scope_of(engine, organisation, team)
+        claims = Claims(engine, lambda: section, _now_us, operator=operator)
         books = await claims.books(scope, start_us, end_us)
-        return books, claims.told(scope, await claims.claim(scope, books))
+        return scope, books, claims.told(scope, await claims.claim(scope, books))
 
 
 def _print_daily(section: "CostSection", scope: "ReadScope", books: "ClaimBooks") -> None:
@@ -110,12 +113,13 @@ def print_claim(found: dict[str, Any]) -> None:
         _print_fleet(found, fleet)
     if found["provisional"]:
         days = found["provisional_days"]
-        typer.echo(f"\nprovisional: the GPU bill of {len(days)} days is not posted yet ({days[0]} to {days[-1]})")
+        which = days[0] if len(days) == 1 else f"{len(days)} days, {days[0]} to {days[-1]}"
+        typer.echo(f"\nprovisional: the GPU bill of {which} is not posted yet")
 
 
 def _names(found: dict[str, Any]) -> dict[str, str]:
     return {
-        "reference": f"{found['reference_target'] or 'no reference'} (reference)",
+        "reference": f"{found['reference_target'] or 'none is configured'} (reference)",
         "cheapest": "cheapest good enough",
         "hosted": "same weights, hosted",
     }
@@ -192,15 +196,3 @@ def _print_fleet(found: dict[str, Any], fleet: dict[str, Any]) -> None:
     _print_reasons(fleet["comparisons"], _names(found))
     if fleet["overfull"]:
         typer.echo("! on some day tokens took longer than replicas were up: the weights or the hours are wrong")
-
-
-def money(amount: Decimal) -> str:
-    """Dollars to the cent, or as exactly as it takes to see that they are not nothing."""
-    exact = abs(amount)
-    places = ".2f" if exact >= 1 or not exact else ".6f"
-    return f"{'-' if amount < 0 else ''}${exact:,{places}}"
-
-
-def percent(share: Decimal | float | None) -> str:
-    """A share from 0 to 1, for people."""
-    return "-" if share is None else f"{share:.1%}"

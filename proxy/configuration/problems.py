@@ -24,6 +24,7 @@ _SECRET_NAME = re.compile(
 )
 _SECRET_VALUE = re.compile(r"(sk|pk|rk|wb|gsk|xai|hf|ghp|key)[-_]|bearer|AKIA|eyJ", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:+-]{0,39}\Z")
+_DECIMAL = re.compile(r"Decimal\('([^']*)'\)")
 _MAX_LISTED = 40
 _MIN_PART = 4
 
@@ -170,7 +171,8 @@ def _one(model: type[BaseModel], values: Value, path: KeyPath, detail: ErrorDeta
 def _bound(kind: str, context: Mapping[str, Any]) -> str:
     if context.get("min_length") == 1:
         return "must not be empty"
-    plain = {name: str(value).removesuffix(".0") for name, value in context.items()}
+    # Pydantic tells a decimal bound as Python writes it.
+    plain = {name: _DECIMAL.sub(r"\1", str(value)).removesuffix(".0") for name, value in context.items()}
     return _BOUNDS.get(kind, "is not a value that is allowed here").format_map(plain)
 
 

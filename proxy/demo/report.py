@@ -47,6 +47,16 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
         return (self.savings_usd * 100 / self.baseline_usd).quantize(Decimal("0.1"))
 
 
+class Closing(msgspec.Struct, frozen=True, kw_only=True):
+    """What the books say at the end: the verdict on the savings, and whether roll-ups and ledger agree."""
+
+    target_share: Decimal
+    verdict: str
+    reasons: tuple[str, ...]
+    entries: int
+    differences: int
+
+
 def totals(rows: Sequence[Row]) -> Totals:
     """The rows' sums."""
     return Totals(
@@ -58,7 +68,7 @@ def totals(rows: Sequence[Row]) -> Totals:
     )
 
 
-def print_report(rows: Sequence[Row], booked: Totals, stage: Stage) -> None:
+def print_report(rows: Sequence[Row], booked: Totals, closing: Closing, stage: Stage) -> None:
     """The table, the totals and the plain words under them."""
     headings = ["prompt", "complexity", "target", "why", "in", "out", "cost $", f"{stage.dear} $"]
     cells = [
@@ -93,6 +103,8 @@ def print_report(rows: Sequence[Row], booked: Totals, stage: Stage) -> None:
         f"${summed.savings_usd:.6f} saved, {summed.savings_percent} %."
     )
     say(agreement(summed, booked))
+    say(verified(closing))
+    say(verdict(closing))
     say("\n" + textwrap.fill(stage.caveat, _TEXT_WIDTH))
 
 
@@ -106,6 +118,19 @@ def agreement(summed: Totals, booked: Totals) -> str:
         f"GET /v1/usage DISAGREES: {booked.requests} requests, {booked.input_tokens} tokens in, {booked.output_tokens} out, "
         f"${booked.cost_usd:.9f} (baseline ${booked.baseline_usd:.9f})."
     )
+
+
+def verified(closing: Closing) -> str:
+    """Whether the ledger, summed up anew, is what its roll-ups say."""
+    if closing.differences:
+        return f"weighbridge ledger verify: {closing.differences} figures are WRONG."
+    return f"weighbridge ledger verify: the books agree, {closing.entries} entries summed up anew."
+
+
+def verdict(closing: Closing) -> str:
+    """The verdict on the savings target, and why."""
+    why = f" ({'; '.join(closing.reasons)})" if closing.reasons else ""
+    return f"weighbridge savings: the target of {closing.target_share:.0%} is judged `{closing.verdict}`{why}."
 
 
 def cut(prompt: str) -> str:

@@ -25,7 +25,7 @@ import msgspec
 from proxy.demo.children import Child, ChildFailed, family
 from proxy.demo.engine import weights_path
 from proxy.demo.prompts import PROMPTS, DemoPrompt
-from proxy.demo.report import Row, Totals, cut, print_report, say, totals
+from proxy.demo.report import Closing, Row, Totals, cut, print_report, say, totals
 from proxy.demo.stage import MAX_OUTPUT_TOKENS, TEAM, Stage, choose_stage, write_config
 
 _READY_TIMEOUT_S = 60.0
@@ -55,11 +55,12 @@ def run_demo(json_file: Path | None) -> int:
         before = datetime.now(UTC).date()
         rows = _send_all(base_url, key)
         booked = _booked(base_url, key, before, datetime.now(UTC).date())
+        closing = asyncio.run(_closing(scene, base_url, key))
         say("")
-        print_report(rows, booked, scene.stage)
+        print_report(rows, booked, closing, scene.stage)
         if json_file is not None:
             _write_json(json_file, rows, booked, scene.stage)
-    return 0 if totals(rows) == booked else 1
+    return 0 if totals(rows) == booked and not closing.differences else 1
 
 
 def serve_demo(*, host: str | None, port: int | None, workers: int | None) -> int:
@@ -156,12 +157,16 @@ def _is_ready(base_url: str) -> bool:
         return False
 
 
+def _database_url(folder: Path) -> str:
+    return f"sqlite+aiosqlite:///{folder}/weighbridge.sqlite"
+
+
 async def _create_key(scene: _Stage) -> str:
     from accounts.pepper_file import read_or_make_pepper  # noqa: PLC0415 - loading the database layer is slow
     from accounts.store import AccountStore  # noqa: PLC0415
     from proxy.db import make_engine, migrate  # noqa: PLC0415
 
-    database = make_engine(f"sqlite+aiosqlite:///{scene.folder}/weighbridge.sqlite")
+    database = make_engine(_database_url(scene.folder))
     try:
         await migrate(database)
         store = AccountStore(database)
@@ -247,14 +252,37 @@ def _booked(base_url: str, key: str, first: date, last: date) -> Totals:
 
 
 def _usage(base_url: str, key: str, day: date) -> dict[str, Any]:
-    url = f"{base_url}/usage?team_id={TEAM}&date={day.isoformat()}"
-    request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"})  # noqa: S310 - our own child
+    return _read(base_url, key, f"/usage?team_id={TEAM}&date={day.isoformat()}")
+
+
+def _read(base_url: str, key: str, path: str) -> dict[str, Any]:
+    request = urllib.request.Request(f"{base_url}{path}", headers={"authorization": f"Bearer {key}"})  # noqa: S310 - our own child
     try:
         with urllib.request.urlopen(request, timeout=10.0) as reply:  # noqa: S310 - our own child
-            usage: dict[str, Any] = json.loads(reply.read(), parse_float=Decimal)
+            answer: dict[str, Any] = json.loads(reply.read(), parse_float=Decimal)
     except urllib.error.HTTPError as error:
-        raise DemoFailed(f"GET /v1/usage answered {error.code}") from error
-    return usage
+        raise DemoFailed(f"GET /v1{path.partition('?')[0]} answered {error.code}") from error
+    return answer
+
+
+async def _closing(scene: _Stage, base_url: str, key: str) -> Closing:
+    from cost.verify import check  # noqa: PLC0415 - loading the database layer is slow
+    from proxy.db import make_engine  # noqa: PLC0415
+
+    claim = _read(base_url, key, "/savings")
+    database = make_engine(_database_url(scene.folder))
+    try:
+        now_us = time.time_ns() // 1_000
+        verified = await check(database, 0, now_us, now_us=now_us)
+    finally:
+        await database.dispose()
+    return Closing(
+        target_share=claim["target_share"],
+        verdict=claim["verdict"],
+        reasons=tuple(claim["comparisons"][0]["reasons"]),
+        entries=verified.rows,
+        differences=verified.differences,
+    )
 
 
 def _write_json(path: Path, rows: list[Row], booked: Totals, stage: Stage) -> None:

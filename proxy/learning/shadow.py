@@ -20,7 +20,7 @@ import msgspec
 from accounts.caller import Caller
 from classifier.config import ShadowSection
 from classifier.learning.store import Verdict
-from cost.errors import LedgerUnavailable
+from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from cost.prices import nanousd
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
@@ -221,7 +221,7 @@ class Shadow:
             comparison = await self._waiting.get()
             try:
                 self._count(await self._compare(comparison))
-            except (UpstreamError, LedgerUnavailable, Refused) as error:
+            except (UpstreamError, LedgerUnavailable, BudgetsUnavailable, Refused) as error:
                 self._count("failed")
                 _log.info("request %s was not compared: %s", comparison.request_id, type(error).__name__)
             except Exception as error:  # noqa: BLE001 - the next comparison must not suffer for this one
@@ -241,7 +241,7 @@ class Shadow:
                 return "no-answer"
             trial = Trial.drawn(question_of(comparison.request), comparison.answer, other, self._draws)
             said = await self._ask(rules, comparison, judge, trial.request(), "judge")
-        except _OverBudget:
+        except (_OverBudget, BudgetExceeded, UnpricedUnderBudget):
             return "over-budget"
         winner = trial.winner(said)
         if winner is None:
@@ -282,7 +282,9 @@ class Shadow:
             tier=comparison.request.tier,
             needs=needs(request),
             input_tokens=estimate,
-            most_input_tokens=most_input_tokens(sum(len(bytes(each)) for each in request.fields.values()), estimate),
+            most_input_tokens=most_input_tokens(
+                request, sum(len(bytes(each)) for each in request.fields.values()), estimate
+            ),
             max_output_tokens=request.max_output_tokens,
             allowed_models=caller.allowed_models,
         )

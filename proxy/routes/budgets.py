@@ -2,34 +2,30 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from fastapi import APIRouter, Request
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.responses import Response
 
-from accounts.caller import Caller
 from accounts.errors import UnknownTeam
 from accounts.store import AccountStore
 from cost.budgets.budget import Budget, checked
 from cost.budgets.errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.store import BudgetStore
-from proxy.books.budget_list import parse_budget, told
+from proxy.books.budget_list import parse_budget, told, told_member
 from proxy.errors import BadRequest, BudgetNotFound, BudgetsOutOfReach, BudgetTaken
 from proxy.gateway import AdminCaller, AuthenticatedCaller, gateway_of
+from proxy.routes.audit import audited
 from proxy.routes.body import read_body
+from proxy.routes.reading import json_reply
 
 router = APIRouter(tags=["budgets"])
 
 MAX_BODY_BYTES: Final = 16 * 1024
 _PATIENCE_S: Final = 3.0
-_audit: Final = logging.getLogger("weighbridge.audit")
-# Money leaves as exact decimal numbers: a float would change the last digits.
-_encoder: Final = msgspec.json.Encoder(decimal_format="number")
 
 
 @router.get("/v1/budgets")
@@ -39,9 +35,10 @@ async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Respons
     async with _database():
         if caller.role == "member":
             found = await store.of_member(caller.organisation_id, caller.team_id, caller.key_id)
+            data = [told_member(each) for each in found]
         else:
-            found = await store.of_organisation(caller.organisation_id)
-    return _json({"object": "list", "data": [told(each) for each in found]})
+            data = [told(each) for each in await store.of_organisation(caller.organisation_id)]
+    return json_reply({"object": "list", "data": data})
 
 
 @router.put("/v1/budgets/{budget_id}")
@@ -53,13 +50,16 @@ async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> R
         budget = checked(parse_budget(body).budget(budget_id, caller.organisation_id))
     except BadBudget as error:
         raise BadRequest(f"The budget is not valid: {error}.") from error
+    if budget.webhook and budget.webhook not in gateway.webhooks:
+        # Nobody would ever be warned.
+        raise BadRequest(f"There is no webhook `{budget.webhook}` in the configuration.", param="webhook")
     store = BudgetStore(gateway.database)
     async with _database():
         await _check_scope(gateway.database, budget)
         new = await store.put(budget)
         standing = await store.get(budget_id, caller.organisation_id)
-    _tell(caller, f"{'made' if new else 'changed'} the budget {budget_id}: {budget.limit_nanousd} nano-dollars")
-    return _json(told(standing), status=201 if new else 200)
+    audited(caller, f"{'made' if new else 'changed'} the budget {budget_id}: {budget.limit_nanousd} nano-dollars")
+    return json_reply(told(standing), status=201 if new else 200)
 
 
 @router.delete("/v1/budgets/{budget_id}")
@@ -67,8 +67,8 @@ async def remove_budget(budget_id: str, request: Request, caller: AdminCaller) -
     """Takes a budget away: nothing is held or warned of any more. What was spent stays in the books."""
     async with _database():
         await BudgetStore(gateway_of(request).database).remove(budget_id, caller.organisation_id)
-    _tell(caller, f"removed the budget {budget_id}")
-    return _json({"id": budget_id, "object": "budget.deleted", "deleted": True})
+    audited(caller, f"removed the budget {budget_id}")
+    return json_reply({"id": budget_id, "object": "budget.deleted", "deleted": True})
 
 
 async def _check_scope(engine: AsyncEngine, budget: Budget) -> None:
@@ -99,11 +99,3 @@ async def _database() -> AsyncIterator[None]:
         raise BudgetTaken(f"{error}.", param="budget_id") from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise BudgetsOutOfReach("The database does not answer; try again shortly.") from error
-
-
-def _tell(caller: Caller, did: str) -> None:
-    _audit.warning("key %s of %s/%s %s", caller.key_id, caller.organisation_id, caller.team_id, did)
-
-
-def _json(value: dict[str, Any], *, status: int = 200) -> Response:
-    return Response(_encoder.encode(value), status_code=status, media_type="application/json")

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from cost.reports.focus import FocusQuery
 from proxy.books.focus_export import focus_export
 from proxy.errors import BadRequest, UsageUnavailable
-from proxy.gateway import FinanceReader, gateway_of
+from proxy.gateway import FinanceReader, Gateway, gateway_of
 from proxy.routes.accept import best_kind
 from proxy.routes.parameters import Parameters
 from proxy.routes.reading import Export, reading, sound_query
@@ -34,18 +34,21 @@ async def focus(request: Request, scope: FinanceReader) -> Response:
     with sound_query():
         query = FocusQuery(scope=scope, start=start, end=end, by_hour=by_hour).checked()
     # The first rows are read before anything is said, so that a database that does not answer is told as such.
-    async with reading(gateway_of(request)):
-        pieces = (await focus_export(gateway_of(request).database)).csv(query)
+    gateway = gateway_of(request)
+    async with reading(gateway):
+        pieces = (await focus_export(gateway.database)).csv(query)
         first = [await anext(pieces), await anext(pieces, "")]
     headers = {"vary": "accept", "content-disposition": f'attachment; filename="focus-{start}-{end}.csv"'}
-    return Export(_rest("".join(first), pieces), media_type="text/csv; charset=utf-8; header=present", headers=headers)
+    return Export(
+        _rest(gateway, "".join(first), pieces), media_type="text/csv; charset=utf-8; header=present", headers=headers
+    )
 
 
-async def _rest(first: str, pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+async def _rest(gateway: Gateway, first: str, pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
     """What fails on the way cuts the connection: half a file is not a whole one."""
     yield first.encode()
     for _ in range(_MAX_PIECES):
-        async with reading():
+        async with reading(gateway, on=True):
             piece = await anext(pieces, None)
         if piece is None:
             return

@@ -14,14 +14,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from accounts.caller import Caller
-from cost.prices import usd
 from cost.reports.attempts import MAX_LOG_DAYS, MAX_LOG_ROWS, AttemptReader, LoggedAttempt, LogQuery
 from cost.reports.usage import MAX_DAYS, MAX_ROWS, Dimension, UsageFilters, UsagePage, UsageQuery, UsageRow, added
 from cost.rollups import DAY_US
+from cost.times import iso, start_of
 from proxy.errors import BadRequest, TeamNotFound
 from proxy.gateway import AuthenticatedCaller, Gateway, gateway_of, read_scope
-from proxy.routes.parameters import Parameters, day_us, rfc3339
-from proxy.routes.reading import json_reply, reading, sound_query
+from proxy.routes.parameters import Parameters
+from proxy.routes.reading import json_reply, known_usd, reading, sound_query
 
 router = APIRouter(tags=["litellm"])
 
@@ -115,7 +115,7 @@ def _days(parameters: Parameters) -> tuple[int, int] | None:
         raise BadRequest(
             f"`end_date` must not be before `start_date`; {MAX_DAYS} days can be asked for.", param="end_date"
         )
-    return day_us(first), day_us(last) + DAY_US
+    return start_of(first), start_of(last) + DAY_US
 
 
 def _key_id(parameters: Parameters) -> str | None:
@@ -150,19 +150,19 @@ async def _spend_by_day(gateway: Gateway, caller: Caller, days: tuple[int, int],
     return json_reply(
         [
             {
-                **{key: usd(cost) for key, cost in _spend(rows).items() if key},
-                "startTime": rfc3339(day)[:10],
-                "spend": usd(sum(row.sums.cost_nanousd for row in rows)),
+                **{key: known_usd(cost) for key, cost in _spend(rows).items() if key},
+                "startTime": iso(day)[:10],
+                "spend": known_usd(added(row.sums for row in rows).known_cost_nanousd),
                 "users": {},
-                "models": {model: usd(cost) for model, cost in _spend(models[day]).items()},
+                "models": {model: known_usd(cost) for model, cost in _spend(models[day]).items()},
             }
             for day, rows in _by_first(by_key)
         ]
     )
 
 
-def _spend(rows: Iterable[UsageRow]) -> dict[str, int]:
-    return {str(row.group[1]): row.sums.cost_nanousd for row in rows}
+def _spend(rows: Iterable[UsageRow]) -> dict[str, int | None]:
+    return {str(row.group[1]): row.sums.known_cost_nanousd for row in rows}
 
 
 def _whole(page: UsagePage) -> tuple[UsageRow, ...]:
@@ -187,7 +187,7 @@ def _logged(row: LoggedAttempt, organisation_id: str) -> dict[str, Any]:
         "litellm_call_id": f"{row.request_id}/{row.attempt}/{row.entry}",
         "call_type": "acompletion" if row.entry != "adjust" else "adjustment",
         "api_key": row.key_id,
-        "spend": None if row.cost_nanousd is None else usd(row.cost_nanousd),
+        "spend": known_usd(row.cost_nanousd),
         "total_tokens": row.input_tokens + row.output_tokens,
         "prompt_tokens": row.input_tokens,
         "completion_tokens": row.output_tokens,
@@ -274,7 +274,7 @@ _TEAM, _KEY, _MODEL, _PROVIDER, _ORIGIN = range(1, 6)
 def _activity_day(start_us: int, rows: list[UsageRow]) -> dict[str, Any]:
     models = _broken_down(rows, _MODEL)
     return {
-        "date": rfc3339(start_us)[:10],
+        "date": iso(start_us)[:10],
         "metrics": _metrics(rows),
         "breakdown": {
             "models": models,
@@ -312,13 +312,13 @@ def _parts(rows: list[UsageRow], place: int) -> dict[str, list[UsageRow]]:
     return parts
 
 
-def _metrics(rows: Iterable[UsageRow]) -> dict[str, int | Decimal]:
+def _metrics(rows: Iterable[UsageRow]) -> dict[str, int | Decimal | None]:
     """Spend is all that was booked; requests are what callers' requests took, whose others than the answers failed."""
     rows = list(rows)
     sums = added(row.sums for row in rows)
     attempts = sum(row.sums.attempts for row in rows if row.group[_ORIGIN] == _SENT_BY_CALLERS)
     return {
-        "spend": usd(sums.cost_nanousd),
+        "spend": known_usd(sums.known_cost_nanousd),
         "prompt_tokens": sums.input_tokens,
         "completion_tokens": sums.output_tokens,
         "cache_read_input_tokens": sums.cached_input_tokens,

@@ -5,18 +5,16 @@ A project is a team. There are no users here: nobody but teams and keys is booke
 
 import time
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from typing import Any, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from cost.entries import METER_COLUMNS
-from cost.prices import usd
 from cost.reports.attempts import MINUTE_US, AttemptReader
 from cost.reports.cells import exact
 from cost.reports.cursor import decode_cursor, encode_cursor
+from cost.reports.daily import meters_of
 from cost.reports.errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import Dimension, UsageFilters, UsageQuery, UsageRow, UsageSums, added
@@ -24,7 +22,7 @@ from cost.rollups import DAY_US, HOUR_US, SPENT_ORIGINS
 from proxy.errors import BadRequest
 from proxy.gateway import FinanceReader, Gateway, gateway_of
 from proxy.routes.parameters import Parameters
-from proxy.routes.reading import json_reply, reading, sound_query
+from proxy.routes.reading import json_reply, known_usd, reading, sound_query
 
 router = APIRouter(tags=["organization"])
 
@@ -36,7 +34,6 @@ _LAST_S: Final = 253_370_764_800
 _PAGE: Final = "page_"
 _RANGE: Final = ("start_time", "end_time", "bucket_width", "limit", "page", "group_by")
 _FILTERS: Final[Mapping[str, str]] = {"project_ids": "team", "api_key_ids": "key", "models": "model"}
-_METERS: Final = tuple(name.removesuffix("_nanousd") for name in METER_COLUMNS)
 
 Width = Literal["1m", "1h", "1d"]
 
@@ -319,22 +316,24 @@ def _cost_results(question: _Question, rows: list[UsageRow]) -> list[dict[str, A
     for row in rows:
         group = _named(question, _COSTS, row)
         if "line_item" not in question.group_by:
-            results.append(_cost(row.sums.cost_nanousd, group))
+            results.append(_cost(row.sums.known_cost_nanousd, group))
             continue
         model = group["line_item"] or "no model"
         for meter, amount, quantity, unit in _line_items(row.sums):
             item = {**group, "line_item": f"{model}, {meter}"}
-            results.append(_cost(amount, item, quantity=quantity, quantity_unit=unit))
+            known = None if row.sums.known_cost_nanousd is None else amount
+            results.append(_cost(known, item, quantity=quantity, quantity_unit=unit))
     return results
 
 
 def _cost(
-    amount_nanousd: int, group: dict[str, Any], quantity: int | None = None, quantity_unit: str | None = None
+    amount_nanousd: int | None, group: dict[str, Any], quantity: int | None = None, quantity_unit: str | None = None
 ) -> dict[str, Any]:
-    amount: Decimal = usd(amount_nanousd)
+    """An unknown price is null and never 0."""
+    amount = known_usd(amount_nanousd)
     return {
         "object": "organization.costs.result",
-        "amount": {"value": amount, "currency": "usd", "value_decimal": exact(amount)},
+        "amount": {"value": amount, "currency": "usd", "value_decimal": None if amount is None else exact(amount)},
         **group,
         "quantity": quantity,
         "quantity_unit": quantity_unit,
@@ -343,18 +342,12 @@ def _cost(
 
 def _line_items(sums: UsageSums) -> list[tuple[str, int, int | None, str | None]]:
     """The meters that cost something or were used, and what no meter has, such as idle GPUs: together the cost."""
-    quantities = (
-        sums.input_tokens - sums.cached_input_tokens - sums.cache_write_tokens,
-        sums.cached_input_tokens,
-        sums.cache_write_tokens - sums.cache_write_1h_tokens,
-        sums.cache_write_1h_tokens,
-        sums.output_tokens - sums.reasoning_tokens,
-        sums.reasoning_tokens,
-    )
     items: list[tuple[str, int, int | None, str | None]] = []
-    for meter, quantity in zip(_METERS, (*quantities, None), strict=True):
-        amount: int = getattr(sums, f"{meter}_nanousd")
-        if amount or quantity:
-            items.append((meter.replace("_", " "), amount, quantity, None if quantity is None else "tokens"))
+    for meter in meters_of(sums):
+        # Requests are no unit of the API's.
+        quantity = None if meter.name == "request" else meter.used
+        if meter.cost_nanousd or quantity:
+            unit = None if quantity is None else "tokens"
+            items.append((meter.name.replace("_", " "), meter.cost_nanousd, quantity, unit))
     other = sums.cost_nanousd - sum(item[1] for item in items)
     return [*items, ("other", other, None, None)] if other else items

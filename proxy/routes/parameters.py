@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from starlette.datastructures import QueryParams
 
 from cost.rollups import HOUR_US
+from cost.times import start_of
 from proxy.errors import BadRequest
 
 DAY_S: Final = 86_400
@@ -51,17 +52,20 @@ class Parameters:
         return values[0] if values else None
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """The values of a parameter that may be given several times."""
-        return tuple(dict.fromkeys(self._given.get(name, [])))
+        """The values of a parameter that may have several, given several times or with commas."""
+        return tuple(dict.fromkeys(self._parts(name)))
 
     def listed(self, name: str, allowed: Iterable[Word]) -> tuple[Word, ...]:
         """Some of the words that are allowed, given several times or with commas."""
         known = {str(word): word for word in allowed}
-        words = [word.strip() for value in self._given.get(name, []) for word in value.split(",")]
+        words = self._parts(name)
         for word in words:
             if word not in known:
                 raise BadRequest(f"`{name}` is any of {_listed(known)}, not {word[:40]!r}.", param=name)
         return tuple(dict.fromkeys(known[word] for word in words))
+
+    def _parts(self, name: str) -> list[str]:
+        return [part.strip() for value in self._given.get(name, []) for part in value.split(",")]
 
     def one_of(self, name: str, otherwise: Word, allowed: Iterable[Word]) -> Word:
         """One of the words that are allowed."""
@@ -116,20 +120,9 @@ class Parameters:
         return found
 
 
-def day_us(day: dt.date) -> int:
-    """The microsecond at which a UTC day begins."""
-    return (day - _EPOCH).days * DAY_S * 1_000_000
-
-
-def rfc3339(at_us: int) -> str:
-    """A moment in whole seconds."""
-    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=at_us // 1_000_000)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def _parsed_us(text: str) -> int:
     if _MOMENT.fullmatch(text) is None:
-        return day_us(_parsed_day(text))
+        return start_of(_parsed_day(text))
     moment = dt.datetime.fromisoformat(text.upper()).astimezone(dt.UTC)
     _known_time(moment.date())
     return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)

@@ -1,29 +1,27 @@
-"""/v1/prices: what targets cost now and next, and how an administrator enters a price or takes one back."""
+"""/v1/prices: what targets cost now and next, and how the operator's admins enter a price or take one back."""
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from fastapi import APIRouter, Request
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
-from accounts.caller import Caller
 from cost.errors import PriceError, UnknownPrice
 from proxy.books.price_list import BadPrice, checked_prices, entry_told, parse_prices, today, told
 from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
-from proxy.gateway import AdminCaller, AuthenticatedCaller, Gateway, gateway_of
+from proxy.gateway import AuthenticatedCaller, Gateway, OperatorCaller, gateway_of
+from proxy.routes.audit import audited
 from proxy.routes.body import read_body
+from proxy.routes.reading import json_reply
 
 router = APIRouter(tags=["prices"])
 
 MAX_BODY_BYTES: Final = 64 * 1024
 _PATIENCE_S: Final = 5.0
-_audit: Final = logging.getLogger("weighbridge.audit")
 
 
 @router.get("/v1/prices")
@@ -36,11 +34,11 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
         for target_id in gateway.line.rules.catalog.targets
         if caller.allowed_models is None or target_id in caller.allowed_models
     ]
-    return _json({"object": "list", "data": data})
+    return json_reply({"object": "list", "data": data})
 
 
 @router.put("/v1/prices/{target:path}")
-async def set_price(target: str, request: Request, caller: AdminCaller) -> Response:
+async def set_price(target: str, request: Request, caller: OperatorCaller) -> Response:
     """Enters a price that comes before the configured ones. Every server follows within seconds."""
     gateway = gateway_of(request)
     if target not in gateway.line.rules.catalog.targets:
@@ -53,20 +51,20 @@ async def set_price(target: str, request: Request, caller: AdminCaller) -> Respo
     price, effective_us = entered.entered(today(time.time_ns() // 1_000))
     async with _store():
         kept = await gateway.prices.store.add_override(target, price, effective_us, note=entered.note)
-    _tell(caller, f"set the price of {target}: version {kept.price.version} from {effective_us} us on")
+    audited(caller, f"set the price of {target}: version {kept.price.version} from {effective_us} us on")
     await gateway.prices.look()
-    return _json({"object": "price", "target": target, **entry_told(kept)})
+    return json_reply({"object": "price", "target": target, **entry_told(kept)})
 
 
 @router.delete("/v1/prices/{target:path}/{version}")
-async def withdraw_price(target: str, version: str, request: Request, caller: AdminCaller) -> Response:
+async def withdraw_price(target: str, version: str, request: Request, caller: OperatorCaller) -> Response:
     """Takes an entered price back: what lies beneath it counts again. What was booked at it stays."""
     gateway: Gateway = gateway_of(request)
     async with _store():
         await gateway.prices.store.withdraw(target, version)
-    _tell(caller, f"withdrew the price {version} of {target}")
+    audited(caller, f"withdrew the price {version} of {target}")
     await gateway.prices.look()
-    return _json({"object": "price.withdrawn", "target": target, "version": version, "withdrawn": True})
+    return json_reply({"object": "price.withdrawn", "target": target, "version": version, "withdrawn": True})
 
 
 @contextlib.asynccontextmanager
@@ -80,11 +78,3 @@ async def _store() -> AsyncIterator[None]:
         raise BadRequest(f"{error}.", param="version") from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise PricesUnavailable("The database does not answer; nothing was changed, try again shortly.") from error
-
-
-def _tell(caller: Caller, did: str) -> None:
-    _audit.warning("key %s of %s/%s %s", caller.key_id, caller.organisation_id, caller.team_id, did)
-
-
-def _json(value: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -10,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
+from cost.prices import usd
 from cost.reports.errors import BadQuery
 from proxy.errors import BadRequest, UsageUnavailable
 from proxy.gateway import Gateway
@@ -31,16 +33,24 @@ def sound_query() -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def reading(gateway: Gateway | None = None) -> AsyncIterator[None]:
-    """One look into the books. With the gateway, after what this process has booked so far has reached them."""
+async def reading(gateway: Gateway, *, on: bool = False) -> AsyncIterator[None]:
+    """One look into the books, a few at a time; after what this process has booked so far has reached them, unless it
+    only reads `on`.
+    """
     try:
         with sound_query():
-            async with asyncio.timeout(_PATIENCE_S):
-                if gateway is not None:
+            # Whoever asks much waits for itself: requests need the database's connections too.
+            async with asyncio.timeout(_PATIENCE_S), gateway.reads:
+                if not on:
                     await gateway.ledger.drain()
                 yield
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise UsageUnavailable("The ledger's database does not answer; nothing is lost, try again shortly.") from error
+
+
+def known_usd(amount_nanousd: int | None) -> Decimal | None:
+    """Exact dollars; what is unknown stays so."""
+    return None if amount_nanousd is None else usd(amount_nanousd)
 
 
 def json_bytes(value: Any) -> bytes:
@@ -48,9 +58,9 @@ def json_bytes(value: Any) -> bytes:
     return _encoder.encode(value)
 
 
-def json_reply(value: Any) -> Response:
+def json_reply(value: Any, status: int = 200) -> Response:
     """A whole reply."""
-    return Response(json_bytes(value), media_type=JSON, headers={"vary": "accept"})
+    return Response(json_bytes(value), status_code=status, media_type=JSON, headers={"vary": "accept"})
 
 
 class Export(StreamingResponse):

@@ -8,9 +8,10 @@ from starlette.responses import Response
 
 from cost.reports.scope import ReadScope
 from cost.rollups import DAY_US
+from cost.times import start_of
 from proxy.errors import TeamNotFound
 from proxy.gateway import FinanceReader, gateway_of
-from proxy.routes.parameters import Parameters, day_us
+from proxy.routes.parameters import Parameters
 from proxy.routes.reading import json_reply, reading
 
 router = APIRouter(tags=["savings"])
@@ -45,5 +46,5 @@ def _narrowed(scope: ReadScope, team_id: str | None) -> ReadScope:
 def _range(parameters: Parameters) -> tuple[int, int]:
     end, start = parameters.day("end"), parameters.day("start")
     now_us = time.time_ns() // 1_000
-    end_us = now_us - now_us % DAY_US + DAY_US if end is None else day_us(end)
-    return end_us - DEFAULT_DAYS * DAY_US if start is None else day_us(start), end_us
+    end_us = now_us - now_us % DAY_US + DAY_US if end is None else start_of(end)
+    return end_us - DEFAULT_DAYS * DAY_US if start is None else start_of(start), end_us

@@ -12,14 +12,15 @@ from starlette.responses import Response
 from accounts.caller import Caller
 from cost.prices import usd
 from cost.reports.cells import Cell, csv_line
-from cost.reports.usage import Dimension, UsageFilters, UsagePage, UsageQuery, UsageReader, UsageRow, UsageSums
+from cost.reports.usage import Dimension, UsageFilters, UsagePage, UsageQuery, UsageRow, UsageSums
 from cost.rollups import DAY_US
 from cost.tables import ROLLUP_SUMS
+from cost.times import iso, start_of
 from proxy.errors import BadRequest, TeamNotFound, UsageUnavailable
 from proxy.gateway import AuthenticatedCaller, Gateway, gateway_of, read_scope
 from proxy.routes.accept import best_kind
-from proxy.routes.parameters import Parameters, day_us, rfc3339
-from proxy.routes.reading import JSON, Export, json_bytes, json_reply, reading, sound_query
+from proxy.routes.parameters import Parameters
+from proxy.routes.reading import JSON, Export, json_bytes, json_reply, known_usd, reading, sound_query
 
 router = APIRouter(tags=["usage"])
 
@@ -70,7 +71,7 @@ async def _day_reply(request: Request, caller: Caller, parameters: Parameters) -
     teams = query.filters.team
     body = {
         "team_id": query.scope.team_id or (teams[0] if teams else None),
-        "date": rfc3339(query.start_us)[:10],
+        "date": iso(query.start_us)[:10],
         **_day_sums(page.totals or UsageSums()),
         "models": [{"model": row.group[0], **_day_sums(row.sums)} for row in page.rows],
     }
@@ -82,8 +83,8 @@ async def _range_reply(request: Request, caller: Caller, parameters: Parameters)
     page = await _first_page(gateway_of(request), query, with_totals=True)
     body = {
         "object": "usage.page",
-        "start": rfc3339(query.start_us),
-        "end": rfc3339(query.end_us),
+        "start": iso(query.start_us),
+        "end": iso(query.end_us),
         "group_by": query.group_by,
         "data": [_named(row, query) for row in page.rows],
         "totals": _figures(page.totals or UsageSums()),
@@ -95,7 +96,7 @@ async def _range_reply(request: Request, caller: Caller, parameters: Parameters)
 
 def _day_query(caller: Caller, parameters: Parameters) -> UsageQuery:
     day = parameters.day("date")
-    start_us = _today_us() if day is None else day_us(day)
+    start_us = _today_us() if day is None else start_of(day)
     return _query(
         scope=read_scope(caller),
         start_us=start_us,
@@ -165,26 +166,26 @@ async def _export(gateway: Gateway, query: UsageQuery, kind: str) -> Response:
     first = await _first_page(gateway, query, with_totals=False)
     headers = {"vary": "accept"}
     if kind == CSV:
-        name = f"usage-{rfc3339(query.start_us)[:10]}-{rfc3339(query.end_us)[:10]}.csv"
+        name = f"usage-{iso(query.start_us)[:10]}-{iso(query.end_us)[:10]}.csv"
         headers["content-disposition"] = f'attachment; filename="{name}"'
         lines: Callable[[UsagePage], bytes] = lambda page: _csv_lines(page, query)  # noqa: E731
         heading = csv_line([*_fields(query), *_FIGURES]).encode()
         media_type = "text/csv; charset=utf-8; header=present"
     else:
         lines, heading, media_type = (lambda page: _json_lines(page, query)), b"", NDJSON
-    return Export(_pages(gateway.usage, query, first, heading, lines), media_type=media_type, headers=headers)
+    return Export(_pages(gateway, query, first, heading, lines), media_type=media_type, headers=headers)
 
 
 async def _pages(
-    reader: UsageReader, query: UsageQuery, page: UsagePage, heading: bytes, lines: Callable[[UsagePage], bytes]
+    gateway: Gateway, query: UsageQuery, page: UsagePage, heading: bytes, lines: Callable[[UsagePage], bytes]
 ) -> AsyncIterator[bytes]:
     """Never more than one page in memory. What fails on the way cuts the connection: half a file is not a whole one."""
     yield heading + lines(page)
     for _ in range(_MAX_EXPORT_PAGES):
         if page.next_cursor is None:
             return
-        async with reading():
-            page = await reader.page(msgspec.structs.replace(query, cursor=page.next_cursor), with_totals=False)
+        async with reading(gateway, on=True):
+            page = await gateway.usage.page(msgspec.structs.replace(query, cursor=page.next_cursor), with_totals=False)
         yield lines(page)
     raise UsageUnavailable(f"An export has at most {_EXPORT_ROWS * _MAX_EXPORT_PAGES} rows; ask for a shorter range.")
 
@@ -216,13 +217,13 @@ def _fields(query: UsageQuery) -> list[str]:
 def _told(field: str, value: str | int) -> str:
     if isinstance(value, str):
         return value
-    return rfc3339(value)[:10] if field == "day" else rfc3339(value)
+    return iso(value)[:10] if field == "day" else iso(value)
 
 
 def _figures(sums: UsageSums) -> dict[str, Cell]:
-    """Every figure of the roll-ups, in dollars where it is money, and what was saved."""
+    """Every figure of the roll-ups, in dollars where it is money, and what was saved; None for an unknown cost."""
     figures = {told: _amount(sums, name) for name, told in _TOLD.items()}
-    return {**figures, "savings_usd": usd(sums.savings_nanousd)}
+    return {**figures, "cost_usd": known_usd(sums.known_cost_nanousd), "savings_usd": known_usd(sums.savings_nanousd)}
 
 
 def _amount(sums: UsageSums, name: str) -> int | Decimal:
@@ -235,16 +236,16 @@ _FIGURES: Final = (*_TOLD.values(), "savings_usd")
 
 
 def _day_sums(sums: UsageSums) -> dict[str, Any]:
-    cost, baseline = sums.cost_nanousd, sums.baseline_nanousd
+    saved, baseline = sums.savings_nanousd, sums.baseline_nanousd
     return {
         "requests": sums.requests,
         "input_tokens": sums.input_tokens,
         "cached_input_tokens": sums.cached_input_tokens,
         "output_tokens": sums.output_tokens,
-        "cost_usd": usd(cost),
+        "cost_usd": known_usd(sums.known_cost_nanousd),
         "baseline_usd": usd(baseline),
-        "savings_usd": usd(baseline - cost),
-        "savings_share": _share(baseline - cost, baseline),
+        "savings_usd": known_usd(saved),
+        "savings_share": None if saved is None else _share(saved, baseline),
         "estimated_requests": sums.estimated_attempts,
         "unpriced_requests": sums.unpriced_attempts,
     }

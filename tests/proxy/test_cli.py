@@ -91,6 +91,16 @@ def test_teams_and_keys_from_first_to_last() -> None:
     assert json.loads(_ok("keys", "list", "--team", "team_b", "--json")) == []
 
 
+def test_organisations_are_made_and_listed() -> None:
+    """A team of another organisation needs that one first; making it twice is told."""
+    assert "no organisation 'acme'" in _fails("teams", "create", "team_x", "--organisation", "acme")
+    assert "created organisation acme" in _ok("organisations", "create", "acme", "--name", "Acme Söhne")
+    _ok("teams", "create", "team_x", "--organisation", "acme")
+    (listed,) = json.loads(_ok("organisations", "list", "--json"))
+    assert (listed["organisation_id"], listed["name"]) == ("acme", "Acme Söhne")
+    assert "exists already" in _fails("organisations", "create", "acme")
+
+
 def test_a_keys_role_is_chosen_and_shown() -> None:
     """A member's unless said otherwise, in its own column; a role that there is not is told."""
     _ok("teams", "create", "team_a")

@@ -18,7 +18,7 @@ import yaml
 
 from proxy.configuration.settings import Environment, load
 from proxy.demo.prompts import PROMPTS
-from proxy.demo.report import Row, Totals, agreement, cut, totals
+from proxy.demo.report import Closing, Row, Totals, agreement, cut, totals, verdict, verified
 from proxy.demo.stage import choose_stage, write_config
 
 _TIMEOUT_S = 110.0
@@ -112,7 +112,16 @@ def test_the_demo_adds_up_and_leaves_nothing(place: _Place, tmp_path: Path) -> N
         assert Decimal(report["totals"][name]) == Decimal(report["usage_api"][name]) == total
     assert Decimal(report["totals"]["savings_usd"]) > 0
     assert report["agrees"] is True
-    for part in ("complexity", "cheapest-capable", "saved", "tells the same", "135 million", "not to be judged"):
+    for part in (
+        "complexity",
+        "cheapest-capable",
+        "saved",
+        "tells the same",
+        "the books agree",
+        "not enough data",
+        "135 million",
+        "not to be judged",
+    ):
         assert part in output
     assert all(cut(prompt.text) in output for prompt in PROMPTS)
 
@@ -214,6 +223,16 @@ def test_totals_and_agreement() -> None:
     assert totals([]).savings_percent == 0
     assert "tells the same" in agreement(summed, summed)
     assert "DISAGREES" in agreement(summed, totals([row]))
+
+
+def test_the_books_are_closed_with_a_verdict() -> None:
+    """Books that agree are told with their size, others called out; the verdict is told with its reasons."""
+    sound = Closing(target_share=Decimal("0.4"), verdict="met", reasons=(), entries=12, differences=0)
+    assert verified(sound) == "weighbridge ledger verify: the books agree, 12 entries summed up anew."
+    assert verdict(sound) == "weighbridge savings: the target of 40% is judged `met`."
+    doubtful = Closing(target_share=Decimal("0.4"), verdict="not met", reasons=("a", "b"), entries=12, differences=3)
+    assert "3 figures are WRONG" in verified(doubtful)
+    assert verdict(doubtful).endswith("`not met` (a; b).")
 
 
 def test_long_prompts_are_cut_to_one_line() -> None:

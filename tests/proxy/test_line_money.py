@@ -15,7 +15,7 @@ from cost.entries import METER_COLUMNS, Entry
 from cost.errors import BudgetExceeded
 from cost.ledger import MemoryLedger
 from tests.proxy.test_policy import price
-from tests.scenarios.test_rules import House
+from tests.scenarios.test_rules import Broken, House, chunk
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -132,6 +132,20 @@ async def test_what_is_held_is_more_than_the_answer_can_cost() -> None:
     assert hold >= reserve.cost_nanousd
     # A dollar a million: at least a token for each of the thousand bytes, and the ten of the answer.
     assert hold >= 1_010 * 1_000
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_an_estimate_is_never_above_what_was_held(n: int) -> None:
+    """Ten tokens of blanks are hundreds of characters; nobody told the usage, and `max_tokens` still bounds the guess."""
+    books = TightBooks(10**12, downgrade=False)
+    house = House("ok", upstream=Broken([chunk(" " * 4_000)]), books=books)
+    await house.ask(stream=True, max_tokens=10, n=n)
+    entry = settled(house)
+    assert (entry.usage_source, entry.output_tokens) == ("estimated", 10 * n)
+    (hold,) = books.holds
+    assert hold is not None
+    assert entry.cost_nanousd is not None
+    assert entry.cost_nanousd <= hold
 
 
 async def test_an_entry_has_its_tag_its_meters_and_all_three_comparisons() -> None:

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
 from proxy.request import (
+    MOST_IMAGE_TOKENS,
     RequestHeaders,
     conversation_key,
     input_tokens,
     messages_digest,
+    most_input_tokens,
     needs,
     parse_chat,
     prompt_of,
@@ -50,6 +52,37 @@ def test_the_gateways_own_fields_are_read_and_taken_out() -> None:
 def test_service_tier_is_the_tier_switch(service_tier: str, tier: str) -> None:
     """OpenAI's flex means batch; everything else wants an answer now."""
     assert parse_chat(body(service_tier=service_tier), NO_HEADERS).tier == tier
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        ({"max_tokens": 100_000, "max_completion_tokens": 1}, 100_000),
+        ({"max_tokens": 1, "max_completion_tokens": 7}, 7),
+        ({"max_tokens": 5}, 5),
+        ({}, None),
+    ],
+)
+def test_the_larger_bound_of_the_answer_counts(fields: dict[str, int], most: int | None) -> None:
+    """Both go upstream, and some know only one of them; a budget must hold for either."""
+    assert parse_chat(body(**fields), NO_HEADERS).max_output_tokens == most
+
+
+@pytest.mark.parametrize(
+    ("part", "least", "below"),
+    [
+        ({"type": "text", "text": "x" * 400}, 400, 2_000),
+        ({"type": "input_audio", "input_audio": {"data": "QUJD" * 100}}, 400, 2_000),
+        ({"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}, MOST_IMAGE_TOKENS, 60_000),
+        ({"type": "file", "file": {"file_id": "file-1"}}, 100_000_000, 10**10),
+        ({"type": "video_url", "video_url": {"url": "https://a.example/b.mp4"}}, 100_000_000, 10**10),
+    ],
+)
+def test_what_a_prompt_cannot_be_above(part: dict[str, Any], least: int, below: int) -> None:
+    """Text and sound have at most a token for each byte; a picture's and a file's tokens do not follow from theirs."""
+    raw = body(messages=[{"role": "user", "content": [part]}])
+    request = parse_chat(raw, NO_HEADERS)
+    assert least <= most_input_tokens(request, len(raw), input_tokens(request, prompt_of(request))) < below
 
 
 def test_headers_and_fields_must_agree() -> None:

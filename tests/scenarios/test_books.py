@@ -128,11 +128,11 @@ def _compare(call: LogLine, row: dict[str, Any]) -> str:
         return "void"
     assert row["entry"] == "settle"
     if row["usage_source"] == "upstream":
-        if call.event == "ended":
+        if call.event == "ended" and "caller_gone" not in row["flags"]:
             assert booked == true, (call, row)
             return "exact"
         # Cut, or the caller hung up: what flowed to us was counted by the engine itself, and it may have made a few
-        # more that never reached us.
+        # more that never reached us, or even all that it was going to.
         assert row["input_tokens"] == call.prompt_tokens, (call, row)
         assert row["output_tokens"] <= call.completion_tokens, (call, row)
         return "exact so far"

@@ -37,7 +37,7 @@ _log: Final = logging.getLogger(__name__)
 
 KILLS: Final = int(os.environ.get("WB_KILLS", "50"))
 SEED: Final = int(os.environ.get("WB_SEED", "2026"))
-CALLERS: Final = 16
+CALLERS: Final = 32
 HANGS_UP: Final = 0.15
 ORPHANS_WITHIN_S: Final = 60.0
 _OPEN: Final = (
@@ -68,6 +68,12 @@ class Street(msgspec.Struct):
     urls: list[str] = []
     receipts: list[Receipt] = []
     closed: bool = False
+    up_s: float = 0.0
+    """How long gateways answered, together."""
+
+    def closes(self, url: str) -> None:
+        if url in self.urls:
+            self.urls.remove(url)
 
 
 async def _call_on(street: Street, chance: random.Random) -> None:
@@ -121,19 +127,15 @@ async def _kill_over_and_over(site: Site, street: Street, lane: int, kills: int,
                 await _serve_until(server, street, chance.uniform(0.0, 0.4))
         finally:
             server.kill()
-            _gone(street, server)
+            street.closes(server.url)
 
 
 async def _serve_until(server: Server, street: Street, moment_s: float) -> None:
     await server.listening()
-    street.urls.append(server.base_url.removesuffix("/v1"))
+    street.urls.append(server.url)
     await server.ready()
     await asyncio.sleep(moment_s)
-
-
-def _gone(street: Street, server: Server) -> None:
-    with contextlib.suppress(ValueError):
-        street.urls.remove(server.url)
+    street.up_s += moment_s
 
 
 async def _kill_workers(site: Site, street: Street, kills: int, chance: random.Random) -> None:
@@ -144,13 +146,15 @@ async def _kill_workers(site: Site, street: Street, kills: int, chance: random.R
         for _ in range(kills - 1):
             with contextlib.suppress(ProcessLookupError, IndexError):
                 os.kill(chance.choice(server.workers()), signal.SIGKILL)
-            await asyncio.sleep(chance.uniform(0.1, 1.5))
+            pause_s = chance.uniform(0.1, 1.5)
+            await asyncio.sleep(pause_s)
+            street.up_s += pause_s
     finally:
         server.kill()
-        _gone(street, server)
+        street.closes(server.url)
 
 
-async def _kill_under_load(site: Site, kills: int) -> list[Receipt]:
+async def _kill_under_load(site: Site, kills: int) -> Street:
     chance = random.Random(SEED)
     street = Street(site.key)
     callers = [asyncio.create_task(_call_on(street, random.Random(chance.random()))) for _ in range(CALLERS)]
@@ -162,7 +166,7 @@ async def _kill_under_load(site: Site, kills: int) -> list[Receipt]:
         await _kill_over_and_over(site, street, 1, kills - of_workers - first, chance)
     street.closed = True
     await asyncio.gather(*callers)
-    return street.receipts
+    return street
 
 
 async def _recover(site: Site) -> None:
@@ -237,11 +241,12 @@ async def _site(folder: Path, upstream: Oracle, database_url: str | None = None)
 async def _story(folder: Path, kills: int, database_url: str | None = None) -> None:
     with oracle(folder) as upstream:
         site = await _site(folder, upstream, database_url)
-        receipts = await _kill_under_load(site, kills)
+        street = await _kill_under_load(site, kills)
         await _recover(site)
         seen = upstream.seen()
-    found = _check(seen, await site.rows(), receipts)
-    _log.info("%s", {"kills": kills, "asked": len(receipts), **found})
+    found = _check(seen, await site.rows(), street.receipts)
+    a_second = round(found["arrived"] / street.up_s)
+    _log.info("%s", {"kills": kills, "answered": len(street.receipts), "a_second_while_up": a_second, **found})
     assert found["orphans"] > 0
     assert found["whole"] > kills
 

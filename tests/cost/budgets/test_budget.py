@@ -35,6 +35,11 @@ def test_what_is_no_limit_is_refused(dollars: str) -> None:
         {"scope": "tag", "scope_id": "search"},
         {"scope": "tag", "scope_id": "other/search"},
         {"scope": "tag", "scope_id": "default/"},
+        {"scope": "tag", "scope_id": "default/a b"},
+        {"scope": "tag", "scope_id": "default/a\0"},
+        {"scope": "tag", "scope_id": "default/\u202etag"},
+        {"scope_id": "team\0"},
+        {"webhook": "x\r\ny: z"},
         {"webhook": "w" * 65},
         {"limit_nanousd": -1},
         {"limit_nanousd": 10**18 + 1},
@@ -46,6 +51,7 @@ def test_what_could_not_be_found_again_is_refused(changes: dict[str, Any]) -> No
         checked(msgspec.structs.replace(budget(), **changes))
     sound = budget(scope="tag", scope_id="default/search")
     assert checked(sound) == sound
+    assert sound.shown_id == "search"
 
 
 @pytest.mark.parametrize(

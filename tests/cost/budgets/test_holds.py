@@ -337,13 +337,13 @@ async def test_a_dead_process_keeps_its_grant_until_it_is_recovered(real: Real) 
     journal: list[Entry] = [*dead.ledger.entries, orphan_settlement(dead.ledger.entries[0])]
     await real.store.insert(journal)
     assert not await living.reserve("r4", 21)
-    await living.holds.forget_boot("dead")
+    await living.grants.forget_boot("dead")
     assert (await real.standing()).spent_nanousd == 75
     assert len(await living.crowd(30, 1)) == 25
 
 
 async def test_grants_of_the_dead_are_swept(real: Real, engine: AsyncEngine) -> None:
-    """Not seen for an hour, or unknown for ten minutes, and nothing open: the grant goes. The living keep theirs."""
+    """Not seen for an hour, or unknown, and nothing open for ten minutes more: the grant goes. The living keep theirs."""
     await real.set(1_000)
     for name, age_us in {"dead": 2 * HOUR_US, "open": 2 * HOUR_US, "living": 0, "me": 0}.items():
         async with engine.begin() as connection:
@@ -360,7 +360,7 @@ async def test_grants_of_the_dead_are_swept(real: Real, engine: AsyncEngine) -> 
         return (await real.standing()).held_nanousd
 
     await holds.forget_dead()
-    assert await held() == 40
+    assert await held() == 50
     real.clock.at_us += HOUR_US // 6 + 1
     await holds.forget_dead()
     assert await held() == 30
@@ -372,6 +372,24 @@ async def test_grants_of_the_dead_are_swept(real: Real, engine: AsyncEngine) -> 
         await stranger.forget_dead()
         real.clock.at_us += HOUR_US // 6 + 1
     assert await held() == 50
+
+
+async def test_an_outage_makes_nobody_dead(real: Real, engine: AsyncEngine) -> None:
+    """After hours without a database all look dead to whoever is first; what they have spent meanwhile stays covered."""
+    await real.set(100)
+    first, second = real.process("first"), real.process("second")
+    async with engine.begin() as connection:
+        for name in ("first", "second"):
+            await connection.execute(insert(Boot).values(boot_id=name, host="h", started_us=0, seen_us=NOON_US))
+    assert await second.reserve("r1", 90)
+    second.settle("r1", 90)
+    real.clock.at_us += 3 * HOUR_US
+    await first.holds.forget_dead()
+    assert not await first.reserve("r2", 20)
+    await second.drain()
+    await second.holds.tidy()
+    assert (await real.standing()).spent_nanousd == 90
+    assert await first.reserve("r3", 10)
 
 
 async def test_a_process_that_closes_leaves_only_what_is_not_booked(real: Real) -> None:
@@ -506,6 +524,22 @@ async def test_it_looks_by_itself(real: Real) -> None:
 
 
 # What is known beforehand.
+
+
+async def test_a_duty_that_hangs_keeps_no_other_waiting() -> None:
+    """Whoever is told of warnings may hang for ever: budgets are looked at all the same."""
+    asked = 0
+
+    async def tell(_standings: Sequence[Standing]) -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.Event().wait()
+
+    process = memory(budget(100), tell=tell, patience_s=0.02, poll_s=0.1)
+    await process.holds.start()
+    await until(lambda: asked > 1)
+    await process.holds.aclose()
+    assert process.holds.failures
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import msgspec
 import pytest
+from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.grants import Ask, GrantStore
-from cost.budgets.store import BudgetStore, new_budget_id
+from cost.budgets.store import MAX_OF_ORGANISATION, BudgetStore, new_budget_id
 from cost.store import LedgerStore
+from cost.tables import BudgetRow
 from tests.cost.budgets.crowd import NOON_US, budget
 from tests.cost.entries import settle
 
@@ -60,6 +63,10 @@ async def test_unknown_and_another_organisations_look_the_same(store: BudgetStor
             await store.remove(budget_id, organisation_id)
     with pytest.raises(BadBudget):
         await store.put(budget(-1))
+    # PostgreSQL would refuse to look for these.
+    for budget_id in ("b\0", "", "../b1"):
+        with pytest.raises(UnknownBudget):
+            await store.remove(budget_id, "default")
 
 
 async def test_who_sees_which(store: BudgetStore, engine: AsyncEngine) -> None:
@@ -95,3 +102,17 @@ async def test_spent_is_of_the_period(store: BudgetStore, engine: AsyncEngine, p
         [settle(f"r{age}", at_us=NOON_US - age * day_us, cost_nanousd=cost) for age, cost in costs.items()]
     )
     assert (await store.get("b1")).spent_nanousd == spent
+
+
+async def test_one_organisation_takes_no_room_of_others(store: BudgetStore, engine: AsyncEngine) -> None:
+    """Beyond its share it is told to remove some; another organisation goes on."""
+    blank = msgspec.structs.asdict(budget(1, scope="tag", scope_id="default/t"))
+    rows = [
+        {**blank, "budget_id": f"x{n}", "scope_id": f"default/{n}", "created_us": 1, "updated_us": 1}
+        for n in range(MAX_OF_ORGANISATION)
+    ]
+    async with engine.begin() as connection:
+        await connection.execute(insert(BudgetRow), rows)
+    with pytest.raises(BudgetConflict, match="remove some first"):
+        await store.put(budget(1))
+    assert await store.put(budget(1, budget_id="b2", organisation_id="other"))

@@ -150,6 +150,36 @@ async def test_an_unknown_price_is_counted_and_a_pools_is_known_by_its_bill(book
     assert found.fleets[0].fleet.overfull
 
 
+async def test_a_pool_that_was_taken_out_before_its_bill_has_none(books: Books) -> None:
+    """At its planned rate, and without its idle hours, it would save what it never did; a posted day keeps its bill."""
+    await books.ledger.insert([work(f"a{number}", at_us=DAY + HOUR_US) for number in range(150)])
+    await books.true_up()
+    posted = await books.claim(pools=())
+    assert (posted.figures.unpriced_attempts, posted.cost_nanousd) == (0, BILL)
+    await books.ledger.insert([work(f"b{number}", at_us=NEXT + HOUR_US) for number in range(150)])
+    found = await books.claim(pools=(), days=2)
+    assert (found.figures.unpriced_attempts, found.verdict) == (150, "not enough data")
+
+
+async def test_hours_that_cannot_be_save_nothing(books: Books) -> None:
+    """Entered as one, the day's bill is a twenty-fourth: not to be believed, and what is not met stays so."""
+    await books.ledger.insert(
+        [
+            work(f"a{number}", output_tokens=500_000, baseline_nanousd=5_000_000_000, cheapest_nanousd=1)
+            for number in range(150)
+        ]
+    )
+    assert (await books.claim()).verdict == "met"
+    await books.hours.enter("h100", DAY, NEXT, 0)
+    await books.hours.enter("h100", DAY, DAY + HOUR_US, 1)
+    for scope in (ALL, PAYMENTS):
+        reference, cheapest, _ = (await books.claim(scope)).comparisons
+        assert (reference.verdict, cheapest.verdict) == ("not enough data", "not met")
+        assert "h100 worked longer than it was up" in reference.reasons[-1]
+    (fleet,) = (await books.claim()).fleets
+    assert fleet.comparisons[0].verdict == "not enough data"
+
+
 async def test_arms_are_summed_by_request(books: Books) -> None:
     """All attempts of a request together; one that was never settled, or has no price, is in no mean."""
     await books.ledger.insert(

@@ -108,6 +108,9 @@ async def test_only_overrides_are_taken_back(store: PriceStore) -> None:
         await store.withdraw("m", "v2")
     with pytest.raises(UnknownPrice):
         await store.withdraw("x' OR '1'='1", "v1")
+    for target_id, version in (("m\0", "v1"), ("m", "v1\0")):
+        with pytest.raises(UnknownPrice):
+            await store.withdraw(target_id, version)
 
 
 async def test_corrections_are_never_in_effect(store: PriceStore) -> None:

@@ -17,7 +17,7 @@ from cost.reconcile.books import booked, is_posted, posting_alone
 from cost.reconcile.matching import Matching, OurRow, Reconciliation, compare
 from cost.reconcile.openai import read_openai
 from cost.reconcile.posting import TooManyEntries, entries_of, posting_id, spread
-from cost.reconcile.statement import Statement
+from cost.reconcile.statement import BadExport, Statement
 from cost.store import LedgerStore
 from tests.cost.entries import settle
 from tests.cost.reconcile.exports import (
@@ -242,6 +242,14 @@ def test_a_posting_has_a_limit() -> None:
     assert len(entries_of(found, "p", LATER_US, max_entries=5)) == 5
     with pytest.raises(TooManyEntries, match="--from and --to"):
         entries_of(found, "p", LATER_US, max_entries=4)
+
+
+def test_nobody_is_charged_more_than_the_columns_hold() -> None:
+    """A file with absurd amounts is refused with the day and the model, not by the database."""
+    dear = [openai_cost(f"gpt-4o, {meter}", 10**9) for meter in ("input", "input", "output")]
+    found = compare(read_openai([file_of(page(openai_bucket(*dear)))]), [], UNMAPPED)
+    with pytest.raises(BadExport, match="2026-11-20 gpt-4o: no difference of over a billion"):
+        entries_of(found, "p", LATER_US)
 
 
 async def test_the_books_agree_after_posting(engine: AsyncEngine) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cost.reconcile.openai import read_openai
-from cost.reconcile.statement import BadExport, Bucket, Node, day_of, read_pages, start_of
+from cost.reconcile.statement import BadExport, Bucket, Node, read_pages
+from cost.times import day_of, start_of
 from tests.cost.reconcile.exports import (
     DAY_S,
     DAY_US,
@@ -100,6 +101,9 @@ def _result(**fields: Any) -> dict[str, Any]:
         (_result(model=["gpt-4o"]), "model: a text"),
         (_result(model="m" * 201), "model: a name of at most"),
         (_result(model="m\0"), "model: a name of at most"),
+        (_result(model="m\n"), "model: a name of at most"),
+        (_result(model="\x1b[31mm"), "model: a name of at most"),
+        (_result(model="\ud800"), "model: a name of at most"),
         (_result(input_cached_tokens=11), "more tokens came from and went to the cache"),
         (_result(object="organization.invites"), "object: organization.usage"),
         (_changed(lambda made: made.update(has_more=True)), "has_more is true"),

@@ -16,7 +16,7 @@ from tests.cost.entries import settle
 DAY_US = 86_400_000_000
 APRIL_US = 1_775_001_600_000_000
 """2026-04-01. The books go on into May."""
-NAMES = FocusNames(organisations={"default": "Example, Inc."}, teams={"a": "=cmd|' /C calc'!A0", "b": 'Quote "B"'})
+NAMES = FocusNames(organisations={"default": "Exämple, Inc."}, teams={"a": "=cmd|' /C calc'!A0", "b": 'Quote "B"'})
 
 SMALL = Price(
     version="2026-01-01",

@@ -25,7 +25,7 @@ async def test_the_file_says_what_the_report_says(engine: AsyncEngine) -> None:
     assert {(row["day"], row["organisation"], row["team"]) for row in rows} == {("2026-11-20", "default", "")}
     total = next(row for row in rows if row["section"] == "total")
     assert Decimal(total["cost_usd"]) == usd(report.total.cost_nanousd)
-    assert Decimal(total["saving_usd"]) == usd(report.total.savings_nanousd)
+    assert Decimal(total["saving_usd"]) == usd(report.total.savings_nanousd or 0)
     for section in ("team", "model", "tier", "key", "tag", "meter"):
         costs = [Decimal(row["cost_usd"] or 0) for row in rows if row["section"] == section]
         assert sum(costs) == Decimal(total["cost_usd"]), section

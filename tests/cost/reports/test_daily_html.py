@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.reports.daily import DailyReader, DailyReport
-from cost.reports.daily_html import Html, daily_html, money, percent
+from cost.reports.daily_html import Html, daily_html
 from cost.reports.scope import ReadScope
 from cost.store import LedgerStore
 from tests.cost.reports.days import DAY, HOSTILE, books
@@ -99,25 +99,6 @@ async def test_an_empty_day_has_a_page_too(engine: AsyncEngine) -> None:
     assert "nothing has a baseline" in " ".join(read(page).text)
 
 
-@pytest.mark.parametrize(
-    ("amount", "told"),
-    [
-        (0, "$0.00"),
-        (1, "$0.000000001"),
-        (-1_500, "-$0.000001500"),
-        (1_000_000, "$0.001000"),
-        (999_999_999, "$1.000000"),
-        (1_234_567_000_000, "$1,234.57"),
-        (-2_500_000_000, "-$2.50"),
-        (10**18 + 1, "$1,000,000,000.00"),
-    ],
-)
-def test_money_for_people(amount: int, told: str) -> None:
-    """Cents from a dollar on, more decimals below it, the sign first; what is not nothing never looks so."""
-    assert money(amount) == told
-
-
-def test_what_is_unknown_is_a_dash() -> None:
-    """No share is no number; and only what is marked as HTML is taken for it."""
-    assert percent(None) == "-"
+def test_html_is_what_is_marked_as_such() -> None:
+    """Any other text is escaped."""
     assert isinstance(Html("<b>"), str)

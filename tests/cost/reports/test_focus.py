@@ -12,15 +12,17 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.entries import METER_COLUMNS
 from cost.prices import METERS, NANO_PER_USD
 from cost.reports.errors import BadQuery
-from cost.reports.focus import COLUMNS, CUSTOM_COLUMNS, FOCUS_COLUMNS, FocusExport, FocusQuery, charges
+from cost.reports.focus import COLUMNS, CUSTOM_COLUMNS, FOCUS_COLUMNS, FocusExport, FocusNames, FocusQuery, charges
 from cost.reports.scope import ReadScope
 from cost.store import LedgerStore
 from cost.tables import ROLLUP_SUMS
+from tests.cost.entries import settle
 from tests.cost.reports import books
 from tests.cost.reports.books import APRIL_US, DAY_US, LONG, NAMES, SMALL
 
@@ -283,3 +285,30 @@ def test_ranges_are_limited(start: str, end: str, by_hour: bool) -> None:
     query = FocusQuery(scope=ALL, start=dt.date.fromisoformat(start), end=dt.date.fromisoformat(end), by_hour=by_hour)
     with pytest.raises(BadQuery):
         query.checked()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("Müller & Søhne", "Muller & S?hne"), ("\u5317\u4eac", "default"), ("", "default"), ("Example", "Example")],
+)
+def test_names_are_ascii(name: str, told: str) -> None:
+    """The standard has no other texts; an account is never without a name."""
+    names = FocusNames(organisations={"default": name}, teams={})
+    (row, *_) = charges(group(input_tokens=1, input_nanousd=1, cost_nanousd=1), SMALL, names, NOW_US)
+    assert row["BillingAccountName"] == told
+
+
+@pytest.mark.parametrize("by_hour", [False, True])
+async def test_days_of_nothing_are_passed_over(engine: AsyncEngine, by_hour: bool) -> None:
+    """A long range with little in it takes few questions, and misses nothing."""
+    days = 30 if by_hour else 399
+    await LedgerStore(engine).insert([settle("a", at_us=APRIL_US + 1), settle("b", at_us=APRIL_US + days * DAY_US)])
+    asked: list[str] = []
+    event.listen(engine.sync_engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
+    export = FocusExport(engine, books.figures, NAMES, lambda: NOW_US)
+    start = dt.date(2026, 4, 1)
+    scope = ReadScope(organisation_id="default", team_id=None)
+    query = FocusQuery(scope=scope, start=start, end=start + dt.timedelta(days=days + 1), by_hour=by_hour)
+    found = {row["ChargePeriodStart"] for page in [page async for page in export.rows(query)] for row in page}
+    assert len(found) == 2
+    assert len(asked) < 10

@@ -58,7 +58,11 @@ def test_from_first_to_last() -> None:
         (("key", "key_nowhere", "--limit", "1"), "no key"),
         (("organisation", "default", "--limit", "lots"), "amount of dollars"),
         (("organisation", "default", "--limit", "-1"), "at least 0"),
-        (("tag", "x" * 65, "--limit", "1"), "64 characters"),
+        (("tag", "x" * 65, "--limit", "1"), "1 to 64 of letters"),
+        (("tag", "a b", "--limit", "1"), "1 to 64 of letters"),
+        (("tag", "search", "--limit", "1", "--organisation", "nowhere"), "no organisation"),
+        (("organisation", "nowhere", "--limit", "1"), "no organisation"),
+        (("organisation", "default", "--limit", "1", "--webhook", "Finance!"), "a webhook's name"),
     ],
 )
 def test_what_cannot_be_set_is_told(arguments: tuple[str, ...], said: str) -> None:

@@ -89,3 +89,19 @@ def test_days_in_the_wrong_order_are_refused(command: str) -> None:
     done = invoke(app, ["ledger", command, "--from", "2026-04-05", "--to", "2026-04-04"])
     assert done.exit_code == 2
     assert "--to is before --from" in done.stderr
+
+
+def test_a_range_may_end_with_time_itself(folder: Path) -> None:
+    """The last day that a calendar has is one like any other."""
+    assert folder.exists()
+    done = invoke(app, ["ledger", "verify", "--from", "0001-01-01", "--to", "9999-12-31"])
+    assert (done.exit_code, done.stdout) == (0, "the books agree: 1 entry, $0.001\n")
+
+
+def test_books_that_cannot_be_read_are_not_books_that_differ(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that looks at the exit status tells the two apart."""
+    assert folder.exists()
+    monkeypatch.setenv("DATABASE_URL", "sqlite:////dev/null/nowhere")
+    done = invoke(app, ["ledger", "verify"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr

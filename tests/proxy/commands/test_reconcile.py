@@ -104,6 +104,19 @@ def test_differences_are_shown_posted_once_and_gone(tmp_path: Path) -> None:
     assert "posted 0 entries; these files were posted before" in twice.stdout
 
 
+@pytest.mark.usefixtures("booked")
+def test_what_has_two_names_is_not_posted_by_mistake(tmp_path: Path) -> None:
+    """Lines on one side only, on both sides: posting them would take the cost from its teams, so it needs a word more."""
+    costs = written(tmp_path, page(openai_bucket(openai_cost("house-model, input", 0.002), day=-YEAR)))
+    refused = reconcile("openai", costs, "--post")
+    assert refused.exit_code == 1
+    assert "--model or --map THEIRS=OURS says so" in refused.stdout
+    assert "posted 0 entries; name the lines that are the same, or give --unmatched" in refused.stdout
+    named = reconcile("openai", costs, "--model", "house-model=gpt-4o")
+    assert named.exit_code == 0, named.output
+    assert reconcile("openai", costs, "--post", "--unmatched").exit_code == 0
+
+
 def test_names_of_litellm_are_the_providers(tmp_path: Path) -> None:
     """`anthropic/claude-sonnet-4-5` is what the provider calls claude-sonnet-4-5."""
     usage = written(tmp_path, page(anthropic_bucket(anthropic_usage("claude-sonnet-4-5-20250929", 5, 5))))
@@ -134,4 +147,4 @@ def test_a_bad_file_is_named_with_the_place(tmp_path: Path) -> None:
     assert found.exit_code == 2
     assert "export.json: $.data[0].start_time: a Unix time" in found.stderr
     missing = reconcile("openai", str(tmp_path / "nowhere.json"))
-    assert (missing.exit_code, "nowhere.json: No such file" in missing.stderr) == (1, True)
+    assert (missing.exit_code, "nowhere.json: No such file" in missing.stderr) == (2, True)

@@ -75,3 +75,11 @@ def test_what_cannot_be_done_is_said(arguments: list[str], status: int, told: st
     """A line on standard error, and a status."""
     found = report(*arguments)
     assert (found.exit_code, told in found.stderr) == (status, True)
+
+
+def test_a_misspelt_organisation_is_told() -> None:
+    """It would otherwise be a report of nothing."""
+    for arguments in (("--organisation", "nowhere"), ("--organisation", "nowhere", "--team", "team_a")):
+        found = report(*arguments)
+        assert (found.exit_code, found.stdout) == (1, "")
+        assert "organisation 'nowhere'" in found.stderr

@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 from accounts.caller import Caller, TeamSettings
 from classifier.config import ShadowSection
 from classifier.learning.store import Verdict
+from cost.entries import Entry
+from cost.errors import BudgetExceeded
 from cost.ledger import MemoryLedger
 from providers.breaker import Breakers
 from providers.catalog import Catalog
@@ -113,9 +116,10 @@ class House:
         reference: str | None = "dear",
         seed: int = 1,
         targets: Iterable[Target] = (),
+        books: MemoryLedger | None = None,
         **section: Any,
     ) -> None:
-        self.books = MemoryLedger()
+        self.books = books or MemoryLedger()
         self.verdicts: list[Verdict] = []
         self.now_us = 20 * DAY_US
         self.now_s = 0.0
@@ -436,6 +440,25 @@ async def test_so_many_a_minute() -> None:
         made.offer("req_later")
         await made.shadow.idle()
     assert made.shadow.counts["judged"] == 4
+
+
+class SpentBooks(MemoryLedger):
+    """Books whose team has spent its budget."""
+
+    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
+        raise BudgetExceeded(
+            scope="team", scope_id="team_a", period="day", limit_nanousd=1, resets_at=datetime(2026, 12, 1, tzinfo=UTC)
+        )
+
+
+async def test_a_spent_budget_of_the_team_is_told_as_that() -> None:
+    """It is no failure that somebody should look into, and nothing was asked."""
+    upstream = Judging(prefers("the given answer"))
+    async with house(upstream, books=SpentBooks()) as made:
+        made.offer()
+        await made.shadow.idle()
+    assert (made.shadow.counts["over-budget"], made.shadow.counts["failed"]) == (1, 0)
+    assert upstream.calls == []
 
 
 async def test_the_days_money_is_never_exceeded() -> None:

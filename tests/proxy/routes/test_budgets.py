@@ -14,16 +14,20 @@ from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
 from tests.cost.entries import until
 from tests.gateway import PEPPER, Running, model, running_gateway
+from tests.proxy.webhooks.receiver import SECRET
 
 SCRIPTED: list[dict[str, Any]] = [{"kind": "scripted", "upstream_model": "ok"}]
 TEAM = {"scope": "team", "scope_id": "team_a", "period": "month", "limit_usd": 500}
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[Running]:
-    cost = {"budgets": {"poll_s": 0.1}}
+async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
+    monkeypatch.setenv("WEBHOOK_TEST_SECRET", SECRET)
+    # Nobody listens there, and nothing is sent.
+    finance = {"name": "finance", "url": "http://127.0.0.1:9/", "secret": "env:WEBHOOK_TEST_SECRET"}
+    sections = {"cost": {"budgets": {"poll_s": 0.1}}, "webhooks": {"destinations": [finance]}}
     async with running_gateway(
-        tmp_path, [model("dear", SCRIPTED)], cost=cost, classifier={"enabled": False}
+        tmp_path, [model("dear", SCRIPTED)], classifier={"enabled": False}, **sections
     ) as running:
         yield running
 
@@ -65,6 +69,8 @@ async def test_an_admin_sets_changes_and_removes_a_budget(gateway: Running) -> N
     assert (status, told["deleted"]) == (200, True)
     status, told, _ = await call(gateway, "DELETE", "/budgets/b1", admin)
     assert (status, told["error"]["code"]) == (404, "budget_not_found")
+    status, told, _ = await call(gateway, "PUT", "/budgets/b1", admin, TEAM | {"webhook": "finanse"})
+    assert (status, told["error"]["param"]) == (400, "webhook")
 
 
 @pytest.mark.parametrize("role", ["member", "finance"])

@@ -132,6 +132,21 @@ async def test_only_an_administrator_changes_prices(gateway: Running) -> None:
         assert (await listed(gateway, key))["plain"]["version"] == "v1"
 
 
+async def test_an_admin_of_another_organisation_sets_no_prices(gateway: Running) -> None:
+    """Prices hold for everybody, so a tenant's admin must not make everybody's cheap; the operator's may."""
+    await gateway.accounts.create_organisation("acme")
+    await gateway.accounts.create_team("team_x", organisation_id="acme")
+    tenant, operator = await key_of(gateway, "admin", "team_x"), await key_of(gateway, "admin")
+    price = {"input": "0.000001", "output": "0.000001", "version": "mine"}
+    for method, path, body in (("PUT", "/prices/plain", price), ("DELETE", "/prices/plain/theirs", None)):
+        status, told = await call(gateway, method, path, tenant, body)
+        assert (status, told["error"]["code"]) == (403, "operator_only")
+    assert (await listed(gateway, tenant))["plain"]["version"] == "v1"
+    assert (await call(gateway, "PUT", "/prices/plain", operator, price))[0] == 200
+    assert (await call(gateway, "DELETE", "/prices/plain/mine", tenant))[0] == 403
+    assert (await listed(gateway, tenant))["plain"]["version"] == "mine"
+
+
 async def test_what_is_no_price_is_refused(gateway: Running) -> None:
     """In OpenAI's shape, naming the field; nothing changes."""
     admin = await key_of(gateway, "admin")

@@ -1,5 +1,7 @@
 """GET /v1/usage over a socket: a day, ranges, groups, pages, and the same figures as CSV and NDJSON."""
 
+import asyncio
+import contextlib
 import csv
 import io
 import json
@@ -14,6 +16,7 @@ from sqlalchemy import text
 from cost.prices import usd
 from cost.rollups import DAY_US
 from cost.tables import ROLLUP_SUMS
+from proxy.gateway import READS_AT_ONCE
 from tests.cost.reports.two_organisations import DAY, booked
 from tests.proxy.routes.finance import Finance, running_finance
 
@@ -195,3 +198,45 @@ async def test_a_database_that_does_not_answer_is_told(finance: Finance) -> None
         await connection.execute(text("DROP TABLE rollup_day"))
     for accept in ("application/json", "text/csv", "application/x-ndjson"):
         assert (await finance.get("member x", "/v1/usage", RANGE, accept)).refusal == (503, "usage_unavailable", None)
+
+
+async def test_an_unknown_price_is_nowhere_a_zero(finance: Finance) -> None:
+    """What was used without a price costs null and saves nothing, in every shape; with known costs it is counted."""
+    free = {"input_nanousd": 0, "cached_input_nanousd": 0, "output_nanousd": 0, "cost_nanousd": None}
+    await finance.keep([booked("u1", team_id="team_x", target_id="new", baseline_nanousd=5_000, **free)])
+    day = (await finance.get("member x", "/v1/usage", {"date": "2026-04-05"})).body
+    (new,) = [each for each in day["models"] if each["model"] == "new"]
+    assert (new["cost_usd"], new["savings_usd"], new["savings_share"], new["unpriced_requests"]) == (
+        None,
+        None,
+        None,
+        1,
+    )
+    query = {**RANGE, "group_by": "model", "model": "new"}
+    (row,) = (await finance.get("member x", "/v1/usage", query)).body["data"]
+    assert (row["cost_usd"], row["savings_usd"], row["unpriced_attempts"]) == (None, None, 1)
+    (line,) = rows_of_csv((await finance.get("member x", "/v1/usage", query, "text/csv")).text)
+    assert (line["cost_usd"], line["savings_usd"], line["unpriced_attempts"]) == ("", "", "1")
+    bucket = {"start_time": str(DAY // 1_000_000), "group_by": "line_item", "limit": "1"}
+    costs = (await finance.get("member x", "/v1/organization/costs", bucket)).body["data"][0]["results"]
+    found = {each["line_item"]: each["amount"] for each in costs if each["line_item"].startswith("new")}
+    unknown = {"value": None, "currency": "usd", "value_decimal": None}
+    assert found == {"new, input": unknown, "new, cached input": unknown, "new, output": unknown}
+    spend = (await finance.get("member x", "/spend/logs", {"start_date": "2026-04-05", "end_date": "2026-04-05"})).body
+    assert spend[0]["models"]["new"] is None
+    assert spend[0]["spend"] == day["cost_usd"] == Decimal("0.002000002")
+
+
+async def test_a_few_look_at_the_books_at_once(finance: Finance) -> None:
+    """Whoever comes when as many do as may waits for its turn, so that requests keep their connections."""
+    reads = finance.gateway.app.state.gateway.reads
+    async with contextlib.AsyncExitStack() as others:
+        for _ in range(READS_AT_ONCE):
+            await others.enter_async_context(reads)
+        asked = asyncio.create_task(finance.get("finance", "/v1/usage", RANGE))
+        assert await asyncio.wait({asked}, timeout=0.1) == (set(), {asked})
+    assert (await asked).status == 200
+    for accept in ("text/csv", "application/x-ndjson"):
+        answers = await asyncio.gather(*(finance.get("finance", "/v1/usage", RANGE, accept) for _ in range(20)))
+        assert {each.status for each in answers} == {200}
+    assert not reads.locked()

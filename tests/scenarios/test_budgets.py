@@ -1,0 +1,135 @@
+"""A hard budget before whole gateways: two processes, faults, and a kill -9 in the middle.
+
+What the upstream truly did is priced from its own account, so that nothing that the books might have missed counts less.
+Nobody hangs up here: what an upstream still makes for a caller who is gone, nobody ever tells.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.prices import nanousd
+from cost.verify import verify
+from proxy.db import make_engine
+from tests.gateway import DEAR_PRICES, model
+from tests.postgres import Postgres
+from tests.processes import Oracle, Server, make_site, oracle, start, until
+
+LIMIT_USD: Final = Decimal("0.03")
+SCRIPTS: Final = {
+    "quick": "tokens-20+prompt-tokens-10",
+    "steady": "tokens-30+every-10ms+prompt-tokens-10",
+    "cut": "tokens-20+every-5ms+cut-9+prompt-tokens-10",
+    "broken": "error-500",
+    "mute": "tokens-16+no-usage+prompt-tokens-10",
+}
+MAX_TOKENS: Final = 30
+CALLERS: Final = 24
+DAY_US: Final = 86_400_000_000
+
+
+async def _call_on(urls: list[str], key: str, chance: random.Random, statuses: Counter[int]) -> None:
+    """Asks until a budget refuses three times in a row; whatever else happens is taken in its stride."""
+    refused = 0
+    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {key}"}) as session:
+        while refused < 3:
+            if not urls:
+                await asyncio.sleep(0.02)
+                continue
+            body = {
+                "model": chance.choice([*SCRIPTS, "auto"]),
+                "stream": chance.random() < 0.5,
+                "max_tokens": MAX_TOKENS,
+                "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            }
+            with contextlib.suppress(aiohttp.ClientError, ConnectionError):
+                async with session.post(f"{chance.choice(urls)}/v1/chat/completions", json=body) as reply:
+                    statuses[reply.status] += 1
+                    refused = refused + 1 if reply.status == 402 else 0
+                    await reply.read()
+
+
+def _used_nanousd(upstream: Oracle) -> int:
+    """What the upstream's own account comes to. What failed before its first token is not charged."""
+    prices = {name: nanousd(DEAR_PRICES[name]) for name in ("input", "output")}
+    ended = (line for line in upstream.seen() if line.event != "arrived" and line.completion_tokens)
+    tokens = [(line.prompt_tokens, line.completion_tokens) for line in ended]
+    return sum(prompt * prices["input"] + answer * prices["output"] for prompt, answer in tokens) // 1_000_000
+
+
+async def _budget(engine: AsyncEngine) -> tuple[int, int]:
+    """What is spent of it, and what is held."""
+    async with engine.connect() as connection:
+        spent = await connection.exec_driver_sql("SELECT sum(spent_nanousd) FROM spend_day WHERE scope = 'team'")
+        held = await connection.exec_driver_sql("SELECT sum(granted_nanousd) FROM budget_grant")
+        return int(spent.scalar() or 0), int(held.scalar() or 0)
+
+
+@pytest.mark.timeout(180)
+async def test_a_hard_budget_outlives_a_kill(tmp_path: Path, postgres: Postgres) -> None:
+    """Nothing is overrun, by the books or by the upstream's own account; in the end nothing is held for the dead."""
+    limit = nanousd(LIMIT_USD)
+    chance = random.Random(2026)
+    with oracle(tmp_path) as upstream:
+        models = [model(name, [upstream.deployment(script)], max_output_tokens=100) for name, script in SCRIPTS.items()]
+        site = await make_site(
+            tmp_path,
+            models,
+            database_url=await postgres.database(),
+            providers={"breaker": {"consecutive_failures": 1_000}},
+            cost={"budgets": {"poll_s": 0.3}},
+        )
+        made = await site.run(
+            "budgets", "set", "team", "team_a", "--period", "month", "--limit", str(LIMIT_USD), "--hard"
+        )
+        assert made.returncode == 0, made.stderr
+        servers: list[Server] = [start(site, f"gateway-{number}") for number in range(2)]
+        engine = make_engine(site.database_url)
+        try:
+            for server in servers:
+                await server.ready()
+            urls = [server.url for server in servers]
+            statuses: Counter[int] = Counter()
+            callers = [
+                asyncio.create_task(_call_on(urls, site.key, random.Random(chance.random()), statuses))
+                for _ in range(CALLERS)
+            ]
+            await until(lambda: statuses[200] > 30)
+            urls.remove(servers[0].url)
+            servers[0].kill()
+            servers.append(start(site, "gateway-2"))
+            await servers[-1].ready()
+            urls.append(servers[-1].url)
+            await asyncio.gather(*callers)
+            assert _used_nanousd(upstream) <= limit
+
+            async def at_rest() -> bool:
+                return (await _budget(engine))[1] == 0
+
+            await until(at_rest)
+            # Alone now, so nobody else holds anything: what is left can be spent to the last request that fits.
+            await _call_on(urls, site.key, random.Random(1), statuses)
+            await until(at_rest)
+            spent, _ = await _budget(engine)
+            # What did not fit any more is less than the most that one request may cost.
+            assert limit - 2_000_000 < spent <= limit
+            assert _used_nanousd(upstream) <= spent
+        finally:
+            for server in servers:
+                server.kill()
+            await engine.dispose()
+    rows = await site.rows()
+    engine = make_engine(site.database_url)
+    try:
+        start_us = int(rows[0]["at_us"]) // DAY_US * DAY_US
+        assert await verify(engine, start_us, start_us + 2 * DAY_US) == []
+    finally:
+        await engine.dispose()
