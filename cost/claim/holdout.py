@@ -46,6 +46,15 @@ class ArmSums(msgspec.Struct, frozen=True, kw_only=True):
     unpriced: int = 0
     """Requests that are in none of the figures before: at least one of their attempts has no price."""
 
+    def plus(self, more: "ArmSums") -> "ArmSums":
+        """Both together."""
+        return ArmSums(
+            requests=self.requests + more.requests,
+            cost_nanousd=self.cost_nanousd + more.cost_nanousd,
+            squares=self.squares + more.squares,
+            unpriced=self.unpriced + more.unpriced,
+        )
+
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """The saving of a request as it was measured, and where the true one lies in 95 of 100 cases."""

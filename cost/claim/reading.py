@@ -4,7 +4,8 @@ Days whose bill is not posted yet, today among them, are trued up on the fly for
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -26,6 +27,8 @@ from cost.rollups import DAY_US
 from cost.tables import LedgerEntry, rollup_day
 
 MAX_DAYS: Final = 366
+ARMS_WITHIN_S: Final = 1.0
+"""When reading the experiment's rows has taken this long, no earlier day is begun. A day's are read at once."""
 _SUMS: Final = ("served", "attempts", "estimated_attempts", "unpriced_attempts", "cost_nanousd")
 _BASELINES: Final = ("baseline_nanousd", "cheapest_nanousd", "hosted_nanousd")
 _ROWS: Final = ("baseline_rows", "cheapest_rows", "hosted_rows")
@@ -52,6 +55,8 @@ class ClaimBooks(msgspec.Struct, frozen=True, kw_only=True):
     provisional_days: tuple[int, ...] = ()
     holdout: ArmSums = ArmSums()
     control: ArmSums = ArmSums()
+    arms_from_us: int | None = None
+    """The arms are of the days from here on: with many requests not of the whole range. None for all of it."""
 
 
 class _PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,9 +70,18 @@ class _PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
 class ClaimReader:
     """Reads what a scope may see."""
 
-    def __init__(self, engine: AsyncEngine, fleet: FleetBooks) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        fleet: FleetBooks,
+        *,
+        arms_within_s: float = ARMS_WITHIN_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._engine = engine
         self._fleet = fleet
+        self._arms_within_s = arms_within_s
+        self._clock = clock
 
     async def read(
         self, scope: ReadScope, pools: Sequence[PoolSection], start_us: int, end_us: int, now_us: int
@@ -79,7 +93,7 @@ class ClaimReader:
         lines += [line for key, found in facts.items() for line in _pending_lines(scope, pools, key, found)]
         billed = {key: found.up_us > 0 for key, found in facts.items()}
         billed |= await self._billed_before(lines, {pool.name for pool in pools}, start_us, end_us)
-        arms = await self._arms(scope, start_us, end_us)
+        arms, arms_from_us = await self._arms(scope, start_us, end_us)
         return ClaimBooks(
             start_us=start_us,
             end_us=end_us,
@@ -90,6 +104,7 @@ class ClaimReader:
             provisional_days=tuple(sorted({day for (_, day), found in facts.items() if found.pending is not None})),
             holdout=arms.get("holdout", ArmSums()),
             control=arms.get("control", ArmSums()),
+            arms_from_us=arms_from_us if arms_from_us > start_us else None,
         )
 
     async def _lines(self, scope: ReadScope, start_us: int, end_us: int) -> list[Line]:
@@ -161,7 +176,17 @@ class ClaimReader:
         found = await asyncio.to_thread(pending, await self._fleet.day(pool, day, record, now_us))
         return _PoolFacts(up_us=up, busy_us=found.allocation.busy_us, overfull=found.allocation.overfull, pending=found)
 
-    async def _arms(self, scope: ReadScope, start_us: int, end_us: int) -> dict[Arm, ArmSums]:
+    async def _arms(self, scope: ReadScope, start_us: int, end_us: int) -> tuple[dict[Arm, ArmSums], int]:
+        """Day by day, the newest first, for as long as there is time: both arms are of the same days, so they compare."""
+        begun, day_us = self._clock(), end_us
+        arms: dict[Arm, ArmSums] = {}
+        while day_us > start_us and self._clock() - begun <= self._arms_within_s:
+            day_us -= DAY_US
+            for arm, found in (await self._arms_of(scope, day_us)).items():
+                arms[arm] = arms.get(arm, ArmSums()).plus(found)
+        return arms, day_us
+
+    async def _arms_of(self, scope: ReadScope, day_us: int) -> dict[Arm, ArmSums]:
         """Each request's attempts together, then the sums over requests: the database does both."""
         cost = col(LedgerEntry.cost_nanousd)
         kind = col(LedgerEntry.entry)
@@ -172,7 +197,7 @@ class ClaimReader:
                 func.sum(func.coalesce(cost, 0)).label("cost"),
                 func.sum(case((tried & cost.is_(None), 1), else_=0)).label("unpriced"),
             )
-            .where(*_in_an_arm(scope, start_us, end_us), kind != "reserve")
+            .where(*_in_an_arm(scope, day_us, day_us + DAY_US), kind != "reserve")
             .group_by(col(LedgerEntry.arm), col(LedgerEntry.request_id))
             .having(func.sum(case((kind == "settle", 1), else_=0)) > 0)
             .subquery()

@@ -62,6 +62,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     measured: Measured | None
     holdout: ArmSums
     control: ArmSums
+    arms_from_us: int | None
     provisional_days: tuple[int, ...]
 
     @property
@@ -99,6 +100,7 @@ def claim(
         measured=interval,
         holdout=books.holdout,
         control=books.control,
+        arms_from_us=books.arms_from_us,
         provisional_days=books.provisional_days,
     )
 
@@ -174,8 +176,12 @@ def _told_quality(found: Quality | None) -> dict[str, Any] | None:
 def _told_measured(found: Claim) -> dict[str, Any] | None:
     if not found.holdout.requests and not found.control.requests:
         return None
-    arms = {f"{name}_requests": arm.requests for name, arm in (("holdout", found.holdout), ("control", found.control))}
+    arms: dict[str, Any] = {
+        f"{name}_requests": arm.requests for name, arm in (("holdout", found.holdout), ("control", found.control))
+    }
     arms["left_out_unpriced"] = found.holdout.unpriced + found.control.unpriced
+    # With very many requests only the latest days are read.
+    arms["from"] = day_of(found.start_us if found.arms_from_us is None else found.arms_from_us).isoformat()
     if found.measured is None:
         return {**arms, "savings_share": None, "low": None, "high": None, "beside_usd_per_request": None}
     return {

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.learning.store import LearningStore
-from cost.claim.reading import ClaimBooks, ClaimReader
+from cost.claim.reading import ARMS_WITHIN_S, ClaimBooks, ClaimReader
 from cost.claim.report import Claim, claim, told
 from cost.config import CostSection
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
@@ -19,7 +19,13 @@ class Claims:
     """Reads what a scope may see. `section` gives the configuration that holds now; `operator` pays for the gateway."""
 
     def __init__(
-        self, engine: AsyncEngine, section: Callable[[], CostSection], now_us: Callable[[], int], *, operator: str
+        self,
+        engine: AsyncEngine,
+        section: Callable[[], CostSection],
+        now_us: Callable[[], int],
+        *,
+        operator: str,
+        arms_within_s: float = ARMS_WITHIN_S,
     ) -> None:
         self._section = section
         self._operator = operator
@@ -27,7 +33,7 @@ class Claims:
         self._learning = LearningStore(engine)
         self.fleet = FleetBooks(engine, LedgerStore(engine))
         self.rounds = TrueUpRounds(self.fleet, lambda: section().pools, now_us)
-        self._reader = ClaimReader(engine, self.fleet)
+        self._reader = ClaimReader(engine, self.fleet, arms_within_s=arms_within_s)
 
     async def books(self, scope: ReadScope, start_us: int, end_us: int) -> ClaimBooks:
         """What the claim is made from. Raises BadQuery."""

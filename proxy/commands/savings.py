@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from cost.reports.scope import ReadScope
 
 _DAYS = 30
+_ARMS_WITHIN_S = 60.0
+"""Nobody else waits for this process."""
 
 
 def savings(
@@ -72,7 +74,7 @@ async def _claimed(
 
     async with _engine() as engine:
         scope = await scope_of(engine, organisation, team)
-        claims = Claims(engine, lambda: section, _now_us, operator=operator)
+        claims = Claims(engine, lambda: section, _now_us, operator=operator, arms_within_s=_ARMS_WITHIN_S)
         books = await claims.books(scope, start_us, end_us)
         return scope, books, claims.told(scope, await claims.claim(scope, books))
 
@@ -163,7 +165,8 @@ def _print_certainty(found: dict[str, Any]) -> None:
         interval = f"{percent(quality['low'])} to {percent(quality['high'])}"
         typer.echo(f"quality: {percent(quality['share'])} of {quality['judged']} judged answers adequate ({interval})")
     if measured is not None:
-        arms = f"{measured['holdout_requests']} held out, {measured['control_requests']} beside them"
+        since = "" if measured["from"] == found["start"] else f", from {measured['from']} on"
+        arms = f"{measured['holdout_requests']} held out, {measured['control_requests']} beside them{since}"
         if measured["savings_share"] is None:
             typer.echo(f"measured saving: too few requests yet ({arms})")
         else:

@@ -16,12 +16,15 @@ import aiohttp
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.budgets.budget import Budget
+from cost.budgets.store import BudgetStore
 from cost.prices import nanousd
 from cost.verify import verify
 from proxy.db import make_engine
-from tests.gateway import DEAR_PRICES, model
+from tests.gateway import DEAR_PRICES, model, running_gateway
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, make_site, oracle, start, until
+from tests.scenarios.conftest import Upstream
 
 LIMIT_USD: Final = Decimal("0.03")
 SCRIPTS: Final = {
@@ -133,3 +136,47 @@ async def test_a_hard_budget_outlives_a_kill(tmp_path: Path, postgres: Postgres)
         assert await verify(engine, start_us, start_us + 2 * DAY_US) == []
     finally:
         await engine.dispose()
+
+
+@pytest.mark.timeout(180)
+async def test_of_a_thousand_at_once_exactly_as_many_pass_as_fit(tmp_path: Path, upstream: Upstream) -> None:
+    """All ask before the first is answered: each that is served was held, each other got 402, and nothing is overrun."""
+    slow = upstream.deployment("slow-first-token-8000ms+tokens-5+prompt-tokens-10")
+    timeouts = {"first_token_interactive_s": 60}
+    async with running_gateway(tmp_path, [model("slow", [slow])], providers={"timeouts": timeouts}) as gateway:
+        limit = nanousd(Decimal("0.0500001"))
+        budget = Budget(
+            budget_id="b",
+            organisation_id="default",
+            scope="team",
+            scope_id="team_a",
+            period="month",
+            kind="hard",
+            limit_nanousd=limit,
+        )
+        await BudgetStore(gateway.engine).put(budget)
+        holds = gateway.app.state.ledger._booked.__self__
+        await holds.poll()
+        body = {"model": "slow", "max_tokens": 50, "messages": [{"role": "user", "content": "What is a weighbridge?"}]}
+        headers = {"authorization": f"Bearer {gateway.key}"}
+        connector = aiohttp.TCPConnector(limit=0)
+
+        async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
+
+            async def ask() -> int:
+                async with session.post(f"{gateway.base_url}/chat/completions", json=body) as reply:
+                    await reply.read()
+                    return reply.status
+
+            asking = [asyncio.ensure_future(ask()) for _ in range(1_000)]
+            await until(lambda: len(holds._open) + sum(each.done() for each in asking) == 1_000)
+            amounts = {hold.amount_nanousd for hold in holds._open.values()}
+            assert len(amounts) == 1
+            fit = limit // amounts.pop()
+            assert len(holds._open) == fit
+            statuses = Counter(await asyncio.gather(*asking))
+        assert statuses == {200: fit, 402: 1_000 - fit}
+        rows = await gateway.rows("entry = 'settle'")
+        assert len(rows) == fit
+        assert sum(row["cost_nanousd"] for row in rows) <= limit
+        assert holds._open == {}

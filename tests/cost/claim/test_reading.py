@@ -37,6 +37,7 @@ class Books:
     """A real database with the readers on it."""
 
     def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
         self.ledger = LedgerStore(engine)
         self.hours = HoursStore(engine)
         self.fleet = FleetBooks(engine, self.ledger)
@@ -209,6 +210,24 @@ async def test_large_amounts_do_not_overflow(books: Books) -> None:
     found = (await books.read()).holdout
     assert found.cost_nanousd == 40 * 10**12
     assert found.squares == pytest.approx(40e24)
+
+
+async def test_with_very_many_requests_the_arms_are_of_the_latest_days(books: Books) -> None:
+    """When the time is up no earlier day is begun; both arms are of the same days, and the claim says from when on."""
+    days = [DAY, DAY + DAY_US, DAY + 2 * DAY_US]
+    await books.ledger.insert(
+        [
+            bought(f"{arm}{number}", arm=arm, at_us=day + 1, cost_nanousd=10)
+            for number, day in enumerate(days)
+            for arm in ("holdout", "control")
+        ]
+    )
+    ticks = iter(range(100))
+    hurried = ClaimReader(books.engine, books.fleet, arms_within_s=2, clock=lambda: float(next(ticks)))
+    found = await hurried.read(ALL, POOLS, DAY, DAY + 3 * DAY_US, NIGHT + 3 * DAY_US)
+    assert (found.holdout.requests, found.control.requests, found.arms_from_us) == (2, 2, days[1])
+    whole = await books.read(days=3, now_us=NIGHT + 3 * DAY_US)
+    assert (whole.holdout.requests, whole.arms_from_us) == (3, None)
 
 
 async def test_ranges_are_whole_days_and_bounded(books: Books) -> None:
