@@ -141,3 +141,25 @@ def orphan_settlement(reserve: Entry) -> Entry:
         status=0,
         **undivided(reserve.cost_nanousd),
     )
+
+
+_SIGNED: Final = (
+    "input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    *METER_COLUMNS,
+)
+
+
+def reversal_of(entry: Entry) -> Entry:
+    """The adjustment that takes an entry back: the same with every amount negative."""
+    cost = entry.cost_nanousd
+    return msgspec.structs.replace(
+        entry,
+        entry="adjust",
+        cost_nanousd=None if cost is None else -cost,
+        **{name: -getattr(entry, name) for name in _SIGNED},
+    )

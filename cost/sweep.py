@@ -19,7 +19,7 @@ from sqlalchemy import delete, literal, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.entries import METER_COLUMNS, TERMINAL, Entry, undivided
+from cost.entries import TERMINAL, Entry, reversal_of, undivided
 from cost.rollups import LOST_HOST
 from cost.rows import ALL, read
 from cost.tables import Boot, LedgerEntry
@@ -28,15 +28,6 @@ _log: Final = logging.getLogger(__name__)
 _MOST_BOOTS: Final = 10
 _BATCH: Final = 500
 _DATABASE_US: Final = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)")
-_SIGNED: Final = (
-    "input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "cache_write_1h_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    *METER_COLUMNS,
-)
 
 
 class _Entries(Protocol):
@@ -62,17 +53,6 @@ def expiry_of(reserve: Entry) -> Entry:
         flags=(*reserve.flags, LOST_HOST),
         status=0,
         **undivided(reserve.cost_nanousd),
-    )
-
-
-def reversal_of(expiry: Entry) -> Entry:
-    """The adjustment that takes an expiry back: the same entry with every amount negative."""
-    cost = expiry.cost_nanousd
-    return msgspec.structs.replace(
-        expiry,
-        entry="adjust",
-        cost_nanousd=None if cost is None else -cost,
-        **{name: -getattr(expiry, name) for name in _SIGNED},
     )
 
 

@@ -71,6 +71,7 @@ def _expected(error: Exception) -> str | None:
         "proxy.webhooks.signature": "BadSecret",
         "accounts.errors": "AccountsError",
         "cost.errors": "PriceError",
+        "cost.postings": "PostingRefused",
         "cost.budgets.errors": "BudgetError",
         "cost.fleet.errors": "FleetError",
         "cost.reports.errors": "BadQuery",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from cost.entries import Entry
+    from cost.postings import Posting
     from cost.verify import Difference, Verification
 
 ledger_app = typer.Typer(help="The books, and whether they agree.", no_args_is_help=True, rich_markup_mode=None)
@@ -54,6 +56,56 @@ def rebuild(
     typer.echo(f"the roll-ups of {counted(days, 'day')} were written anew from the ledger")
 
 
+@ledger_app.command("postings")
+def postings(
+    from_day: Annotated[datetime | None, _FROM_OPTION] = None,
+    to_day: Annotated[datetime | None, _TO_OPTION] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the corrections and reconciliations that were posted for these days."""
+    from cost.reports.shown import nano_money
+    from proxy.cli import _print_json
+    from proxy.table import print_table
+
+    found = asyncio.run(_listed(*_range(from_day, to_day)))
+    if as_json:
+        _print_json([_plain_posting(each) for each in found])
+    elif not found:
+        typer.echo("nothing was posted for these days", err=True)
+    else:
+        rows = [
+            [
+                each.posting_id,
+                _moment(each.first_us)[:10],
+                _moment(each.last_us)[:10],
+                str(each.entries),
+                f"{each.input_tokens:,}",
+                f"{each.output_tokens:,}",
+                nano_money(each.cost_nanousd),
+                each.reason,
+            ]
+            for each in found
+        ]
+        headings = ["posting", "from", "to", "entries", "tokens in", "tokens out", "cost", "why"]
+        print_table(headings, rows, right=(3, 4, 5, 6), shrink=7)
+
+
+@ledger_app.command("reverse")
+def reverse(
+    posting: Annotated[
+        str, typer.Argument(help="The id of a correction or reconciliation, as `ledger postings` has it.")
+    ],
+) -> None:
+    """Take a correction or a reconciliation back: post the same with every amount negative. Nothing is deleted."""
+    from cost.reports.shown import nano_money
+    from proxy.table import counted
+
+    entries = asyncio.run(_reversed(posting.rstrip("/")))
+    cost = nano_money(sum(each.cost_nanousd or 0 for each in entries))
+    typer.echo(f"{posting} is taken back: {counted(len(entries), 'entry', 'entries')}, {cost}")
+    typer.echo(f"to have it again: weighbridge ledger reverse {posting}/reversal")
+
+
 def _range(from_day: datetime | None, to_day: datetime | None) -> tuple[int, int]:
     from proxy.cli import _fail
 
@@ -73,6 +125,37 @@ async def _checked(from_us: int, to_us: int) -> "Verification":
 
     async with _engine() as engine:
         return await check(engine, from_us, to_us, now_us=time.time_ns() // 1_000)
+
+
+async def _listed(from_us: int, to_us: int) -> "list[Posting]":
+    from cost.postings import postings as listed
+    from proxy.cli import _engine
+
+    async with _engine() as engine:
+        return await listed(engine, from_us, to_us)
+
+
+async def _reversed(posting_id: str) -> "list[Entry]":
+    from cost.postings import reverse as taken_back
+    from proxy.cli import _engine
+
+    async with _engine() as engine:
+        return await taken_back(engine, posting_id)
+
+
+def _plain_posting(each: "Posting") -> dict[str, Any]:
+    from cost.prices import usd
+
+    return {
+        "posting": each.posting_id,
+        "reason": each.reason,
+        "entries": each.entries,
+        "first": _moment(each.first_us),
+        "last": _moment(each.last_us),
+        "input_tokens": each.input_tokens,
+        "output_tokens": each.output_tokens,
+        "cost_usd": f"{usd(each.cost_nanousd):f}",
+    }
 
 
 async def _rebuilt(from_us: int, to_us: int) -> int:

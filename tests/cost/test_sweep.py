@@ -7,12 +7,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import void_of
+from cost.entries import reversal_of, void_of
 from cost.journal import Journal
 from cost.ledger import Ledger
 from cost.segments import encode_line, segment_path
 from cost.store import LedgerStore
-from cost.sweep import Sweep, expiry_of, reversal_of
+from cost.sweep import Sweep, expiry_of
 from cost.verify import check
 from proxy.db import make_engine
 from tests.cost.entries import reserve, settle

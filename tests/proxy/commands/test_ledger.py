@@ -105,3 +105,41 @@ def test_books_that_cannot_be_read_are_not_books_that_differ(folder: Path, monke
     done = invoke(app, ["ledger", "verify"])
     assert (done.exit_code, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
+
+
+def test_a_posting_is_listed_and_taken_back(folder: Path) -> None:
+    """The list names what can be taken back, the command says what it did, and the books agree afterwards."""
+    assert invoke(app, ["ledger", "postings"]).stderr == "nothing was posted for these days\n"
+    wrong = settle(
+        "correction/abc/1",
+        entry="adjust",
+        boot_id="books",
+        origin="correction",
+        cost_nanousd=250_000_000,
+        input_nanousd=250_000_000,
+        input_tokens=0,
+        output_tokens=0,
+        baseline_nanousd=None,
+        reason="corrects v1",
+    )
+
+    async def post() -> None:
+        engine = make_engine(f"sqlite:///{folder}/weighbridge.sqlite")
+        await LedgerStore(engine).insert([wrong])
+        await engine.dispose()
+
+    asyncio.run(post())
+    (row,) = json.loads(invoke(app, ["ledger", "postings", "--json"]).stdout)
+    assert (row["posting"], row["entries"], row["cost_usd"]) == ("correction/abc", 1, "0.25")
+    done = invoke(app, ["ledger", "reverse", "correction/abc"])
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        "correction/abc is taken back: 1 entry, -$0.250000",
+        "to have it again: weighbridge ledger reverse correction/abc/reversal",
+    ]
+    lines = [line.split() for line in invoke(app, ["ledger", "postings"]).stdout.splitlines()]
+    assert [line[0] for line in lines] == ["posting", "correction/abc", "correction/abc/reversal"]
+    assert invoke(app, ["ledger", "verify"]).exit_code == 0
+    refused = invoke(app, ["ledger", "reverse", "true-up/h100/2026-04-05/1"])
+    assert refused.exit_code == 2
+    assert "`weighbridge ledger postings` lists them" in refused.stderr
