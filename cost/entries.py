@@ -81,6 +81,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     hosted_nanousd: int | None = None
     """The same work at a host of the same weights; for what was bought, what it cost."""
     hosted_price: str = ""
+    priced_attempts: int = 0
+    """Of an `adjust`: to how many attempts without a price it gives theirs."""
 
 
 TERMINAL: Final[frozenset[EntryKind]] = frozenset({"settle", "void", "expire"})
@@ -150,6 +152,7 @@ _SIGNED: Final = (
     "cache_write_1h_tokens",
     "output_tokens",
     "reasoning_tokens",
+    "priced_attempts",
     *METER_COLUMNS,
 )
 

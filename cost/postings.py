@@ -90,8 +90,8 @@ async def reverse(engine: AsyncEngine, posting_id: str) -> list[Entry]:
     taken_back = [
         msgspec.structs.replace(
             reversal_of(entry),
+            # Its reason stays: who looks for what was posted for it must find both.
             request_id=f"{posting_id}/{REVERSAL}/{entry.request_id.rpartition('/')[2]}",
-            reason=f"takes back {entry.reason}"[:200],
         )
         for entry in posted
     ]

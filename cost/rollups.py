@@ -119,7 +119,7 @@ def _amounts(entry: Entry) -> Sums:
         int(cheapest is not None),
         hosted or 0,
         int(hosted is not None),
-        tried if cost is None else 0,
+        (tried if cost is None else 0) - entry.priced_attempts,
         tried if entry.usage_source == "estimated" else 0,
     )
 
@@ -153,7 +153,8 @@ def _counts_sql() -> dict[str, ColumnElement[Any]]:
         "requests": case((from_callers, _closes_sql), else_=0),
         "attempts": _tried_sql,
         "served": case((col(LedgerEntry.served), 1), else_=0),
-        "unpriced_attempts": case((col(LedgerEntry.cost_nanousd).is_(None), _tried_sql), else_=0),
+        "unpriced_attempts": case((col(LedgerEntry.cost_nanousd).is_(None), _tried_sql), else_=0)
+        - col(LedgerEntry.priced_attempts),
         "estimated_attempts": case((col(LedgerEntry.usage_source) == "estimated", _tried_sql), else_=0),
     }
     for name in _BASELINES:

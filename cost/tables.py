@@ -98,6 +98,7 @@ class LedgerEntry(SQLModel, table=True):
     cheapest_price: str = Field(sa_column=Column(String(_PRICE), nullable=False, server_default=text("''")))
     hosted_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     hosted_price: str = Field(sa_column=Column(String(_PRICE), nullable=False, server_default=text("''")))
+    priced_attempts: int = Field(sa_column=_amount())
 
 
 # The roll-ups: sums over every entry but reserves, kept in the transaction that writes the entries. `requests` counts a

@@ -67,6 +67,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     booked: Meters
     right: Meters
+    unpriced: int = 0
+    """Attempts that get their price by this, and had none."""
+    posted: int = 0
+    """Entries that were posted for the group before; so that what was taken back can be posted again."""
 
     @property
     def meters(self) -> Meters:
@@ -197,17 +201,27 @@ def _posting(correction: Correction, each: Difference, version: str, request_id:
         tag=each.tag,
         pool=each.pool,
         origin=_ORIGIN,
+        priced_attempts=each.unpriced,
     )
 
 
 class _Group:
-    __slots__ = ("booked", "last_us", "right", "rows")
+    __slots__ = ("booked", "last_us", "right", "rows", "unpriced")
 
     def __init__(self) -> None:
         self.rows = 0
+        self.unpriced = 0
         self.last_us = 0
         self.booked = _NOTHING
         self.right = _NOTHING
+
+
+class _Posted(msgspec.Struct, frozen=True):
+    """What earlier corrections of a version posted for one group."""
+
+    meters: Meters = _NOTHING
+    priced: int = 0
+    entries: int = 0
 
 
 _Key = tuple[Any, ...]
@@ -236,6 +250,7 @@ class _Found:
             group = self.groups[key] = _Group()
         self.rows += 1
         group.rows += 1
+        group.unpriced += row.cost_nanousd is None
         group.last_us = max(group.last_us, row.at_us)
         group.booked = _plus(group.booked, _booked(row))
         group.right = _plus(group.right, self._new.costs_nanousd(usage))
@@ -257,11 +272,16 @@ async def _rows(connection: AsyncConnection, where: ColumnElement[bool], version
         yield row
 
 
-async def _posted(connection: AsyncConnection, where: ColumnElement[bool], version: str) -> dict[_Key, Meters]:
-    """What earlier corrections of the same version posted, by group."""
+async def _posted(connection: AsyncConnection, where: ColumnElement[bool], version: str) -> dict[_Key, _Posted]:
+    """What earlier corrections of the same version posted, by group; what was taken back is not in it."""
     dimensions = (_day_us, *(getattr(LedgerEntry, name) for name in _GROUP))
     query = (
-        select(*dimensions, *(func.sum(getattr(LedgerEntry, name)).label(name) for name in METER_COLUMNS))
+        select(
+            *dimensions,
+            func.sum(col(LedgerEntry.priced_attempts)),
+            func.count(),
+            *(func.sum(getattr(LedgerEntry, name)) for name in METER_COLUMNS),
+        )
         .where(
             where,
             col(LedgerEntry.entry) == "adjust",
@@ -272,22 +292,28 @@ async def _posted(connection: AsyncConnection, where: ColumnElement[bool], versi
     )
     rows = (await connection.execute(query)).all()
     # PostgreSQL sums integers to decimals.
-    return {tuple(row[: len(dimensions)]): cast("Meters", tuple(map(int, row[len(dimensions) :]))) for row in rows}
+    found = {}
+    for row in rows:
+        priced, entries, *meters = map(int, row[len(dimensions) :])
+        found[tuple(row[: len(dimensions)])] = _Posted(cast("Meters", tuple(meters)), priced, entries)
+    return found
 
 
-def _differences(groups: dict[_Key, _Group], posted: dict[_Key, Meters]) -> list[Difference]:
+def _differences(groups: dict[_Key, _Group], posted: dict[_Key, _Posted]) -> list[Difference]:
     found = []
     for key in sorted(groups):
-        group = groups[key]
+        group, before = groups[key], posted.get(key, _Posted())
         difference = Difference(
             day_us=key[0],
             **dict(zip(_GROUP, key[1:], strict=True)),
             last_us=group.last_us,
             rows=group.rows,
-            booked=_plus(group.booked, posted.get(key, _NOTHING)),
+            booked=_plus(group.booked, before.meters),
             right=group.right,
+            unpriced=group.unpriced - before.priced,
+            posted=before.entries,
         )
-        if any(difference.meters):
+        if any(difference.meters) or difference.unpriced:
             found.append(difference)
     return found
 

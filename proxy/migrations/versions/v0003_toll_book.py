@@ -17,6 +17,7 @@ _AMOUNTS = (
     "output_nanousd",
     "reasoning_nanousd",
     "request_nanousd",
+    "priced_attempts",
 )
 _TEXTS = {"tag": 64, "pool": 64, "arm": 16, "baseline_price": 401, "cheapest_price": 401, "hosted_price": 401}
 _BASELINES = ("cheapest_nanousd", "hosted_nanousd")

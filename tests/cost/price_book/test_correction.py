@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.entries import METER_COLUMNS, Entry
 from cost.errors import PriceRefused, UnknownPrice
+from cost.postings import reverse
 from cost.price_book.correction import (
     MOST_DAYS,
     Correction,
@@ -188,6 +189,56 @@ async def test_what_was_unpriced_gets_its_price(engine: AsyncEngine, ledger: Led
     await post_correction(ledger, prices, found)
     assert await cost(engine, "entry = 'adjust'") == found.total_nanousd
     assert (await find(engine, version="")).differences == ()
+
+
+async def test_what_got_its_price_is_no_longer_counted_as_unpriced(
+    engine: AsyncEngine, ledger: LedgerStore, prices: PriceStore
+) -> None:
+    """Once, also when the price is corrected again; an attempt that comes later is found by itself."""
+
+    async def unpriced() -> int:
+        async with engine.connect() as connection:
+            return int((await connection.execute(text("SELECT SUM(unpriced_attempts) FROM rollup_day"))).scalar() or 0)
+
+    await ledger.insert([reserve(each, at_us=MIDNIGHT_US) for each in "abc"])
+    await ledger.insert([booked("a", used(10), None), booked("b", used(20), None)])
+    assert await unpriced() == 2
+    await post_correction(ledger, prices, await find(engine, version=""))
+    assert await unpriced() == 0
+    await post_correction(
+        ledger, prices, await find(engine, msgspec.structs.replace(RIGHT, input_nanousd=7), version="")
+    )
+    assert await unpriced() == 0
+    await ledger.insert([booked("c", used(1), None)])
+    assert await unpriced() == 1
+    await post_correction(
+        ledger, prices, await find(engine, msgspec.structs.replace(RIGHT, input_nanousd=7), version="")
+    )
+    assert await unpriced() == 0
+    assert await verify(engine, MIDNIGHT_US, MIDNIGHT_US + DAY_US) == []
+
+
+async def test_what_was_taken_back_can_be_posted_again(
+    engine: AsyncEngine, ledger: LedgerStore, prices: PriceStore
+) -> None:
+    """The books are wrong again, so the same correction finds the same difference, and posts it under another id."""
+    await ledger.insert([reserve("a", at_us=MIDNIGHT_US), reserve("b", at_us=MIDNIGHT_US)])
+    await ledger.insert([booked("a", used(10)), booked("b", used(5), None)])
+    for version in ("v1", ""):
+        wrong = await cost(engine)
+        first = await find(engine, version=version)
+        await post_correction(ledger, prices, first)
+        assert await cost(engine) - wrong == first.total_nanousd
+        await reverse(engine, f"correction/{first.posting_id}")
+        assert await cost(engine) == wrong
+        second = await find(engine, version=version)
+        assert (second.total_nanousd, second.differences[0].unpriced) == (
+            first.total_nanousd,
+            first.differences[0].unpriced,
+        )
+        assert (await post_correction(ledger, prices, second))[0] == 1
+        assert await cost(engine) - wrong == first.total_nanousd
+    assert await verify(engine, MIDNIGHT_US, MIDNIGHT_US + DAY_US) == []
 
 
 async def test_what_does_not_follow_from_tokens_stays(
