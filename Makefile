@@ -22,7 +22,7 @@ serve: $(VENV)/.demo  ## leave the demo's gateway running; prints its URL and a 
 	@$(BIN)/weighbridge serve --demo
 
 test: $(VENV)/.dev $(VENV)-focus/.ready check  ## everything that a change must pass
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4
+	@$(BIN)/python -m pytest
 
 check: $(VENV)/.dev  ## format, lint, types and import contracts
 	@$(BIN)/ruff format --check --quiet .

@@ -68,7 +68,11 @@ async def running_gateway(folder: Path, models: list[dict[str, Any]], **sections
     config_path = folder / "gateway.yaml"
     journal = {"journal_dir": str(folder / "journal"), "drain_interval_s": 0.02, **sections.pop("cost", {})}
     providers = {"models": models, **sections.pop("providers", {})}
-    config_path.write_text(yaml.safe_dump({"providers": providers, "cost": journal, **sections}))
+    # A busy machine is no broken key store.
+    accounts_section = {"lookup_timeout_s": 10, **sections.pop("accounts", {})}
+    config_path.write_text(
+        yaml.safe_dump({"providers": providers, "cost": journal, "accounts": accounts_section, **sections})
+    )
     environment = Environment(data_dir=folder, pepper=SecretStr(PEPPER))
     config = load(config_path, environment)
     engine = make_engine(environment.database())
