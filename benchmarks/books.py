@@ -24,9 +24,10 @@ from cost.entries import METER_COLUMNS
 from cost.rebuild import rebuild
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader
-from cost.rollups import DAY_US, HOUR_US, counted, ledger_sums
+from cost.rollups import counted, ledger_sums
 from cost.rows import COLUMNS
 from cost.tables import ROLLUP_SUMS, LedgerEntry
+from cost.times import DAY_US, HOUR_US
 from cost.verify import check
 from proxy.db import make_engine, migrate
 from tests.postgres import postgres_binaries, running_postgres

@@ -1,7 +1,8 @@
 """The ledger's line: one append-only entry, keyed (request_id, attempt, entry)."""
 
 import re
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -85,6 +86,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Of an `adjust`: to how many attempts without a price it gives theirs."""
 
 
+BOOKS: Final = "books"
+"""The process of an entry that no process wrote for a request."""
 TERMINAL: Final[frozenset[EntryKind]] = frozenset({"settle", "void", "expire"})
 """The entries that close a reserve."""
 
@@ -98,6 +101,15 @@ METER_COLUMNS: Final = (
     "request_nanousd",
 )
 """One amount a meter, in the order of `cost.prices.METERS`; together they are the cost."""
+TOKEN_COLUMNS: Final = (
+    "input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+)
+"""Inclusive buckets, as `cost.usage.Usage` has them."""
 NO_METERS: Final = dict.fromkeys(METER_COLUMNS, 0)
 
 
@@ -145,16 +157,7 @@ def orphan_settlement(reserve: Entry) -> Entry:
     )
 
 
-_SIGNED: Final = (
-    "input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "cache_write_1h_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "priced_attempts",
-    *METER_COLUMNS,
-)
+_SIGNED: Final = (*TOKEN_COLUMNS, "priced_attempts", *METER_COLUMNS)
 
 
 def reversal_of(entry: Entry) -> Entry:
@@ -165,4 +168,45 @@ def reversal_of(entry: Entry) -> Entry:
         entry="adjust",
         cost_nanousd=None if cost is None else -cost,
         **{name: -getattr(entry, name) for name in _SIGNED},
+    )
+
+
+def adjustment(
+    request_id: str,
+    *,
+    at_us: int,
+    origin: Origin,
+    meters_nanousd: Sequence[int],
+    reason: str = "",
+    priced_attempts: int = 0,
+    **facts: Any,
+) -> Entry:
+    """One entry of a posting: signed amounts by meter, in the order of `METER_COLUMNS`, which add up to its cost.
+
+    `facts` are the dimensions of the group that it corrects, and tokens where it corrects those too.
+    """
+    told: dict[str, Any] = (
+        dict.fromkeys(TOKEN_COLUMNS, 0) | dict(zip(METER_COLUMNS, meters_nanousd, strict=True)) | facts
+    )
+    return Entry(
+        **told,
+        request_id=request_id,
+        attempt=1,
+        entry="adjust",
+        at_us=at_us,
+        boot_id=BOOKS,
+        alias="",
+        deployment_id="",
+        cost_nanousd=sum(meters_nanousd),
+        baseline_nanousd=None,
+        usage_source="none",
+        flags=(),
+        status=0,
+        stream=False,
+        complexity=None,
+        reason=reason,
+        ttft_us=None,
+        duration_us=None,
+        origin=origin,
+        priced_attempts=priced_attempts,
     )

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.entries import Entry, reversal_of
+from cost.entries import BOOKS, Entry, reversal_of
 from cost.rows import ALL, read
 from cost.store import LedgerStore
 from cost.tables import LedgerEntry
@@ -115,5 +115,5 @@ def _posted() -> list[ColumnElement[bool]]:
     return [
         col(LedgerEntry.entry) == "adjust",
         col(LedgerEntry.origin).in_(_ORIGINS),
-        col(LedgerEntry.boot_id) == "books",
+        col(LedgerEntry.boot_id) == BOOKS,
     ]

@@ -6,8 +6,6 @@ from sqlalchemy import delete, func, insert, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cost.rollups import (
-    DAY_US,
-    HOUR_US,
     ROLLUP_KEY,
     SCOPES,
     SPEND_KEY,
@@ -19,6 +17,7 @@ from cost.rollups import (
     spend_day,
 )
 from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
+from cost.times import DAY_US, HOUR_US
 from cost.verify import next_day
 
 # Nobody adds to a roll-up meanwhile: who has written to the ledger already waits here, and adds to what is new.

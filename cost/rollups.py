@@ -17,9 +17,7 @@ from sqlmodel import col
 
 from cost.entries import METER_COLUMNS, TERMINAL, Entry
 from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, rollup_day, rollup_hour
-
-HOUR_US: Final = 3_600_000_000
-DAY_US: Final = 24 * HOUR_US
+from cost.times import DAY_US, HOUR_US
 
 LOST_HOST: Final = "lost_host"
 """The flag of an expiry whose host was lost, and of the adjustment that takes it back when the host is found again."""

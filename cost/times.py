@@ -1,21 +1,28 @@
 """Days and moments in UTC, and the microseconds since 1970 that tables hold; without a float in between."""
 
+import time
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 _EPOCH: Final = date(1970, 1, 1)
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_US: Final = 86_400_000_000
+HOUR_US: Final = 3_600_000_000
+DAY_US: Final = 24 * HOUR_US
+
+
+def wall_us() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1_000
 
 
 def start_of(day: date) -> int:
     """The microsecond at which a day begins."""
-    return (day - _EPOCH).days * _DAY_US
+    return (day - _EPOCH).days * DAY_US
 
 
 def day_of(at_us: int) -> date:
     """The day that a microsecond lies in."""
-    return _EPOCH + timedelta(days=at_us // _DAY_US)
+    return _EPOCH + timedelta(days=at_us // DAY_US)
 
 
 def moment(at_us: int) -> datetime:

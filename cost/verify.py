@@ -16,8 +16,6 @@ from sqlmodel import col
 from cost.entries import METER_COLUMNS, TERMINAL
 from cost.rollups import (
     COST,
-    DAY_US,
-    HOUR_US,
     ROLLUP_KEY,
     SPEND_KEY,
     Sums,
@@ -31,6 +29,7 @@ from cost.rollups import (
     spend_of,
 )
 from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
+from cost.times import DAY_US, HOUR_US
 
 MOST_DIFFERENCES: Final = 1000
 """So many are told; all are counted."""

@@ -11,8 +11,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from cost.rollups import DAY_US, HOUR_US
 from cost.tables import LedgerCheck
+from cost.times import DAY_US, HOUR_US
 from cost.verify import Verification, check
 
 _log: Final = logging.getLogger(__name__)

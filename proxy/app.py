@@ -26,6 +26,7 @@ from classifier.prediction import Classifier
 from cost.fleet.config import pool_of_target
 from cost.price_book.store import PriceStore
 from cost.reports.usage import UsageReader
+from cost.times import wall_us
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, repriced
 from providers.direct import DirectUpstream
@@ -134,15 +135,15 @@ class _Running:
             engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")
             stack.push_async_callback(engine.dispose)
             metrics = Metrics()
-            ledger, holds, books = await open_books(engine, config, metrics, _now_us, stack)
-            claims = Claims(engine, lambda: self._config.cost, _now_us, operator=config.accounts.operator)
+            ledger, holds, books = await open_books(engine, config, metrics, wall_us, stack)
+            claims = Claims(engine, lambda: self._config.cost, wall_us, operator=config.accounts.operator)
             directory = self._directory(engine)
             stack.push_async_callback(directory.aclose)
             self._prices = prices = PriceWatch(
-                PriceStore(engine), configured_prices(config.providers), self._repriced, _now_us
+                PriceStore(engine), configured_prices(config.providers), self._repriced, wall_us
             )
             await prices.look()
-            self._catalog = catalog = build_catalog(config.providers, resolve_secret, prices.book, _now_us())
+            self._catalog = catalog = build_catalog(config.providers, resolve_secret, prices.book, wall_us())
             self._breakers.adopt(catalog)
             upstreams = await _upstreams(catalog)
             stack.push_async_callback(upstreams.aclose)
@@ -165,7 +166,7 @@ class _Running:
                 budget=_retry_budget(config),
                 books=books,
                 clock=time.monotonic,
-                now_us=_now_us,
+                now_us=wall_us,
                 rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
             )
             self._line = line = Line(
@@ -204,7 +205,7 @@ class _Running:
             background(stack, every(_TICK_S, lambda: self._tick(gateway)))
             background(stack, every(_RETENTION_S, lambda: self._forget(learning, accounts)))
             background(stack, every(_OWN_REQUESTS_S, lambda: self._learn_own_requests(line, engine)))
-            await stack.enter_async_context(await keep_rounds(engine, config, metrics, claims, _now_us))
+            await stack.enter_async_context(await keep_rounds(engine, config, metrics, claims, wall_us))
             background(stack, prices.follow(config.cost.prices_poll_s))
             watch = TuningWatch(learning, classifier, self._retuned)
             await watch.look()
@@ -239,7 +240,7 @@ class _Running:
             keep=keep,
             learning_of=accounts.learning_of,
             clock=time.monotonic,
-            now_us=_now_us,
+            now_us=wall_us,
             count=metrics.count_shadow,
         )
 
@@ -264,7 +265,7 @@ class _Running:
     def _repriced(self) -> None:
         """Other prices came into effect: the rules are swapped whole, as a reload does."""
         if self._line is not None and self._catalog is not None and self._prices is not None:
-            self._catalog = repriced(self._catalog, self._prices.book, _now_us())
+            self._catalog = repriced(self._catalog, self._prices.book, wall_us())
             self._line.rules = _rules(self._config, self._catalog, self._classifier)
 
     def _directory(self, engine: AsyncEngine) -> Directory:
@@ -300,7 +301,7 @@ class _Running:
 
     async def _forget(self, learning: LearningStore, accounts: AccountStore) -> None:
         keep_days = self._config.classifier.learning.keep_days
-        await forget_what_may_not_stay(learning, accounts, keep_days=keep_days, now_us=_now_us())
+        await forget_what_may_not_stay(learning, accounts, keep_days=keep_days, now_us=wall_us())
 
     async def _learn_own_requests(self, line: Line, engine: AsyncEngine) -> None:
         """What a floor means for a team comes from its own requests once there are enough of them."""
@@ -333,7 +334,7 @@ class _Running:
                 return
             configured = configured_prices(answer.config.providers)
             book = self._prices.with_configured(configured)
-            catalog = build_catalog(answer.config.providers, resolve_secret, book, _now_us())
+            catalog = build_catalog(answer.config.providers, resolve_secret, book, wall_us())
             # Before anything is taken over: the classifier would already know the new targets only.
             if catalog.needs_litellm and not self._line.rules.catalog.needs_litellm:
                 _log.error("reload refused, the old configuration stays: targets through litellm need a restart")
@@ -420,10 +421,6 @@ def _limits(config: GatewayConfig) -> Limits:
         requests_per_minute=config.limits.requests_per_minute,
         tokens_per_minute=config.limits.tokens_per_minute,
     )
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1_000
 
 
 async def _tell(_request: Request, error: Exception) -> Response:

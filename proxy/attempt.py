@@ -29,7 +29,7 @@ from providers.wire import Event, WireUsage
 from proxy.comparisons import comparator_of
 from proxy.job import Job
 from proxy.observers.outcome import AttemptOutcome, AttemptResult
-from proxy.policy import Candidate, most_nanousd
+from proxy.policy import Candidate, is_own, most_nanousd
 
 CALLER_GONE = 499
 """The status of a request whose caller hung up before its end (nginx's convention)."""
@@ -144,9 +144,9 @@ class Attempt:
     async def reserve(self) -> None:
         """Books the most this attempt may cost; durable when it returns. Raises LedgerUnavailable."""
         held = Usage(input_tokens=self.job.facts.input_tokens, source="estimated")
-        entry = self._entry("reserve", _Money(held, _NO_METERS, NO_BASELINES), status=0)
         # The entry has what is likely the most, which is booked when the process dies; budgets hold what must be.
-        entry = msgspec.structs.replace(entry, cost_nanousd=self.candidate.bound_nanousd)
+        most = self.candidate.bound_nanousd
+        entry = self._entry("reserve", _Money(held, _NO_METERS, NO_BASELINES), most, status=0)
         await self._books.reserve(entry, most_nanousd(self.candidate.target, self.job.facts))
         self._reserved = True
 
@@ -206,7 +206,8 @@ class Attempt:
         usage = self._flagged(money.usage, _flags(ending, error) if unused is None else (unused,))
         served = kind == "settle" and ending == "ok" and unused is None and self.job.origin == "caller"
         if self._reserved:
-            entry = self._entry(kind, msgspec.structs.replace(money, usage=usage), status=status, served=served)
+            told = msgspec.structs.replace(money, usage=usage)
+            entry = self._entry(kind, told, told.cost_nanousd, status=status, served=served)
             self._books.settle(entry)
         outcome = AttemptOutcome(
             target_id=self.deployment.target_id,
@@ -275,7 +276,7 @@ class Attempt:
         work = Work(
             usage=usage,
             target_id=target.target_id,
-            own=target.own or target.target_id in job.pools,
+            own=is_own(target, job.pools),
             cost_nanousd=cost_nanousd,
             price_version=target.price.version if target.price is not None else "",
             tokenizer_ppm=target.tokenizer_ppm,
@@ -283,7 +284,9 @@ class Attempt:
         )
         return job.comparators.baselines(work, comparator_of(job.plan.cheapest_commercial))
 
-    def _entry(self, kind: EntryKind, money: "_Money", *, status: int, served: bool = False) -> Entry:
+    def _entry(
+        self, kind: EntryKind, money: "_Money", cost_nanousd: int | None, *, status: int, served: bool = False
+    ) -> Entry:
         job, target = self.job, self.candidate.target
         closing = kind != "reserve"
         usage, baselines = money.usage, money.baselines
@@ -308,7 +311,7 @@ class Attempt:
             cache_write_tokens=usage.cache_write_tokens,
             output_tokens=usage.output_tokens,
             reasoning_tokens=usage.reasoning_tokens,
-            cost_nanousd=money.cost_nanousd,
+            cost_nanousd=cost_nanousd,
             baseline_nanousd=baselines.reference_nanousd,
             usage_source=usage.source,
             flags=usage.flags,

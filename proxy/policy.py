@@ -342,14 +342,14 @@ def _auto(eligible: list[Target], rejected: tuple[Rejection, ...], scales: _Scal
     )
 
 
-def is_own(target: Target, policy: Policy) -> bool:
+def is_own(target: Target, pooled: Container[str]) -> bool:
     """Whether it runs on our own GPUs, and so is nothing that could be bought."""
-    return target.own or target.target_id in policy.pooled
+    return target.own or target.target_id in pooled
 
 
 def _cheapest_commercial(good_enough: list[Target], policy: Policy, cost: Mapping[str, int | None]) -> Target | None:
     """By cost alone: a routing weight says where we like to send work, not what it would have cost elsewhere."""
-    bought = (target for target in good_enough if target.price is not None and not is_own(target, policy))
+    bought = (target for target in good_enough if target.price is not None and not is_own(target, policy.pooled))
     return min(bought, key=lambda target: (cost.get(target.target_id) or 0, target.target_id), default=None)
 
 

@@ -11,7 +11,6 @@ it fits in both periods.
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
@@ -23,7 +22,7 @@ from cost.budgets.grants import Ask, Grant, Grants, Want
 from cost.budgets.periods import end_us
 from cost.entries import TERMINAL, Entry
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
-from cost.times import moment
+from cost.times import moment, wall_us
 
 _log: Final = logging.getLogger(__name__)
 
@@ -160,7 +159,7 @@ class Holds:
         *,
         patience_s: float = 2.0,
         poll_s: float = 2.0,
-        now_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
+        now_us: Callable[[], int] = wall_us,
         refused: Callable[[Scope], None] = lambda _scope: None,
         tell: Teller | None = None,
     ) -> None:

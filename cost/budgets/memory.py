@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from cost.budgets.budget import Budget, Standing
 from cost.budgets.grants import Ask, Grant, Room, Want, share_out
-from cost.budgets.periods import DAY_US, end_us, start_us
+from cost.budgets.periods import end_us, start_us
+from cost.times import DAY_US
 
 
 class MemoryGrants:

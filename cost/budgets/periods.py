@@ -4,11 +4,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final, Literal, assert_never
 
-from cost.times import moment
+from cost.times import DAY_US, moment
 
 Period = Literal["day", "week", "month"]
 
-DAY_US: Final = 86_400_000_000
 _WEEK_DAYS: Final = 7
 _MONDAY_SHIFT: Final = 3
 """The epoch was a Thursday."""

@@ -1,6 +1,5 @@
 """Budgets in the database: who may spend what, as people set it."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 from uuid import uuid4
@@ -15,6 +14,7 @@ from cost.budgets.budget import Budget, Standing, check_id, checked, tag_id
 from cost.budgets.errors import BudgetConflict, UnknownBudget
 from cost.budgets.grants import MAX_BUDGETS, budget_of, standings
 from cost.tables import BudgetGrant, BudgetRow, rollup_day
+from cost.times import wall_us
 
 _FIXED: Final = ("scope", "scope_id", "period", "kind")
 _COLUMNS: Final = tuple(col(getattr(BudgetRow, name)) for name in Budget.__struct_fields__)
@@ -32,7 +32,7 @@ def new_budget_id() -> str:
 class BudgetStore:
     """The only writer of the table `budget`."""
 
-    def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] = lambda: time.time_ns() // 1_000) -> None:
+    def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] = wall_us) -> None:
         self._engine = engine
         self._now_us = now_us
 

@@ -23,8 +23,8 @@ from cost.fleet.true_up import IDLE, FleetBooks, Pending, Posted, bill_of_day, p
 from cost.fleet.true_up import PoolDay as PoolBooks
 from cost.reports.errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.rollups import DAY_US
 from cost.tables import LedgerEntry, rollup_day
+from cost.times import DAY_US
 
 MAX_DAYS: Final = 366
 ARMS_WITHIN_S: Final = 1.0

@@ -28,9 +28,8 @@ from cost.claim.savings import (
     floor,
     quality,
 )
-from cost.fleet.hours import day_of
 from cost.prices import nanousd, usd
-from cost.rollups import DAY_US, HOUR_US
+from cost.times import DAY_US, HOUR_US, day_of
 
 _HOURS_PLACES: Final = Decimal("0.01")
 

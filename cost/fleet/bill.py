@@ -14,7 +14,7 @@ import msgspec
 
 from cost.fleet.config import PoolSection
 from cost.prices import Meters, nanousd
-from cost.rollups import HOUR_US
+from cost.times import HOUR_US
 
 _PS_PER_US: Final = 1_000_000
 

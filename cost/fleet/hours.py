@@ -7,7 +7,7 @@ replica is up in the future.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -18,8 +18,8 @@ from sqlmodel import col
 
 from cost.fleet.config import MOST_REPLICAS, PoolSection
 from cost.fleet.errors import HoursRefused
-from cost.rollups import DAY_US, HOUR_US
 from cost.tables import PoolHour, rollup_day, rollup_hour
+from cost.times import DAY_US, HOUR_US, start_of
 
 _RANK: Final[Mapping[str, int]] = {"entered": 0, "fleet": 1, "configured": 2}
 _CONFIGURED: Final = "configured"
@@ -72,18 +72,8 @@ def configured_hours(pool: PoolSection, record: PoolRecord, start_us: int, end_u
 def since_us(pool: PoolSection, first_use_us: int | None, first_record_us: int | None) -> int | None:
     """From which hour on the configured replicas count; None while nothing says that the pool ever ran."""
     if pool.up_since is not None:
-        return day_us(pool.up_since)
+        return start_of(pool.up_since)
     return min((each for each in (first_use_us, first_record_us) if each is not None), default=None)
-
-
-def day_us(day: date) -> int:
-    """The start of a UTC day, in microseconds since the epoch."""
-    return int((datetime(day.year, day.month, day.day, tzinfo=UTC) - _EPOCH) / timedelta(microseconds=1))
-
-
-def day_of(at_us: int) -> date:
-    """The UTC day of a moment."""
-    return (_EPOCH + timedelta(microseconds=at_us)).date()
 
 
 class HoursStore:

@@ -20,14 +20,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.entries import METER_COLUMNS, Entry
+from cost.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
 from cost.fleet.bill import Allocation, Bill, allocate, bill_of, posted_bill, weights_ps
 from cost.fleet.config import PoolSection
 from cost.fleet.errors import DayNotOver, UnknownPool
-from cost.fleet.hours import HoursStore, PoolRecord, configured_hours, day_of, day_us, up_us
+from cost.fleet.hours import HoursStore, PoolRecord, configured_hours, up_us
 from cost.prices import Meters, meters
-from cost.rollups import DAY_US, HOUR_US
 from cost.tables import TrueUp, rollup_day
+from cost.times import DAY_US, HOUR_US, day_of, start_of
 from cost.usage import Usage
 
 NIGHT_US: Final = 15 * 60 * 1_000_000
@@ -35,8 +35,6 @@ NIGHT_US: Final = 15 * 60 * 1_000_000
 LOOK_BACK_DAYS: Final = 7
 """How far back days are posted that were missed, or whose rows no longer add up to their bill."""
 GROUP: Final = ("organisation_id", "team_id", "key_id", "target_id", "provider", "tier", "tag", "price_version")
-_TOKENS: Final = tuple(name for name in Usage.__struct_fields__ if name.endswith("_tokens"))
-_BOOT: Final = "books"
 IDLE: Final = "idle"
 
 
@@ -156,34 +154,14 @@ def entries(day: PoolDay, found: Pending, revision: int) -> list[Entry]:
     return rows
 
 
-def _adjust(day: PoolDay, request_id: str, key: GroupKey, amounts: Meters, *, origin: Any) -> Entry:
-    told: dict[str, Any] = {**msgspec.structs.asdict(key), **dict(zip(METER_COLUMNS, amounts, strict=True))}
-    return Entry(
-        **told,
-        request_id=request_id,
-        attempt=1,
-        entry="adjust",
+def _adjust(day: PoolDay, request_id: str, key: GroupKey, amounts: Meters, *, origin: Origin) -> Entry:
+    return adjustment(
+        request_id,
         at_us=day.day_us + DAY_US - 1,
-        boot_id=_BOOT,
-        alias="",
-        deployment_id="",
-        input_tokens=0,
-        cached_input_tokens=0,
-        cache_write_tokens=0,
-        output_tokens=0,
-        reasoning_tokens=0,
-        cost_nanousd=sum(amounts),
-        baseline_nanousd=None,
-        usage_source="none",
-        flags=(),
-        status=0,
-        stream=False,
-        complexity=None,
-        reason="",
-        ttft_us=None,
-        duration_us=None,
-        pool=day.pool.name,
         origin=origin,
+        meters_nanousd=amounts,
+        pool=day.pool.name,
+        **msgspec.structs.asdict(key),
     )
 
 
@@ -221,7 +199,7 @@ class FleetBooks:
     async def groups(self, pool: str, day: int) -> tuple[tuple[Group, ...], int]:
         """The groups of a day in order, and what is booked as idle."""
         table = rollup_day.c
-        sums = [func.sum(table[name]).label(name) for name in (*_TOKENS, *METER_COLUMNS, "cost_nanousd")]
+        sums = [func.sum(table[name]).label(name) for name in (*TOKEN_COLUMNS, *METER_COLUMNS, "cost_nanousd")]
         mine = (table.start_us == day, table.pool == pool)
         query = select(*(table[name] for name in GROUP), *sums).where(*mine, table.origin != IDLE)
         idle = select(func.sum(table.cost_nanousd)).where(*mine, table.origin == IDLE)
@@ -272,7 +250,7 @@ def _groups(rows: Sequence[Any]) -> tuple[Group, ...]:
 
 def _group(row: Any) -> Group:
     # A correction may have taken back more than was there.
-    tokens: dict[str, Any] = {name: max(0, int(row[name])) for name in _TOKENS}
+    tokens: dict[str, Any] = {name: max(0, int(row[name])) for name in TOKEN_COLUMNS}
     used = cast("Meters", tuple(max(0, each) for each in meters(Usage(**tokens))))
     return Group(
         key=GroupKey(*(row[name] for name in GROUP)),
@@ -336,7 +314,7 @@ class TrueUpRounds:
         pool = next((each for each in self._pools() if each.name == name), None)
         if pool is None:
             raise UnknownPool(f"there is no pool `{name}`; the configuration has them under `cost.pools`")
-        now, start = self._now_us(), day_us(day)
+        now, start = self._now_us(), start_of(day)
         if start + DAY_US > now:
             raise DayNotOver(f"{day} is not over yet (UTC); a day is billed when it is")
         posting = await self._post(pool, start, now, on_demand=True, rebill=rebill)

@@ -1,7 +1,7 @@
 """Prices as a configuration writes them: one price, several with their dates, or a name in litellm's table."""
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from datetime import date
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 from cost.price_book.book import DatedPrice
 from cost.price_book.litellm_table import MOST_NAME_CHARACTERS, LitellmTable, priced
 from cost.prices import MOST_LONG_PROMPTS, LongPrompt, Price, nanousd, price_from_usd
+from cost.times import start_of
 
 # A message of ours about a bad value must not print the value: it may be a key.
 _SECTION = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -140,7 +141,7 @@ class PricesConfig(MeterPrices):
 
     def effective_us(self) -> int:
         """From when on they hold; 0 for always."""
-        return 0 if self.effective_from is None else midnight_us(self.effective_from)
+        return 0 if self.effective_from is None else start_of(self.effective_from)
 
     def price(self) -> Price:
         """The same in nano-dollars, exactly."""
@@ -175,7 +176,7 @@ class EnteredPrices(PricesConfig):
     def entered(self, today: date) -> tuple[Price, int]:
         """The price and from when on it holds; from today on, if no day is given."""
         day = self.effective_from or today
-        return self._price(self.version or f"override-{day.isoformat()}"), midnight_us(day)
+        return self._price(self.version or f"override-{day.isoformat()}"), start_of(day)
 
 
 class LitellmPrices(BaseModel):
@@ -246,11 +247,6 @@ def dated_price(target_id: str, item: PricesConfig | LitellmPrices, table: Calla
     if isinstance(item, LitellmPrices):
         return DatedPrice(target_id=target_id, price=priced(table(), item.name), source="litellm")
     return DatedPrice(target_id=target_id, price=item.price(), source="config", effective_us=item.effective_us())
-
-
-def midnight_us(day: date) -> int:
-    """The first microsecond of a day, UTC."""
-    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000
 
 
 def _refuse_gaps(base: MeterPrices, tiers: tuple[LongPromptPrices, ...], place: str) -> None:

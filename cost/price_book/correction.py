@@ -17,34 +17,25 @@ from sqlalchemy import ColumnElement, and_, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.entries import METER_COLUMNS, Entry
+from cost.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
 from cost.errors import PriceRefused, UnknownPrice
-from cost.price_book.config import midnight_us
 from cost.price_book.store import PriceStore
 from cost.prices import Meters, Price, to_json
 from cost.tables import LedgerEntry
+from cost.times import DAY_US, start_of
 from cost.usage import Usage
 
 MOST_DAYS: Final = 400
 MOST_GROUPS: Final = 100_000
 _AT_ONCE: Final = 2_000
-_DAY_US: Final = 86_400_000_000
-_ORIGIN: Final = "correction"
+_ORIGIN: Final[Origin] = "correction"
 
 _GROUP: Final = ("organisation_id", "team_id", "key_id", "provider", "tier", "tag", "pool")
-_TOKENS: Final = (
-    "input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "cache_write_1h_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-)
 _NOTHING: Final[Meters] = (0, 0, 0, 0, 0, 0, 0)
 
 _at_us: Final = col(LedgerEntry.at_us)
 # Written out: PostgreSQL does not see that two bound parameters are the same expression to group by.
-_day_us: Final = (_at_us - _at_us % literal_column(str(_DAY_US))).label("day_us")
+_day_us: Final = (_at_us - _at_us % literal_column(str(DAY_US))).label("day_us")
 
 
 class _Ledger(Protocol):
@@ -119,7 +110,7 @@ async def find_correction(
     if not 0 <= (last_day - first_day).days < MOST_DAYS:
         raise PriceRefused(f"a correction is for 1 to {MOST_DAYS} days, the last one not before the first")
     old = await PriceStore(engine).figures(target_id, version) if version else None
-    within = (_at_us >= midnight_us(first_day)) & (_at_us < midnight_us(last_day) + _DAY_US)
+    within = (_at_us >= start_of(first_day)) & (_at_us < start_of(last_day) + DAY_US)
     found = _Found(old, price)
     async with engine.connect() as connection:
         async for row in _rows(connection, and_(within, col(LedgerEntry.target_id) == target_id), version):
@@ -160,48 +151,16 @@ def postings(correction: Correction, version: str) -> list[Entry]:
 
 
 def _posting(correction: Correction, each: Difference, version: str, request_id: str) -> Entry:
-    meters = each.meters
-    return Entry(
-        request_id=request_id,
-        attempt=1,
-        entry="adjust",
+    return adjustment(
+        request_id,
         at_us=each.last_us,
-        boot_id="books",
-        organisation_id=each.organisation_id,
-        team_id=each.team_id,
-        key_id=each.key_id,
-        tier=each.tier,
-        alias="",
-        target_id=correction.target_id,
-        deployment_id="",
-        provider=each.provider,
-        price_version=version,
-        input_tokens=0,
-        cached_input_tokens=0,
-        cache_write_tokens=0,
-        output_tokens=0,
-        reasoning_tokens=0,
-        cost_nanousd=sum(meters),
-        baseline_nanousd=None,
-        usage_source="none",
-        flags=(),
-        status=0,
-        stream=False,
-        complexity=None,
-        reason=correction.reason,
-        ttft_us=None,
-        duration_us=None,
-        input_nanousd=meters[0],
-        cached_input_nanousd=meters[1],
-        cache_write_nanousd=meters[2],
-        cache_write_1h_nanousd=meters[3],
-        output_nanousd=meters[4],
-        reasoning_nanousd=meters[5],
-        request_nanousd=meters[6],
-        tag=each.tag,
-        pool=each.pool,
         origin=_ORIGIN,
+        meters_nanousd=each.meters,
+        reason=correction.reason,
         priced_attempts=each.unpriced,
+        target_id=correction.target_id,
+        price_version=version,
+        **{name: getattr(each, name) for name in _GROUP},
     )
 
 
@@ -238,7 +197,7 @@ class _Found:
         self.left_rows = 0
 
     def add(self, row: Any) -> None:
-        usage = Usage(**{name: getattr(row, name) for name in _TOKENS})
+        usage = Usage(**{name: getattr(row, name) for name in TOKEN_COLUMNS})
         if not self._follows(row, usage):
             self.left_rows += 1
             return
@@ -263,7 +222,7 @@ class _Found:
 
 
 async def _rows(connection: AsyncConnection, where: ColumnElement[bool], version: str) -> AsyncIterator[Any]:
-    names = (*_GROUP, *_TOKENS, *METER_COLUMNS, "cost_nanousd", "usage_source", "flags", "at_us")
+    names = (*_GROUP, *TOKEN_COLUMNS, *METER_COLUMNS, "cost_nanousd", "usage_source", "flags", "at_us")
     query = select(_day_us, *(getattr(LedgerEntry, name) for name in names)).where(
         where, col(LedgerEntry.price_version) == version, col(LedgerEntry.entry) == "settle"
     )

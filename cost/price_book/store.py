@@ -1,6 +1,5 @@
 """Prices in the database: what rows were booked at, and what operators entered. A version is never changed."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal
 
@@ -14,6 +13,7 @@ from cost.errors import PriceError, PriceRefused, UnknownPrice
 from cost.price_book.book import DatedPrice, Source
 from cost.prices import MOST_VERSION_CHARACTERS, Price, from_json, to_json
 from cost.tables import PriceVersion
+from cost.times import wall_us
 
 MOST_OVERRIDES: Final = 10_000
 MOST_KNOWN: Final = 1_000
@@ -40,7 +40,7 @@ class KnownPrice(msgspec.Struct, frozen=True, kw_only=True):
 class PriceStore:
     """The only writer and reader of the table `price_version`."""
 
-    def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] = lambda: time.time_ns() // 1_000) -> None:
+    def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] = wall_us) -> None:
         self._engine = engine
         self._now_us = now_us
 

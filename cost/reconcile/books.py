@@ -8,9 +8,10 @@ from sqlalchemy import ColumnElement, Row, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from cost.entries import METER_COLUMNS, TOKEN_COLUMNS
 from cost.reconcile.matching import OurRow
-from cost.reconcile.statement import DAY_US
 from cost.tables import LedgerEntry, rollup_day
+from cost.times import DAY_US
 
 MAX_ROWS: Final = 2_000_000
 _GROUP: Final = (
@@ -83,24 +84,7 @@ async def is_posted(connection: AsyncConnection, posting: str) -> bool:
     return (await connection.execute(query)).first() is not None
 
 
-_SUMS: Final = (
-    "attempts",
-    "unpriced_attempts",
-    "input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "cache_write_1h_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "cost_nanousd",
-    "input_nanousd",
-    "cached_input_nanousd",
-    "cache_write_nanousd",
-    "cache_write_1h_nanousd",
-    "output_nanousd",
-    "reasoning_nanousd",
-    "request_nanousd",
-)
+_SUMS: Final = ("attempts", "unpriced_attempts", *TOKEN_COLUMNS, "cost_nanousd", *METER_COLUMNS)
 
 
 def _our_row(row: Row[Any]) -> OurRow:

@@ -15,18 +15,8 @@ from typing import Final, Literal, TypeVar, cast
 import msgspec
 
 from cost.prices import NANO_PER_USD
-from cost.reconcile.statement import (
-    COST_METERS,
-    DAY_US,
-    EXACT,
-    NO_TOKENS,
-    BadExport,
-    CostLine,
-    Statement,
-    Tokens,
-    UsageLine,
-)
-from cost.times import day_of, start_of
+from cost.reconcile.statement import COST_METERS, EXACT, NO_TOKENS, BadExport, CostLine, Statement, Tokens, UsageLine
+from cost.times import DAY_US, day_of, start_of
 
 ALL: Final = "*"
 """Every model, or every key: as fine as the export tells."""

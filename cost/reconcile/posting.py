@@ -5,16 +5,16 @@ in proportion to what they have of it, so that no group falls below nothing. Bot
 difference, to the token and to the nano-dollar.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final, cast
 
 import msgspec
 
-from cost.entries import Entry
+from cost.entries import METER_COLUMNS, Entry, adjustment
 from cost.reconcile.matching import CHARGE, CostMeters, Line, Matching, OurRow, Reconciliation
-from cost.reconcile.statement import COST_METERS, DAY_US, NO_TOKENS, TOKEN_METERS, BadExport, Statement, Tokens
-from cost.times import day_of
+from cost.reconcile.statement import COST_METERS, NO_TOKENS, TOKEN_METERS, BadExport, Statement, Tokens
+from cost.times import DAY_US, day_of
 
 MAX_ENTRIES: Final = 100_000
 _DIMENSIONS: Final = (
@@ -194,45 +194,19 @@ def _reasoning(row: OurRow, tokens: Tokens) -> int:
 def _entry(share: Share, request_id: str) -> Entry:
     row = share.row
     fresh, cached, written, written_1h, output = share.tokens
-    blank = Entry(
-        request_id=request_id,
-        attempt=1,
-        entry="adjust",
+    amounts = {f"{name}_nanousd": amount for name, amount in zip(COST_METERS, share.meters, strict=True)}
+    return adjustment(
+        request_id,
         # The last moment of the day that it corrects.
         at_us=row.day_us + DAY_US - 1,
-        boot_id="books",
-        organisation_id=row.organisation_id,
-        team_id=row.team_id,
-        key_id=row.key_id,
-        tier=row.tier,
-        alias="",
-        target_id=row.target_id,
-        deployment_id="",
-        provider=row.provider,
-        price_version=row.price_version,
+        origin="reconciliation",
+        meters_nanousd=[amounts.get(name, 0) for name in METER_COLUMNS],
+        reason="reconciliation with the provider's own books",
         input_tokens=fresh + cached + written + written_1h,
         cached_input_tokens=cached,
         cache_write_tokens=written + written_1h,
         cache_write_1h_tokens=written_1h,
         output_tokens=output,
         reasoning_tokens=share.reasoning_tokens,
-        cost_nanousd=sum(share.meters),
-        baseline_nanousd=None,
-        usage_source="none",
-        flags=(),
-        status=0,
-        stream=False,
-        complexity=None,
-        reason="reconciliation with the provider's own books",
-        ttft_us=None,
-        duration_us=None,
-        tag=row.tag,
-        pool=row.pool,
-        origin="reconciliation",
+        **{name: getattr(row, name) for name in _DIMENSIONS},
     )
-    return msgspec.structs.replace(blank, **dict(_amounts(share.meters)))
-
-
-def _amounts(meters: CostMeters) -> Iterator[tuple[str, int]]:
-    for name, amount in zip(COST_METERS, meters, strict=True):
-        yield f"{name}_nanousd", amount

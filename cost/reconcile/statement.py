@@ -9,7 +9,8 @@ from unicodedata import category
 
 import msgspec
 
-DAY_US: Final = 86_400_000_000
+from cost.times import DAY_US
+
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_ROWS: Final = 500_000
 _MAX_NAME_CHARS: Final = 200

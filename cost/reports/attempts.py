@@ -23,8 +23,9 @@ from cost.reports.usage import (
     scoped,
     sums_of,
 )
-from cost.rollups import DAY_US, counted, ledger_sums
+from cost.rollups import counted, ledger_sums
 from cost.tables import LedgerEntry
+from cost.times import DAY_US
 
 MINUTE_US: Final = 60_000_000
 MAX_LOG_ROWS: Final = 10_000

@@ -13,8 +13,7 @@ from cost.entries import METER_COLUMNS
 from cost.prices import METERS, usd
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, Dimension, UsagePage, UsageQuery, UsageReader, UsageSums
-from cost.rollups import DAY_US
-from cost.times import start_of
+from cost.times import DAY_US, start_of
 
 DAYS_SHOWN: Final = 14
 WEEK: Final = 7

@@ -28,9 +28,9 @@ from cost.prices import METERS, Price
 from cost.reports.cells import Cell, csv_line
 from cost.reports.errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.rollups import DAY_US, HOUR_US, ROLLUP_KEY
+from cost.rollups import ROLLUP_KEY
 from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, rollup_day, rollup_hour
-from cost.times import day_of, iso, start_of
+from cost.times import DAY_US, HOUR_US, day_of, iso, start_of
 
 MAX_DAYS: Final = 400
 MAX_DAYS_BY_HOUR: Final = 31

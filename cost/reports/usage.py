@@ -21,8 +21,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.rollups import DAY_US, HOUR_US
 from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
+from cost.times import DAY_US, HOUR_US
 
 Dimension = Literal["team", "key", "model", "provider", "tier", "tag", "origin", "day", "hour"]
 """What figures can be grouped by. A day and an hour are the microsecond at which they begin."""

@@ -27,7 +27,7 @@ from cost.reports.daily import DailyReader, DailyReport, plain_within
 from cost.reports.daily_csv import daily_csv
 from cost.reports.daily_html import daily_html
 from cost.reports.scope import ReadScope
-from cost.times import day_of
+from cost.times import DAY_US, day_of
 
 _log = logging.getLogger("weighbridge.reports")
 
@@ -40,7 +40,6 @@ _MAX_FIGURES_BYTES: Final = 18_000
 _DELIVERED: Final = ".delivered"
 _LOCK: Final = ".lock"
 _MINUTES_US: Final = 60_000_000
-_DAY_US: Final = 86_400_000_000
 
 
 class Puts(Protocol):
@@ -74,7 +73,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 def due_days(now_us: int, at_minute: int, delivered: Collection[date]) -> list[date]:
     """The days to report now, the oldest first: the last one that is over, and what was missed shortly before. Pure."""
     today = day_of(now_us)
-    early = now_us % _DAY_US < at_minute * _MINUTES_US
+    early = now_us % DAY_US < at_minute * _MINUTES_US
     last = today - timedelta(days=2 if early else 1)
     days = [last - timedelta(days=back) for back in reversed(range(MOST_MISSED_DAYS))]
     return [day for day in days if day not in delivered]

@@ -1,7 +1,5 @@
 """The FOCUS export with what it must be told: prices' figures, and what accounts are called."""
 
-import time
-
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
@@ -11,6 +9,7 @@ from cost.errors import PriceError
 from cost.price_book.store import PriceStore
 from cost.prices import Price
 from cost.reports.focus import FocusExport, FocusNames
+from cost.times import wall_us
 
 
 async def focus_export(engine: AsyncEngine) -> FocusExport:
@@ -31,4 +30,4 @@ async def focus_export(engine: AsyncEngine) -> FocusExport:
             # What was booked is known all the same; only its unit price is not.
             return None
 
-    return FocusExport(engine, figures, names, lambda: time.time_ns() // 1_000)
+    return FocusExport(engine, figures, names, wall_us)

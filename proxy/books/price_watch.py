@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -14,16 +13,13 @@ from cost.errors import PriceError
 from cost.price_book.book import DatedPrice, PriceBook, price_book
 from cost.price_book.store import PriceStore
 from cost.prices import Price
+from cost.times import wall_us
 
 _log: Final = logging.getLogger("weighbridge.prices")
 
 _SOONEST_S: Final = 0.01
 _PATIENCE_S: Final = 5.0
 """A start waits no longer for a database that is silent."""
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1_000
 
 
 class PriceWatch:
@@ -34,7 +30,7 @@ class PriceWatch:
         store: PriceStore,
         configured: PriceBook,
         changed: Callable[[], None] = lambda: None,
-        now_us: Callable[[], int] = _now_us,
+        now_us: Callable[[], int] = wall_us,
     ) -> None:
         """`changed` is called after other prices came into effect."""
         self.store = store

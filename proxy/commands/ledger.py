@@ -2,11 +2,12 @@
 # ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
 
 import asyncio
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from cost.times import DAY_US, wall_us
 
 if TYPE_CHECKING:
     from cost.entries import Entry
@@ -22,7 +23,6 @@ _FROM_OPTION = typer.Option(
 _TO_OPTION = typer.Option("--to", metavar="DAY", formats=_FORMATS, help="The last UTC day; otherwise the very last.")
 _FIRST_OPTION = typer.Option("--from", metavar="DAY", formats=_FORMATS, help="The first UTC day.")
 _LAST_OPTION = typer.Option("--to", metavar="DAY", formats=_FORMATS, help="The last UTC day.")
-_DAY_US = 86_400_000_000
 _END_OF_TIME_US = 2**62
 
 
@@ -111,7 +111,7 @@ def _range(from_day: datetime | None, to_day: datetime | None) -> tuple[int, int
 
     if from_day is not None and to_day is not None and to_day < from_day:
         _fail("--to is before --from", 2)
-    end = _END_OF_TIME_US if to_day is None else _us(to_day) + _DAY_US
+    end = _END_OF_TIME_US if to_day is None else _us(to_day) + DAY_US
     return 0 if from_day is None else _us(from_day), end
 
 
@@ -124,7 +124,7 @@ async def _checked(from_us: int, to_us: int) -> "Verification":
     from proxy.cli import _engine
 
     async with _engine() as engine:
-        return await check(engine, from_us, to_us, now_us=time.time_ns() // 1_000)
+        return await check(engine, from_us, to_us, now_us=wall_us())
 
 
 async def _listed(from_us: int, to_us: int) -> "list[Posting]":

@@ -2,7 +2,6 @@
 # ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
 
 import asyncio
-import time
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from cost.times import wall_us
 
 if TYPE_CHECKING:
     from cost.config import CostSection
@@ -49,14 +50,14 @@ def show(
 
 
 async def _shown(section: "CostSection", days: int) -> list[dict[str, Any]]:
-    from cost.rollups import DAY_US
+    from cost.times import DAY_US
     from proxy.books.claims import Claims
     from proxy.cli import _engine
 
-    now = _now_us()
+    now = wall_us()
     today = now - now % DAY_US
     async with _engine() as engine:
-        claims = Claims(engine, lambda: section, _now_us, operator="")
+        claims = Claims(engine, lambda: section, wall_us, operator="")
         records = await claims.fleet.hours.read(section.pools, today - (days - 1) * DAY_US, today + DAY_US)
         return [
             {
@@ -75,7 +76,7 @@ def _told_pool(pool: "PoolSection") -> dict[str, Any]:
 
     from cost.fleet.bill import bill_of, usd_per_million
     from cost.prices import usd
-    from cost.rollups import HOUR_US
+    from cost.times import HOUR_US
 
     return {
         "pool": pool.name,
@@ -91,9 +92,9 @@ def _told_pool(pool: "PoolSection") -> dict[str, Any]:
 
 
 async def _day(claims: "Claims", pool: "PoolSection", record: Any, day_us: int, now_us: int) -> dict[str, Any]:
-    from cost.fleet.hours import day_of
     from cost.fleet.true_up import pending
     from cost.prices import usd
+    from cost.times import day_of
 
     day = await claims.fleet.day(pool, day_us, record, now_us)
     found = pending(day)
@@ -198,7 +199,7 @@ async def _posted(section: "CostSection", names: Sequence[str], day: date, *, re
     from proxy.cli import _engine
 
     async with _engine() as engine:
-        claims = Claims(engine, lambda: section, _now_us, operator="")
+        claims = Claims(engine, lambda: section, wall_us, operator="")
         return [await claims.rounds.true_up(name, day, rebill=rebill) for name in names]
 
 
@@ -243,13 +244,9 @@ def _section(config: Path | None) -> "CostSection":
 
 
 def _hours(time_us: int) -> Decimal:
-    from cost.rollups import HOUR_US
+    from cost.times import HOUR_US
 
     return (Decimal(time_us) / HOUR_US).quantize(_PLACES)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1_000
 
 
 def _us(moment: datetime) -> int:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cost.times import wall_us
+
 if TYPE_CHECKING:
     from cost.price_book.book import PriceBook
     from cost.price_book.config import EnteredPrices
@@ -67,15 +69,13 @@ def list_prices(
     as_json: JsonOption = False,
 ) -> None:
     """List what each target costs, since when, and who said so."""
-    import time
-
-    from cost.price_book.config import midnight_us
+    from cost.times import start_of
     from proxy.books.price_list import entry_told, told
     from proxy.cli import _config_only, _print_json, _run
 
     settings = _config_only(config)
     book = _run(_book(settings))
-    at_us = time.time_ns() // 1_000 if at is None else midnight_us(at.date())
+    at_us = wall_us() if at is None else start_of(at.date())
     listed = []
     for model in settings.providers.models:
         now = told(book, model.model_id, at_us)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from cost.times import wall_us
+
 if TYPE_CHECKING:
     from cost.reconcile.matching import Matching, Reconciliation
     from cost.reconcile.report import Tolerance
@@ -149,9 +151,8 @@ def _is_split(found: "Reconciliation") -> bool:
 
 
 def _now_us() -> int:
-    import time
 
-    return time.time_ns() // 1_000
+    return wall_us()
 
 
 def _contents(files: Sequence[Path]) -> list[tuple[str, bytes]]:

@@ -2,7 +2,6 @@
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
 import asyncio
-import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cost.reports.shown import money, percent
+from cost.times import wall_us
 
 if TYPE_CHECKING:
     from cost.claim.reading import ClaimBooks
@@ -74,7 +74,7 @@ async def _claimed(
 
     async with _engine() as engine:
         scope = await scope_of(engine, organisation, team)
-        claims = Claims(engine, lambda: section, _now_us, operator=operator, arms_within_s=_ARMS_WITHIN_S)
+        claims = Claims(engine, lambda: section, wall_us, operator=operator, arms_within_s=_ARMS_WITHIN_S)
         books = await claims.books(scope, start_us, end_us)
         return scope, books, claims.told(scope, await claims.claim(scope, books))
 
@@ -85,12 +85,8 @@ def _print_daily(section: "CostSection", scope: "ReadScope", books: "ClaimBooks"
 
     rate = section.gateway_usd_per_hour if scope.team_id is None else Decimal(0)
     typer.echo(csv_line(DAILY_COLUMNS), nl=False)
-    for row in daily(books, gateway_usd_per_hour=rate, now_us=_now_us()):
+    for row in daily(books, gateway_usd_per_hour=rate, now_us=wall_us()):
         typer.echo(csv_line(row), nl=False)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1_000
 
 
 def _us(moment: datetime) -> int:

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from cost.times import wall_us
 from proxy.demo.children import Child, ChildFailed, family
 from proxy.demo.engine import weights_path
 from proxy.demo.prompts import PROMPTS, DemoPrompt
@@ -272,7 +273,7 @@ async def _closing(scene: _Stage, base_url: str, key: str) -> Closing:
     claim = _read(base_url, key, "/savings")
     database = make_engine(_database_url(scene.folder))
     try:
-        now_us = time.time_ns() // 1_000
+        now_us = wall_us()
         verified = await check(database, 0, now_us, now_us=now_us)
     finally:
         await database.dispose()

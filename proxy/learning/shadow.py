@@ -22,6 +22,7 @@ from classifier.config import ShadowSection
 from classifier.learning.store import Verdict
 from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from cost.prices import nanousd
+from cost.times import DAY_US
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import UpstreamError
@@ -66,7 +67,6 @@ _LABEL_CHARS: Final = 5
 _EQUAL: Final = "EQUAL"
 _MARK_BITS: Final = 128
 _MINUTE_S: Final = 60.0
-_DAY_US: Final = 86_400_000_000
 _OK: Final = 200
 _WEIGHT: Final = 0.8
 """Strong judges agree with people on four of five comparisons (arXiv 2306.05685), so one counts less than a person."""
@@ -338,7 +338,7 @@ class _Purse:
         self._held = 0
 
     def hold(self, amount: int) -> bool:
-        day = self._now_us() // _DAY_US
+        day = self._now_us() // DAY_US
         if day != self._day:
             self._day, self._spent = day, 0
         if self._spent + self._held + amount > self._limit:

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import logging
 import secrets
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
@@ -18,6 +17,7 @@ import msgspec
 
 from classifier.learning.store import LearningStore, Verdict, Weighing
 from classifier.prediction import Prediction, Prompt
+from cost.times import wall_us
 from proxy.observers.metrics import Metrics
 from proxy.observers.outcome import RequestOutcome
 from proxy.observers.signals import Signals, Turn
@@ -57,7 +57,7 @@ class LearningLog:
         learning_of: LearningOf,
         metrics: Metrics,
         *,
-        now_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
+        now_us: Callable[[], int] = wall_us,
         interval_s: float = 1.0,
         max_waiting: int = _MAX_WAITING,
         max_tries: int = _MAX_TRIES,

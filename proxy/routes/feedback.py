@@ -8,20 +8,19 @@ from typing import Any, Final
 import msgspec
 from fastapi import APIRouter, Request
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from accounts.caller import Caller
 from classifier.learning.store import Verdict, Weighing
+from cost.times import wall_us
 from proxy.errors import (
     BadRequest,
-    BodyTooLarge,
     FeedbackUnavailable,
     LearningOff,
     RequestNotFound,
-    UploadTimeout,
 )
 from proxy.gateway import ActingCaller, AuthenticatedCaller, Gateway, gateway_of
+from proxy.routes.body import read_body
 
 router = APIRouter(tags=["feedback"])
 
@@ -48,7 +47,9 @@ _decoder = msgspec.json.Decoder(_Feedback)
 async def give_feedback(request: Request, caller: ActingCaller) -> Response:
     """Books what the key's own team says of the answer to one of its `auto` requests."""
     gateway = gateway_of(request)
-    feedback = _decoded(await _body(request, gateway.line.rules.body_timeout_s))
+    feedback = _decoded(
+        await read_body(request, timeout_s=gateway.line.rules.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    )
     _check(feedback, gateway, caller)
     if caller.settings.learning == "off":
         raise LearningOff(
@@ -64,7 +65,7 @@ async def give_feedback(request: Request, caller: ActingCaller) -> Response:
                     "by the `x-request-id` of their reply, as long as they are kept.",
                     param="request_id",
                 )
-            verdict = _verdict(feedback, weighing, time.time_ns() // 1_000)
+            verdict = _verdict(feedback, weighing, wall_us())
             if feedback.better_target == weighing.target_id:
                 raise BadRequest(
                     "`better_target` is the target that gave this answer; name another one.", param="better_target"
@@ -105,22 +106,6 @@ async def summary(request: Request, caller: AuthenticatedCaller) -> Response:
     return _json(
         {"object": "feedback.summary", "team_id": caller.team_id, "learning": caller.settings.learning, "data": rows}
     )
-
-
-async def _body(request: Request, timeout_s: float) -> bytes:
-    body = b""
-    try:
-        async with asyncio.timeout(timeout_s):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MAX_BODY_BYTES:
-                    raise BodyTooLarge(f"The body is larger than {MAX_BODY_BYTES} bytes, which no feedback needs.")
-    except TimeoutError as error:
-        raise UploadTimeout(f"The request body did not arrive within {timeout_s:g} s.") from error
-    except ClientDisconnect as error:
-        # Nobody is there to read it.
-        raise BadRequest("The connection was closed before the body was complete.") from error
-    return body
 
 
 def _decoded(body: bytes) -> _Feedback:

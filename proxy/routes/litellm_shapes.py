@@ -4,7 +4,6 @@ An `api_key` is the id of a key, never the key. What LiteLLM calls a model group
 the log of single attempts only.
 """
 
-import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -16,8 +15,7 @@ from starlette.responses import Response
 from accounts.caller import Caller
 from cost.reports.attempts import MAX_LOG_DAYS, MAX_LOG_ROWS, AttemptReader, LoggedAttempt, LogQuery
 from cost.reports.usage import MAX_DAYS, MAX_ROWS, Dimension, UsageFilters, UsagePage, UsageQuery, UsageRow, added
-from cost.rollups import DAY_US
-from cost.times import iso, start_of
+from cost.times import DAY_US, iso, start_of, wall_us
 from proxy.errors import BadRequest, TeamNotFound
 from proxy.gateway import AuthenticatedCaller, Gateway, gateway_of, read_scope
 from proxy.routes.parameters import Parameters
@@ -129,7 +127,7 @@ def _log_range(days: tuple[int, int] | None, request_id: str | None) -> tuple[in
     if days is not None:
         return days
     # A moment of the future is harmless; a clock that is a little behind must not hide what was booked.
-    end_us = time.time_ns() // 1_000 + DAY_US
+    end_us = wall_us() + DAY_US
     return (0 if request_id is not None else end_us - MAX_LOG_DAYS * DAY_US), end_us
 
 

@@ -3,7 +3,6 @@
 A project is a team. There are no users here: nobody but teams and keys is booked to.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
@@ -18,7 +17,8 @@ from cost.reports.daily import meters_of
 from cost.reports.errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import Dimension, UsageFilters, UsageQuery, UsageRow, UsageSums, added
-from cost.rollups import DAY_US, HOUR_US, SPENT_ORIGINS
+from cost.rollups import SPENT_ORIGINS
+from cost.times import DAY_US, HOUR_US, wall_us
 from proxy.errors import BadRequest
 from proxy.gateway import FinanceReader, Gateway, gateway_of
 from proxy.routes.parameters import Parameters
@@ -175,7 +175,7 @@ def _begin(question: _Question, page: str | None) -> int:
 
 
 def _end(question: _Question) -> int:
-    return _up(time.time_ns() // 1_000, question.width_us) if question.end_us is None else question.end_us
+    return _up(wall_us(), question.width_us) if question.end_us is None else question.end_us
 
 
 def _up(at_us: int, step_us: int) -> int:

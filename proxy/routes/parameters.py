@@ -10,8 +10,7 @@ from typing import Final, TypeVar
 
 from starlette.datastructures import QueryParams
 
-from cost.rollups import HOUR_US
-from cost.times import start_of
+from cost.times import HOUR_US, start_of
 from proxy.errors import BadRequest
 
 DAY_S: Final = 86_400

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -11,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from cost.errors import PriceError, UnknownPrice
+from cost.times import wall_us
 from proxy.books.price_list import BadPrice, checked_prices, entry_told, parse_prices, today, told
 from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
 from proxy.gateway import AuthenticatedCaller, Gateway, OperatorCaller, gateway_of
@@ -28,7 +28,7 @@ _PATIENCE_S: Final = 5.0
 async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response:
     """The targets that the key's team may use, each with the price in effect and those to come."""
     gateway = gateway_of(request)
-    now_us = time.time_ns() // 1_000
+    now_us = wall_us()
     data = [
         told(gateway.prices.book, target_id, now_us)
         for target_id in gateway.line.rules.catalog.targets
@@ -48,7 +48,7 @@ async def set_price(target: str, request: Request, caller: OperatorCaller) -> Re
         entered = checked_prices(parse_prices(body))
     except BadPrice as error:
         raise BadRequest(f"The price is not valid: {error}.", param=error.field or None) from error
-    price, effective_us = entered.entered(today(time.time_ns() // 1_000))
+    price, effective_us = entered.entered(today(wall_us()))
     async with _store():
         kept = await gateway.prices.store.add_override(target, price, effective_us, note=entered.note)
     audited(caller, f"set the price of {target}: version {kept.price.version} from {effective_us} us on")

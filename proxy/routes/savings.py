@@ -1,14 +1,12 @@
 """GET /v1/savings: what was saved, against whom, and whether it is what was promised."""
 
-import time
 from typing import Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from cost.reports.scope import ReadScope
-from cost.rollups import DAY_US
-from cost.times import start_of
+from cost.times import DAY_US, start_of, wall_us
 from proxy.errors import TeamNotFound
 from proxy.gateway import FinanceReader, gateway_of
 from proxy.routes.parameters import Parameters
@@ -45,6 +43,6 @@ def _narrowed(scope: ReadScope, team_id: str | None) -> ReadScope:
 
 def _range(parameters: Parameters) -> tuple[int, int]:
     end, start = parameters.day("end"), parameters.day("start")
-    now_us = time.time_ns() // 1_000
+    now_us = wall_us()
     end_us = now_us - now_us % DAY_US + DAY_US if end is None else start_of(end)
     return end_us - DEFAULT_DAYS * DAY_US if start is None else start_of(start), end_us

@@ -1,6 +1,5 @@
 """GET /v1/usage: what was used and what it cost, of one day or of a range, grouped; as JSON, CSV or NDJSON."""
 
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final
@@ -13,9 +12,8 @@ from accounts.caller import Caller
 from cost.prices import usd
 from cost.reports.cells import Cell, csv_line
 from cost.reports.usage import Dimension, UsageFilters, UsagePage, UsageQuery, UsageRow, UsageSums
-from cost.rollups import DAY_US
 from cost.tables import ROLLUP_SUMS
-from cost.times import iso, start_of
+from cost.times import DAY_US, iso, start_of, wall_us
 from proxy.errors import BadRequest, TeamNotFound, UsageUnavailable
 from proxy.gateway import AuthenticatedCaller, Gateway, gateway_of, read_scope
 from proxy.routes.accept import best_kind
@@ -257,5 +255,5 @@ def _share(part: int, whole: int) -> Decimal | None:
 
 
 def _today_us() -> int:
-    now_us = time.time_ns() // 1_000
+    now_us = wall_us()
     return now_us - now_us % DAY_US

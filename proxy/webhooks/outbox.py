@@ -1,7 +1,6 @@
 """The outbox: a message is a row before it is sent, so that no kill and no outage loses it."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,6 +13,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from cost.times import DAY_US, wall_us
 from proxy.webhooks.tables import WebhookMessage
 
 _log = logging.getLogger("weighbridge.webhooks")
@@ -22,10 +22,9 @@ MAX_BODY_BYTES: Final = 20_000
 """Standard Webhooks asks for less than 20 kB."""
 MAX_WAITING: Final = 10_000
 KEEP_FINISHED: Final = 50_000
-_DAY_US: Final = 86_400_000_000
-_KEEP_FINISHED_US: Final = 100 * _DAY_US
+_KEEP_FINISHED_US: Final = 100 * DAY_US
 """Longer than the longest period whose warnings must not come twice."""
-_KEEP_WAITING_US: Final = 7 * _DAY_US
+_KEEP_WAITING_US: Final = 7 * DAY_US
 """Longer than all tries take; what is older waits for a destination that is no longer configured."""
 _MAX_ID: Final = 200
 _MAX_TYPE: Final = 64
@@ -62,7 +61,7 @@ class Outbox:
     def __init__(
         self,
         engine: AsyncEngine,
-        now_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
+        now_us: Callable[[], int] = wall_us,
         *,
         max_waiting: int = MAX_WAITING,
         keep_finished: int = KEEP_FINISHED,

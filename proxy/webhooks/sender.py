@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -12,6 +11,7 @@ from typing import Final, Literal
 import aiohttp
 import msgspec
 
+from cost.times import wall_us
 from proxy.webhooks.config import WebhookDestination
 from proxy.webhooks.outbox import GONE, DueMessage, Outbox
 from proxy.webhooks.signature import BadSecret, signed_headers, signing_key
@@ -108,7 +108,7 @@ class Sender:
         outbox: Outbox,
         destinations: Mapping[str, Destination],
         *,
-        now_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
+        now_us: Callable[[], int] = wall_us,
         jitter: Callable[[], float] = random.random,
         count: Callable[[Result], None] = lambda _result: None,
         timeout_s: float = TIMEOUT_S,

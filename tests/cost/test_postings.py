@@ -7,8 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.entries import METER_COLUMNS, Entry
 from cost.postings import PostingRefused, postings, reverse
-from cost.rollups import DAY_US
 from cost.store import LedgerStore
+from cost.times import DAY_US
 from cost.verify import verify
 from tests.cost.entries import settle
 

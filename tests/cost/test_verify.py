@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.entries import Entry, orphan_settlement, void_of
 from cost.rebuild import rebuild
-from cost.rollups import DAY_US, HOUR_US
 from cost.store import LedgerStore
+from cost.times import DAY_US, HOUR_US
 from cost.verify import MOST_DIFFERENCES, check, verify
 from tests.cost.entries import reserve, settle
 

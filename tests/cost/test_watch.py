@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.rollups import DAY_US, HOUR_US
 from cost.store import LedgerStore
+from cost.times import DAY_US, HOUR_US
 from cost.watch import Checked, LedgerWatch, due
 from proxy.db import make_engine
 from tests.cost.entries import reserve, settle

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cost.price_book.book import DatedPrice, price_book
-from cost.price_book.config import midnight_us
 from cost.prices import nanousd, price_from_usd
+from cost.times import start_of
 from providers.catalog import Catalog, SecretMissing, build_catalog, configured_prices, repriced, secret_reader
 from providers.config import ProvidersSection
 from tests.providers.test_config import DIRECT, model, section
@@ -67,7 +67,7 @@ def test_prices_are_those_of_a_moment() -> None:
     """Of several dated prices the one in effect counts, and what was entered comes before it."""
     prices = [{"input": 1, "output": 1}, {"input": 2, "output": 2, "effective_from": "2026-02-01"}]
     providers = section(model(prices=prices))
-    february_us = midnight_us(date(2026, 2, 1))
+    february_us = start_of(date(2026, 2, 1))
     secrets = secret_reader({"KEY": "k"})
 
     def version(moment_us: int, *entered: DatedPrice) -> str | None:

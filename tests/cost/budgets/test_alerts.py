@@ -7,7 +7,7 @@ import pytest
 
 from cost.budgets.alerts import TYPE, Alerts
 from cost.budgets.budget import Standing
-from cost.budgets.periods import DAY_US
+from cost.times import DAY_US
 from tests.cost.budgets.crowd import NOON_US, budget
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.budgets.periods import DAY_US, Period, end_us, start_us
-from cost.times import iso, moment
+from cost.budgets.periods import Period, end_us, start_us
+from cost.times import DAY_US, iso, moment
 
 PERIODS: tuple[Period, ...] = ("day", "week", "month")
 

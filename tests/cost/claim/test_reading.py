@@ -15,8 +15,8 @@ from cost.fleet.true_up import FleetBooks, TrueUpRounds
 from cost.prices import usd
 from cost.reports.errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.rollups import DAY_US, HOUR_US
 from cost.store import LedgerStore
+from cost.times import DAY_US, HOUR_US
 from tests.cost.fleet.pools import DAY, pool, work
 
 ALL = ReadScope(organisation_id="default", team_id=None)

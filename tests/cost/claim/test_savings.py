@@ -28,7 +28,7 @@ from cost.claim.savings import (
 )
 from cost.fleet.bill import allocate, bill_of, weights_ps
 from cost.prices import price_from_usd
-from cost.rollups import DAY_US
+from cost.times import DAY_US
 from cost.usage import Usage
 from tests.cost.fleet.pools import DAY, pool
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from cost.entries import Entry
 from cost.fleet.config import PoolSection
-from cost.fleet.hours import day_us
+from cost.times import start_of
 from tests.cost.entries import settle
 
-DAY = day_us(date(2026, 11, 20))
+DAY = start_of(date(2026, 11, 20))
 HOUR = 3_600_000_000
 
 

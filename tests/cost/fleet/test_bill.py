@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.fleet.bill import allocate, bill_of, posted_bill, usd_per_million, weights_ps
-from cost.rollups import DAY_US, HOUR_US
+from cost.times import DAY_US, HOUR_US
 from tests.cost.fleet.pools import pool
 
 NOTHING = (0, 0, 0, 0, 0, 0, 0)

@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.fleet.errors import HoursRefused
-from cost.fleet.hours import HoursStore, PoolRecord, Recorded, configured_hours, day_of, day_us, up_us
-from cost.rollups import DAY_US, HOUR_US
+from cost.fleet.hours import HoursStore, PoolRecord, Recorded, configured_hours, up_us
 from cost.store import LedgerStore
+from cost.times import DAY_US, HOUR_US, day_of, start_of
 from tests.cost.fleet.pools import DAY, pool, work
 
 LATER = DAY + 10 * DAY_US
@@ -16,7 +16,7 @@ LATER = DAY + 10 * DAY_US
 
 def test_days_and_microseconds() -> None:
     """A UTC day starts where it starts."""
-    assert day_us(date(1970, 1, 2)) == DAY_US
+    assert start_of(date(1970, 1, 2)) == DAY_US
     assert day_of(DAY + DAY_US - 1) == date(2026, 11, 20)
 
 

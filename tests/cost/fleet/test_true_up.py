@@ -19,9 +19,9 @@ from cost.fleet.errors import DayNotOver, UnknownPool
 from cost.fleet.hours import HoursStore
 from cost.fleet.true_up import FleetBooks, Group, GroupKey, PoolDay, TrueUpRounds, entries, is_due, pending
 from cost.prices import Meters
-from cost.rollups import DAY_US, HOUR_US
 from cost.store import LedgerStore
 from cost.tables import LedgerEntry
+from cost.times import DAY_US, HOUR_US
 from cost.verify import verify
 from tests.cost.fleet.pools import DAY, pool, work
 

@@ -15,11 +15,11 @@ from cost.price_book.config import (
     ModelPrices,
     PricesConfig,
     dated_price,
-    midnight_us,
     price_items,
 )
 from cost.price_book.litellm_table import LitellmTable
 from cost.prices import nanousd
+from cost.times import start_of
 
 
 class _Model(BaseModel):
@@ -181,16 +181,16 @@ def test_dated_prices_say_where_they_come_from() -> None:
     (written,) = items({"input": 1, "output": 2, "effective_from": "2026-01-01"})
     assert dated_price("t", named, lambda: table).source == "litellm"
     found = dated_price("t", written, never)
-    assert (found.source, found.effective_us, found.target_id) == ("config", midnight_us(date(2026, 1, 1)), "t")
+    assert (found.source, found.effective_us, found.target_id) == ("config", start_of(date(2026, 1, 1)), "t")
 
 
 def test_an_entered_price_holds_from_its_day_or_from_today() -> None:
     """Its name is made of that day, and goes into an address, so it has no slash."""
     today = date(2026, 3, 1)
     price, effective_us = EnteredPrices.model_validate({"input": 1, "output": 2}).entered(today)
-    assert (price.version, effective_us) == ("override-2026-03-01", midnight_us(today))
+    assert (price.version, effective_us) == ("override-2026-03-01", start_of(today))
     later = EnteredPrices.model_validate({"input": 1, "output": 2, "effective_from": "2026-04-01", "version": "q2"})
     assert later.entered(today)[0].version == "q2"
-    assert later.entered(today)[1] == midnight_us(date(2026, 4, 1))
+    assert later.entered(today)[1] == start_of(date(2026, 4, 1))
     with pytest.raises(ValidationError, match="pattern"):
         EnteredPrices.model_validate({"input": 1, "output": 2, "version": "a/b"})

@@ -7,7 +7,7 @@ import msgspec
 
 from cost.entries import Entry
 from cost.reconcile.matching import OurRow
-from cost.reconcile.statement import DAY_US as DAY_LENGTH_US
+from cost.times import DAY_US as DAY_LENGTH_US
 from tests.cost.reconcile.exports import DAY_US
 
 _ROW = OurRow(

@@ -10,7 +10,7 @@ from cost.reports.attempts import MAX_LOG_DAYS, MINUTE_US, AttemptReader, Logged
 from cost.reports.errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageFilters, UsageQuery, UsageReader
-from cost.rollups import DAY_US, HOUR_US
+from cost.times import DAY_US, HOUR_US
 from tests.cost.reports.two_organisations import DAY, TEAM_A, WHOLE, booked, keep, many, two_days
 
 ANYTHING = UsageFilters()

@@ -23,8 +23,8 @@ from cost.reports.usage import (
     UsageRow,
     UsageSums,
 )
-from cost.rollups import DAY_US, HOUR_US
 from cost.tables import ROLLUP_SUMS
+from cost.times import DAY_US, HOUR_US
 from tests.cost.reports.two_organisations import DAY, OTHERS, TEAM_A, WHOLE, keep, many, two_days
 
 ALL: tuple[Dimension, ...] = get_args(Dimension)

@@ -7,8 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.entries import Entry
 from cost.reports.scope import ReadScope
-from cost.rollups import DAY_US, HOUR_US
 from cost.store import LedgerStore
+from cost.times import DAY_US, HOUR_US
 from tests.cost.entries import reserve, settle
 
 DAY: int = 1_775_347_200_000_000

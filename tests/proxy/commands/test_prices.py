@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cost.price_book.config import midnight_us
 from cost.prices import price_from_usd
 from cost.store import LedgerStore
+from cost.times import start_of
 from cost.usage import Usage
 from proxy.cli import app
 from proxy.db import make_engine, migrate
@@ -61,7 +61,7 @@ async def _book_two(tmp_path: Path) -> None:
     """Two attempts of one day at v1, by two teams."""
     engine = make_engine(f"sqlite:///{tmp_path}/weighbridge.sqlite")
     await migrate(engine)
-    at_us = midnight_us(date(2026, 4, 5)) + 1
+    at_us = start_of(date(2026, 4, 5)) + 1
     usage = Usage(input_tokens=1_000_000, output_tokens=500_000)
     price = price_from_usd(version="v1", input_usd=1, output_usd=2)
     rows = [booked(team, usage, price, team_id=team, at_us=at_us) for team in ("team_a", "team_b")]

@@ -15,9 +15,8 @@ from typer.testing import CliRunner, Result
 
 from accounts.store import AccountStore
 from cost.entries import Entry
-from cost.fleet.hours import day_us
-from cost.rollups import HOUR_US
 from cost.store import LedgerStore
+from cost.times import HOUR_US, start_of
 from proxy.cli import app
 from proxy.db import make_engine, migrate
 from tests.cost.fleet.pools import work
@@ -40,7 +39,7 @@ providers:
     - {model_id: large, provider: a, max_context_tokens: 8000, deployments: [{kind: scripted}]}
 """
 YESTERDAY = (datetime.now(UTC) - timedelta(days=1)).date()
-START = day_us(YESTERDAY)
+START = start_of(YESTERDAY)
 RANGE = ("--from", YESTERDAY.isoformat(), "--to", YESTERDAY.isoformat())
 
 

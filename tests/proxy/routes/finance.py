@@ -17,8 +17,8 @@ from accounts.pepper_file import pepper_id
 from cost.entries import Entry
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader, UsageSums
-from cost.rollups import DAY_US
 from cost.store import LedgerStore
+from cost.times import DAY_US
 from tests.cost.reports.two_organisations import DAY, two_days
 from tests.gateway import PEPPER, Running, model, running_gateway
 

@@ -12,7 +12,7 @@ from cost.prices import usd
 from cost.reports.focus import COLUMNS
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader
-from cost.rollups import DAY_US
+from cost.times import DAY_US
 from tests.cost.reports.two_organisations import DAY
 from tests.proxy.routes.finance import Answer, Finance, running_finance
 

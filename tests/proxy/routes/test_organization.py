@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from cost.rollups import DAY_US
+from cost.times import DAY_US
 from tests.cost.reports.two_organisations import DAY, booked
 from tests.proxy.routes.finance import DAY_S, Finance, running_finance
 

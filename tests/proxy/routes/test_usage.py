@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import text
 
 from cost.prices import usd
-from cost.rollups import DAY_US
 from cost.tables import ROLLUP_SUMS
+from cost.times import DAY_US
 from proxy.gateway import READS_AT_ONCE
 from tests.cost.reports.two_organisations import DAY, booked
 from tests.proxy.routes.finance import Finance, running_finance
