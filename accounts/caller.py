@@ -20,6 +20,10 @@ class TeamSettings(msgspec.Struct, frozen=True, kw_only=True):
     learning: Learning = "numbers"
     shadow_share: float = 0.0
     """The share of its requests, in [0, 1], that the reference target answers too, to be compared."""
+    weight: float = 1.0
+    """Its share of a target that is short, beside the other teams' weights."""
+    spill_over: bool = True
+    """Whether its requests may go to a paid target when our own would keep them waiting."""
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):

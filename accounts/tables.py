@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, Column, DateTime, Float, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import JSON, Boolean, Column, DateTime, Float, ForeignKey, Index, String, UniqueConstraint, true
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 from sqlmodel import Field, SQLModel
@@ -63,6 +63,8 @@ class Team(SQLModel, table=True):
     escalation: str = Field(default="off", sa_column=Column(String(16), nullable=False, server_default="off"))
     learning: str = Field(default="numbers", sa_column=Column(String(16), nullable=False, server_default="numbers"))
     shadow_share: float = Field(default=0.0, sa_column=Column(Float(53), nullable=False, server_default="0"))
+    weight: float = Field(default=1.0, sa_column=Column(Float(53), nullable=False, server_default="1"))
+    spill_over: bool = Field(default=True, sa_column=Column(Boolean, nullable=False, server_default=true()))
     created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
 
 

@@ -16,6 +16,8 @@ from sqlmodel import SQLModel
 import accounts.tables
 import classifier.learning.tables
 import cost.tables
+import proxy.gate.tables
+import proxy.idempotency.tables
 import proxy.webhooks.tables
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -37,6 +39,9 @@ TABLES: Final = (
     classifier.learning.tables.VerdictRow,
     classifier.learning.tables.TuningRow,
     proxy.webhooks.tables.WebhookMessage,
+    proxy.gate.tables.LimitRule,
+    proxy.gate.tables.Replica,
+    proxy.idempotency.tables.IdempotentRequest,
 )
 """Named, so that importing this module is what fills `metadata`."""
 

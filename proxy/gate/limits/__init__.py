@@ -1,0 +1,1 @@
+"""Token buckets for organisations, teams, keys and models, shared by all processes where there is a Redis."""

@@ -1,0 +1,61 @@
+"""What waits in a queue, what it is given, and what is said to whom there is no room for."""
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from providers.target import Tier
+from proxy.errors import Refused
+
+Priority = Literal[-1, 0, 1]
+"""Low, normal, high: an order within one team's requests of one tier."""
+Why = Literal["full", "late", "shed", "expired"]
+"""The queue is full; the predicted wait is beyond the deadline; something more urgent needed the place; the deadline
+passed while waiting, so the prediction was wrong."""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as a queue sees it."""
+
+    team_id: str
+    weight: float
+    """The team's, beside the other teams' weights."""
+    tier: Tier
+    priority: Priority
+    tokens: int
+    """Expected of prompt and answer together: what it occupies while it runs."""
+    start_by: float
+    """On the monotonic clock; infinite for no deadline. It is not started later."""
+
+
+class QueueState(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as one process sees it, told to a caller that is refused."""
+
+    name: str
+    waiting: int
+    waiting_tokens: int
+    in_flight: int
+    in_flight_tokens: int
+    capacity_tokens: int
+    predicted_wait_s: float
+    """Of the request that is told."""
+
+
+class Slot(Protocol):
+    """A place among the work in flight. Given back once; later calls do nothing."""
+
+    @property
+    def waited_s(self) -> float: ...
+
+    def release(self, used_tokens: int | None = None) -> None:
+        """`used_tokens` is what it came to, where that is known; a team's share is counted by it. Never waits."""
+        ...
+
+
+class NoRoom(Refused):
+    """A queue does not take the request, or gave up on it."""
+
+    def __init__(self, message: str, why: Why, state: QueueState, *, retry_after_s: float) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.why = why
+        self.state = state

@@ -1,0 +1,40 @@
+"""The gate's tables: limits that people set, and which processes live."""
+
+from typing import ClassVar
+
+from sqlalchemy import BigInteger, Column, Integer, String
+from sqlmodel import Field, SQLModel
+
+from accounts.tables import ID_CHARS
+
+MODEL_CHARS = 128
+
+
+class LimitRule(SQLModel, table=True):
+    """What one organisation, team, key or model may use, where that differs from the configuration.
+
+    `scope_id` is the organisation's, the team's or the key's id, and `*` for a model. `model` is empty for all models
+    together; with a name, the rule is for that model (as callers name it) alone. A null column takes the
+    configuration's value, and 0 lifts that limit.
+    """
+
+    __tablename__: ClassVar[str] = "limit_rule"
+
+    scope: str = Field(sa_column=Column(String(16), primary_key=True))
+    scope_id: str = Field(sa_column=Column(String(ID_CHARS), primary_key=True))
+    model: str = Field(sa_column=Column(String(MODEL_CHARS), primary_key=True))
+    requests_per_minute: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    request_burst: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    tokens_per_minute: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    token_burst: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    concurrency: int | None = Field(sa_column=Column(Integer, nullable=True))
+    updated_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class Replica(SQLModel, table=True):
+    """A process that serves, and when it was last known to live, by the database's clock."""
+
+    __tablename__: ClassVar[str] = "replica"
+
+    boot_id: str = Field(sa_column=Column(String(64), primary_key=True))
+    seen_us: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -1,0 +1,1 @@
+"""Idempotency-Key: the same request sent twice is answered once more, and served and booked once."""
