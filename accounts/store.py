@@ -28,6 +28,8 @@ from accounts.keys import MintedKey, Pepper, mint_key
 from accounts.tables import ID_CHARS, NAME_CHARS, ApiKey, Organisation, Team
 
 DEFAULT_ORGANISATION: Final = "default"
+MAX_WEIGHT: Final = 1_000.0
+"""A team of more beside one of 1 would make that one starve."""
 _ID: Final = re.compile(rf"[a-z0-9_-]{{1,{ID_CHARS}}}", re.ASCII)
 
 
@@ -176,6 +178,8 @@ class AccountStore:
         escalation: Escalation | UnsetType = UNSET,
         learning: Learning | UnsetType = UNSET,
         shadow_share: float | UnsetType = UNSET,
+        weight: float | UnsetType = UNSET,
+        spill_over: bool | UnsetType = UNSET,
     ) -> TeamRecord:
         """Change what a team chose; what is left out stays. Servers follow within `accounts.fresh_s`."""
         given = {
@@ -183,6 +187,8 @@ class AccountStore:
             "escalation": escalation,
             "learning": learning,
             "shadow_share": shadow_share,
+            "weight": weight,
+            "spill_over": spill_over,
         }
         changes = {name: value for name, value in given.items() if value is not UNSET}
         query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id).with_for_update()
@@ -281,6 +287,8 @@ _SETTINGS_COLUMNS: Final = (
     col(Team.escalation),
     col(Team.learning),
     col(Team.shadow_share),
+    col(Team.weight),
+    col(Team.spill_over),
 )
 _ORGANISATION_COLUMNS: Final = (
     col(Organisation.organisation_id),
@@ -339,6 +347,8 @@ def _checked_settings(settings: TeamSettings) -> TeamSettings:
         raise BadSetting(f"the quality floor is a share of the reference's quality, above 0 and at most 1, not {floor}")
     if not 0 <= share <= 1:
         raise BadSetting(f"the shadow share is a share of the requests, from 0 to 1, not {share}")
+    if not 0 < settings.weight <= MAX_WEIGHT:
+        raise BadSetting(f"a team's weight is above 0 and at most {MAX_WEIGHT:g}, not {settings.weight}")
     for name, value, allowed in (
         ("escalation", settings.escalation, get_args(Escalation)),
         ("learning", settings.learning, get_args(Learning)),

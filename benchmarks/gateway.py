@@ -29,7 +29,7 @@ def gateway_config(upstream: str, folder: Path, port: int) -> dict[str, object]:
             ]
         },
         # Limits that are never reached are still counted for every request.
-        "limits": {"requests_per_minute": 100_000_000, "tokens_per_minute": 100_000_000_000},
+        "limits": {"key": {"requests_per_minute": 100_000_000, "tokens_per_minute": 100_000_000_000}},
         "cost": {"reference_target": "bench-dear", "journal_dir": str(folder / "journal")},
     }
 

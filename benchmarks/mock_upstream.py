@@ -1,7 +1,8 @@
 """An OpenAI-shaped upstream that costs next to nothing, so that what is measured is in front of it.
 
 A raw asyncio protocol with replies made once. The request's body steers it: `max_tokens` is the
-number of content events of a stream, `seed` their pace in tokens a second (0: as fast as it goes).
+number of content events of a stream, `seed` their pace in tokens a second (0: as fast as it goes; below
+0: the milliseconds from one to the next).
 """
 
 import argparse
@@ -18,13 +19,14 @@ FRAMING_EVENTS: Final = 2
 """A role at the beginning and a finish reason at the end."""
 
 _MAX_REQUEST_BYTES: Final = 1 << 20
-_SLOTS: Final = 10
+_LEAST_SLOTS: Final = 10
+_LONGEST_TICK_S: Final = 0.01
 _HEAD_END: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 _STREAM: Final = re.compile(rb'"stream":\s*true')
 _INCLUDE_USAGE: Final = re.compile(rb'"include_usage":\s*true')
 _MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
-_SEED: Final = re.compile(rb'"seed":\s*(\d+)')
+_SEED: Final = re.compile(rb'"seed":\s*(-?\d+)')
 
 _ANSWER: Final = "The ferry leaves the northern pier at seven, and the ticket office opens an hour before. " * 4
 _COMPLETION: Final = (
@@ -106,19 +108,23 @@ class Flood:
 
 
 class Wheel:
-    """Steps many streams at one pace with one timer: each turn of it steps a tenth of them."""
+    """Steps many streams at one pace with one timer: each tick of it steps the streams of one slot.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rate: float) -> None:
+    A slow pace has more slots, so that thousands of slow streams do not all speak at once.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, every_s: float) -> None:
         self._loop = loop
-        self._tick_s = 1 / rate / _SLOTS
-        self._slots: list[list[Stream]] = [[] for _ in range(_SLOTS)]
+        slots = max(_LEAST_SLOTS, round(every_s / _LONGEST_TICK_S))
+        self._tick_s = every_s / slots
+        self._slots: list[list[Stream]] = [[] for _ in range(slots)]
         self._turn = 0
         self._next_at = 0.0
         self._turning = False
 
     def add(self, stream: Stream) -> None:
         # The slot that was stepped last comes again after one whole interval.
-        self._slots[(self._turn - 1) % _SLOTS].append(stream)
+        self._slots[(self._turn - 1) % len(self._slots)].append(stream)
         if not self._turning:
             self._turning = True
             self._next_at = self._loop.time()
@@ -129,7 +135,7 @@ class Wheel:
         self._loop.call_at(self._next_at, self._tick)
 
     def _tick(self) -> None:
-        slot = self._turn % _SLOTS
+        slot = self._turn % len(self._slots)
         self._turn += 1
         self._slots[slot] = [stream for stream in self._slots[slot] if stream.step()]
         if any(self._slots):
@@ -148,13 +154,13 @@ class Paces:
 
     def add(self, stream: Stream, body: bytes) -> None:
         seed = _SEED.search(body)
-        rate = int(seed[1]) if seed else 0
-        if rate == 0:
+        pace = int(seed[1]) if seed else 0
+        if pace == 0:
             self._flood.add(stream)
             return
-        if rate not in self._wheels:
-            self._wheels[rate] = Wheel(self._loop, rate)
-        self._wheels[rate].add(stream)
+        if pace not in self._wheels:
+            self._wheels[pace] = Wheel(self._loop, 1 / pace if pace > 0 else -pace / 1000)
+        self._wheels[pace].add(stream)
 
 
 class Connection(asyncio.Protocol):

@@ -85,11 +85,11 @@ class Child:
 
     def rss_bytes(self) -> int:
         """Resident memory of the process and its children; 0 where /proc is missing."""
-        return sum(_rss_bytes(pid) for pid in _family(self.process.pid))
+        return sum(rss_bytes(pid) for pid in family(self.process.pid))
 
     def cpu_s(self) -> float:
         """Processor seconds used so far by the process and its children."""
-        return sum(_cpu_s(pid) for pid in _family(self.process.pid))
+        return sum(cpu_s(pid) for pid in family(self.process.pid))
 
     def stop(self) -> None:
         if self.process.poll() is not None:
@@ -127,7 +127,7 @@ class Children:
         self._started.clear()
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     found = [pid]
     for parent in found:
         with contextlib.suppress(OSError):
@@ -136,7 +136,7 @@ def _family(pid: int) -> list[int]:
     return found
 
 
-def _rss_bytes(pid: int) -> int:
+def rss_bytes(pid: int) -> int:
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except OSError:
@@ -144,7 +144,7 @@ def _rss_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     try:
         # The second field, the command, may hold blanks; the rest begins after its closing bracket.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -14,13 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from benchmarks.driver import COUNTER, Result
+from benchmarks.figures import percentile, processor, version
 from benchmarks.gateway import start_gateway
 from benchmarks.mock_upstream import FRAMING_EVENTS
 from benchmarks.processes import Child, Children, Cores, choose_cores, free_port, on_core
@@ -113,12 +113,6 @@ class Pooled:
 
     def problems(self) -> list[str]:
         return [f"{kind} ({count} times)" for result in self.results for kind, count in result.error_kinds.items()]
-
-
-def percentile(values: list[int], share: float) -> float:
-    """The smallest value that at least `share` of all do not exceed; 0 without values."""
-    ordered = sorted(values)
-    return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))]) if ordered else 0.0
 
 
 def chat_body(*, stream: bool, tokens: int | None = None, pace: int = 0) -> bytes:
@@ -344,29 +338,14 @@ def _about(cores: Cores, size: Size, seconds: float) -> dict[str, Any]:
         "prompt_tokens": PROMPT_TOKENS,
         "streams": size.streams,
         "machine": {
-            "processor": _processor(),
+            "processor": processor(),
             "cores": os.cpu_count(),
             "system": platform.platform(),
             "pinning": cores.describe(),
         },
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
         "seconds": round(seconds, 1),
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def run(size: Size, *, relay_only: bool) -> dict[str, Any]:
@@ -377,7 +356,7 @@ def run(size: Size, *, relay_only: bool) -> dict[str, Any]:
         folder = Path(name)
         children = Children(folder)
         bench = Bench(folder, cores, size)
-        bench.say(f"{_processor()}, {os.cpu_count()} cores; {cores.describe()}; {files} open files allowed")
+        bench.say(f"{processor()}, {os.cpu_count()} cores; {cores.describe()}; {files} open files allowed")
         try:
             legs = _start(children, folder, cores, relay_only=relay_only)
             bench.say("the mock upstream, the relay" + ("" if relay_only else " and the gateway") + " are ready")

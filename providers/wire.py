@@ -7,7 +7,7 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -34,6 +34,10 @@ class Message(msgspec.Struct, frozen=True):
     function_call: msgspec.Raw = msgspec.Raw()
 
 
+Priority = Literal[-1, 0, 1]
+"""Low, normal, high: an order within one team's requests of one tier."""
+
+
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed request. `fields` is the caller's body, a raw JSON value a key, without our own fields."""
 
@@ -54,6 +58,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     tag: str = ""
     """What the caller books the request under beside its team; empty for nothing."""
+    priority: Priority = 0
 
 
 class WireUsage(msgspec.Struct, frozen=True):

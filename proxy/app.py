@@ -55,17 +55,29 @@ from proxy.db import make_engine
 from proxy.dispatch import Dispatcher
 from proxy.doorway import Doorway
 from proxy.errors import BadRequest, Refused, error_reply
+from proxy.gate.opened import OpenGate, open_gate
 from proxy.gateway import READS_AT_ONCE, Gateway, State
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
-from proxy.limits import Limiter, Limits
 from proxy.line import Line, Rules
 from proxy.observers.learning import LearningLog
 from proxy.observers.logs import RequestLog, configure_logging
 from proxy.observers.metrics import Metrics
 from proxy.observers.telemetry import Tracing, build_tracing
-from proxy.routes import budgets, feedback, focus, health, litellm_shapes, models, organization, policy, savings, usage
+from proxy.routes import (
+    budgets,
+    feedback,
+    focus,
+    health,
+    limits,
+    litellm_shapes,
+    models,
+    organization,
+    policy,
+    savings,
+    usage,
+)
 from proxy.routes import prices as price_routes
 from proxy.tolerance import Tolerances, learn_from_own_requests
 
@@ -90,6 +102,7 @@ def create_app(config: GatewayConfig, environment: Environment, config_path: Pat
         policy,
         price_routes,
         budgets,
+        limits,
         feedback,
         health,
     ):
@@ -99,7 +112,7 @@ def create_app(config: GatewayConfig, environment: Environment, config_path: Pat
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(Exception, _tell)
-    app.state.begin_drain, app.state.reload = running.begin_drain, running.reload
+    app.state.begin_drain, app.state.cut_off, app.state.reload = running.begin_drain, running.cut_off, running.reload
     return Doorway(app, app.state)
 
 
@@ -111,7 +124,7 @@ class _Running:
         self._environment = environment
         self._config_path = config_path
         self._line: Line | None = None
-        self._limiter: Limiter | None = None
+        self._gate: OpenGate | None = None
         self._catalog: Catalog | None = None
         self._classifier: OnnxClassifier | HeuristicClassifier | None = None
         self._breakers = Breakers(config.providers.breaker, time.monotonic)
@@ -124,6 +137,14 @@ class _Running:
             self._line.draining = True
         if self._shadow is not None:
             self._shadow.drain()
+
+    def cut_off(self) -> None:
+        """The time to drain is over: what still runs is ended, told and settled."""
+        if self._line is not None:
+            self._line.cut_off()
+
+    def _in_flight(self) -> int:
+        return 0 if self._line is None else self._line.in_flight
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[State]:
@@ -159,7 +180,9 @@ class _Running:
             _tell_of_reference(config.cost.reference_target, catalog)
             metrics.set_classifier(trained=classifier.fallback_reason is None)
             breakers = self._breakers
-            self._limiter = Limiter(_limits(config), time.monotonic)
+            self._gate = gate = await open_gate(
+                engine, config, self._environment, ledger.boot_id, metrics, self._in_flight, stack
+            )
             dispatcher = Dispatcher(
                 upstream=upstreams,
                 breakers=breakers,
@@ -168,11 +191,13 @@ class _Running:
                 clock=time.monotonic,
                 now_us=wall_us,
                 rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
+                queues=gate.queues,
+                paces=gate.paces,
             )
             self._line = line = Line(
                 rules=_rules(config, catalog, classifier),
                 directory=directory,
-                limiter=self._limiter,
+                limiter=gate.limiter,
                 classifier=classifier,
                 affinity=Affinity(time.monotonic),
                 breakers=breakers,
@@ -181,6 +206,9 @@ class _Running:
                 tracing=tracing,
                 clock=time.monotonic,
                 budgets=holds,
+                guard=gate.guard,
+                once=gate.once,
+                paces=gate.paces,
             )
             self._shadow = shadow = self._shadow_of(line, dispatcher, learning, accounts, metrics)
             stack.push_async_callback(shadow.aclose)
@@ -188,6 +216,7 @@ class _Running:
             line.shadow = shadow
             gateway = Gateway(
                 line=line,
+                gate=gate,
                 ledger=ledger,
                 usage=UsageReader(engine),
                 metrics=metrics,
@@ -330,7 +359,7 @@ class _Running:
             _log.error("reload refused, the old configuration stays: %s", answer.refused)
             return
         try:
-            if self._line is None or self._limiter is None or self._prices is None:
+            if self._line is None or self._gate is None or self._prices is None:
                 return
             configured = configured_prices(answer.config.providers)
             book = self._prices.with_configured(configured)
@@ -348,7 +377,7 @@ class _Running:
         self._catalog = rules.catalog
         self._line.rules = rules
         self._breakers.adopt(rules.catalog)
-        self._limiter.limits = _limits(answer.config)
+        self._gate.adopt(answer.config)
         self._breakers.configure(answer.config.providers.breaker)
         for key in answer.needs_restart:
             _log.warning("reloaded, but `%s` takes effect only after a restart", key)
@@ -413,13 +442,7 @@ def _rules(config: GatewayConfig, catalog: Catalog, classifier: Classifier | Non
         body_timeout_s=config.server.body_timeout_s,
         slow_reader_s=config.server.slow_reader_s,
         escalation=build_escalation(config.policy.escalation),
-    )
-
-
-def _limits(config: GatewayConfig) -> Limits:
-    return Limits(
-        requests_per_minute=config.limits.requests_per_minute,
-        tokens_per_minute=config.limits.tokens_per_minute,
+        deadlines=config.deadlines,
     )
 
 

@@ -27,6 +27,8 @@ from providers.errors import (
 from providers.target import Deployment
 from providers.wire import Event, WireUsage
 from proxy.comparisons import comparator_of
+from proxy.errors import DeadlineExceeded
+from proxy.gate.queue.work import Slot
 from proxy.job import Job
 from proxy.observers.outcome import AttemptOutcome, AttemptResult
 from proxy.policy import Candidate, is_own, most_nanousd
@@ -98,6 +100,7 @@ class Attempt:
         "number",
         "sent",
         "settled",
+        "slot",
         "started_at",
         "token_events",
         "unused",
@@ -140,6 +143,8 @@ class Attempt:
         """References to the payloads so far; None when they are not wanted, or became too many."""
         self._to_keep = job.keep_bytes
         self.unused: Unused | None = None
+        self.slot: Slot | None = None
+        """Its place among the work in flight at the target, given back when it is settled."""
 
     async def reserve(self) -> None:
         """Books the most this attempt may cost; durable when it returns. Raises LedgerUnavailable."""
@@ -209,6 +214,8 @@ class Attempt:
             told = msgspec.structs.replace(money, usage=usage)
             entry = self._entry(kind, told, told.cost_nanousd, status=status, served=served)
             self._books.settle(entry)
+        if self.slot is not None:
+            self.slot.release(usage.input_tokens + usage.output_tokens)
         outcome = AttemptOutcome(
             target_id=self.deployment.target_id,
             deployment_id=self.deployment.deployment_id,
@@ -354,6 +361,8 @@ def _flags(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
             return ("upstream_timeout",)
         case StreamCut():
             return ("stream_cut",)
+        case DeadlineExceeded():
+            return ("deadline_exceeded",)
         case UpstreamError():
             return ("upstream_error",)
     return () if ending == "ok" else (ending,)
@@ -361,7 +370,7 @@ def _flags(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
 
 def _result(ending: Ending, error: BaseException | None) -> AttemptResult:
     match error:
-        case FirstTokenTimeout() | UpstreamTimeout():
+        case FirstTokenTimeout() | UpstreamTimeout() | DeadlineExceeded():
             return "timeout"
         case UpstreamRateLimited():
             return "rate_limited"

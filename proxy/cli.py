@@ -17,6 +17,7 @@ from proxy.commands.budgets import budgets_app
 from proxy.commands.classifier import classifier_app
 from proxy.commands.focus import focus_app
 from proxy.commands.ledger import ledger_app
+from proxy.commands.limits import limits_app
 from proxy.commands.policy import policy_app
 from proxy.commands.pools import pools_app
 from proxy.commands.prices import prices_app
@@ -68,6 +69,7 @@ def _expected(error: Exception) -> str | None:
         "proxy.demo.engine": "EngineMissing",
         "proxy.demo.run": "DemoFailed",
         "proxy.errors": "Refused",
+        "proxy.gate.limits.rules": "LimitError",
         "proxy.webhooks.signature": "BadSecret",
         "accounts.errors": "AccountsError",
         "cost.errors": "PriceError",
@@ -127,6 +129,7 @@ app.add_typer(pools_app, name="pools")
 app.add_typer(report_app, name="report")
 app.add_typer(policy_app, name="policy")
 app.add_typer(budgets_app, name="budgets")
+app.add_typer(limits_app, name="limits")
 app.add_typer(prices_app, name="prices")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(webhooks_app, name="webhooks")
@@ -264,6 +267,7 @@ def list_teams(as_json: JsonOption = False) -> None:
 
     columns = {"team_id": "team", "name": "name", "organisation_id": "organisation", "allowed_models": "models"}
     columns |= {"quality_floor": "floor", "escalation": "escalation", "learning": "learning", "shadow_share": "shadow"}
+    columns |= {"weight": "weight", "spill_over": "spill-over"}
     _print_rows(_run(read()), {**columns, "created_at": "created"}, as_json=as_json, empty="no teams yet")
 
 
@@ -287,10 +291,22 @@ def set_team(
     shadow_share: Annotated[
         float | None, typer.Option(help="The share of requests that the reference answers too, to be compared.")
     ] = None,
+    weight: Annotated[
+        float | None,
+        typer.Option(help="Its share of a target that is short, beside the other teams' weights; 1 unless set."),
+    ] = None,
+    spill_over: Annotated[
+        bool | None,
+        typer.Option(
+            "--spill-over/--no-spill-over",
+            help="Whether its requests may go to a paid target when our own would keep them waiting.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Change what a team chose. Every server follows within seconds."""
     given = {"escalation": escalation, "learning": learning, "shadow_share": shadow_share}
+    given |= {"weight": weight, "spill_over": spill_over}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if quality_floor is not None:
         changes["quality_floor"] = _floor(quality_floor)
@@ -315,7 +331,7 @@ def set_team(
     if as_json:
         _print_json(changed)
     else:
-        shown = ("quality_floor", "escalation", "learning", "shadow_share")
+        shown = ("quality_floor", "escalation", "learning", "shadow_share", "weight", "spill_over")
         typer.echo(f"{team_id}: " + ", ".join(f"{name} {_cell(name, changed[name])}" for name in shown))
 
 
@@ -498,6 +514,8 @@ def _cell(name: str, value: Any) -> str:
     if name.endswith("_at"):
         # Whole seconds are enough for people; JSON has the rest.
         return str(value).partition(".")[0].removesuffix("Z") + "Z"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 

@@ -6,8 +6,10 @@ next candidate, and both draw on one retry budget, so that a total outage is not
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
 
 import msgspec
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
@@ -26,6 +28,7 @@ from providers.errors import (
     UpstreamError,
     UpstreamRateLimited,
     UpstreamRefusedUs,
+    UpstreamTimeout,
     UpstreamUnavailable,
 )
 from providers.retry_budget import RetryBudget
@@ -34,13 +37,32 @@ from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event
 from proxy.answers.hold import hold
 from proxy.attempt import CALLER_GONE, Attempt
-from proxy.errors import error_reply
-from proxy.job import Job
-from proxy.policy import Candidate
+from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
+from proxy.gate.pace import Paces
+from proxy.gate.queue.work import Slot, Work
+from proxy.job import Hold, Job
+from proxy.policy import Candidate, is_own
 
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
+_FEWEST = 4
+"""An answer may well have a quarter of the tokens that were predicted."""
+_LEAST_S = 0.001
 _NOT_HELD = (BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget)
+
+
+class QueueDoor(Protocol):
+    """The queues before targets that are short."""
+
+    def queue_of(self, target_id: str) -> str | None: ...
+
+    async def enter(self, target_id: str, work: Work) -> Slot:
+        """Raises NoRoom."""
+        ...
+
+    def try_enter(self, target_id: str, work: Work) -> Slot:
+        """Waits for nothing. Raises NoRoom."""
+        ...
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -104,6 +126,8 @@ class Dispatcher:
         now_us: Callable[[], int],
         rng: random.Random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        queues: QueueDoor | None = None,
+        paces: Paces | None = None,
     ) -> None:
         self._upstream = upstream
         self._breakers = breakers
@@ -113,33 +137,74 @@ class Dispatcher:
         self._now_us = now_us
         self._rng = rng
         self._sleep = sleep
+        self._queues = queues
+        self._paces = paces
 
     async def dispatch(self, job: Job, retry: RetryConfig, attempts: list[Attempt]) -> Committed:
         """Tries the candidates in order; every attempt made is appended to `attempts`.
 
-        Raises the last UpstreamError when none answered, at once when the request itself is at fault.
+        A target that has no room, or cannot answer in time, is passed over: the request spills over to the next one.
+        Raises the last UpstreamError when none answered, at once when the request itself is at fault; NoRoom or
+        DeadlineExceeded when there was no place for it.
         """
         self._budget.request()
         failure: UpstreamError | None = None
-        for candidate in job.plan.candidates:
-            # What was refused here, unsent, multiplies nothing.
-            if failure is not None and not isinstance(failure, CannotCarry) and not self._budget.try_spend():
-                break
+        short: Refused | None = None
+        for planned in job.plan.candidates:
+            candidate = planned if short is None else _spilled(planned, job)
+            if candidate is None:
+                continue
             try:
-                return await self._retrying(candidate, job, retry, attempts)
+                slot = await self._place(candidate, job, waits=job.origin == "caller")
+            except (QueueRefusal, DeadlineExceeded) as error:
+                short = short or error
+                continue
+            try:
+                # What was refused here, unsent, multiplies nothing.
+                if failure is not None and not isinstance(failure, CannotCarry) and not self._budget.try_spend():
+                    break
+                return _placed(await self._retrying(candidate, job, retry, attempts), slot)
             except UpstreamError as error:
                 failure = error
                 if not error.fall_back:
                     break
-        assert failure is not None  # noqa: S101  # A plan has at least one candidate.
-        raise failure
+            finally:
+                _give_back(slot, attempts)
+        raise _gravest(failure, short)
 
     async def escalate(self, job: Job, candidate: Candidate, attempts: list[Attempt]) -> Committed:
-        """Asks one better target, once: there is an answer already, so nothing is retried.
+        """Asks one better target, once: there is an answer already, so nothing is retried, and nothing waits.
 
         Raises what the attempt raises.
         """
-        return await self._attempt(candidate, job, attempts)
+        slot = await self._place(candidate, job, waits=False)
+        try:
+            return _placed(await self._attempt(candidate, job, attempts), slot)
+        finally:
+            _give_back(slot, attempts)
+
+    async def _place(self, candidate: Candidate, job: Job, *, waits: bool) -> Slot | None:
+        """A place at the target, after a wait where there is a queue. Raises NoRoom, or DeadlineExceeded for what the
+        target cannot do in time.
+        """
+        target_id, stream, now = candidate.target.target_id, job.request.stream, self._clock()
+        pace = None if self._paces is None else self._paces.expect(target_id)
+        # A prediction is a median: what cannot be done is judged by far less.
+        fewest = max(1, candidate.output_tokens // _FEWEST) if job.prediction is not None else 1
+        if job.deadline.cannot_make_it(now, pace, fewest, stream=stream):
+            raise job.deadline.unreachable(target_id)
+        if self._queues is None or self._queues.queue_of(target_id) is None:
+            return None
+        settings = job.caller.settings
+        work = Work(
+            team_id=job.caller.team_id,
+            weight=settings.weight,
+            tier=job.facts.tier,
+            priority=job.request.priority if job.origin == "caller" else -1,
+            tokens=job.facts.input_tokens + candidate.output_tokens,
+            start_by=job.deadline.start_by(now, pace, fewest, stream=stream),
+        )
+        return await self._queues.enter(target_id, work) if waits else self._queues.try_enter(target_id, work)
 
     async def _retrying(self, candidate: Candidate, job: Job, retry: RetryConfig, attempts: list[Attempt]) -> Committed:
         def untried() -> bool:
@@ -176,22 +241,24 @@ class Dispatcher:
         attempts.append(attempt)
         stream: UpstreamStream | None = None
         whole = False
-        deadline: asyncio.Timeout | None = None
+        patience: asyncio.Timeout | None = None
         try:
             await attempt.reserve()
-            async with asyncio.timeout(self._deadline_s(job)) as deadline:
+            async with asyncio.timeout(self._patience_s(job, candidate)) as patience:
                 attempt.sent = True
                 stream = await self._upstream.open(self._call(attempt))
                 events = await first_token(stream, attempt)
             attempt.healthy()
             if job.hold is not None:
                 # A failure here is one like any other before commit: the next candidate may answer.
-                stream = held = await hold(stream, attempt, events, job.hold)
+                stream = held = await hold(stream, attempt, events, self._hold(job, job.hold))
                 whole = held.whole
         except BaseException as error:
             failure = error
-            if isinstance(error, TimeoutError) and deadline is not None and deadline.expired():
+            if isinstance(error, TimeoutError) and patience is not None and patience.expired():
                 failure = self._late(job, deployment)
+            elif isinstance(error, UpstreamTimeout) and job.deadline.passed(self._clock()):
+                failure = job.deadline.exceeded()
             # Settled first: closing may wait or fail, and nothing of this attempt may stay open.
             if isinstance(failure, asyncio.CancelledError):
                 attempt.close("caller_gone", failure, status=CALLER_GONE)
@@ -233,19 +300,65 @@ class Dispatcher:
             request_id=job.request_id,
             connect_timeout_s=job.timeouts.connect_s,
             idle_timeout_s=job.timeouts.idle_s,
-            total_timeout_s=job.timeouts.total_s,
+            total_timeout_s=job.deadline.total_timeout_s(
+                self._clock(), job.timeouts.total_s, stream=job.request.stream
+            ),
             headers=job.upstream_headers,
         )
 
-    @staticmethod
-    def _deadline_s(job: Job) -> float | None:
-        """A stream owes its first token; a whole answer owes its end, which the upstream's own timer watches."""
-        return job.timeouts.first_token_s(job.facts.tier) if job.request.stream else None
+    def _patience_s(self, job: Job, candidate: Candidate) -> float | None:
+        """A stream owes its first token; a whole answer owes its end, which the upstream's own timer watches, too.
 
-    def _late(self, job: Job, deployment: Deployment) -> FirstTokenTimeout:
-        return FirstTokenTimeout(
-            f"No first token within {self._deadline_s(job):g} s.", deployment_id=deployment.deployment_id
-        )
+        What is left of its tier's time is not all for one target: while another could answer, half of it is.
+        """
+        now = self._clock()
+        if job.request.stream:
+            patience_s = job.timeouts.first_token_s(job.facts.tier)
+            last = job.plan.candidates[-1].target.target_id
+            if candidate.target.target_id != last and not job.deadline.own:
+                patience_s = min(patience_s, max(_LEAST_S, job.deadline.remaining_s(now) / 2))
+            return job.deadline.first_token_timeout_s(now, patience_s)
+        left_s = job.deadline.remaining_s(now)
+        return None if math.isinf(left_s) else max(_LEAST_S, left_s)
+
+    def _hold(self, job: Job, limits: Hold) -> Hold:
+        """What is held back is released in time to be read, rather than ended by its deadline."""
+        left_s = job.deadline.remaining_s(self._clock())
+        return msgspec.structs.replace(limits, max_s=max(_LEAST_S, min(limits.max_s, left_s / 2)))
+
+    def _late(self, job: Job, deployment: Deployment) -> UpstreamError | Refused:
+        """Whose fault it is. A caller's own time says nothing of the upstream; a whole answer may just be long. But a
+        stream without a first token when its tier's time is up comes from an upstream that hangs.
+        """
+        if job.deadline.passed(self._clock()) and (job.deadline.own or not job.request.stream):
+            return job.deadline.exceeded()
+        return FirstTokenTimeout("No first token in time.", deployment_id=deployment.deployment_id)
+
+
+def _spilled(candidate: Candidate, job: Job) -> Candidate | None:
+    """A candidate behind one that was passed over; None where the team does not let its requests go there."""
+    if job.caller.settings.spill_over or is_own(candidate.target, job.pools):
+        return msgspec.structs.replace(candidate, reason="spill-over")
+    return None
+
+
+def _placed(committed: Committed, slot: Slot | None) -> Committed:
+    committed.attempt.slot = slot
+    return committed
+
+
+def _give_back(slot: Slot | None, attempts: list[Attempt]) -> None:
+    """Unless an open attempt has it, which gives it back when it is settled."""
+    if slot is not None and not (attempts and attempts[-1].slot is slot):
+        slot.release()
+
+
+def _gravest(failure: UpstreamError | None, short: Refused | None) -> Exception:
+    """What to tell: that there is no room now, because that passes by itself; else what failed."""
+    if failure is not None and not isinstance(short, QueueRefusal):
+        return failure
+    assert short is not None  # noqa: S101  # A plan has at least one candidate.
+    return short
 
 
 def _tried(attempts: list[Attempt]) -> set[str]:

@@ -4,6 +4,8 @@ The body is OpenAI's: `{"error": {"message", "type", "param", "code"}}`, all fou
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -24,6 +26,8 @@ from providers.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from proxy.gate.limits.headers import rate_headers
+from proxy.gate.limits.limit import Kind, Remaining, Scope
 
 
 class Refused(Exception):
@@ -37,9 +41,12 @@ class Refused(Exception):
         code: str | None = None,
         retry_after_s: float | None = None,
         should_retry: bool | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
+        self.details = details
+        """Stands in the body beside OpenAI's four keys."""
         self.param = param
         self.code = code
         self.retry_after_s = retry_after_s
@@ -165,7 +172,48 @@ class TargetsUnavailable(Refused):
 
 
 class RateLimited(Refused):
-    """A request or token limit is used up."""
+    """A limit is used up. It tells the same figures as an admission does."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None,
+        scope: Scope,
+        kind: Kind,
+        requests: Remaining | None = None,
+        tokens: Remaining | None = None,
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, should_retry=should_retry)
+        self.scope = scope
+        self.kind = kind
+        self.requests = requests
+        self.tokens = tokens
+
+
+class QueueRefusal(Refused):
+    """A target's queue does not take the request, or gave it up."""
+
+
+class KeyInFlight(Refused):
+    """A request with the same Idempotency-Key is being served."""
+
+
+class KeyReused(Refused):
+    """The Idempotency-Key was sent with another request before."""
+
+
+class AnswerNotKept(Refused):
+    """The request of the Idempotency-Key was served, but its answer was too large to keep."""
+
+
+class TooManyKeys(Refused):
+    """The team has as many Idempotency-Keys as are kept."""
+
+
+class IdempotencyUnavailable(Refused):
+    """The database does not say whether the request of an Idempotency-Key was served before."""
 
 
 class Overloaded(Refused):
@@ -174,6 +222,13 @@ class Overloaded(Refused):
 
 class Draining(Refused):
     """The process is stopping and takes no new work."""
+
+
+class DeadlineExceeded(Refused):
+    """The answer would be of no use any more, or is not."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, should_retry=False)
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -219,8 +274,15 @@ TABLE: dict[type[BaseException], Fault] = {
     ContextTooLong: Fault(400, _INVALID, "context_length_exceeded"),
     NoEligibleTarget: Fault(400, _INVALID, "no_eligible_target"),
     RateLimited: Fault(429, "requests", "rate_limit_exceeded"),
+    QueueRefusal: Fault(429, "requests", "queue_full"),
+    KeyInFlight: Fault(409, _INVALID, "idempotency_key_in_flight"),
+    KeyReused: Fault(422, _INVALID, "idempotency_key_reused"),
+    AnswerNotKept: Fault(422, _INVALID, "idempotency_answer_not_kept"),
+    TooManyKeys: Fault(429, "requests", "idempotency_keys_full"),
+    IdempotencyUnavailable: Fault(503, _SERVER, "idempotency_unavailable"),
     Overloaded: Fault(503, _SERVER, "overloaded"),
     Draining: Fault(503, _SERVER, "draining"),
+    DeadlineExceeded: Fault(504, _SERVER, "deadline_exceeded"),
     TargetsUnavailable: Fault(503, _SERVER, "targets_unavailable"),
     DirectoryUnavailable: Fault(503, _SERVER, "accounts_unavailable"),
     LedgerUnavailable: Fault(503, _SERVER, "ledger_unavailable"),
@@ -264,14 +326,7 @@ def error_reply(error: BaseException) -> ErrorReply:
             again = None if isinstance(error, UpstreamRateLimited) else False
             return _reply(fault, error.public, retry_after_s=error.retry_after_s, should_retry=again)
         case Refused():
-            fault = Fault(fault.status, fault.type, error.code or fault.code)
-            return _reply(
-                fault,
-                error.message,
-                param=error.param,
-                retry_after_s=error.retry_after_s,
-                should_retry=error.should_retry,
-            )
+            return _refused(fault, error)
         case MalformedKey() | UnknownKey() | DirectoryUnavailable() | LedgerUnavailable() | BudgetsUnavailable():
             return _reply(fault, str(error))
         case BudgetExceeded() | UnpricedUnderBudget():
@@ -287,14 +342,36 @@ def _reply(
     param: str | None = None,
     retry_after_s: float | None = None,
     should_retry: bool | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> ErrorReply:
-    body = {"error": {"message": message, "type": fault.type, "param": param, "code": fault.code}}
+    told = {"message": message, "type": fault.type, "param": param, "code": fault.code, **(details or {})}
+    body = {"error": told}
     headers: list[tuple[bytes, bytes]] = []
-    if fault.status in {429, 503}:
+    if fault.status in {429, 503} or (fault.status == 409 and retry_after_s is not None):  # noqa: PLR2004
         headers += retry_headers(_DEFAULT_RETRY_AFTER_S if retry_after_s is None else retry_after_s)
+    if fault.code == TABLE[Draining].code:
+        # The next request on this connection would be refused, too; on a new one another process may take it.
+        headers.append((b"connection", b"close"))
     if should_retry is not None:
         headers.append((b"x-should-retry", b"true" if should_retry else b"false"))
     return ErrorReply(status=fault.status, code=fault.code, body=msgspec.json.encode(body), headers=tuple(headers))
+
+
+def _refused(fault: Fault, error: Refused) -> ErrorReply:
+    limited = error if isinstance(error, RateLimited) else None
+    # OpenAI names the limit here: requests or tokens.
+    kind = "tokens" if limited is not None and limited.kind == "tokens" else fault.type
+    reply = _reply(
+        Fault(fault.status, kind, error.code or fault.code),
+        error.message,
+        param=error.param,
+        retry_after_s=error.retry_after_s,
+        should_retry=error.should_retry,
+        details=error.details,
+    )
+    if limited is None:
+        return reply
+    return msgspec.structs.replace(reply, headers=(*reply.headers, *rate_headers(limited)))
 
 
 def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> ErrorReply:

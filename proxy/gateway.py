@@ -16,6 +16,7 @@ from cost.reports.usage import UsageReader
 from proxy.books.claims import Claims
 from proxy.books.price_watch import PriceWatch
 from proxy.errors import AdminOnly, FinanceOnly, OperatorOnly, ReadsOnly
+from proxy.gate.opened import OpenGate
 from proxy.line import Line
 from proxy.observers.learning import LearningLog
 from proxy.observers.metrics import Metrics
@@ -29,6 +30,7 @@ class Gateway(NamedTuple):
     """Wired once per process by `proxy.app`; nothing here is replaced while it runs."""
 
     line: Line
+    gate: OpenGate
     ledger: Ledger
     usage: UsageReader
     metrics: Metrics

@@ -10,6 +10,7 @@ from cost.claim.comparators import Comparators
 from cost.entries import Arm, Origin
 from providers.config import TimeoutsConfig
 from providers.wire import ChatRequest
+from proxy.gate.deadline import NO_DEADLINE, Deadline
 from proxy.policy import Facts, RoutePlan
 
 
@@ -40,5 +41,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     arm: Arm = ""
     hold: Hold | None = None
     """The answer is read to its end before any of it is given; None relays it as it comes."""
+    deadline: Deadline = NO_DEADLINE
     keep_bytes: int = 0
     """How many bytes of payloads an attempt remembers, to be judged after the reply."""

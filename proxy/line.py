@@ -8,6 +8,7 @@ asked for, a weak answer is asked again of a better target before any of it was 
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -32,13 +33,29 @@ from proxy.answers.weak_answer import Weakness, graver, judge
 from proxy.attempt import CALLER_GONE, Attempt, Ending, Unused
 from proxy.dispatch import Committed, Dispatcher, close_quietly
 from proxy.doorway import REQUEST_ID_HEADER, new_request_id
-from proxy.errors import Draining, NotAuthenticated, Overloaded, ReadsOnly, UploadTimeout, WrongTeam, error_reply
+from proxy.errors import (
+    DeadlineExceeded,
+    Draining,
+    NotAuthenticated,
+    Overloaded,
+    ReadsOnly,
+    UploadTimeout,
+    WrongTeam,
+    error_reply,
+)
+from proxy.gate.deadline import NO_DEADLINE, Deadline, deadline_of, own_timeout_s
+from proxy.gate.deadlines_config import DeadlinesSection
+from proxy.gate.limits.headers import rate_headers
+from proxy.gate.limits.limit import Admission, Limiter
+from proxy.gate.overload import OverloadGuard
+from proxy.gate.pace import Paces
+from proxy.idempotency.claims import Idempotency, Replay, fingerprint_of
+from proxy.idempotency.recording import Recording, is_worth_keeping, replay
 from proxy.job import Hold, Job
 from proxy.learning.shadow import MAX_PAYLOAD_BYTES, Shadow
-from proxy.limits import Admission, Limiter, rate_headers
 from proxy.observers.outcome import Observer, RequestOutcome, SecondOpinion
 from proxy.observers.telemetry import RequestTrace, Tracing
-from proxy.policy import AUTO, Facts, Fleet, Policy, RoutePlan, held_out, plan
+from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, Policy, RoutePlan, held_out, plan
 from proxy.relay import dollars, relay
 from proxy.reply import Header, Reply, read_body
 from proxy.request import (
@@ -121,6 +138,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Of `auto`'s requests this share goes to the reference instead, and as many are counted beside them."""
     tolerances: Tolerances | None = None
     """Without them each prompt may lose what the floor gives up."""
+    deadlines: DeadlinesSection = DeadlinesSection()
 
 
 class Weighed(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,10 +169,13 @@ class _Passage:
         "attempts",
         "caller",
         "caller_gone",
+        "cut_off",
+        "deadline",
         "error_code",
         "escalated_from",
         "judged",
         "reading_since",
+        "recording",
         "released_at",
         "reply",
         "request_id",
@@ -173,6 +194,9 @@ class _Passage:
         self.task: asyncio.Task[Any] | None = asyncio.current_task()
         self.caller: Caller | None = None
         self.admission: Admission | None = None
+        self.recording: Recording | None = None
+        """It has an Idempotency-Key, so it runs to its end also when its caller does not wait for it."""
+        self.deadline: Deadline | None = None
         self.weighed: Weighed | None = None
         self.attempts: list[Attempt] = []
         self.answering: Attempt | None = None
@@ -183,6 +207,7 @@ class _Passage:
         self.trace: RequestTrace | None = None
         self.caller_gone = False
         self.too_slow = False
+        self.cut_off = False
         self.reading_since: float | None = None
         self.error_code: str | None = None
 
@@ -204,6 +229,9 @@ class Line:
         tracing: Tracing,
         clock: Callable[[], float],
         budgets: BudgetGate | None = None,
+        guard: OverloadGuard | None = None,
+        once: Idempotency | None = None,
+        paces: Paces | None = None,
     ) -> None:
         self.rules = rules
         self.draining = False
@@ -221,6 +249,9 @@ class Line:
         self._passages: set[_Passage] = set()
         self._escalations = EscalationAllowance()
         self._budgets = budgets
+        self._guard = guard
+        self._once = once
+        self._paces = paces
         self._tags = TagBounds()
 
     @property
@@ -229,23 +260,33 @@ class Line:
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one POST /v1/chat/completions as an ASGI application."""
+        request_id = new_request_id()
+        if self._guard is not None and not self._guard.admits(batch=_says_batch(scope)):
+            await self._guard.refuse(send, (REQUEST_ID_HEADER, request_id.encode()))
+            return
         reply = Reply(send, self._clock)
-        passage = _Passage(new_request_id(), reply, self._clock())
+        passage = _Passage(request_id, reply, self._clock())
         reply.headers.append((REQUEST_ID_HEADER, passage.request_id.encode()))
         self._passages.add(passage)
         try:
             await self._pass(passage, self.rules, scope, receive)
         except asyncio.CancelledError:
-            if not (passage.caller_gone or passage.too_slow):
+            if not (passage.caller_gone or passage.too_slow or passage.cut_off):
                 raise
             # The cancellation was ours, and it ends here.
             if passage.task is not None:
                 passage.task.uncancel()
+            if passage.cut_off:
+                await self._fail(passage, Draining("This gateway process had to stop before the answer was complete."))
         except Exception as error:  # noqa: BLE001 - every failure is told to the caller and counted
             await self._fail(passage, error)
         finally:
             self._passages.discard(passage)
-            self._settle(passage)
+            try:
+                self._settle(passage)
+            finally:
+                if passage.recording is not None:
+                    await passage.recording.close()
 
     async def _pass(self, passage: _Passage, rules: Rules, scope: Scope, receive: Receive) -> None:
         if self.draining:
@@ -272,6 +313,13 @@ class Line:
             if request.tag:
                 self._tags.admit(caller.team_id, request.tag)
             wanted = wants_escalation(headers)
+            passage.deadline = deadline_of(
+                own_timeout_s(headers.timeout_ms), request.tier, rules.deadlines, passage.started_at
+            )
+            if headers.idempotency_key is not None:
+                fingerprint = fingerprint_of(scope["path"], scope["headers"], body)
+                if await self._replayed(passage, caller, headers.idempotency_key, fingerprint):
+                    return
             downgrade = self._downgrades(caller, request)
             passage.weighed = weighed = await self._weigh(passage, rules, caller, request, len(body), wanted, downgrade)
             try:
@@ -284,6 +332,18 @@ class Line:
                 await self._send_on(passage, rules, caller, weighed)
         finally:
             gone.cancel()
+
+    async def _replayed(self, passage: _Passage, caller: Caller, key: str, fingerprint: bytes) -> bool:
+        """Whether the same request was answered before, and was so again. Otherwise it is this one that is served."""
+        if self._once is None:
+            return False
+        found = await self._once.claim(caller.team_id, key, fingerprint, passage.request_id)
+        if isinstance(found, Replay):
+            await replay(passage.reply, found)
+            return True
+        passage.recording = Recording(found, lambda status: is_worth_keeping(status, passage.attempts))
+        passage.reply.recording = passage.recording
+        return False
 
     def _downgrades(self, caller: Caller, request: ChatRequest) -> bool:
         """Whether a spent budget sends the request to the cheapest capable target. Raises BudgetExceeded."""
@@ -313,7 +373,7 @@ class Line:
             if passage.too_slow and passage.task is not None:
                 passage.task.uncancel()
                 raise UploadTimeout(f"The request body did not arrive within {rules.body_timeout_s:g} s.") from None
-            passage.caller_gone = True
+            passage.caller_gone = not passage.cut_off
             raise
         finally:
             passage.reading_since = None
@@ -344,7 +404,9 @@ class Line:
             tolerance=_tolerance(rules, caller),
         )
         if passage.admission is None:
-            passage.admission = self._limiter.admit(caller.key_id, estimate + (request.max_output_tokens or 0))
+            guessed = 0 if request.max_output_tokens else DEFAULT_OUTPUT_TOKENS * request.n
+            answer = (request.max_output_tokens or 0) * request.n + guessed
+            passage.admission = await self._limiter.admit(caller, request.model, estimate + answer, guessed=guessed)
             passage.reply.headers += rate_headers(passage.admission)
         prediction: Prediction | None = None
         classify_s: float | None = None
@@ -411,6 +473,7 @@ class Line:
             upstream_headers=passage.trace.headers() if passage.trace is not None else {},
             hold=_hold(rules.escalation, self.in_flight) if weighed.escalates else None,
             keep_bytes=self._keep_bytes(passage, caller, weighed),
+            deadline=passage.deadline or NO_DEADLINE,
         )
         committed = await self._dispatcher.dispatch(job, rules.retry, passage.attempts)
         if job.hold is not None:
@@ -419,7 +482,7 @@ class Line:
         passage.answering = committed.attempt
         try:
             await relay(committed, passage.reply, _decision_headers(weighed, committed, passage))
-        except UpstreamError as error:
+        except (UpstreamError, DeadlineExceeded) as error:
             status = passage.reply.status or error_reply(error).status
             committed.attempt.close("failed", error, status=status)
             if not passage.reply.started:
@@ -493,19 +556,28 @@ class Line:
         if told.status == 500:  # noqa: PLR2004
             # The traceback names code, never the request's content; the message could hold content.
             _log.error("request %s failed unexpectedly: %s", passage.request_id, type(error).__name__, exc_info=error)
-        if passage.reply.started:
-            passage.reply.abort()
-            return
         with contextlib.suppress(OSError):
-            await passage.reply.error(told)
+            if not passage.reply.started:
+                await passage.reply.error(told)
+            elif passage.cut_off and not passage.reply.done:
+                await passage.reply.end(b"data: " + told.body + b"\n\n")
+            else:
+                passage.reply.abort()
 
     async def _watch_caller(self, passage: _Passage, receive: Receive) -> None:
         """Cancels the request when its caller hangs up, which in turn cuts the upstream."""
         while (await receive())["type"] != "http.disconnect":
             pass
-        if passage.task is not None and not passage.reply.done:
+        if passage.task is not None and not passage.reply.done and passage.recording is None:
             passage.caller_gone = True
             passage.task.cancel()
+
+    def cut_off(self) -> None:
+        """Ends everything that is under way, because the process has to stop: each is told, and settled."""
+        for passage in tuple(self._passages):
+            if passage.task is not None and not passage.reply.done:
+                passage.cut_off = True
+                passage.task.cancel()
 
     def cut_the_slow(self) -> None:
         """Refuses uploads that take too long, and cuts callers whose buffer has been full for too long.
@@ -521,14 +593,17 @@ class Line:
                     passage.too_slow = True
                     passage.task.cancel()
             elif (since := passage.reply.sending_since) is not None and now - since > self.rules.slow_reader_s:
-                passage.too_slow = True
                 passage.reply.abort()
-                passage.task.cancel()
+                if passage.recording is None:
+                    passage.too_slow = True
+                    passage.task.cancel()
 
     def _settle(self, passage: _Passage) -> None:
         """Gives the place back, remembers the conversation, and tells the observers. Never raises."""
         _judge_late(passage, self.rules.escalation)
         outcome = _outcome(passage, self._clock())
+        if self._paces is not None:
+            _keep_pace(self._paces, passage)
         if passage.admission is not None:
             usages = [attempt.settled.usage for attempt in passage.attempts if attempt.settled is not None]
             passage.admission.settle(sum(usage.input_tokens + usage.output_tokens for usage in usages))
@@ -542,6 +617,17 @@ class Line:
             self.shadow.offer(answering.job.request, passage.caller, outcome, answering.kept or ())
         if passage.trace is not None:
             passage.trace.finish(outcome, outcome.alias, outcome.stream)
+
+
+def _says_batch(scope: Scope) -> bool:
+    return any(name == b"x-tier" and value == b"batch" for name, value in scope["headers"])
+
+
+def _keep_pace(paces: Paces, passage: _Passage) -> None:
+    """Only streams tell when their first token came."""
+    for attempt in passage.attempts:
+        if attempt.job.request.stream and attempt.first_token_at is not None:
+            paces.observe(attempt.deployment.target_id, attempt.first_token_at - attempt.started_at, _tpot(attempt))
 
 
 def _ending(passage: _Passage) -> Ending:
@@ -641,6 +727,8 @@ def _decision_headers(weighed: Weighed, committed: Committed, passage: _Passage)
         headers.append((b"x-weighbridge-weakness", passage.weakness.encode()))
     if passage.escalated_from is not None:
         headers.append((b"x-weighbridge-escalated-from", passage.escalated_from.deployment.target_id.encode()))
+    if committed.attempt.slot is not None and committed.attempt.slot.waited_s > 0:
+        headers.append((b"x-weighbridge-queue-ms", b"%d" % math.ceil(committed.attempt.slot.waited_s * 1000)))
     if (unused_usd := dollars(_unused_nanousd(passage.attempts))) is not None:
         headers.append((b"x-weighbridge-escalation-cost-usd", unused_usd.encode()))
     return headers

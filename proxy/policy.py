@@ -42,7 +42,16 @@ DEFAULT_TOLERANCE = 1 - DEFAULT_FLOOR
 _ESTIMATE_SLACK = 0.9
 
 Reason = Literal[
-    "cheapest-capable", "prompt-cache", "most-capable", "named", "alias", "fallback", "degraded", "escalated", "holdout"
+    "cheapest-capable",
+    "prompt-cache",
+    "most-capable",
+    "named",
+    "alias",
+    "fallback",
+    "degraded",
+    "escalated",
+    "holdout",
+    "spill-over",
 ]
 _Kind = Literal["auto", "alias", "named"]
 """Whether the gateway chooses, an alias stands for targets, or the caller named one."""
@@ -104,6 +113,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     bound_nanousd: int | None
     adequate: float | None = None
     """The probability that its answer is adequate, where that was measured."""
+    output_tokens: int = DEFAULT_OUTPUT_TOKENS
+    """What its answer is expected to have, all choices together."""
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
@@ -429,6 +440,7 @@ def _candidate(
         expected_nanousd=cost[target.target_id],
         bound_nanousd=_bound(target, facts),
         adequate=None if outlook is None else outlook.adequate,
+        output_tokens=_expected_output(target, facts, prediction),
     )
 
 
@@ -441,15 +453,19 @@ def _expected(target: Target, facts: Facts, prediction: Prediction | None, stick
     if target.price is None:
         return None
     cached = min(sticky.cached_tokens, facts.input_tokens) if sticky and sticky.target_id == target.target_id else 0
+    output = _expected_output(target, facts, prediction)
+    return target.price.cost_nanousd(
+        Usage(input_tokens=facts.input_tokens, cached_input_tokens=cached, output_tokens=output)
+    )
+
+
+def _expected_output(target: Target, facts: Facts, prediction: Prediction | None) -> int:
     outlook = _outlook(target, prediction)
     if outlook is not None:
         predicted = outlook.output_tokens
     else:
         predicted = prediction.expected_output_tokens if prediction is not None else DEFAULT_OUTPUT_TOKENS
-    output = min(predicted, _output_limit(target, facts)) * facts.choices
-    return target.price.cost_nanousd(
-        Usage(input_tokens=facts.input_tokens, cached_input_tokens=cached, output_tokens=output)
-    )
+    return min(predicted, _output_limit(target, facts)) * facts.choices
 
 
 def _bound(target: Target, facts: Facts) -> int | None:

@@ -5,6 +5,7 @@ brace. Nothing falls back from here: what fails now ends the stream with an erro
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 
 import msgspec
@@ -19,10 +20,12 @@ from proxy.errors import error_reply
 from proxy.reply import Header, Reply
 
 _DONE = b"data: [DONE]\n\n"
+_FOREVER = contextlib.nullcontext()
 
 
 async def relay(committed: Committed, reply: Reply, headers: list[Header]) -> None:
-    """Writes the whole reply. Raises UpstreamError when the upstream failed on the way.
+    """Writes the whole reply. Raises UpstreamError when the upstream failed on the way, DeadlineExceeded when the
+    caller's own time was up.
 
     A failed stream has then already told its caller, in an error event in place of `[DONE]`.
     """
@@ -47,22 +50,34 @@ async def _relay_whole(committed: Committed, reply: Reply, headers: list[Header]
 
 async def _relay_stream(committed: Committed, reply: Reply, headers: list[Header]) -> None:
     attempt = committed.attempt
+    deadline = attempt.job.deadline
     writer = _EventWriter(attempt)
     await reply.begin_events(headers)
-    batch: list[Event] | None = committed.events
     try:
-        while batch is not None:
-            data = writer.render(batch)
-            if data:
-                await reply.events(data)
-            batch = await committed.stream.read()
-            if batch is not None:
-                attempt.observe(batch)
+        async with asyncio.timeout(deadline.remaining_s(reply.now)) if deadline.cuts_streams else _FOREVER:
+            await _relay_events(committed, reply, writer)
     except UpstreamError as error:
         await reply.end(b"data: " + error_reply(error).body + b"\n\n")
         raise
+    except TimeoutError:
+        exceeded = deadline.exceeded()
+        # Settled first: its caller may read no more, and the end of its stream has to wait for it.
+        attempt.close("failed", exceeded, status=200)
+        await reply.end(b"data: " + error_reply(exceeded).body + b"\n\n")
+        raise exceeded from None
     await _book(attempt)
     await reply.end(writer.last_words() + _DONE)
+
+
+async def _relay_events(committed: Committed, reply: Reply, writer: "_EventWriter") -> None:
+    batch: list[Event] | None = committed.events
+    while batch is not None:
+        data = writer.render(batch)
+        if data:
+            await reply.events(data)
+        batch = await committed.stream.read()
+        if batch is not None:
+            committed.attempt.observe(batch)
 
 
 async def _book(attempt: Attempt) -> None:

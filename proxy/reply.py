@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -18,10 +19,25 @@ _SSE: tuple[Header, ...] = (
 )
 
 
+class Recorder(Protocol):
+    """Sees what is sent before it is, whether or not anybody is left to read it."""
+
+    async def saw(self, message: Message) -> None: ...
+
+
 class Reply:
     """Writes one reply. `started` means that the status line is out and cannot be changed."""
 
-    __slots__ = ("_clock", "_send", "done", "headers", "sending_since", "started", "status")
+    __slots__ = (
+        "_clock",
+        "_send",
+        "done",
+        "headers",
+        "recording",
+        "sending_since",
+        "started",
+        "status",
+    )
 
     def __init__(self, send: Send, clock: Callable[[], float]) -> None:
         self._send = send
@@ -31,6 +47,11 @@ class Reply:
         self.done = False
         self.status = 0
         self.sending_since: float | None = None
+        self.recording: Recorder | None = None
+
+    @property
+    def now(self) -> float:
+        return self._clock()
 
     async def whole(self, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
         """A complete JSON reply."""
@@ -67,6 +88,8 @@ class Reply:
         await self._sent({"type": "http.response.body", "body": data, "more_body": more})
 
     async def _sent(self, message: Message) -> None:
+        if self.recording is not None:
+            await self.recording.saw(message)
         # The server lets a full buffer suspend us here; the watch over slow readers looks at since when.
         self.sending_since = self._clock()
         try:

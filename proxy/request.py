@@ -10,7 +10,7 @@ from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
 from cost.entries import TAG, TAG_RULE
 from providers.target import Capability, Tier
-from providers.wire import ChatRequest, Message
+from providers.wire import ChatRequest, Message, Priority
 from proxy.errors import BadRequest
 
 # These would steer the gateway's own calls to an address or with a key of the caller's choosing.
@@ -64,8 +64,9 @@ _SERVICE_TIERS: Mapping[str, Tier] = {
 _INSTRUCTING = frozenset({"system", "developer"})
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
 _MEASURABLE_PARTS = _IMAGE_PARTS | {"text", "input_text", "refusal", "thinking", "redacted_thinking", "input_audio"}
+_PRIORITIES: Mapping[str, Priority] = {"low": -1, "normal": 0, "high": 1}
 # The gateway's own fields: consumed here, never sent upstream.
-_OWN_FIELDS = ("x-team-id", "x-tier", "service_tier", "x-session-id", "x-weighbridge-tag")
+_OWN_FIELDS = ("x-team-id", "x-tier", "service_tier", "x-session-id", "x-weighbridge-tag", "x-priority")
 
 
 class _StreamOptions(msgspec.Struct, frozen=True):
@@ -94,6 +95,7 @@ class _Body(msgspec.Struct, frozen=True):
     tier: str | None = msgspec.field(default=None, name="x-tier")
     session_id: str | None = msgspec.field(default=None, name="x-session-id")
     tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
+    priority: str | None = msgspec.field(default=None, name="x-priority")
 
 
 class RequestHeaders(msgspec.Struct, frozen=True):
@@ -107,6 +109,9 @@ class RequestHeaders(msgspec.Struct, frozen=True):
     traceparent: str | None = None
     escalate: str | None = msgspec.field(default=None, name="x-weighbridge-escalate")
     tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
+    priority: str | None = msgspec.field(default=None, name="x-priority")
+    timeout_ms: str | None = msgspec.field(default=None, name="x-request-timeout-ms")
+    idempotency_key: str | None = msgspec.field(default=None, name="idempotency-key")
 
 
 _HEADER_FIELDS = {field.encode_name.encode(): field.name for field in msgspec.structs.fields(RequestHeaders)}
@@ -149,6 +154,7 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
         team_id=_agreed("x-team-id", headers.team_id, typed.team_id),
         session_id=_agreed("x-session-id", headers.session_id, typed.session_id),
         tag=_tag(headers.tag, typed.tag),
+        priority=_priority(headers.priority, typed.priority, typed.service_tier),
     )
 
 
@@ -239,6 +245,15 @@ def _tier(header: str | None, field: str | None, service_tier: str | None) -> Ti
     if tier not in _TIERS:
         raise BadRequest("`x-tier` must be `interactive` or `batch`.", param="x-tier")
     return "batch" if tier == "batch" else "interactive"
+
+
+def _priority(header: str | None, field: str | None, service_tier: str | None) -> Priority:
+    named = _agreed("x-priority", header, field)
+    if named is None:
+        return 1 if service_tier == "priority" else 0
+    if named not in _PRIORITIES:
+        raise BadRequest("`x-priority` must be `low`, `normal` or `high`.", param="x-priority")
+    return _PRIORITIES[named]
 
 
 def _count_images(messages: list[Message]) -> int:

@@ -6,4 +6,4 @@ import os
 # for its matrices are small and the threads mostly waited for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-pytest_plugins = ["tests.postgres"]
+pytest_plugins = ["tests.postgres", "tests.redis_server"]

@@ -19,7 +19,7 @@ from proxy.app import create_app
 from proxy.configuration.settings import Environment, load, peppers
 from proxy.db import make_engine, migrate
 from proxy.doorway import Doorway
-from proxy.process.protocol import BoundedProtocol
+from proxy.process.protocol import BoundedProtocol, Leave
 
 PEPPER = "a pepper for tests only, 32 bytes and more"
 CHEAP_PRICES = {"input": "0.4", "output": "0.4", "cached_input": "0.4", "version": "test"}
@@ -97,6 +97,7 @@ async def _served(app: Doorway) -> AsyncIterator[str]:
         server = uvicorn.Server(
             uvicorn.Config(app, http=BoundedProtocol, lifespan="on", log_config=None, timeout_graceful_shutdown=2)
         )
+        server.server_state = Leave()
         # The test owns the signals.
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
         serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -27,6 +27,7 @@ _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:+-]{0,39}\Z")
 _DECIMAL = re.compile(r"Decimal\('([^']*)'\)")
 _MAX_LISTED = 40
 _MIN_PART = 4
+_MAX_SECTIONS = 2
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -225,12 +226,21 @@ def _shape(word: str) -> str:
 def _unknown_key(model: type[BaseModel], values: Value, path: KeyPath) -> str:
     allowed = _keys_at(model, values, path[:-1])
     key = str(path[-1])
-    elsewhere = _section_of(model, key) if len(path) == 1 else None
-    if elsewhere is not None:
-        return f"is not a section; did you mean `{elsewhere}.{key}`?"
+    elsewhere = _sections_of(model, key) if len(path) == 1 else []
+    if 0 < len(elsewhere) <= _MAX_SECTIONS:
+        return f"is not a section; did you mean {' or '.join(f'`{section}.{key}`' for section in elsewhere)}?"
+    moved = [now for found in _models_at(model, values, path[:-1]) for was, now in _moved(found) if was == key]
+    if moved:
+        return f"is not a known key any more; write `{'.'.join((*map(str, path[:-1]), moved[0]))}`"
     guess = closest(key, allowed)
     hint = f"; did you mean `{guess}`?" if guess else "."
     return f"is not a known key{hint}" + _listed(allowed)
+
+
+def _moved(model: type[BaseModel]) -> Iterable[tuple[str, str]]:
+    """Keys that a section had once, and where what they said stands now."""
+    moved: Mapping[str, str] = getattr(model, "moved_keys", {})
+    return moved.items()
 
 
 def _also_allowed(model: type[BaseModel], values: Value, path: KeyPath) -> str:
@@ -257,18 +267,22 @@ def _value_at(values: Value, path: KeyPath) -> Value:
     return current
 
 
-def _section_of(model: type[BaseModel], key: str) -> str | None:
-    """The one section that has a key of this name."""
-    found = [
+def _sections_of(model: type[BaseModel], key: str) -> list[str]:
+    """The sections that have a key of this name."""
+    return [
         name
         for name, field in model.model_fields.items()
         if any(key in inner.model_fields for inner in models_in(field.annotation))
     ]
-    return found[0] if len(found) == 1 else None
 
 
 def _keys_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[str]:
     """The names that a mapping at `path` may have."""
+    return list(dict.fromkeys(name for found in _models_at(model, values, path) for name in field_names(found)))
+
+
+def _models_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[type[BaseModel]]:
+    """The shapes that a mapping at `path` may have."""
     candidates: list[Any] = [model]
     current = values
     for part in path:
@@ -279,7 +293,7 @@ def _keys_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[str]:
         # Of several shapes, the one that shares the most keys with what was written was meant.
         most = max(len(current.keys() & field_names(found)) for found in models)
         models = [found for found in models if len(current.keys() & field_names(found)) == most]
-    return list(dict.fromkeys(name for found in models for name in field_names(found)))
+    return models
 
 
 def field_names(model: type[BaseModel]) -> dict[str, Any]:

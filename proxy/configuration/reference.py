@@ -67,6 +67,9 @@ def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
         if typing.get_origin(branch) in _LISTS:
             inner = models_in(typing.get_args(branch)[0])
             yield from ((found, "[]") for found in inner if found not in alone)
+        if typing.get_origin(branch) is dict:
+            # The names are the file's own.
+            yield from ((found, ".<name>") for found in models_in(typing.get_args(branch)[1]))
 
 
 def _unit(field: FieldInfo) -> str:
@@ -110,8 +113,11 @@ def tables() -> str:
     """The page's tables: one for each section, and one for the environment."""
     parts = []
     for name, field in GatewayConfig.model_fields.items():
-        section = models_in(field.annotation)[0]
-        rows = [f"| `{key.path}` | {key.type} | {key.default} | {key.meaning} |" for key in keys(section, f"{name}.")]
+        section, suffix = next(iter(_models(field.annotation)))
+        rows = [
+            f"| `{key.path}` | {key.type} | {key.default} | {key.meaning} |"
+            for key in keys(section, f"{name}{suffix}.")
+        ]
         parts.append("\n".join([f"### {name}", "", field.description or "", "", *_HEAD, *rows]))
     variables = [
         f"| `{_variable(name, field)}` | {_default(field)} | {field.description} |"

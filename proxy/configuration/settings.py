@@ -27,6 +27,11 @@ from providers.config import ProvidersSection, SecretRef, is_reference
 from proxy.configuration.file import ConfigError, Document, KeyPath, Problem, Value, read_document
 from proxy.configuration.price_sources import price_problems
 from proxy.configuration.problems import check, closest, in_words
+from proxy.gate.deadlines_config import DeadlinesSection
+from proxy.gate.limits.config import LimitsSection
+from proxy.gate.queue.config import QueuesSection
+from proxy.gate.redis_config import RedisSection, address_problem
+from proxy.idempotency.config import IdempotencySection
 from proxy.webhooks.config import WebhooksSection
 
 _NO_PEPPER = (
@@ -35,6 +40,7 @@ _NO_PEPPER = (
 )
 AUTO = "auto"
 PREFIX = "WEIGHBRIDGE_"
+_FOREIGN_VARIABLES = {"DATABASE_URL", "REDIS_URL", "OTEL_EXPORTER_OTLP_ENDPOINT"}
 if TYPE_CHECKING:
     from proxy.answers.escalation import EscalationRules
     from proxy.policy import Policy
@@ -67,6 +73,14 @@ class ServerConfig(BaseModel):
     )
     max_in_flight: int = Field(
         default=4_096, ge=1, le=1_000_000, description="Requests that one worker holds at once; more get 503."
+    )
+    max_lag_s: float = Field(
+        default=0.25,
+        ge=0,
+        le=60,
+        allow_inf_nan=False,
+        description="When a worker's event loop is late by more than this for about a second, it has more work than a "
+        "core does: it then refuses some requests with 503 so that the others stay quick. 0 turns this off.",
     )
 
 
@@ -174,19 +188,6 @@ def build_escalation(config: EscalationConfig) -> "EscalationRules":
     )
 
 
-class LimitsConfig(BaseModel):
-    """What one key may use. Each worker keeps its own count."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    requests_per_minute: int | None = Field(
-        default=None, ge=1, le=100_000_000, description="Requests a minute for each key; no limit when not set."
-    )
-    tokens_per_minute: int | None = Field(
-        default=None, ge=1, le=100_000_000_000, description="Tokens a minute for each key; no limit when not set."
-    )
-
-
 class TelemetryConfig(BaseModel):
     """What the gateway tells about itself."""
 
@@ -214,10 +215,26 @@ class GatewayConfig(BaseModel):
     server: ServerConfig = Field(default=ServerConfig(), description="The listening side.")
     providers: ProvidersSection = Field(description="The models that can be called, and how to call them.")
     policy: PolicyConfig = Field(default=PolicyConfig(), description="How names become targets.")
-    limits: LimitsConfig = Field(default=LimitsConfig(), description="What one key may use.")
+    limits: LimitsSection = Field(
+        default=LimitsSection(),
+        description="What each organisation, team, key and model may use in a minute and at once.",
+    )
+    redis: RedisSection = Field(
+        default=RedisSection(), description="The Redis that all processes share, where there is one."
+    )
     accounts: AccountsSection = Field(default=AccountsSection(), description="Teams, keys and their peppers.")
     classifier: ClassifierSection = Field(default=ClassifierSection(), description="How prompts are weighed.")
     cost: CostSection = Field(default=CostSection(), description="The ledger, and what savings are measured against.")
+    queues: QueuesSection = Field(
+        default_factory=dict,
+        description="Lines before our own targets, so that they are never given more than they carry.",
+    )
+    deadlines: DeadlinesSection = Field(
+        default=DeadlinesSection(), description="How late an answer may be, where the caller does not say."
+    )
+    idempotency: IdempotencySection = Field(
+        default=IdempotencySection(), description="Requests that are sent with an Idempotency-Key."
+    )
     webhooks: WebhooksSection = Field(default=WebhooksSection(), description="Where warnings and reports are sent.")
     telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="Logs and traces.")
 
@@ -232,6 +249,11 @@ class Environment(BaseSettings):
         default=None,
         validation_alias=AliasChoices("WEIGHBRIDGE_DATABASE_URL", "DATABASE_URL"),
         description="The database; SQLite in the data directory when not set. Plain DATABASE_URL is read too.",
+    )
+    redis_url: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("WEIGHBRIDGE_REDIS_URL", "REDIS_URL"),
+        description="The shared Redis, instead of `redis.url`; none when neither is set. Plain REDIS_URL is read too.",
     )
     pepper: SecretStr | None = Field(
         default=None, description=f"The secret that keys are stored under, at least {MIN_PEPPER_BYTES} characters."
@@ -251,6 +273,12 @@ class Environment(BaseSettings):
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite+aiosqlite:///{self.data_dir}/weighbridge.sqlite"
+
+    def redis(self, section: RedisSection) -> str | None:
+        """The shared Redis's address, or None. It may hold a password: never show it."""
+        if self.redis_url is not None:
+            return self.redis_url.get_secret_value()
+        return None if section.url is None else resolve_secret(section.url)
 
     def server_overrides(self) -> dict[str, Any]:
         """What stands in for keys of the `server` section."""
@@ -295,6 +323,9 @@ def read_environment() -> Environment:
     if environment.database_url is not None and not _is_database(environment.database_url.get_secret_value()):
         said = "must be an address such as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
         problems.append(Problem("environment", 0, "DATABASE_URL", said))
+    if environment.redis_url is not None:
+        wrong = address_problem(environment.redis_url.get_secret_value())
+        problems += [] if wrong is None else [Problem("environment", 0, "REDIS_URL", wrong)]
     if problems:
         raise ConfigError(problems)
     return environment
@@ -311,7 +342,7 @@ def _is_database(address: str) -> bool:
 
 def _variable(location: tuple[int | str, ...]) -> str:
     name = str(location[0]).upper()
-    return name if name in {"DATABASE_URL", "OTEL_EXPORTER_OTLP_ENDPOINT"} or name.startswith(PREFIX) else PREFIX + name
+    return name if name in _FOREIGN_VARIABLES or name.startswith(PREFIX) else PREFIX + name
 
 
 def _unknown_variable(name: str, allowed: list[str]) -> str:
@@ -346,6 +377,7 @@ def load(
             for secret in secrets_in(config, secrets_from)
             if not secret.is_set
         ]
+        problems += _redis_problems(config, document, secrets_from)
     if config is None or problems:
         raise ConfigError(problems)
     server = config.server.model_copy(update=environment.server_overrides())
@@ -361,15 +393,25 @@ def reload(current: GatewayConfig, path: Path | None, environment: Environment) 
     changed = [
         f"{section}.{name}"
         for section in GatewayConfig.model_fields
+        if section not in _LIVE_SECTIONS
         for name, value in getattr(fresh, section)
-        if value != getattr(getattr(current, section), name) and not _is_live(section, name)
+        if value != getattr(getattr(current, section), name) and f"{section}.{name}" not in _LIVE_KEYS
     ]
     return Reloaded(fresh, needs_restart=tuple(changed))
 
 
-def _is_live(section: str, name: str) -> bool:
-    """Whether a running process takes a changed key over."""
-    return section in _LIVE_SECTIONS or f"{section}.{name}" in _LIVE_KEYS
+def _redis_problems(config: GatewayConfig, document: Document, secrets_from: Mapping[str, str]) -> list[Problem]:
+    """What the secret is that leads to Redis shows only here; it is not repeated."""
+    if config.redis.url is None:
+        return []
+    try:
+        wrong = address_problem(secret_reader(secrets_from)(config.redis.url))
+    except (LookupError, OSError, UnicodeDecodeError):
+        # That it is not there is told with all other secrets.
+        return []
+    return (
+        [] if wrong is None else [document.problem(("redis", "url"), f"leads to an address that is wrong: it {wrong}")]
+    )
 
 
 def _report_problems(config: GatewayConfig, document: Document) -> list[Problem]:
@@ -383,7 +425,7 @@ def _report_problems(config: GatewayConfig, document: Document) -> list[Problem]
 
 
 _DATABASES = {"sqlite", "postgres", "postgresql"}
-_LIVE_SECTIONS = {"policy", "limits"}
+_LIVE_SECTIONS = {"policy", "limits", "queues", "deadlines"}
 _LIVE_KEYS = {
     "providers.models",
     "providers.timeouts",
@@ -399,6 +441,7 @@ _LIVE_KEYS = {
     "server.body_timeout_s",
     "server.slow_reader_s",
     "server.max_in_flight",
+    "server.max_lag_s",
 }
 
 
@@ -416,7 +459,13 @@ def dangling(document: Document) -> list[Problem]:
         document.problem(path, _missing_target(name, names))
         for path, name in _references(document.values)
         if name not in names
-    ] + [document.problem(path, reserved) for path in _named_auto(document.values)]
+    ] + [
+        *(document.problem(path, reserved) for path in _named_auto(document.values)),
+        *(
+            document.problem(path, _missing_target(name, known))
+            for path, name, known in _unknown_limited(document, names)
+        ),
+    ]
 
 
 def _named_auto(values: dict[str, Value]) -> Iterator[KeyPath]:
@@ -425,6 +474,14 @@ def _named_auto(values: dict[str, Value]) -> Iterator[KeyPath]:
     for index, model in enumerate(_list(_mapping(values.get("providers")).get("models"))):
         if _mapping(model).get("model_id") == AUTO:
             yield "providers", "models", index, "model_id"
+
+
+def _unknown_limited(document: Document, targets: list[str]) -> Iterator[tuple[KeyPath, str, list[str]]]:
+    """Models with limits of their own that nobody can name; each would limit nothing."""
+    known = [*targets, *_mapping(_mapping(document.values.get("policy")).get("aliases")), AUTO]
+    for name in _mapping(_mapping(document.values.get("limits")).get("models")):
+        if name not in known:
+            yield ("limits", "models", name), name, known
 
 
 def _references(values: dict[str, Value]) -> Iterator[tuple[KeyPath, str]]:
@@ -438,6 +495,8 @@ def _references(values: dict[str, Value]) -> Iterator[tuple[KeyPath, str]]:
     yield from _names(_mapping(values.get("cost")).get("reference_target"), ("cost", "reference_target"))
     for index, pool in enumerate(_list(_mapping(values.get("cost")).get("pools"))):
         yield from _names(_mapping(pool).get("targets"), ("cost", "pools", index, "targets"))
+    for queue, section in _mapping(values.get("queues")).items():
+        yield from _names(_mapping(section).get("targets"), ("queues", queue, "targets"))
     for target, host in _mapping(_mapping(values.get("cost")).get("hosted")).items():
         yield ("cost", "hosted", target), target
         yield from _names(host, ("cost", "hosted", target))

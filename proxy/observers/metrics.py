@@ -16,6 +16,8 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from cost.budgets.budget import Standing
 from cost.prices import NANO_PER_USD
 from cost.watch import Checked
+from proxy.gate.limits.limit import Kind, Scope
+from proxy.gate.queue.work import QueueState, Why
 from proxy.observers.logs import safe_name
 from proxy.observers.outcome import RequestOutcome
 
@@ -35,6 +37,10 @@ TPOT_BUCKETS: Final = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075,
 DURATION_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 # Scoring must stay under a millisecond.
 CLASSIFIER_BUCKETS: Final = (0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.002, 0.005, 0.01, 0.05)
+# A call takes a fraction of a millisecond; from 50 ms on it is slow, and from 100 ms on it is not waited for.
+REDIS_BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+# What could start at once is in the first; the promise of a first token is 1 s, and the longest waits are batch work's.
+QUEUE_WAIT_BUCKETS: Final = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 _BREAKER_VALUES: Final[Mapping[BreakerState, int]] = {"closed": 0, "half-open": 1, "open": 2}
 # Children are looked up by raw values, which the caps do not bound; forgetting them all is cheap and rare.
@@ -174,6 +180,19 @@ class Metrics:
             registry=self.registry,
             multiprocess_mode="livesum",
         )
+        # Each worker has its own loop: the latest one is shown.
+        self._loop_lag = Gauge(
+            "weighbridge_loop_lag_seconds",
+            "How late a worker's event loop was at worst within the last second or so.",
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
+        self._overload_refusals = Counter(
+            "weighbridge_overload_refusals",
+            "Requests refused at the door because the worker had more work than it can do.",
+            registry=self.registry,
+        )
+        self._declare_queues()
         # Each worker has its own breakers: the worst view is shown.
         self._breaker = Gauge(
             "weighbridge_breaker_state",
@@ -201,6 +220,52 @@ class Metrics:
             registry=self.registry,
             multiprocess_mode="livemostrecent",
         )
+        self._redis_call = Histogram(
+            "weighbridge_redis_call_seconds",
+            "Seconds from sending a call to the shared Redis until its reply.",
+            buckets=REDIS_BUCKETS,
+            registry=self.registry,
+        )
+        self._redis_failures = self._counter(
+            "weighbridge_redis_failures", "Calls to the shared Redis that failed or were slow, by kind.", ("kind",)
+        )
+        self._idempotent = self._counter(
+            "weighbridge_idempotent_requests",
+            "What happened with Idempotency-Keys: claimed, replayed, in_flight, reused, kept, freed, too_large, not_kept, "
+            "refused, unavailable, taken_over, lost, failed_writes, purged.",
+            ("event",),
+        )
+        # The worst view is shown: one process without Redis enforces its share alone.
+        self._redis_up = Gauge(
+            "weighbridge_redis_up",
+            "1 while the shared Redis answers in time; 0 while it does not, and where there is none.",
+            registry=self.registry,
+            multiprocess_mode="livemin",
+        )
+        self._limits_local = Counter(
+            "weighbridge_limits_local",
+            "Requests whose limits were decided by this process's share of them.",
+            registry=self.registry,
+        )
+        self._limits_refused = Counter(
+            "weighbridge_limits_refused",
+            "Requests refused by a limit, by whose it was and what was used up.",
+            ["scope", "kind"],
+            registry=self.registry,
+        )
+        self._limits_shared = Gauge(
+            "weighbridge_limits_shared",
+            "1 while limits are decided in the shared Redis; 0 while each process enforces its share.",
+            registry=self.registry,
+            multiprocess_mode="livemin",
+        )
+        # Every process counts the same ones, so the newest view is the true one.
+        self._replicas = Gauge(
+            "weighbridge_replicas",
+            "Processes that share the limits, as this gateway knows them.",
+            registry=self.registry,
+            multiprocess_mode="livemostrecent",
+        )
         build = Gauge(
             "weighbridge_build_info",
             "Always 1; the version is a label.",
@@ -209,6 +274,30 @@ class Metrics:
             multiprocess_mode="livemax",
         )
         build.labels(_version()).set(1)
+
+    def _declare_queues(self) -> None:
+        """Queues are configured, so their names need no cap; each worker has its part of each."""
+        self._queue_waiting, self._queue_waiting_tokens, self._queue_in_flight, self._queue_capacity = (
+            Gauge(name, text, ("queue",), registry=self.registry, multiprocess_mode="livesum")
+            for name, text in (
+                ("weighbridge_queue_waiting", "Requests that wait for their turn."),
+                ("weighbridge_queue_waiting_tokens", "Tokens, of prompts and expected answers, that wait."),
+                ("weighbridge_queue_in_flight_tokens", "Tokens that were let through and are not done."),
+                ("weighbridge_queue_capacity_tokens", "Tokens that may be in flight."),
+            )
+        )
+        self._queue_wait = Histogram(
+            "weighbridge_queue_wait_seconds",
+            "Seconds that a request waited before it was let through.",
+            ("queue", "tier"),
+            buckets=QUEUE_WAIT_BUCKETS,
+            registry=self.registry,
+        )
+        self._queue_refusals = self._counter(
+            "weighbridge_queue_refusals",
+            "Requests that a queue refused or gave up, by why: full, late, shed, expired.",
+            ("queue", "why"),
+        )
 
     def _declare_learning(self) -> None:
         self._verdicts = self._counter(
@@ -344,6 +433,29 @@ class Metrics:
     def set_in_flight(self, requests: int) -> None:
         self._in_flight.set(requests)
 
+    def set_loop_lag(self, seconds: float) -> None:
+        self._loop_lag.set(seconds)
+
+    def count_overload_refusal(self) -> None:
+        self._overload_refusals.inc()
+
+    def set_queue(self, state: QueueState) -> None:
+        self._queue_waiting.labels(state.name).set(state.waiting)
+        self._queue_waiting_tokens.labels(state.name).set(state.waiting_tokens)
+        self._queue_in_flight.labels(state.name).set(state.in_flight_tokens)
+        self._queue_capacity.labels(state.name).set(state.capacity_tokens)
+
+    def forget_queue(self, queue: str) -> None:
+        """It was configured away; workers of one gateway would otherwise go on to show it."""
+        for gauge in (self._queue_waiting, self._queue_waiting_tokens, self._queue_in_flight, self._queue_capacity):
+            gauge.labels(queue).set(0)
+
+    def observe_queue_wait(self, queue: str, tier: str, seconds: float) -> None:
+        self._queue_wait.labels(queue, tier).observe(seconds)
+
+    def count_queue_refusal(self, queue: str, why: Why) -> None:
+        self._queue_refusals.labels(queue, why).inc()
+
     def set_breaker(self, deployment_id: str, state: BreakerState) -> None:
         self._breaker.labels(self._deployment(deployment_id)).set(_BREAKER_VALUES[state])
 
@@ -356,6 +468,32 @@ class Metrics:
     def set_ledger_check(self, checked: Checked) -> None:
         self._ledger_differences.set(checked.differences)
         self._ledger_verified.set(checked.done_us / 1_000_000)
+
+    def observe_redis_call(self, seconds: float) -> None:
+        self._redis_call.observe(seconds)
+
+    def count_redis_failure(self, kind: str) -> None:
+        """A name of our own, so it needs no cap."""
+        self._redis_failures.labels(kind).inc()
+
+    def count_idempotency(self, event: str, times: int) -> None:
+        """A name of our own, so it needs no cap."""
+        self._idempotent.labels(event).inc(times)
+
+    def count_local_admission(self) -> None:
+        self._limits_local.inc()
+
+    def count_rate_refusal(self, scope: Scope, kind: Kind) -> None:
+        self._limits_refused.labels(scope, kind).inc()
+
+    def set_limits_shared(self, *, shared: bool) -> None:
+        self._limits_shared.set(shared)
+
+    def set_redis_up(self, *, up: bool) -> None:
+        self._redis_up.set(up)
+
+    def set_replicas(self, replicas: int) -> None:
+        self._replicas.set(replicas)
 
     def render(self) -> tuple[bytes, str]:
         """The text format and its content type. With many series it takes a while: call it in a thread."""

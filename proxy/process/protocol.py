@@ -7,7 +7,7 @@ may weigh, how long it may take and how many connections may be open is bounded 
 import asyncio
 import http
 import math
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 import msgspec
@@ -36,6 +36,25 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: int = 20_000
     max_waiting: int = 64
     """Requests of one connection that were sent before the one under way was answered."""
+
+
+_LINGER_S: Final = 1.0
+"""How long the rest of a request that was answered early is read: a socket closed over unread bytes is reset, and the
+reset may overtake the answer."""
+
+
+_LAST_CHANCE_S: Final = 1.0
+"""How long a connection stays open at the end though nobody told its caller to leave: the reply had begun before, or a
+request is on its way. A connection that is closed just as the next request is sent loses that request."""
+
+
+class Leave(ServerState):
+    """What uvicorn's connections of one server share, and how far its end has come."""
+
+    stopping: bool = False
+    leaving: bool = False
+    """Every reply is its connection's last one, and says so."""
+    connections: set["BoundedProtocol"]  # type: ignore[assignment]  # uvicorn's own is a union of its protocols
 
 
 class _NotParsed(Exception):
@@ -71,6 +90,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._plain_head = b""
         self.url = b""
         self._running: RequestResponseCycle | None = None
+        self._last: RequestResponseCycle | None = None
+        self._lingering = False
+        self._closes_soon = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own
         super().connection_made(transport)
@@ -123,7 +145,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._plain_head = self._head_without_upgrade()
             return
+        if self._lingering or self.transport.is_closing():
+            # It was said that nothing more is answered here.
+            raise _NotParsed
         super().on_headers_complete()
+        if self._leave.stopping:
+            self.cycle.transport = _Lingering(self)  # type: ignore[assignment]  # all that a cycle needs of one
+            if self._leave.leaving:
+                self.end_with_this()
         if not self.pipeline:
             return
         if len(self.pipeline) > self.limits.max_waiting:
@@ -144,6 +173,50 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
             super().on_message_complete()
+        if self._lingering:
+            self.transport.close()
+
+    def end_with_this(self) -> None:
+        """The reply to the newest request is the last one of this connection, and says so if it has not begun."""
+        if self._idle or self.cycle.response_started or self.cycle is self._last:
+            return
+        if self._last is not None and not self._last.response_started:
+            self._last.keep_alive = True
+        if self.cycle.keep_alive:
+            self._last, self.cycle.keep_alive = self.cycle, False
+
+    def shutdown(self) -> None:
+        """Uvicorn's word for the end: idle connections are closed, the others have one more reply at the most."""
+        if not self._idle:
+            self.end_with_this()
+        elif self._fields_from_bytes != math.inf and self._total_bytes:
+            self.loop.call_later(_LAST_CHANCE_S, self._close_if_idle)
+        elif not (self._lingering or self._closes_soon):
+            self.transport.close()
+
+    def _close_if_idle(self) -> None:
+        if self._idle:
+            self.transport.close()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._leave.leaving and self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+            self._closes_soon = True
+            self.timeout_keep_alive_task = self.loop.call_later(_LAST_CHANCE_S, self.timeout_keep_alive_handler)
+
+    def close_after_body(self) -> None:
+        """Ends the connection as soon as the request that was answered is here, which may have been refused early."""
+        if self._running is not None and self._running.more_body and not self.transport.is_closing():
+            self._lingering = True
+            self.flow.resume_reading()
+            self.loop.call_later(_LINGER_S, self.transport.close)
+        else:
+            self.transport.close()
+
+    @property
+    def _leave(self) -> Leave:
+        return cast("Leave", self.server_state)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
@@ -166,7 +239,7 @@ class BoundedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, _HeadTooLarge):
                 self._refuse(_HEAD_TOO_LARGE, self._too_large())
-            else:
+            elif not (self._lingering or self.transport.is_closing()):
                 self.logger.warning("Invalid HTTP request received.")
                 self._refuse(_INVALID, "This is not an HTTP request that the gateway can read.")
         return None
@@ -201,6 +274,28 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._idle:
             self.transport.write(_reply(fault, message))
         self.transport.close()
+
+
+class _Lingering:
+    """A connection as the reply that may be its last one sees it: closing it waits for the request."""
+
+    __slots__ = ("_protocol", "_transport")
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        self._protocol = protocol
+        self._transport = protocol.transport
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def close(self) -> None:
+        self._protocol.close_after_body()
 
 
 _UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings"})

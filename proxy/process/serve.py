@@ -9,12 +9,14 @@ import contextlib
 import gc
 import importlib
 import logging
+import math
 import os
 import shutil
 import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -28,7 +30,7 @@ from proxy.observers.logs import configure_logging
 from proxy.observers.metrics import forget_worker
 from proxy.process.lifeline import follow_parent
 from proxy.process.open_files import allow_many_sockets
-from proxy.process.protocol import BoundedProtocol
+from proxy.process.protocol import BoundedProtocol, Leave
 from proxy.process.supervisor import Supervisor
 from proxy.webhooks.sender import destinations_of
 
@@ -37,6 +39,11 @@ _log = logging.getLogger("weighbridge.serve")
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
 _TELL_S = 0.5
+_MOVE_S = 2.0
+"""How long a worker that is replaced keeps idle connections, which are told to leave with their next reply."""
+_CUT_OFF_S = 2.0
+"""After the drain, how long the last words of what still runs may take."""
+_POLL_S = 0.05
 _FORCED = 1
 
 
@@ -53,10 +60,15 @@ def serve(
 ) -> int:
     """Serves until a signal, and returns the exit status: 0 after a clean stop.
 
-    `listening` is told the address as soon as connections to it are accepted, or at least queued.
+    Clean means that everything is settled, what was cut off after `drain_s` included; 1 means that a second signal
+    or a worker that hung ended it by force. `listening` is told the address as soon as connections to it are accepted, or at least queued.
     """
     # Until the app or the supervisor listens for it, a reload must not end this process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    # Nothing has been admitted before somebody else listens for these, so there is nothing to wait for.
+    signal.signal(signal.SIGTERM, _end_at_once)
+    signal.signal(signal.SIGINT, _end_at_once)
     # Found wanting here, it is one line; found wanting by a worker, it is a crash in its log.
     peppers(config, environment)
     destinations_of(config.webhooks.destinations, resolve_secret)
@@ -69,6 +81,10 @@ def serve(
         if config.server.workers == 1:
             return run_app(_gateway(config, environment, config_path), listener, drain_s=config.server.drain_s)
         return _supervise(config, environment, config_path, listener)
+
+
+def _end_at_once(_signum: int, _frame: FrameType | None) -> None:
+    sys.exit(0)
 
 
 @contextlib.contextmanager
@@ -108,33 +124,108 @@ _IN_USE = {98, 48}
 
 
 class Uvicorn(uvicorn.Server):
-    """Uvicorn that tells the app when it begins to drain, and that obeys a second signal at once."""
+    """Uvicorn that tells the app when it begins to drain and when that is over, and obeys a second signal at once."""
+
+    def __init__(self, config: uvicorn.Config, *, drain_s: float, started: Callable[[], None] | None) -> None:
+        super().__init__(config)
+        self.server_state: Leave = Leave()
+        self._drain_s = drain_s
+        self._started = started
+        self._moving = False
+        self._asked = False
+        self._drain_until = math.inf
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         # What start-up made stays: the collector need not walk all of it again and again while serving.
         gc.collect()
         gc.freeze()
+        with contextlib.suppress(ValueError, RuntimeError):
+            # Signals reach the main thread only.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._be_replaced)
+        if self._started is not None:
+            self._started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
-        if self.should_exit:
+        if self._asked:
             self.force_exit = True
             return
-        self.should_exit = True
-        begin_drain: Callable[[], None] | None = getattr(getattr(self.config.app, "state", None), "begin_drain", None)
-        if begin_drain is not None:
-            begin_drain()
+        self._asked = self.should_exit = True
+        self._moving = False
+        self._begin_drain()
+
+    def _be_replaced(self) -> None:
+        if self._started is None:
+            _log.warning("SIGUSR2 replaces workers one by one; this is a single process (`server.workers` is 1)")
+        elif not self.should_exit:
+            self.should_exit = self._moving = True
+
+    def _begin_drain(self) -> None:
+        self._drain_until = min(self._drain_until, time.monotonic() + self._drain_s)
+        self.server_state.stopping = True
+        self._tell_app("begin_drain")
+
+    def _tell_app(self, name: str) -> bool:
+        told: Callable[[], None] | None = getattr(getattr(self.config.app, "state", None), name, None)
+        if told is not None:
+            told()
+        return told is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Balancers and callers with a kept connection are told "draining" for a moment; a closed socket tells nothing.
-        for _ in range(10):
-            if not self.force_exit:
-                await asyncio.sleep(_TELL_S / 10)
-        await super().shutdown(sockets)
+        if self._moving:
+            # Others have the socket, too: who is not accepted here is accepted there, and who is here moves over.
+            for server in self.servers:
+                server.close()
+            self._drain_until = time.monotonic() + self._drain_s
+            self._say_close()
+            # Nobody is refused meanwhile: each connection has one more reply, and its next request goes elsewhere.
+            await self._move(min(_MOVE_S, self._drain_s / 4))
+            for connection in list(self.server_state.connections):
+                connection.shutdown()
+            await self._move(self._drain_s / 2)
+            self._begin_drain()
+        else:
+            # Again: a signal that came during the start-up found no app to tell.
+            self._begin_drain()
+            # Balancers and callers with a kept connection are told "draining" for a moment; a closed socket tells
+            # nothing.
+            for connection in self.server_state.connections:
+                connection.end_with_this()
+            await self._wait(_TELL_S, lambda: False)
+            self._say_close()
+        over = asyncio.get_running_loop().call_later(max(0.0, self._drain_until - time.monotonic()), self._cut_off)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            over.cancel()
+
+    async def _move(self, seconds: float) -> None:
+        await self._wait(seconds, lambda: not self._moving or not self.server_state.connections)
+
+    def _say_close(self) -> None:
+        self.server_state.stopping = self.server_state.leaving = True
+        for connection in self.server_state.connections:
+            connection.end_with_this()
+
+    async def _wait(self, seconds: float, enough: Callable[[], bool]) -> None:
+        for _ in range(round(seconds / _POLL_S)):
+            if self.force_exit or enough():
+                return
+            await asyncio.sleep(_POLL_S)
+
+    def _cut_off(self) -> None:
+        _log.warning("%d requests still ran after %g s and are cut off", len(self.server_state.tasks), self._drain_s)
+        if not self._tell_app("cut_off"):
+            for task in self.server_state.tasks:
+                task.cancel()
 
 
-def run_app(app: ASGIApp, listener: socket.socket, *, drain_s: float) -> int:
-    """Runs one app on the socket until a signal; requests under way get `drain_s` to end."""
+def run_app(app: ASGIApp, listener: socket.socket, *, drain_s: float, started: Callable[[], None] | None = None) -> int:
+    """Runs one app on the socket until a signal; requests under way get `drain_s` to end.
+
+    `started` is told when it serves, by a worker that has a supervisor: SIGUSR2 then means that another one has taken
+    its place.
+    """
     allow_many_sockets()
     server = Uvicorn(
         uvicorn.Config(
@@ -148,10 +239,13 @@ def run_app(app: ASGIApp, listener: socket.socket, *, drain_s: float) -> int:
             date_header=True,
             proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=max(1, round(drain_s)),
+            # For what is left when the app has cut off what it knows of.
+            timeout_graceful_shutdown=math.ceil(drain_s + _CUT_OFF_S),
             log_config=None,
             log_level="warning",
-        )
+        ),
+        drain_s=drain_s,
+        started=started,
     )
     try:
         server.run(sockets=[listener])
@@ -206,19 +300,35 @@ def run_worker(arguments: list[str]) -> int:
         prog="python -m proxy.process.serve", description="One worker of `weighbridge serve`."
     )
     parser.add_argument("--fd", type=int, required=True, help="the listening socket's descriptor")
+    parser.add_argument("--ready-fd", type=int, default=None, help="a pipe that is told when this worker serves")
     parser.add_argument("--config", type=Path, default=None, help="the configuration file")
     parser.add_argument("--app", default=None, help="module:name of another ASGI app to run")
     parser.add_argument("--drain-s", type=float, default=30.0, help="seconds for requests under way, with --app")
     given = parser.parse_args(arguments)
     # Until uvicorn listens for signals, a stop must end this process and a reload must not.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    started = _teller(given.ready_fd)
     follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
     with _logging(), socket.socket(fileno=given.fd) as listener:
         if given.app is not None:
-            return run_app(_named_app(given.app), listener, drain_s=given.drain_s)
+            return run_app(_named_app(given.app), listener, drain_s=given.drain_s, started=started)
         environment = read_environment()
         config = load(given.config, environment)
-        return run_app(_gateway(config, environment, given.config), listener, drain_s=config.server.drain_s)
+        app = _gateway(config, environment, given.config)
+        return run_app(app, listener, drain_s=config.server.drain_s, started=started)
+
+
+def _teller(ready_fd: int | None) -> Callable[[], None] | None:
+    if ready_fd is None:
+        return None
+
+    def tell() -> None:
+        # A supervisor that is gone is noticed elsewhere.
+        with contextlib.suppress(OSError):
+            os.write(ready_fd, b"\n")
+        os.close(ready_fd)
+
+    return tell
 
 
 def _named_app(spelled: str) -> ASGIApp:

@@ -171,6 +171,9 @@ async def test_settings_change_one_at_a_time(store: AccountStore) -> None:
     assert found is not None
     assert found.settings == expected
     assert (await store.update_team("team_a", quality_floor=None)).settings.quality_floor is None
+    heavy = (await store.update_team("team_a", weight=2.5, spill_over=False)).settings
+    assert (heavy.weight, heavy.spill_over, heavy.learning) == (2.5, False, "prompts")
+    assert (await store.get_team("team_a")).settings == heavy
     assert await store.update_team("team_a") == await store.get_team("team_a")
 
 
@@ -186,6 +189,7 @@ async def test_bad_settings_are_refused(store: AccountStore) -> None:
         ({"escalation": "always"}, "off, whole, all, not 'always'"),
         ({"learning": "text"}, "off, numbers, prompts, not 'text'"),
         ({"learning": "off", "shadow_share": 0.1}, "keeps no verdicts"),
+        *(({"weight": bad}, "above 0 and at most 1000") for bad in (0.0, -1.0, 1000.1, float("inf"), float("nan"))),
     )
     for changes, message in bad:
         with pytest.raises(BadSetting, match=message):

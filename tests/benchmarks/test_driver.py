@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks import mock_upstream
 from benchmarks.driver import COUNTER, Load, drive
-from benchmarks.run import PROMPT_TOKENS, chat_body, percentile
+from benchmarks.figures import percentile
+from benchmarks.run import PROMPT_TOKENS, chat_body
 from classifier.tokens import estimate_tokens
 
 _BODY = b'{"model":"auto","messages":[{"role":"user","content":"' + COUNTER + b' hello"}]}'

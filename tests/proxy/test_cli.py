@@ -116,18 +116,20 @@ def test_a_teams_settings_are_changed_and_shown() -> None:
     """What is set is listed, what is not named stays, and none gives the floor back to the gateway."""
     _ok("teams", "create", "team_a")
     told = _ok("teams", "set", "team_a", "--quality-floor", "0.95", "--escalation", "whole")
-    assert told == "team_a: quality_floor 0.95, escalation whole, learning numbers, shadow_share 0.0\n"
+    assert told == (
+        "team_a: quality_floor 0.95, escalation whole, learning numbers, shadow_share 0.0, weight 1.0, spill_over yes\n"
+    )
+    _ok("teams", "set", "team_a", "--weight", "2.5", "--no-spill-over")
     _ok("teams", "set", "team_a", "--learning", "prompts", "--shadow-share", "0.1")
     (team,) = json.loads(_ok("teams", "list", "--json"))
-    assert [team[name] for name in ("quality_floor", "escalation", "learning", "shadow_share")] == [
-        0.95,
-        "whole",
-        "prompts",
-        0.1,
-    ]
+    expected = {"quality_floor": 0.95, "escalation": "whole", "learning": "prompts", "shadow_share": 0.1}
+    expected |= {"weight": 2.5, "spill_over": False}
+    assert {name: team[name] for name in expected} == expected
     assert json.loads(_ok("teams", "set", "team_a", "--quality-floor", "none", "--json"))["quality_floor"] is None
     heading, row = _ok("teams", "list").splitlines()
     assert row[heading.index("learning") :].startswith("prompts")
+    assert row[heading.index("weight") :].split()[:2] == ["2.5", "no"]
+    assert "spill_over yes" in _ok("teams", "set", "team_a", "--spill-over")
 
 
 def test_bad_settings_are_one_line() -> None:
@@ -137,6 +139,7 @@ def test_bad_settings_are_one_line() -> None:
     assert "above 0 and at most 1, not 1.5" in _fails("teams", "set", "team_a", "--quality-floor", "1.5")
     assert "or none, not 'high'" in _fails("teams", "set", "team_a", "--quality-floor", "high", status=2)
     assert "from 0 to 1, not -1.0" in _fails("teams", "set", "team_a", "--shadow-share", "-1")
+    assert "above 0 and at most 1000, not nan" in _fails("teams", "set", "team_a", "--weight", "nan")
     assert "--learning" in _fails("teams", "set", "team_a", "--learning", "text", status=2)
     assert "nothing to change" in _fails("teams", "set", "team_a", status=2)
     assert "no team 'nobody'" in _fails("teams", "set", "nobody", "--learning", "off")

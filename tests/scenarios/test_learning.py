@@ -147,7 +147,7 @@ def arrived(upstream: Upstream) -> list[str]:
 async def test_a_share_is_compared_once_the_caller_is_served(tmp_path: Path, upstream: Upstream, bench: Bench) -> None:
     """The caller gets its answer as ever; then the reference and the judge are asked, booked, and the verdicts kept."""
     # Two requests a minute: were the comparisons admitted like a caller's, the second would find no place.
-    async with town(tmp_path, upstream, bench, limits={"requests_per_minute": 2}) as there:
+    async with town(tmp_path, upstream, bench, limits={"key": {"requests_per_minute": 2}}) as there:
         await there.gateway.accounts.update_team("team_a", shadow_share=1.0)
         for number, stream in enumerate((False, True), start=1):
             said, headers = await there.ask(f"What is {number} and {number}?", stream=stream)

@@ -190,7 +190,7 @@ async def test_errors_are_the_clients_own_types(tmp_path: Path, upstream: Upstre
 async def test_the_clients_own_retries_obey_our_wait(tmp_path: Path, upstream: Upstream) -> None:
     """A rate limit tells when to come back, and the stock client then succeeds by itself."""
     async with (
-        running_gateway(tmp_path, house(upstream), limits={"requests_per_minute": 120}) as gateway,
+        running_gateway(tmp_path, house(upstream), limits={"key": {"requests_per_minute": 120}}) as gateway,
         client(gateway) as caller,
     ):
 

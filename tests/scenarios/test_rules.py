@@ -30,8 +30,11 @@ from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
 from proxy.affinity import Affinity
 from proxy.answers.escalation import EscalationRules
-from proxy.dispatch import Dispatcher
-from proxy.limits import Limiter, Limits
+from proxy.dispatch import Dispatcher, QueueDoor
+from proxy.gate.deadlines_config import DeadlinesSection
+from proxy.gate.limits.limit import Limit
+from proxy.gate.limits.limiter import BucketLimiter
+from proxy.gate.pace import Paces
 from proxy.line import BudgetGate, Line, Rules, Weigher
 from proxy.observers.outcome import RequestOutcome
 from proxy.observers.telemetry import NullTracing
@@ -90,6 +93,11 @@ class House:
         budgets: BudgetGate | None = None,
         books: MemoryLedger | None = None,
         role: Role = "member",
+        queues: QueueDoor | None = None,
+        paces: Paces | None = None,
+        deadlines: DeadlinesSection | None = None,
+        limits: tuple[Limit, ...] = (),
+        first_token_s: float = 0.05,
     ) -> None:
         self.books = books or MemoryLedger()
         self.told = Told()
@@ -114,15 +122,16 @@ class House:
                 catalog=Catalog(targets=targets),
                 policy=Policy(),
                 comparators=Comparators(reference=Comparator(target_id="dear", price=price(10, 10))),
-                timeouts=TimeoutsConfig(first_token_interactive_s=0.05, idle_s=0.05, total_s=0.2),
+                timeouts=TimeoutsConfig(first_token_interactive_s=first_token_s, idle_s=0.05, total_s=0.2),
                 retry=RetryConfig(),
                 max_in_flight=100,
                 max_body_bytes=100_000,
                 body_timeout_s=1,
                 slow_reader_s=1,
+                deadlines=deadlines or DeadlinesSection(),
             ),
             directory=Directory(OneKey(settings or TeamSettings(), role), [PEPPER], loop.time),
-            limiter=Limiter(Limits(), loop.time),
+            limiter=BucketLimiter(lambda _caller, _model: limits, lambda: 1, clock=loop.time),
             classifier=classifier or HeuristicClassifier(),
             affinity=Affinity(loop.time),
             breakers=breakers,
@@ -135,11 +144,14 @@ class House:
                 now_us=lambda: 1,
                 rng=random.Random(1),
                 sleep=lambda _s: asyncio.sleep(0),
+                queues=queues,
+                paces=paces,
             ),
             observers=(self.told,),
             tracing=NullTracing(),
             clock=loop.time,
             budgets=budgets,
+            paces=paces,
         )
 
     async def ask(
@@ -152,6 +164,7 @@ class House:
         include_usage: bool = False,
         escalate: str | None = None,
         tag: str | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
         **more: Any,
     ) -> list[Message]:
         """One request over ASGI; the caller hangs up after so many messages of the reply, or so long after asking."""
@@ -159,14 +172,15 @@ class House:
         if include_usage:
             fields["stream_options"] = {"include_usage": True}
         body = json.dumps({"messages": [{"role": "user", "content": "hi"}], **fields}).encode()
-        headers = [
+        sent_headers = [
             (b"authorization", f"Bearer {MINTED.plaintext}".encode()),
             (b"content-length", str(len(body)).encode()),
+            *headers,
         ]
         if escalate is not None:
-            headers.append((b"x-weighbridge-escalate", escalate.encode()))
+            sent_headers.append((b"x-weighbridge-escalate", escalate.encode()))
         if tag is not None:
-            headers.append((b"x-weighbridge-tag", tag.encode()))
+            sent_headers.append((b"x-weighbridge-tag", tag.encode()))
         gone = asyncio.Event()
         sent: list[Message] = []
         incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -188,7 +202,7 @@ class House:
                 gone.set()
             await asyncio.sleep(0)
 
-        await self.line.chat({"type": "http", "headers": headers}, receive, send)
+        await self.line.chat({"type": "http", "headers": sent_headers}, receive, send)
         return sent
 
 

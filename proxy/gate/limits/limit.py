@@ -64,6 +64,9 @@ class Admission(Protocol):
 class Limiter(Protocol):
     """Takes from every bucket that a request falls under, or from none."""
 
-    async def admit(self, caller: Caller, model: str, tokens: int) -> Admission:
-        """`model` is what the caller named, `tokens` the estimate of prompt and answer. Raises RateLimited."""
+    async def admit(self, caller: Caller, model: str, tokens: int, *, guessed: int = 0) -> Admission:
+        """`model` is what the caller named, `tokens` the estimate of prompt and answer. Raises RateLimited.
+
+        `guessed` of the tokens are for an answer whose length nobody said: they alone make no request too large.
+        """
         ...

@@ -1,14 +1,13 @@
 """What waits in a queue, what it is given, and what is said to whom there is no room for."""
 
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from providers.target import Tier
-from proxy.errors import Refused
+from providers.wire import Priority
+from proxy.errors import QueueRefusal
 
-Priority = Literal[-1, 0, 1]
-"""Low, normal, high: an order within one team's requests of one tier."""
 Why = Literal["full", "late", "shed", "expired"]
 """The queue is full; the predicted wait is beyond the deadline; something more urgent needed the place; the deadline
 passed while waiting, so the prediction was wrong."""
@@ -52,10 +51,15 @@ class Slot(Protocol):
         ...
 
 
-class NoRoom(Refused):
+class NoRoom(QueueRefusal):
     """A queue does not take the request, or gave up on it."""
 
     def __init__(self, message: str, why: Why, state: QueueState, *, retry_after_s: float) -> None:
-        super().__init__(message, retry_after_s=retry_after_s)
+        super().__init__(message, retry_after_s=retry_after_s, details={"queue": {"why": why, **_told(state)}})
         self.why = why
         self.state = state
+
+
+def _told(state: QueueState) -> dict[str, Any]:
+    told = msgspec.structs.asdict(state)
+    return {**told, "predicted_wait_s": round(state.predicted_wait_s, 3)}

@@ -24,6 +24,7 @@ from proxy.configuration.settings import (
     secrets_in,
     shown,
 )
+from proxy.gate.redis_config import RedisSection
 
 ROOT = Path(__file__).parents[3]
 PEPPER = "0123456789abcdef" * 2
@@ -49,7 +50,7 @@ SET = {"OPENAI_API_KEY": "sk-live-1234"}
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith("WEIGHBRIDGE_") or name in {"DATABASE_URL", "OTEL_EXPORTER_OTLP_ENDPOINT"}:
+        if name.startswith("WEIGHBRIDGE_") or name in {"DATABASE_URL", "REDIS_URL", "OTEL_EXPORTER_OTLP_ENDPOINT"}:
             monkeypatch.delenv(name)
 
 
@@ -81,8 +82,29 @@ BAD = [
         "14: server.prot: is not a known key; did you mean `port`? Allowed here: host, port, ",
     ),
     (GOOD + "acounts: {}\n", "14: acounts: is not a known key; did you mean `accounts`? Allowed here: server, "),
-    (GOOD + "models: []\n", "14: models: is not a section; did you mean `providers.models`?"),
-    (GOOD + "limits: {zzz: 1}\n", "14: limits.zzz: is not a known key. Allowed here: requests_per_minute, tokens_"),
+    (GOOD + "models: []\n", "14: models: is not a section; did you mean `providers.models` or `limits.models`?"),
+    (GOOD + "limits: {zzz: 1}\n", "14: limits.zzz: is not a known key. Allowed here: organisation, team, key, model"),
+    (
+        GOOD + "limits: {requests_per_minute: 60}\n",
+        "14: limits.requests_per_minute: is not a known key any more; write `limits.key.requests_per_minute`",
+    ),
+    (
+        GOOD + "limits:\n  key: {tokens_per_minut: 60}\n",
+        "15: limits.key.tokens_per_minut: is not a known key; did you mean `tokens_per_minute`?",
+    ),
+    (GOOD + "limits: {team: {requests_per_minute: 0}}\n", "14: limits.team.requests_per_minute: must be at least 1"),
+    (
+        GOOD + "limits: {team: {request_burst: 5}}\n",
+        "14: limits.team: `request_burst` does nothing without `requests_per_minute`",
+    ),
+    (
+        GOOD + "limits: {models: {gpt-4o: {token_burst: 5}}}\n",
+        "14: limits: of the model `gpt-4o`: `token_burst` does nothing without `tokens_per_minute`",
+    ),
+    (
+        GOOD + "limits: {models: {gtp-4o: {concurrency: 5}}}\n",
+        "14: limits.models.gtp-4o: there is no model `gtp-4o`; did you mean `gpt-4o`?",
+    ),
     (
         _model(DEPLOYMENT + "      tiers: [batch]\n"),
         "19: providers.models[2].tiers: is not a known key; did you mean `tier_eligibility`? Allowed here: model_id, ",
@@ -279,6 +301,7 @@ def test_the_environment_is_laid_over_the_file(tmp_path: Path, monkeypatch: pyte
         ("WEIGHBRIDGE_PORT", "70000", "WEIGHBRIDGE_PORT: must be at most 65535"),
         ("DATABASE_URL", "mysql://a:hunter2@b/c", "DATABASE_URL: must be an address such as sqlite:///FILE"),
         ("WEIGHBRIDGE_DATABASE_URL", "postgresql://a@b:hunter2/c", "DATABASE_URL: must be an address such as "),
+        ("WEIGHBRIDGE_REDIS_URL", "http://a:hunter2@b", "REDIS_URL: must be an address such as redis://"),
         ("WEIGHBRIDGE_PEPPER", "hunter2", "WEIGHBRIDGE_PEPPER: must have at least 32 characters"),
     ],
 )
@@ -300,6 +323,28 @@ def test_the_database_has_a_default_and_two_names(monkeypatch: pytest.MonkeyPatc
     assert "hunter2" not in repr(read_environment())
     monkeypatch.setenv("WEIGHBRIDGE_DATABASE_URL", "postgresql://b@db/y")
     assert read_environment().database() == "postgresql://b@db/y"
+
+
+def test_redis_is_optional_and_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None, else the secret that the file names, else REDIS_URL, else our own variable."""
+    section = RedisSection(url="env:GATE_REDIS")
+    monkeypatch.setenv("GATE_REDIS", "redis://:hunter2@file")
+    assert read_environment().redis(RedisSection()) is None
+    assert read_environment().redis(section) == "redis://:hunter2@file"
+    monkeypatch.setenv("REDIS_URL", "redis://:hunter2@plain")
+    assert read_environment().redis(section) == "redis://:hunter2@plain"
+    monkeypatch.setenv("WEIGHBRIDGE_REDIS_URL", "redis://:hunter2@ours")
+    assert read_environment().redis(section) == "redis://:hunter2@ours"
+    assert "hunter2" not in repr(read_environment())
+
+
+def test_a_secret_that_is_no_address_of_redis_is_refused(tmp_path: Path) -> None:
+    """At the start, and without being shown."""
+    path = tmp_path / "address"
+    path.write_text("http://:hunter2@file")
+    (told,) = _refusals(tmp_path, GOOD + f"redis:\n  url: file:{path}\n")
+    assert "redis.url: leads to an address that is wrong: it must be an address such as redis://HOST" in told
+    assert "hunter2" not in told
 
 
 def test_a_child_is_told_what_the_command_line_said() -> None:
@@ -365,10 +410,13 @@ def test_a_reload_keeps_the_old_configuration_when_the_new_one_is_bad(
     assert refused.refused is not None
     path.unlink()
     assert reload(current, path, Environment()).config is current
-    _write(tmp_path, GOOD + "limits: {requests_per_minute: 5}\nserver: {port: 9}\ncost: {reference_target: gpt-4o}\n")
+    _write(
+        tmp_path,
+        GOOD + "limits: {key: {requests_per_minute: 5}}\nserver: {port: 9}\ncost: {reference_target: gpt-4o}\n",
+    )
     changed = reload(current, path, Environment())
     assert changed.refused is None
-    assert changed.config.limits.requests_per_minute == 5
+    assert changed.config.limits.key.requests_per_minute == 5
     assert changed.needs_restart == ("server.port",)
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
-from uvicorn.server import ServerState
 
-from proxy.process.protocol import BoundedProtocol, ConnectionLimits, bounded_by
+from proxy.process.protocol import BoundedProtocol, ConnectionLimits, Leave, bounded_by
 from tests.cost.entries import until
 
 _UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
@@ -100,7 +99,7 @@ class Caller:
 class Running:
     """A server of one protocol class, and its callers."""
 
-    def __init__(self, port: int, state: ServerState, callers: contextlib.AsyncExitStack) -> None:
+    def __init__(self, port: int, state: Leave, callers: contextlib.AsyncExitStack) -> None:
         self.state = state
         self._port = port
         self._callers = callers
@@ -115,7 +114,7 @@ class Running:
 async def _running(app: EchoApp, **limits: Any) -> AsyncIterator[Running]:
     config = Config(app, ws="none", lifespan="off", log_config=None, timeout_keep_alive=75)
     config.load()
-    state = ServerState()
+    state = Leave()
     protocol = bounded_by(ConnectionLimits(**{"head_timeout_s": _NEVER_S, **limits}))
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: protocol(config, state, {}), "127.0.0.1", 0)
@@ -188,7 +187,7 @@ async def test_a_large_head_is_refused(app: EchoApp, before: bytes, *, complete:
 
 
 def _protocols(server: Running) -> list[BoundedProtocol]:
-    return [each for each in server.state.connections if isinstance(each, BoundedProtocol)]
+    return list(server.state.connections)
 
 
 async def test_a_head_as_large_as_allowed_is_served(app: EchoApp) -> None:
@@ -345,3 +344,65 @@ async def test_requests_sent_ahead_are_answered_in_order(app: EchoApp) -> None:
         await caller.send(_post(b"/a", b"x") * 40)
         await caller.rest()
         assert not server.state.connections
+
+
+async def test_the_last_reply_says_so(app: EchoApp) -> None:
+    """A request under way when the end begins, and one that comes after it, are answered with `connection: close`."""
+    async with _running(app) as server:
+        waiting, idle = await server.call(), await server.call()
+        await idle.send(_post(b"/a", b"one"))
+        await idle.reply()
+        await waiting.send(_post(b"/held", b"two"))
+        await app.arrived.wait()
+        server.state.stopping = server.state.leaving = True
+        for connection in _protocols(server):
+            connection.end_with_this()
+        await idle.send(_post(b"/b", b"three"))
+        app.gate.set()
+        for caller in (waiting, idle):
+            assert (await caller.head())[1]["connection"] == "close"
+            await caller.rest()
+
+
+async def test_requests_sent_ahead_of_the_end_are_all_answered(app: EchoApp) -> None:
+    """Only the reply to the last of them says `close`."""
+    async with _running(app) as server:
+        caller = await server.call()
+        await caller.send(_post(b"/held", b"one"))
+        await app.arrived.wait()
+        server.state.stopping = server.state.leaving = True
+        for connection in _protocols(server):
+            connection.end_with_this()
+        await caller.send(_post(b"/b", b"two"))
+        await until(lambda: any(connection.pipeline for connection in _protocols(server)))
+        app.gate.set()
+        assert await caller.reply() == (200, b"/held one")
+        status, headers = await caller.head()
+        assert (status, headers["connection"]) == (200, "close")
+        assert b"/b two" in await caller.rest()
+
+
+@pytest.mark.parametrize("ahead", [b"", _post(b"/never", b"x")])
+async def test_an_early_last_reply_waits_for_the_body(app: EchoApp, ahead: bytes) -> None:
+    """A caller that still sends when it is refused gets its answer rather than a reset; nothing after it is served."""
+    async with _running(app) as server:
+        server.state.stopping = server.state.leaving = True
+        caller = await server.call()
+        request = _post(b"/unread", b"x" * 3_000_000)
+        await caller.send(request[:1_000])
+        status, headers = await caller.head()
+        assert (status, headers["connection"]) == (200, "close")
+        await caller.send(request[1_000:] + ahead)
+        assert await caller.rest() == b"8\r\n/unread \r\n0\r\n\r\n"
+        assert [scope["path"] for scope in app.seen] == ["/unread"]
+
+
+async def test_a_body_that_never_comes_is_not_waited_for(app: EchoApp) -> None:
+    """A last reply that was early closes its connection in a second."""
+    async with _running(app) as server:
+        server.state.stopping = server.state.leaving = True
+        caller = await server.call()
+        await caller.send(_post(b"/unread", b"x" * 1_000)[:500])
+        await caller.head()
+        async with asyncio.timeout(30):
+            await caller.rest()

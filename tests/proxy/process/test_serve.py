@@ -15,6 +15,7 @@ import pytest
 
 from proxy.process.serve import PortTaken, bind
 from proxy.process.supervisor import Patience
+from tests.processes import children_of
 
 _TIMEOUT_S = 30.0
 
@@ -183,3 +184,113 @@ def test_ctrl_c_ends_cleanly_too() -> None:
         assert server.end(signal.SIGINT) == 0
         assert server.process.stderr is not None
         assert "Traceback" not in server.process.stderr.read()
+
+
+class _Kept:
+    """A caller with one connection that it keeps for as long as it may, asking again and again."""
+
+    def __init__(self, server: _Server) -> None:
+        self.seen: list[int] = []
+        self.failure: Exception | None = None
+        self._enough = threading.Event()
+        self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=_TIMEOUT_S)
+        self._thread = threading.Thread(target=self._ask)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        try:
+            while not self._enough.wait(0.005):
+                self._connection.request("GET", "/kept")
+                reply = self._connection.getresponse()
+                self.seen.append(int(reply.read().split()[0]))
+        except (OSError, http.client.HTTPException) as error:
+            self.failure = error
+
+    def stop(self) -> None:
+        self._enough.set()
+        self._thread.join()
+        self._connection.close()
+
+
+def test_workers_are_replaced_without_a_word_to_anybody() -> None:
+    """SIGUSR2 puts new workers in the place of all; no request is refused or lost, on kept connections neither."""
+    with _supervised() as server:
+        first = server.pids()
+        callers = [_Kept(server) for _ in range(4)]
+        slow: list[list[str]] = []
+        waiting = threading.Thread(target=lambda: slow.append(server.get("/slow")))
+        waiting.start()
+        server.process.send_signal(signal.SIGUSR2)
+        _until(lambda: all(_gone(pid) for pid in first))
+        asked = [len(caller.seen) for caller in callers]
+        _until(lambda: all(len(caller.seen) > before for caller, before in zip(callers, asked, strict=True)))
+        for caller in callers:
+            caller.stop()
+            assert caller.failure is None
+            assert caller.seen[-1] not in first
+        waiting.join()
+        assert int(slow[0][0]) in first
+        assert not server.pids() & first
+        assert server.end() == 0
+
+
+def test_a_worker_that_cannot_start_replaces_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old workers go on, and the next SIGUSR2 is obeyed again."""
+    there = tmp_path / "there"
+    monkeypatch.setenv("FUSSY", str(there))
+    with _supervised("tests.proxy.process.tiny_app:fussy") as server:
+        first = server.pids()
+        there.touch()
+        server.process.send_signal(signal.SIGUSR2)
+        assert server.process.stderr is not None
+        while "before it served" not in (said := server.process.stderr.readline()):
+            assert said
+        assert server.pids() == first
+        there.unlink()
+        server.process.send_signal(signal.SIGUSR2)
+        _until(lambda: all(_gone(pid) for pid in first))
+        assert server.end() == 0
+
+
+def test_a_stop_amid_a_replacement_ends_all() -> None:
+    """Old, new and half-started workers end with status 0."""
+    with _supervised() as server:
+        first = server.pids()
+        waiting = threading.Thread(target=lambda: server.get("/slow"))
+        waiting.start()
+        server.process.send_signal(signal.SIGUSR2)
+        _until(lambda: len(children_of(server.process.pid)) > len(first))
+        assert server.end() == 0
+        waiting.join()
+
+
+def test_what_outlasts_the_drain_is_cut_off_by_the_app() -> None:
+    """The app is told when the time is over, and what it still says then reaches the caller; the status is 0.
+
+    It runs alone, so SIGUSR2 before changes nothing but is told what it would need.
+    """
+    with _running(_ALONE, "1") as server:
+        server.get()
+        server.process.send_signal(signal.SIGUSR2)
+        assert server.process.stderr is not None
+        assert "server.workers" in server.process.stderr.readline()
+        answers: list[list[str]] = []
+        caller = threading.Thread(target=lambda: answers.append(server.get("/endless")))
+        caller.start()
+        time.sleep(0.2)
+        assert server.end() == 0
+        caller.join()
+        assert answers[0][2] == "True"
+
+
+def test_a_second_signal_is_obeyed_at_once() -> None:
+    """It ends by force what would have been waited for, and the status says so."""
+    with _running(_ALONE, "30") as server:
+        server.get()
+        caller = threading.Thread(target=lambda: server.get("/endless"))
+        caller.start()
+        time.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert server.end() == 1
+        caller.join()

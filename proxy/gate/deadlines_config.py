@@ -1,0 +1,51 @@
+"""The configuration file's `deadlines:` section."""
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from providers.target import Tier
+
+_SECTION = ConfigDict(extra="forbid", frozen=True)
+_TO_FIRST = (
+    "To the first token. It bounds the wait in our own queues, so that overload spills over or is refused early; "
+    "null lets a request wait for as long as its queue allows."
+)
+_ANSWER = (
+    "The whole answer, for a request without `x-request-timeout-ms`: what cannot make it is not started, and 504 is the "
+    "answer when it passes. A stream owes its first token by then and is not cut after it. null lifts it."
+)
+
+
+class TierDeadlines(BaseModel):
+    """How late an answer of the tier interactive may be."""
+
+    model_config = _SECTION
+
+    first_token_s: float | None = Field(default=1.0, gt=0, le=3_600, allow_inf_nan=False, description=_TO_FIRST)
+    answer_s: float | None = Field(default=10.0, gt=0, le=3_600, allow_inf_nan=False, description=_ANSWER)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.first_token_s is not None and self.answer_s is not None and self.first_token_s > self.answer_s:
+            raise ValueError("first_token_s is longer than answer_s, so it would mean nothing")
+        return self
+
+
+class BatchDeadlines(TierDeadlines):
+    """How late an answer of the tier batch may be."""
+
+    first_token_s: float | None = Field(default=120.0, gt=0, le=3_600, allow_inf_nan=False, description=_TO_FIRST)
+    answer_s: float | None = Field(default=600.0, gt=0, le=3_600, allow_inf_nan=False, description=_ANSWER)
+
+
+class DeadlinesSection(BaseModel):
+    """How late an answer may be, where the caller does not say."""
+
+    model_config = _SECTION
+
+    interactive: TierDeadlines = Field(default=TierDeadlines(), description="Requests that somebody waits for.")
+    batch: BatchDeadlines = Field(default=BatchDeadlines(), description="Requests that can wait.")
+
+    def of(self, tier: Tier) -> TierDeadlines:
+        return self.interactive if tier == "interactive" else self.batch

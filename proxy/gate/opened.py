@@ -1,0 +1,93 @@
+"""Opens the gate of one process: what is shared with the others, and what refuses, orders and repeats requests."""
+
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from proxy.background import background
+from proxy.configuration.settings import AUTO, Environment, GatewayConfig
+from proxy.gate.limits.book import LimitBook, LimitWatch
+from proxy.gate.limits.limiter import BucketLimiter
+from proxy.gate.limits.store import LimitStore
+from proxy.gate.overload import OverloadGuard
+from proxy.gate.pace import Paces
+from proxy.gate.queue.capacity import Capacity
+from proxy.gate.queue.queues import Queues
+from proxy.gate.redis_link import RedisLink
+from proxy.gate.replicas import Replicas, Sharers
+from proxy.idempotency.claims import Idempotency
+from proxy.idempotency.store import IdempotencyStore
+from proxy.observers.metrics import Metrics
+
+
+class OpenGate(NamedTuple):
+    """What stands between a caller and the line."""
+
+    limiter: BucketLimiter
+    limit_book: LimitBook
+    queues: Queues
+    guard: OverloadGuard
+    paces: Paces
+    once: Idempotency
+
+    def adopt(self, config: GatewayConfig) -> None:
+        """After a reload."""
+        self.limit_book.adopt(config.limits, nameable(config))
+        self.queues.adopt(config.queues)
+        self.guard.max_lag_s = config.server.max_lag_s
+
+
+def nameable(config: GatewayConfig) -> set[str]:
+    """What callers may name as their model."""
+    return {AUTO, *config.policy.aliases, *(model.model_id for model in config.providers.models)}
+
+
+async def open_gate(
+    engine: AsyncEngine,
+    config: GatewayConfig,
+    environment: Environment,
+    boot_id: str,
+    metrics: Metrics,
+    in_flight: Callable[[], int],
+    stack: contextlib.AsyncExitStack,
+) -> OpenGate:
+    """Everything is usable when this returns, with or without a Redis that answers."""
+    replicas = Replicas(engine, boot_id)
+    await replicas.look()
+    stack.push_async_callback(replicas.forget)
+    url = environment.redis(config.redis)
+    link = None if url is None else RedisLink(url, config.redis, boot_id, observer=metrics)
+    sharers = Sharers(replicas, link)
+    background(stack, replicas.run(lambda: metrics.set_replicas(sharers.live)))
+    book = LimitBook(config.limits, nameable(config))
+    watch = LimitWatch(LimitStore(engine), book)
+    await watch.look()
+    background(stack, watch.follow())
+    limiter = BucketLimiter(book.limits_of, lambda: sharers.live, link=link, observer=metrics)
+    stack.callback(limiter.close)
+    queues = Queues(
+        config.queues, Capacity(lambda: sharers.live, link, clock=time.monotonic), time.monotonic, observer=metrics
+    )
+    if link is not None:
+        # They have told it what to do when it is lost and found.
+        stack.push_async_callback(link.aclose)
+        await link.start()
+    stack.push_async_callback(queues.aclose)
+    await queues.start()
+    once = Idempotency(IdempotencyStore(engine), boot_id, config.idempotency, counted=metrics.count_idempotency)
+    stack.push_async_callback(once.aclose)
+    background(stack, once.run())
+    guard = OverloadGuard(
+        max_lag_s=config.server.max_lag_s,
+        clock=time.monotonic,
+        rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
+        in_flight=in_flight,
+        refused=metrics.count_overload_refusal,
+        lag_seen=metrics.set_loop_lag,
+    )
+    background(stack, guard.follow())
+    return OpenGate(limiter, book, queues, guard, Paces(time.monotonic), once)

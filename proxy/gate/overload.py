@@ -1,0 +1,192 @@
+"""The guard of the process itself: when there is more work than a core does, some is refused at the door.
+
+A single-threaded process that takes more than it can do serves nobody in time: everything waits for everything else.
+What waits shows as lateness of the event loop. A short one says nothing, so the guard begins only when the loop stays
+late. Then it lets in as many at once as keep the loop a little late, which is busy and not more: a window that grows
+while the loop is in time and shrinks while it is not, as TCP's does. A window, because nothing is let in while nothing
+gets done, however rarely a loop that is very late can look at its clock.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.types import Send
+
+from proxy.errors import Overloaded, error_reply
+
+_TICK_S: Final = 0.025
+_REPORT_S: Final = 1.0
+_SUSTAINED_S: Final = 1.0
+_SUSTAINED_SAMPLES: Final = 3
+"""A start, a garbage collection or one slow step makes the loop late once, however late."""
+_QUIET_S: Final = 15.0
+"""After so long without a refusal the guard goes off, and with it its memory of what the loop carries."""
+_TARGET: Final = 0.1
+"""Of `max_lag_s`: how late the loop is kept while the guard is on, so that a refusal takes a fraction of 50 ms."""
+_LEAST_TARGET_S: Final = 0.01
+_LEAST_WINDOW: Final = 32
+"""So few requests cannot be what overloads a process; and a measurement that is wrong must not close the door."""
+_GROWTH_PER_S: Final = 0.5
+_MOST_SHRINKING: Final = 0.7
+_SHRINKING: Final = 0.1
+_BATCH: Final = 0.5
+"""The tier batch is steered to a smaller lateness, so that where its refusals are enough nobody else is refused."""
+_RETRY_AFTER_S: Final = 1.0
+_RETRY_AFTER_MORE_S: Final = 4.0
+_REMEMBERED: Final = 64
+
+
+class Window:
+    """How many requests may be in flight, decided from the lateness of the loop."""
+
+    __slots__ = (
+        "_batch_limit",
+        "_busy_at",
+        "_late_samples",
+        "_late_since",
+        "_limit",
+        "_previous_lag_s",
+        "_seen_at",
+        "guarding",
+        "max_lag_s",
+    )
+
+    def __init__(self, max_lag_s: float) -> None:
+        self.max_lag_s = max_lag_s
+        self.guarding = False
+        self._limit = self._batch_limit = 0.0
+        self._late_since = 0.0
+        self._late_samples = 0
+        self._previous_lag_s = 0.0
+        self._seen_at = 0.0
+        self._busy_at = 0.0
+
+    def observe(self, lag_s: float, in_flight: int, now: float, *, refused: bool) -> None:
+        """One measurement: at `now` the loop was late by `lag_s`. `refused` tells of the time since the one before."""
+        if refused or lag_s > self.max_lag_s:
+            self._busy_at = now
+        if self.max_lag_s <= 0 or now - self._busy_at > _QUIET_S:
+            self.guarding = False
+        elif not self.guarding:
+            self._look(lag_s, in_flight, now)
+        else:
+            # The smaller of two: a single pause is no reason to refuse anybody.
+            late_s, elapsed_s = min(lag_s, self._previous_lag_s), now - self._seen_at
+            target_s = max(_LEAST_TARGET_S, self.max_lag_s * _TARGET)
+            self._limit = _steered(self._limit, late_s / target_s, in_flight, elapsed_s)
+            self._batch_limit = _steered(self._batch_limit, late_s / (target_s * _BATCH), in_flight, elapsed_s)
+        self._previous_lag_s = lag_s
+        self._seen_at = now
+
+    def holds(self, in_flight: int, *, batch: bool) -> bool:
+        """Whether there is room for one more."""
+        return in_flight < _LEAST_WINDOW or in_flight < (self._batch_limit if batch else self._limit)
+
+    def _look(self, lag_s: float, in_flight: int, now: float) -> None:
+        if lag_s <= self.max_lag_s:
+            self._late_samples = 0
+            return
+        if self._late_samples == 0:
+            self._late_since = now
+        self._late_samples += 1
+        if self._late_samples >= _SUSTAINED_SAMPLES and now - self._late_since >= _SUSTAINED_S:
+            self.guarding = True
+            self._limit = self._batch_limit = in_flight
+            self._late_samples = 0
+
+
+def _steered(limit: float, lateness: float, in_flight: int, elapsed_s: float) -> float:
+    """The next limit. A lateness of 1 is as late as the loop should be."""
+    if lateness > 1.0:
+        return min(limit, in_flight) * max(_MOST_SHRINKING, 1.0 - _SHRINKING * (lateness - 1.0))
+    # From where it is: what is in flight now is what the loop carries, whatever was thought before.
+    return max(limit, in_flight) * (1.0 + _GROWTH_PER_S * elapsed_s) + 1.0
+
+
+class OverloadGuard:
+    """Stands at the door of one process. On a request's way it costs a few comparisons."""
+
+    def __init__(
+        self,
+        *,
+        max_lag_s: float,
+        in_flight: Callable[[], int],
+        clock: Callable[[], float],
+        rng: random.Random,
+        refused: Callable[[], None] = lambda: None,
+        lag_seen: Callable[[float], None] = lambda _lag_s: None,
+        own_time: Callable[[], float] = time.thread_time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._window = Window(max_lag_s)
+        self._in_flight = in_flight
+        self._clock = clock
+        self._own_time = own_time
+        self._rng = rng
+        self._count_refusal = refused
+        self._lag_seen = lag_seen
+        self._sleep = sleep
+        self._refused = False
+        self._refused_share = 0.0
+
+    @property
+    def max_lag_s(self) -> float:
+        return self._window.max_lag_s
+
+    @max_lag_s.setter
+    def max_lag_s(self, max_lag_s: float) -> None:
+        self._window.max_lag_s = max_lag_s
+
+    def admits(self, *, batch: bool) -> bool:
+        """Whether a request may come in that is seen for the first time; a refusal is counted."""
+        if not self._window.guarding:
+            return True
+        admitted = self._window.holds(self._in_flight(), batch=batch)
+        self._refused_share += ((not admitted) - self._refused_share) / _REMEMBERED
+        if not admitted:
+            self._refused = True
+            self._count_refusal()
+        return admitted
+
+    def refusal(self) -> Overloaded:
+        """The more is refused, the later everybody shall come back, and not all at the same time."""
+        mean_s = _RETRY_AFTER_S + self._refused_share * _RETRY_AFTER_MORE_S
+        return Overloaded(
+            "This gateway process has more work than it can do at once; try again after the time that `retry-after` says.",
+            retry_after_s=mean_s * self._rng.uniform(0.5, 1.5),
+        )
+
+    async def refuse(self, send: Send, request_id_header: tuple[bytes, bytes]) -> None:
+        """Writes the refusal without anything else that a request costs. The body may still be on its way."""
+        told = error_reply(self.refusal())
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(told.body)).encode()),
+            request_id_header,
+            *told.headers,
+        ]
+        await send({"type": "http.response.start", "status": told.status, "headers": headers})
+        await send({"type": "http.response.body", "body": told.body})
+
+    def measured(self, lag_s: float, own_s: float, now: float) -> None:
+        """The loop was late by `lag_s`, for `own_s` of which it computed: refusing work does not speed up neighbours."""
+        refused, self._refused = self._refused, False
+        self._window.observe(min(lag_s, own_s), self._in_flight(), now, refused=refused)
+
+    async def follow(self) -> None:
+        """Measures for ever. Tells about once a second how late the loop was at worst since it last told."""
+        worst_s = 0.0
+        told_at = self._clock()
+        while True:
+            due_at, own_before = self._clock() + _TICK_S, self._own_time()
+            await self._sleep(_TICK_S)
+            now = self._clock()
+            lag_s = max(0.0, now - due_at)
+            self.measured(lag_s, self._own_time() - own_before, now)
+            worst_s = max(worst_s, lag_s)
+            if now - told_at >= _REPORT_S:
+                self._lag_seen(worst_s)
+                worst_s, told_at = 0.0, now

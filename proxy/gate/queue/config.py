@@ -1,0 +1,118 @@
+"""The `queues` section of the configuration: how much work of our own targets may be in flight, and who waits how long."""
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from providers.target import Tier
+
+_SECTION: Final = ConfigDict(extra="forbid", frozen=True)
+_BACKLOG_TIMES: Final = 10
+
+QueueName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class MaxWait(BaseModel):
+    """The longest wait by tier. A request that would wait longer is refused, or goes elsewhere, when it comes."""
+
+    model_config = _SECTION
+
+    interactive: float = Field(
+        default=10.0,
+        ge=0,
+        le=600,
+        allow_inf_nan=False,
+        description="Seconds. A person who has waited this long for a first word has given up.",
+    )
+    batch: float = Field(
+        default=600.0,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="Seconds. Nobody watches, so it may wait for a quiet moment, but its connection is held open.",
+    )
+
+    def of(self, tier: Tier) -> float:
+        return self.batch if tier == "batch" else self.interactive
+
+
+class QueueConfig(BaseModel):
+    """One queue before targets that share the same machines. A target in no queue has none."""
+
+    model_config = _SECTION
+
+    targets: tuple[str, ...] = Field(
+        min_length=1, max_length=100, description="The models that it stands before; each in one queue at most."
+    )
+    tokens_in_flight: int = Field(
+        ge=1,
+        le=1_000_000_000,
+        description="Tokens, of prompts and expected answers, that may run at once, over all processes: about what the "
+        "engines' caches hold. A larger request runs alone.",
+    )
+    requests_in_flight: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="Requests that may run at once as well; not looked at when not set.",
+    )
+    max_waiting: int = Field(
+        default=1_000,
+        ge=0,
+        le=1_000_000,
+        description="Requests that one process lets wait. Beyond it the least urgent go.",
+    )
+    max_waiting_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        le=100_000_000_000,
+        description=f"Tokens that one process lets wait; {_BACKLOG_TIMES} times `tokens_in_flight` when not set.",
+    )
+    max_wait_s: MaxWait = Field(default=MaxWait(), description="The longest wait by tier.")
+    aging_s: float = Field(
+        default=60.0,
+        ge=0.1,
+        le=86_400,
+        allow_inf_nan=False,
+        description="A batch request that waited this long counts as interactive, and within a team one that waited this "
+        "long goes before one that is a step of priority above it: so nothing waits forever.",
+    )
+    light_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=0.9,
+        allow_inf_nan=False,
+        description="The part of the capacity kept for teams below their weighted share, so that they need not wait for a "
+        "heavy team's work to end. A team that was alone for a minute uses all of it.",
+    )
+    interactive_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=0.9,
+        allow_inf_nan=False,
+        description="The part of the capacity that batch work leaves free, so that interactive work need not wait for it.",
+    )
+
+    @property
+    def most_waiting_tokens(self) -> int:
+        return _BACKLOG_TIMES * self.tokens_in_flight if self.max_waiting_tokens is None else self.max_waiting_tokens
+
+
+def _told_apart(queues: Mapping[str, QueueConfig]) -> Mapping[str, QueueConfig]:
+    """A request waits in one line: no target in two queues, nor twice in one."""
+    owners: dict[str, str] = {}
+    for name, queue in queues.items():
+        for target in queue.targets:
+            if target in owners:
+                raise ValueError(f"`{target}` is in the queues `{owners[target]}` and `{name}`; it waits in one")
+            owners[target] = name
+    return queues
+
+
+QueuesSection = Annotated[dict[QueueName, QueueConfig], Field(max_length=100), AfterValidator(_told_apart)]
+
+
+def queue_of_target(queues: Mapping[str, QueueConfig]) -> dict[str, str]:
+    """Target → the name of the queue before it."""
+    return {target: name for name, queue in queues.items() for target in queue.targets}

@@ -1,0 +1,98 @@
+"""The `redis` section of the configuration: where processes share their limits, and how long one may be kept waiting."""
+
+from typing import Final, Self
+from urllib.parse import parse_qs, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from providers.config import SecretRef
+
+_SCHEMES: Final = frozenset({"redis", "rediss", "unix"})
+_OPTIONS: Final = frozenset(
+    {"db", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
+)
+_NOT_AN_ADDRESS: Final = (
+    "must be an address such as redis://HOST:6379/0, rediss://USER:PASSWORD@HOST:6379/0 (TLS) or unix:///PATH"
+)
+# What is left of the time-out for Redis at least, once a call was sent.
+_REPLY_SHARE: Final = 0.75
+
+
+class RedisSection(BaseModel):
+    """One Redis (or Valkey) that all processes share. There is no client for a cluster or for Sentinel."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    url: SecretRef | None = Field(
+        default=None,
+        description="Where the address is found, `env:NAME`: it may hold a password. WEIGHBRIDGE_REDIS_URL comes first; "
+        "without either, each process enforces its share of the limits.",
+    )
+    prefix: str = Field(
+        default="{weighbridge}:",
+        pattern=r"^[!-~]*\{[!-~]+\}[!-~]*$",
+        max_length=64,
+        description="What every key begins with. The part in braces keeps all keys in one slot of a cluster. Gateways that "
+        "share limits share it.",
+    )
+    timeout_s: float = Field(
+        default=0.1,
+        ge=0.02,
+        le=5,
+        allow_inf_nan=False,
+        description="How long a call may take. A later reply is not waited for: the connection is given up.",
+    )
+    slow_s: float = Field(
+        default=0.05,
+        ge=0.005,
+        le=2,
+        allow_inf_nan=False,
+        description="A reply that takes longer is used, and counts as a failure.",
+    )
+    failures: int = Field(
+        default=5, ge=1, le=1_000, description="So many failures in a row, and each process goes on with its share."
+    )
+    probe_s: float = Field(
+        default=0.25,
+        ge=0.02,
+        le=60,
+        allow_inf_nan=False,
+        description="How often a Redis that was given up is tried again.",
+    )
+    connect_timeout_s: float = Field(
+        default=0.5,
+        ge=0.05,
+        le=30,
+        allow_inf_nan=False,
+        description="How long connecting may take, TLS and the password included. A start waits no longer.",
+    )
+
+    @property
+    def reply_s(self) -> float:
+        """What Redis has for a reply at least; only the rest of `timeout_s` may pass before a call is sent."""
+        return self.timeout_s * _REPLY_SHARE
+
+    @model_validator(mode="after")
+    def _slow_comes_first(self) -> Self:
+        if self.slow_s >= self.reply_s:
+            raise ValueError("slow_s must be less than three quarters of timeout_s")
+        return self
+
+
+def address_problem(url: str) -> str | None:
+    """What is wrong with an address, or None. It never repeats the address: that may hold a password."""
+    try:
+        parts = urlsplit(url)
+        # Reading the port is what checks it.
+        whole = parts.scheme in _SCHEMES and parts.port != 0 and bool(parts.hostname or parts.scheme == "unix")
+        unknown = sorted(parse_qs(parts.query).keys() - _OPTIONS)
+    except ValueError:
+        return _NOT_AN_ADDRESS
+    if not whole or parts.fragment or (parts.scheme == "unix" and not parts.path):
+        return _NOT_AN_ADDRESS
+    database = parts.path.strip("/")
+    if parts.scheme != "unix" and database and not database.isdecimal():
+        return "must end with the number of a database, such as /0, or with none"
+    if unknown:
+        return f"may have these options: {', '.join(sorted(_OPTIONS))}"
+    return None
