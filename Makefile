@@ -8,10 +8,10 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve test check format bench bench-books soak-kill soak-books train lock clean
+.PHONY: help install demo serve test check format bench bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts soak-kill soak-books train lock clean
 
 help:  ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.dev  ## make the development environment in .venv
 
@@ -39,6 +39,24 @@ bench: $(VENV)/.dev  ## throughput and added latency beside a bare relay
 
 bench-books: $(VENV)/.dev  ## a month's report from roll-ups beside a scan of ten million ledger rows
 	@$(BIN)/python -m benchmarks.books
+
+bench-callers: $(VENV)/.dev  ## 10,000 callers with a stream each on two workers
+	@$(BIN)/python -m benchmarks.callers
+
+bench-overload: $(VENV)/.dev  ## up to three times what the target, or the gateway itself, can carry
+	@$(BIN)/python -m benchmarks.overload
+
+bench-fairness: $(VENV)/.dev  ## one team at ten times its share, and the latency of the other nine
+	@$(BIN)/python -m benchmarks.fairness
+
+bench-limits: $(VENV)/.dev  ## two gateways of four workers on one Redis against one limit
+	@$(BIN)/python -m benchmarks.shared_limit
+
+bench-redis: $(VENV)/.dev  ## Redis killed, frozen and slowed under load
+	@$(BIN)/python -m benchmarks.redis_faults
+
+bench-restarts: $(VENV)/.dev  ## twenty rolling restarts under streams
+	@$(BIN)/python -m benchmarks.restarts
 
 soak-kill: $(VENV)/.dev  ## kill -9 the gateway 300 times under load and check the books
 	@WB_KILLS=300 $(BIN)/python -m pytest tests/scenarios/test_kill.py -k lose_nothing --log-cli-level=INFO

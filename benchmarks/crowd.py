@@ -8,6 +8,7 @@ ended, on the same connection. A stream counts only when it has exactly the expe
 
 import asyncio
 import random
+import re
 import sys
 import time
 from collections import Counter
@@ -31,6 +32,8 @@ _OK: Final = 200
 _SAMPLE_S: Final = 0.25
 _TELL_EVERY: Final = 8
 _KINDS_TOLD: Final = 10
+_MOST_ERROR_BYTES: Final = 4_096
+_CODE: Final = re.compile(rb'"code":\s*"([a-z_]{1,64})"')
 
 
 class Callers(msgspec.Struct, frozen=True):
@@ -153,7 +156,7 @@ class Caller(asyncio.Protocol):
     """One caller. httptools calls `on_…` as a reply is parsed."""
 
     __slots__ = (
-        "_done", "_events", "_finished", "_first_at", "_number", "_parser", "_requests", "_round", "_sent_at", "_tail",
+        "_done", "_events", "_finished", "_first_at", "_number", "_parser", "_refusal", "_requests", "_round", "_sent_at", "_tail",
         "_tally", "_team_id", "_transport", "_waiting",
     )  # fmt: skip
 
@@ -178,6 +181,7 @@ class Caller(asyncio.Protocol):
         self._events = 0
         self._tail = b""
         self._done = False
+        self._refusal = b""
         self._first_at = 0.0
         self._sent_at = time.perf_counter()
         self._transport.write(self._requests.next())
@@ -190,6 +194,9 @@ class Caller(asyncio.Protocol):
             self._transport.abort()
 
     def on_body(self, body: bytes) -> None:
+        if self._parser.get_status_code() != _OK:
+            self._refusal += body[:_MOST_ERROR_BYTES]
+            return
         # An event may be split over two pieces; the tail is too short to hold one twice.
         seen = self._tail + body
         before = self._events
@@ -224,7 +231,8 @@ class Caller(asyncio.Protocol):
     def _problem(self) -> str | None:
         status = self._parser.get_status_code()
         if status != _OK:
-            return f"status {status}"
+            code = _CODE.search(self._refusal)
+            return f"status {status}" + (f" {code[1].decode()}" if code else "")
         if not self._done:
             return "no [DONE]"
         return None if self._events == self._tally.plan.events else f"{self._events} events"

@@ -332,6 +332,7 @@ def show(report: dict[str, Any]) -> None:
         "closed, s",
         "calm p50, ms",
         "p99",
+        "until open p99",
         "added p50",
         "added p99",
         "failed",

@@ -60,7 +60,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     request_burst: int
 
 
-FULL: Final = Size(seconds=150.0, requests_per_minute=3_000, request_burst=300)
+FULL: Final = Size(seconds=120.0, requests_per_minute=3_000, request_burst=300)
 QUICK: Final = Size(seconds=20.0, requests_per_minute=3_000, request_burst=200)
 
 

@@ -50,13 +50,14 @@ class Permit:
     cut later: the failure then counts as if the success had not been.
     """
 
-    __slots__ = ("_breaker", "_breakers", "_done", "_epoch", "_failures_before", "_successes")
+    __slots__ = ("_breaker", "_breakers", "_done", "_epoch", "_failures_before", "_successes", "_successes_before")
 
     def __init__(self, breakers: "Breakers", breaker: _Breaker, failures_before: int) -> None:
         self._breakers = breakers
         self._breaker = breaker
         self._epoch = breaker.epoch
         self._failures_before = failures_before
+        self._successes_before = breaker.successes
         self._successes = -1
         self._done = False
 
@@ -86,6 +87,13 @@ class Permit:
             breaker.failures = self._failures_before
         breaker.failures += 1
         self._breakers._failed(breaker, self)  # noqa: SLF001
+
+    def silent(self) -> None:
+        """Nothing came for long, which may be a long answer or a hang: a failure where nobody else had an answer either."""
+        if self._breaker.successes == self._successes_before:
+            self.failure()
+        else:
+            self.abandon()
 
     def abandon(self) -> None:
         """Nothing was learnt (the caller hung up, a rate limit): a probe gives its place back."""

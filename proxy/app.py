@@ -29,7 +29,7 @@ from cost.reports.usage import UsageReader
 from cost.times import wall_us
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, repriced
-from providers.direct import DirectUpstream
+from providers.direct import DirectLimits, DirectUpstream
 from providers.retry_budget import RetryBudget
 from providers.scripted import ScriptedUpstream
 from providers.target import Deployment, DeploymentKind
@@ -166,7 +166,7 @@ class _Running:
             await prices.look()
             self._catalog = catalog = build_catalog(config.providers, resolve_secret, prices.book, wall_us())
             self._breakers.adopt(catalog)
-            upstreams = await _upstreams(catalog)
+            upstreams = await _upstreams(catalog, config.server.max_in_flight)
             stack.push_async_callback(upstreams.aclose)
             tracing = self._tracing(stack)
             await asyncio.to_thread(schema_check.prepare)
@@ -384,8 +384,9 @@ class _Running:
         _log.warning("configuration reloaded: %d targets", len(rules.catalog.targets))
 
 
-async def _upstreams(catalog: Catalog) -> Upstreams:
-    direct = DirectUpstream()
+async def _upstreams(catalog: Catalog, max_in_flight: int) -> Upstreams:
+    # The line bounds what is in flight; the pool must never be what a request waits for.
+    direct = DirectUpstream(DirectLimits(max_connections=2 * max_in_flight, max_connections_per_host=2 * max_in_flight))
     by_kind: dict[DeploymentKind, Upstream] = dict.fromkeys(OPENAI_SHAPED, direct)
     by_kind["scripted"] = ScriptedUpstream()
     if catalog.needs_litellm:

@@ -43,6 +43,9 @@ _CHARS_PER_TOKEN = 4
 # When one of these comes before any token, the upstream did no work, so nothing can have been charged.
 _NEVER_STARTED = (ConnectFailed, UpstreamUnavailable, UpstreamRateLimited, UpstreamRefusedUs, RequestRejected)
 
+_HAIR_S = 0.001
+"""A timer may fire that much before its time."""
+
 _PLAUSIBLE = 2
 """Times the configured context: a report above it is absurd."""
 
@@ -236,9 +239,18 @@ class Attempt:
         money = self._money()
         return money.usage, money.cost_nanousd, money.baselines.reference_nanousd
 
+    @property
+    def was_patient(self) -> bool:
+        """It was waited for as long as a first token may take, or for a good part of its tier's time."""
+        waited_s = self._clock() - self.started_at + _HAIR_S
+        job = self.job
+        return waited_s >= job.timeouts.first_token_s(job.facts.tier) or job.deadline.is_good_part(waited_s)
+
     def _report_health(self, ending: Ending, error: BaseException | None) -> None:
         if isinstance(error, UpstreamError) and error.gateway_failure:
             self._permit.failure()
+        elif isinstance(error, DeadlineExceeded) and self.sent and not self.token_events and self.was_patient:
+            self._permit.silent()
         elif isinstance(error, CannotCarry) or (ending != "ok" and not isinstance(error, RequestRejected)):
             # Nothing was learnt of the deployment.
             self._permit.abandon()

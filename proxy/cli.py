@@ -422,8 +422,12 @@ def check_config(
 
     from proxy.configuration.settings import load, read_environment, secrets_in, shown
 
-    settings = load(file, read_environment(), secrets_from=None)
+    environment = read_environment()
+    settings = load(file, environment, secrets_from=None)
     missing = sorted({secret.name for secret in secrets_in(settings, os.environ) if not secret.is_set})
+    if not missing:
+        # Where all secrets are, what they lead to is looked at as well.
+        load(file, environment)
     if show:
         import yaml
 

@@ -165,9 +165,13 @@ class Dispatcher:
                     break
                 return _placed(await self._retrying(candidate, job, retry, attempts), slot)
             except UpstreamError as error:
-                failure = error
                 if not error.fall_back:
-                    break
+                    raise
+                failure = error
+            except _NOT_HELD:
+                # There is no money for where it would spill over to, but it may be served for less once there is room.
+                if not isinstance(short, QueueRefusal):
+                    raise
             finally:
                 _give_back(slot, attempts)
         raise _gravest(failure, short)
@@ -188,19 +192,20 @@ class Dispatcher:
         target cannot do in time.
         """
         target_id, stream, now = candidate.target.target_id, job.request.stream, self._clock()
-        pace = None if self._paces is None else self._paces.expect(target_id)
+        pace = None if self._paces is None else self._paces.expect(target_id, job.facts.tier)
         # A prediction is a median: what cannot be done is judged by far less.
         fewest = max(1, candidate.output_tokens // _FEWEST) if job.prediction is not None else 1
         if job.deadline.cannot_make_it(now, pace, fewest, stream=stream):
             raise job.deadline.unreachable(target_id)
         if self._queues is None or self._queues.queue_of(target_id) is None:
             return None
-        settings = job.caller.settings
+        settings, asked_for = job.caller.settings, job.origin == "caller"
         work = Work(
             team_id=job.caller.team_id,
             weight=settings.weight,
-            tier=job.facts.tier,
-            priority=job.request.priority if job.origin == "caller" else -1,
+            # What nobody asked for takes none of the room that is kept for those who wait.
+            tier=job.facts.tier if asked_for else "batch",
+            priority=job.request.priority if asked_for else -1,
             tokens=job.facts.input_tokens + candidate.output_tokens,
             start_by=job.deadline.start_by(now, pace, fewest, stream=stream),
         )
@@ -223,6 +228,8 @@ class Dispatcher:
             # tenacity is told of the first failure here, so that a request which does not fail never pays for it.
             if failed:
                 raise failed.pop()
+            if job.deadline.passed(self._clock()):
+                raise job.deadline.exceeded()
             return await self._attempt(candidate, job, attempts)
 
         retrying = AsyncRetrying(
@@ -256,7 +263,7 @@ class Dispatcher:
         except BaseException as error:
             failure = error
             if isinstance(error, TimeoutError) and patience is not None and patience.expired():
-                failure = self._late(job, deployment)
+                failure = self._late(attempt)
             elif isinstance(error, UpstreamTimeout) and job.deadline.passed(self._clock()):
                 failure = job.deadline.exceeded()
             # Settled first: closing may wait or fail, and nothing of this attempt may stay open.
@@ -326,13 +333,17 @@ class Dispatcher:
         left_s = job.deadline.remaining_s(self._clock())
         return msgspec.structs.replace(limits, max_s=max(_LEAST_S, min(limits.max_s, left_s / 2)))
 
-    def _late(self, job: Job, deployment: Deployment) -> UpstreamError | Refused:
+    def _late(self, attempt: Attempt) -> UpstreamError | Refused:
         """Whose fault it is. A caller's own time says nothing of the upstream; a whole answer may just be long. But a
-        stream without a first token when its tier's time is up comes from an upstream that hangs.
+        stream without a first token when its tier's time is up comes from an upstream that hangs, if others had not used
+        up that time before.
         """
-        if job.deadline.passed(self._clock()) and (job.deadline.own or not job.request.stream):
+        job, patient = attempt.job, attempt.was_patient
+        if job.deadline.passed(self._clock()) and (job.deadline.own or not (job.request.stream and patient)):
             return job.deadline.exceeded()
-        return FirstTokenTimeout("No first token in time.", deployment_id=deployment.deployment_id)
+        late = FirstTokenTimeout("No first token in time.", deployment_id=attempt.deployment.deployment_id)
+        late.gateway_failure = patient
+        return late
 
 
 def _spilled(candidate: Candidate, job: Job) -> Candidate | None:

@@ -347,7 +347,8 @@ def _reply(
     told = {"message": message, "type": fault.type, "param": param, "code": fault.code, **(details or {})}
     body = {"error": told}
     headers: list[tuple[bytes, bytes]] = []
-    if fault.status in {429, 503} or (fault.status == 409 and retry_after_s is not None):  # noqa: PLR2004
+    comes_again = fault.status in {429, 503} and should_retry is not False
+    if comes_again or (fault.status == 409 and retry_after_s is not None):  # noqa: PLR2004
         headers += retry_headers(_DEFAULT_RETRY_AFTER_S if retry_after_s is None else retry_after_s)
     if fault.code == TABLE[Draining].code:
         # The next request on this connection would be refused, too; on a new one another process may take it.

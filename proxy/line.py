@@ -6,7 +6,6 @@ asked for, a weak answer is asked again of a better target before any of it was 
 """
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -317,6 +316,8 @@ class Line:
                 own_timeout_s(headers.timeout_ms), request.tier, rules.deadlines, passage.started_at
             )
             if headers.idempotency_key is not None:
+                # First: neither what its limits refuse nor repeats without end may keep the database from others.
+                await self._admit(passage, caller, request, input_tokens(request, prompt_of(request)))
                 fingerprint = fingerprint_of(scope["path"], scope["headers"], body)
                 if await self._replayed(passage, caller, headers.idempotency_key, fingerprint):
                     return
@@ -341,7 +342,11 @@ class Line:
         if isinstance(found, Replay):
             await replay(passage.reply, found)
             return True
-        passage.recording = Recording(found, lambda status: is_worth_keeping(status, passage.attempts))
+        passage.recording = Recording(
+            found,
+            # A stream that this process cut off has the status of a good one.
+            lambda status: not passage.cut_off and is_worth_keeping(status, passage.attempts),
+        )
         passage.reply.recording = passage.recording
         return False
 
@@ -403,11 +408,7 @@ class Line:
             allowed_models=caller.allowed_models,
             tolerance=_tolerance(rules, caller),
         )
-        if passage.admission is None:
-            guessed = 0 if request.max_output_tokens else DEFAULT_OUTPUT_TOKENS * request.n
-            answer = (request.max_output_tokens or 0) * request.n + guessed
-            passage.admission = await self._limiter.admit(caller, request.model, estimate + answer, guessed=guessed)
-            passage.reply.headers += rate_headers(passage.admission)
+        await self._admit(passage, caller, request, estimate)
         prediction: Prediction | None = None
         classify_s: float | None = None
         reconsider_s: float | None = None
@@ -452,6 +453,15 @@ class Line:
             downgraded=downgraded,
             escalates=escalates,
         )
+
+    async def _admit(self, passage: _Passage, caller: Caller, request: ChatRequest, estimate: int) -> None:
+        """Takes what the request may use, once. Raises RateLimited."""
+        if passage.admission is not None:
+            return
+        guessed = 0 if request.max_output_tokens else DEFAULT_OUTPUT_TOKENS * request.n
+        answer = (request.max_output_tokens or 0) * request.n + guessed
+        passage.admission = await self._limiter.admit(caller, request.model, estimate + answer, guessed=guessed)
+        passage.reply.headers += rate_headers(passage.admission)
 
     def _fleet(self, rules: Rules) -> Fleet:
         return {name: self._breakers.available(target) for name, target in rules.catalog.targets.items()}
@@ -521,6 +531,8 @@ class Line:
                     each.attempt.close(_ending(passage), status=CALLER_GONE)
                 else:
                     each.attempt.close("failed", error, status=500)
+            # Only when all are settled: this may wait, and be cancelled once more.
+            for each in held:
                 await close_quietly(each.stream)
             raise
 
@@ -556,13 +568,21 @@ class Line:
         if told.status == 500:  # noqa: PLR2004
             # The traceback names code, never the request's content; the message could hold content.
             _log.error("request %s failed unexpectedly: %s", passage.request_id, type(error).__name__, exc_info=error)
-        with contextlib.suppress(OSError):
+        try:
             if not passage.reply.started:
                 await passage.reply.error(told)
             elif passage.cut_off and not passage.reply.done:
                 await passage.reply.end(b"data: " + told.body + b"\n\n")
             else:
                 passage.reply.abort()
+        except OSError:
+            pass
+        except asyncio.CancelledError:
+            if passage.task is None or not (passage.too_slow or passage.cut_off):
+                raise
+            # It reads not even this, or not before the process has to stop.
+            passage.task.uncancel()
+            passage.reply.abort()
 
     async def _watch_caller(self, passage: _Passage, receive: Receive) -> None:
         """Cancels the request when its caller hangs up, which in turn cuts the upstream."""
@@ -600,13 +620,14 @@ class Line:
 
     def _settle(self, passage: _Passage) -> None:
         """Gives the place back, remembers the conversation, and tells the observers. Never raises."""
+        if passage.admission is not None:
+            # Before anything else: what is not given back here never is.
+            usages = [attempt.settled.usage for attempt in passage.attempts if attempt.settled is not None]
+            passage.admission.settle(sum(usage.input_tokens + usage.output_tokens for usage in usages))
         _judge_late(passage, self.rules.escalation)
         outcome = _outcome(passage, self._clock())
         if self._paces is not None:
             _keep_pace(self._paces, passage)
-        if passage.admission is not None:
-            usages = [attempt.settled.usage for attempt in passage.attempts if attempt.settled is not None]
-            passage.admission.settle(sum(usage.input_tokens + usage.output_tokens for usage in usages))
         if passage.weighed is not None and passage.caller is not None and outcome.target_id and not outcome.error_code:
             tokens = outcome.input_tokens + outcome.output_tokens
             self._affinity.remember(passage.caller.team_id, passage.weighed.conversation, outcome.target_id, tokens)
@@ -627,7 +648,8 @@ def _keep_pace(paces: Paces, passage: _Passage) -> None:
     """Only streams tell when their first token came."""
     for attempt in passage.attempts:
         if attempt.job.request.stream and attempt.first_token_at is not None:
-            paces.observe(attempt.deployment.target_id, attempt.first_token_at - attempt.started_at, _tpot(attempt))
+            ttft_s, tier = attempt.first_token_at - attempt.started_at, attempt.job.facts.tier
+            paces.observe(attempt.deployment.target_id, ttft_s, _tpot(attempt), tier)
 
 
 def _ending(passage: _Passage) -> Ending:

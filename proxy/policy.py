@@ -169,9 +169,9 @@ def plan(
             raise ValueError("planning `auto` needs a prediction")
         reference = _reference(prediction, policy, catalog, facts)
         return _auto(eligible, tuple(rejected), _Scales(facts, prediction, policy, reference), sticky)
-    candidates = _in_order(eligible, facts, prediction, sticky, kind=kind)
+    candidates = _in_order(_first(eligible, policy), facts, prediction, sticky, kind=kind)
     return RoutePlan(
-        candidates=tuple(candidates[: policy.max_candidates]),
+        candidates=tuple(candidates),
         rejected=tuple(rejected),
         # Who names a model has said what is good enough.
         cheapest_commercial=_cheapest_commercial(eligible[:1], policy, {}),
@@ -342,15 +342,27 @@ def _auto(eligible: list[Target], rejected: tuple[Rejection, ...], scales: _Scal
     if policy.degrade:
         ordered += [(target, "degraded") for target in weak]
         weak = []
+    reasons = {target.target_id: reason for target, reason in ordered}
     return RoutePlan(
         candidates=tuple(
-            _candidate(target, facts, reason, cost, prediction) for target, reason in ordered[: policy.max_candidates]
+            _candidate(target, facts, reasons[target.target_id], cost, prediction)
+            for target in _first([target for target, _ in ordered], policy)
         ),
         rejected=(*rejected, *(scales.too_weak(target) for target in weak)),
         close_call=close_call,
         reference_adequate=scales.reference,
         cheapest_commercial=_cheapest_commercial(capable or [ordered[0][0]], policy, cost),
     )
+
+
+def _first(ordered: list[Target], policy: Policy) -> list[Target]:
+    """As many as are tried. When all of those are our own, the last one's place is for the first that is bought: our own
+    often share machines, so that they are full or down together.
+    """
+    kept, rest = ordered[: policy.max_candidates], ordered[policy.max_candidates :]
+    if rest and len(kept) > 1 and all(is_own(each, policy.pooled) for each in kept):
+        kept[-1] = next((each for each in rest if not is_own(each, policy.pooled)), kept[-1])
+    return kept
 
 
 def is_own(target: Target, pooled: Container[str]) -> bool:

@@ -86,5 +86,8 @@ class HeldStream:
                 self._reading.exception()
 
     async def aclose(self) -> None:
-        await self.stop()
-        await self._stream.aclose()
+        try:
+            await self.stop()
+        finally:
+            # Whoever closes it may be cancelled a second time.
+            await self._stream.aclose()

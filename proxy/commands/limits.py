@@ -115,6 +115,10 @@ def set_limit(
         typer.echo(f"{place}: {_described(made)}; holds in every process within {poll_s:g} s")
     if section is not None:
         _warn_of_idle_bursts(made, section)
+    elif place.model:
+        typer.echo(
+            f"whether callers can name {place.model!r} is not known here: WEIGHBRIDGE_CONFIG is not set", err=True
+        )
 
 
 @limits_app.command("remove")
@@ -215,6 +219,9 @@ def _described(rule: "Rule") -> str:
 def _said(value: int | None, of: str) -> str:
     if value is None:
         return ""
+    if value == 1:
+        unit, _, rest = of.partition(" ")
+        return f"1 {unit.removesuffix('s')} {rest}"
     return f"{value:,} {of}" if value else f"no limit on {of}"
 
 

@@ -18,6 +18,8 @@ TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 _MAX_TIMEOUT_MS: Final = 3_600_000
 _MAX_DIGITS: Final = 7
 _LEAST_TIMEOUT_S: Final = 0.001
+_GOOD_PART: Final = 0.25
+_OWN_WAIT: Final = 0.5
 _LEAST_WAIT: Final = 0.1
 """This share of the objective may always be waited: a target whose first token alone takes longer than the objective,
 or a fallback that comes after it, is late as it is, and refusing it would serve nobody."""
@@ -28,7 +30,9 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
 
     arrived_at: float
     first_token_at: float
-    """The tier's objective."""
+    """The objective for the first token: the tier's, or half of what the caller allows where that is more. What waits to
+    the last moment in a queue is late when it starts.
+    """
     answer_at: float
     own: bool
     """The caller set `answer_at`, so it bounds a stream to its end."""
@@ -40,6 +44,12 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
         """What timed out was the deadline rather than our patience with an upstream."""
         # A timer may fire a hair before its moment, which is late all the same.
         return self.answer_at - now < _LEAST_TIMEOUT_S
+
+    def is_good_part(self, waited_s: float) -> bool:
+        """Whether an upstream that was waited for so long had a good part of the tier's time. What a caller sets for itself
+        says nothing of the upstream.
+        """
+        return not self.own and waited_s >= _GOOD_PART * (self.answer_at - self.arrived_at)
 
     def start_by(self, now: float, pace: Pace | None, tokens: int, *, stream: bool) -> float:
         """The latest start that is in time, after which a queue should not hold on to the request.
@@ -117,12 +127,15 @@ def own_timeout_s(value: str | None) -> float | None:
 
 
 def deadline_of(own_s: float | None, tier: Tier, section: DeadlinesSection, arrived_at: float) -> Deadline:
-    """The caller's own allowance stands in for the tier's, also when it is the larger one."""
+    """The caller's own allowance stands in for the tier's whole answer, also when it is the larger one."""
     tiers = section.of(tier)
     answer_s = tiers.answer_s if own_s is None else own_s
+    first_token_at = _after(arrived_at, tiers.first_token_s)
+    if own_s is not None:
+        first_token_at = max(first_token_at, arrived_at + _OWN_WAIT * own_s)
     return Deadline(
         arrived_at=arrived_at,
-        first_token_at=_after(arrived_at, tiers.first_token_s),
+        first_token_at=first_token_at,
         answer_at=_after(arrived_at, answer_s),
         own=own_s is not None,
     )

@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+from providers.target import Tier
+
 _SAMPLES: Final = 64
 _ENOUGH: Final = 8
 """Fewer samples say too little to refuse a request by."""
@@ -72,25 +74,28 @@ class _Memory:
 
 
 class Paces:
-    """Every target's pace. What was not seen for `fresh_s` is forgotten: a target that nobody was sent to for being
-    slow must get the chance to be fast again.
+    """Every target's pace, of each tier by itself: where batch work waits long for its first token, interactive work may not.
+
+    What was not seen for `fresh_s` is forgotten: a target that nobody was sent to for being slow must get the chance to be
+    fast again.
     """
 
     def __init__(self, clock: Callable[[], float], *, fresh_s: float = 60.0) -> None:
         self._clock = clock
         self._fresh_s = fresh_s
-        self._targets: dict[str, _Memory] = {}
+        self._targets: dict[tuple[str, Tier], _Memory] = {}
 
-    def observe(self, target_id: str, ttft_s: float | None, tpot_s: float | None) -> None:
+    def observe(self, target_id: str, ttft_s: float | None, tpot_s: float | None, tier: Tier = "interactive") -> None:
         """One answer's seconds to its first token, counted from the attempt's start, and for each token after it."""
         now = self._clock()
-        memory = self._targets.get(target_id)
+        key = (target_id, tier)
+        memory = self._targets.get(key)
         if memory is None or now - memory.observed_at > self._fresh_s:
-            self._targets.pop(target_id, None)
+            self._targets.pop(key, None)
             if len(self._targets) >= _MAX_TARGETS:
                 # The one that came first; targets are configured, so that many were renamed again and again.
                 del self._targets[next(iter(self._targets))]
-            memory = self._targets[target_id] = _Memory()
+            memory = self._targets[key] = _Memory()
         memory.observed_at = now
         if ttft_s is not None:
             memory.ttft.add(ttft_s)
@@ -98,9 +103,9 @@ class Paces:
             memory.tpot.add(tpot_s)
         memory.conclude()
 
-    def expect(self, target_id: str) -> Pace | None:
+    def expect(self, target_id: str, tier: Tier = "interactive") -> Pace | None:
         """None where too little is known."""
-        memory = self._targets.get(target_id)
+        memory = self._targets.get((target_id, tier))
         if memory is None or self._clock() - memory.observed_at > self._fresh_s:
             return None
         return memory.pace

@@ -1,12 +1,14 @@
 """The `redis` section of the configuration: where processes share their limits, and how long one may be kept waiting."""
 
+import re
 from typing import Final, Self
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from providers.config import SecretRef
 
+_PREFIX: Final = re.compile(r"[!-~]*\{[!-~]+\}[!-~]*")
 _SCHEMES: Final = frozenset({"redis", "rediss", "unix"})
 _OPTIONS: Final = frozenset(
     {"db", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
@@ -30,7 +32,6 @@ class RedisSection(BaseModel):
     )
     prefix: str = Field(
         default="{weighbridge}:",
-        pattern=r"^[!-~]*\{[!-~]+\}[!-~]*$",
         max_length=64,
         description="What every key begins with. The part in braces keeps all keys in one slot of a cluster. Gateways that "
         "share limits share it.",
@@ -71,6 +72,13 @@ class RedisSection(BaseModel):
     def reply_s(self) -> float:
         """What Redis has for a reply at least; only the rest of `timeout_s` may pass before a call is sent."""
         return self.timeout_s * _REPLY_SHARE
+
+    @field_validator("prefix")
+    @classmethod
+    def _in_one_slot(cls, prefix: str) -> str:
+        if _PREFIX.fullmatch(prefix) is None:
+            raise ValueError("must have visible ASCII characters with a part in braces, such as {weighbridge}:")
+        return prefix
 
     @model_validator(mode="after")
     def _slow_comes_first(self) -> Self:

@@ -25,6 +25,8 @@ SHOW_S: Final = 2.0
 _GONE_US: Final = 8_000_000
 _OLD_US: Final = 60_000_000
 _LIMIT_S: Final = 5.0
+_FORGET_S: Final = 1.0
+"""The others notice by themselves soon enough, and a stop has more to do."""
 _MOST: Final = 10_000
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 _DATABASE_US: Final = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)")
@@ -89,7 +91,7 @@ class Replicas:
     async def forget(self) -> None:
         """At the end: the others need not wait until they notice."""
         with contextlib.suppress(*_DATABASE_FAILS):
-            async with asyncio.timeout(_LIMIT_S), self._engine.begin() as connection:
+            async with asyncio.timeout(_FORGET_S), self._engine.begin() as connection:
                 await connection.execute(delete(Replica).where(col(Replica.boot_id) == self._boot_id))
 
     async def _show(self, connection: AsyncConnection, now_us: int) -> None:

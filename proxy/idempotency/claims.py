@@ -186,6 +186,7 @@ class Idempotency:
         *,
         max_recorded_bytes: int = MAX_RECORDED_BYTES,
         counted: Callable[[str, int], None] = _uncounted,
+        close_s: float = _CLOSE_S,
     ) -> None:
         """`counted` is told the name of what happened, one of the fields of Counts, and how often."""
         self._store = store
@@ -196,6 +197,7 @@ class Idempotency:
         self._keep_us = section.keep_h * _HOUR_US
         self._max_recorded_bytes = max_recorded_bytes
         self._counted = counted
+        self._close_s = close_s
         self._calls = asyncio.Semaphore(_CALLS_AT_ONCE)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._held: dict[tuple[str, str], Claim] = {}
@@ -493,12 +495,11 @@ class Idempotency:
     async def aclose(self) -> None:
         """Wait for what is being written, for a moment; keys that nobody serves any more become free."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
+            # For both together: a database that takes nothing from the one takes nothing from the other.
+            async with asyncio.timeout(self._close_s):
                 # What ends may begin something: a claim that nobody waits for any more is freed.
                 while self._tasks:
                     await asyncio.wait(self._tasks)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
                 await _logged(self.renew())
 
     def _count(self, name: str, times: int = 1) -> None:

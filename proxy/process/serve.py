@@ -214,6 +214,9 @@ class Uvicorn(uvicorn.Server):
             await asyncio.sleep(_POLL_S)
 
     def _cut_off(self) -> None:
+        if not self.server_state.tasks:
+            # What takes so long is the closing of the books.
+            return
         _log.warning("%d requests still ran after %g s and are cut off", len(self.server_state.tasks), self._drain_s)
         if not self._tell_app("cut_off"):
             for task in self.server_state.tasks:

@@ -11,6 +11,7 @@ from proxy.errors import ModelNotFound
 from proxy.gate.limits.book import places_of
 from proxy.gate.limits.limit import Limit, Remaining
 from proxy.gate.limits.rules import Place
+from proxy.gate.queue.work import QueueLook
 from proxy.gateway import AuthenticatedCaller, OperatorCaller, gateway_of
 from proxy.line import Rules
 from proxy.policy import AUTO
@@ -45,11 +46,10 @@ async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
     gateway = gateway_of(request)
     queues = gateway.gate.queues
     data = [
-        {
-            "object": "queue",
-            **msgspec.structs.asdict(queues.state(name)),
-            "targets": [target for target in gateway.line.rules.catalog.targets if queues.queue_of(target) == name],
-        }
+        shown(
+            queues.look(name),
+            [target for target in gateway.line.rules.catalog.targets if queues.queue_of(target) == name],
+        )
         for name in queues.names
     ]
     return json_reply({"object": "list", "live_replicas": gateway.gate.limiter.live, "data": data})
@@ -72,6 +72,21 @@ def sees_use(caller: Caller, place: Place, operator: str) -> bool:
             return caller.role == "admin" and caller.organisation_id == operator
         case _:
             return True
+
+
+def shown(look: QueueLook, targets: list[str]) -> dict[str, Any]:
+    """One queue, as an operator reads it."""
+    state = msgspec.structs.asdict(look.state)
+    return {
+        "object": "queue",
+        **state,
+        "predicted_wait_s": round(look.state.predicted_wait_s, 3),
+        "whole_capacity_tokens": look.whole_capacity_tokens,
+        "divided": "by demand" if look.by_demand else "equally",
+        "waiting_by_tier": {"interactive": look.waiting_interactive, "batch": look.waiting_batch},
+        "drain_tokens_per_s": round(look.drain_tokens_per_s, 3),
+        "targets": targets,
+    }
 
 
 def told(place: Place, limit: Limit, remains: Remaining | None) -> dict[str, Any]:

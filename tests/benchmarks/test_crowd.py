@@ -73,6 +73,24 @@ async def test_a_server_that_is_not_there_is_an_error() -> None:
     assert sum(result.error_kinds.values()) == 6
 
 
+async def test_a_refusal_is_told_by_its_code() -> None:
+    """So that a limit is told from a breakdown."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10_000)
+        body = b'{"error":{"message":"no","code":"overloaded"}}'
+        writer.write(b"HTTP/1.1 503 No\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    result = await crowd.drive(_plan(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+    server.close()
+    await asyncio.sleep(0.01)
+    assert result.error_kinds == {"status 503 overloaded": 6}
+
+
 def test_callers_come_mixed() -> None:
     """As many of each team as there are, in an order that the seed decides."""
     of = (Callers("a", "", 50), Callers("b", "", 150))
@@ -103,10 +121,13 @@ def test_the_plateau_is_while_all_are_there() -> None:
 
 
 def test_the_pace_leaves_the_cores_some_air() -> None:
-    """Twice as dear an event, twice as long between two; never faster than the mock turns."""
-    once = callers.affordable_every_s(100e-6, 10_000, 2)
-    assert callers.affordable_every_s(200e-6, 10_000, 2) == pytest.approx(2 * once)
-    assert callers.affordable_every_s(1e-9, 10, 64) == 0.05
+    """Twice as dear an event, twice as long between two; longer when callers come; none when those take it all."""
+    once = callers.affordable_every_s(100e-6, 0.0, 10_000, 2)
+    assert once is not None
+    assert callers.affordable_every_s(200e-6, 0.0, 10_000, 2) == pytest.approx(2 * once)
+    assert callers.affordable_every_s(100e-6, 0.7, 10_000, 2) == pytest.approx(2 * once)
+    assert callers.affordable_every_s(1e-9, 0.0, 10, 64) == 0.05
+    assert callers.affordable_every_s(100e-6, 2.0, 10_000, 2) is None
 
 
 def test_a_slow_pace_has_streams_at_many_moments() -> None:

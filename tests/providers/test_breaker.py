@@ -98,6 +98,19 @@ def test_health_earns_forgiveness() -> None:
         assert made.state("t/a") == "half-open"
 
 
+def test_silence_counts_where_nobody_has_an_answer() -> None:
+    """One long answer beside others that come says nothing; five while nothing comes are a hang."""
+    made, _, _ = breakers("a")
+    for _ in range(10):
+        waits = take(made)
+        take(made).success()
+        waits.silent()
+    assert made.state("t/a") == "closed"
+    for permit in [take(made) for _ in range(5)]:
+        permit.silent()
+    assert made.state("t/a") == "open"
+
+
 def test_an_abandoned_probe_gives_its_place_back() -> None:
     """A caller that hangs up during the probe neither closes nor blocks the breaker."""
     made, clock, _ = breakers("a")

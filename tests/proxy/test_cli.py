@@ -236,6 +236,18 @@ def test_config_check(config: Path) -> None:
     )
 
 
+def test_config_check_looks_at_where_secrets_lead(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once all of them are there: an address of Redis that is none is told, and not shown."""
+    address = config.with_name("address")
+    address.write_text("http://:hunter2@there")
+    config.write_text(CONFIG + f"redis: {{url: 'file:{address}'}}\n")
+    assert _ok("config", "check", str(config)) == f"{config}: ok\n"
+    monkeypatch.setenv("NOT_SET_ANYWHERE", "set")
+    told = _fails("config", "check", str(config))
+    assert "redis.url: leads to an address that is wrong" in told
+    assert "hunter2" not in told
+
+
 def test_serve_refuses_what_it_cannot_serve(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unset secret, a missing file and a taken port stop the start with their reason."""
     assert "refers to NOT_SET_ANYWHERE, which is not set" in _fails("serve", "--config", str(config))

@@ -18,6 +18,7 @@ from proxy.gate.queue.capacity import Capacity
 from proxy.gate.queue.config import QueueConfig
 from proxy.gate.queue.queues import Queues
 from proxy.gate.queue.work import Work
+from tests.proxy.test_line_money import TightBooks
 from tests.scenarios.test_rules import House, said
 
 _PATIENT = DeadlinesSection(interactive=TierDeadlines(first_token_s=None, answer_s=None))
@@ -167,6 +168,17 @@ async def test_what_cannot_be_done_in_time_is_not_started() -> None:
     assert alone.books.entries == []
 
 
+async def test_slow_batch_work_says_nothing_of_a_targets_interactive_pace() -> None:
+    """It may wait for its first token for as long as it likes; nobody else is refused for it."""
+    paces = Paces(asyncio.get_running_loop().time)
+    for _ in range(20):
+        paces.observe("t0", 60.0, 0.1, "batch")
+    house = House("ok", paces=paces)
+    assert (await house.ask(stream=True))[0]["status"] == 200
+    hurry = [(b"x-request-timeout-ms", b"1000"), (b"x-tier", b"batch")]
+    assert (await house.ask(stream=True, headers=hurry))[0]["status"] == 504
+
+
 async def test_a_timeout_that_is_no_number_is_refused() -> None:
     """400 that names the header."""
     sent = await House("ok").ask(stream=False, headers=[(b"x-request-timeout-ms", b"soon")])
@@ -211,3 +223,91 @@ async def test_what_is_cut_off_at_the_end_is_told_and_settled() -> None:
     for house in houses:
         assert [entry.entry for entry in house.books.entries] == ["reserve", "settle"]
         assert house.line.in_flight == 0
+
+
+async def test_an_upstream_that_hangs_leaves_time_for_the_next_one() -> None:
+    """Of its tier's time a stream gives one target half while another could answer, and the hang counts against it."""
+    tier = TierDeadlines(first_token_s=None, answer_s=0.3)
+    house = House("hang", "ok", deadlines=DeadlinesSection(interactive=tier), first_token_s=5)
+    sent = await house.ask(stream=True)
+    assert _headers(sent)[b"x-weighbridge-target"] == b"t1"
+    assert [each.result for each in house.told.outcomes[0].attempts] == ["timeout", "ok"]
+
+
+@pytest.mark.parametrize(("own", "states"), [(True, "closed"), (False, "open")])
+async def test_only_a_tiers_time_tells_a_hanging_upstream(own: bool, states: str) -> None:
+    """A caller in a hurry ejects nobody; streams that had their tier's whole time and no token do."""
+    tier = TierDeadlines(first_token_s=None, answer_s=0.01)
+    house = House("hang", deadlines=DeadlinesSection(interactive=tier), first_token_s=5)
+    for _ in range(6):
+        await house.ask(stream=True, headers=[(b"x-request-timeout-ms", b"10")] if own else [])
+    assert house.breakers.state("t0/a") == states
+
+
+@pytest.mark.parametrize(("own", "states"), [(True, "closed"), (False, "open")])
+async def test_whole_answers_tell_a_hanging_upstream_too(own: bool, states: str) -> None:
+    """When none of them came in its tier's time, their target is left alone, though nothing is streamed."""
+    tier = TierDeadlines(first_token_s=None, answer_s=0.01)
+    house = House("hang", deadlines=DeadlinesSection(interactive=tier))
+    asked = [house.ask(stream=False, headers=[(b"x-request-timeout-ms", b"10")] if own else []) for _ in range(6)]
+    assert {sent[0]["status"] for sent in await asyncio.gather(*asked)} == {504}
+    assert house.breakers.state("t0/a") == states
+
+
+async def test_what_is_wrong_with_a_request_is_told_though_a_queue_was_full() -> None:
+    """The target that it spilled over to found it at fault, so coming back later would not help."""
+    async with _queue("t0", max_waiting=0) as queues:
+        queues.try_enter("t0", _all_of_it())
+        sent = await House("ok", "error-400", queues=queues).ask(stream=False)
+        assert sent[0]["status"] == 400
+
+
+async def test_a_spill_over_that_cannot_be_paid_is_told_as_no_room() -> None:
+    """402 would say that waiting does not help, but the queue's own target is paid for."""
+    async with _queue("t0", max_waiting=0) as queues:
+        slot = queues.try_enter("t0", _all_of_it())
+        house = House("ok", "ok", queues=queues, books=TightBooks(4_500_000, downgrade=False))
+        sent = await house.ask(stream=False)
+        assert (sent[0]["status"], house.books.entries) == (429, [])
+        slot.release()
+        assert (await house.ask(stream=False))[0]["status"] == 200
+
+
+async def test_a_deadline_that_passes_before_a_retry_ends_the_request() -> None:
+    """The second try would be of no use, so it is not made, and the place is given back."""
+    async with _queue("t0") as queues:
+        house = House("error-500", queues=queues, backoff_s=0.05)
+        sent = await house.ask(stream=True, headers=[(b"x-request-timeout-ms", b"30")])
+        assert sent[0]["status"] == 504
+        assert len(house.upstream.calls) == 1
+        assert queues.state("own").in_flight == 0
+
+
+async def test_a_guess_makes_no_request_too_large() -> None:
+    """An answer whose length nobody said is counted with no more than the bucket holds; one that was said is refused."""
+    limit = Limit(key="team/team_a//tokens", scope="team", kind="tokens", rate=60, burst=60)
+    house = House("ok", limits=(limit,))
+    assert (await house.ask(stream=False))[0]["status"] == 200
+    refused = await house.ask(stream=False, max_tokens=100)
+    assert refused[0]["status"] == 429
+    assert _headers(refused)[b"x-should-retry"] == b"false"
+
+
+async def test_who_does_not_even_read_a_refusal_is_cut_off_too() -> None:
+    """The process has to stop: no request is left, and nothing is raised into the server."""
+    house = House("ok")
+    house.line.draining = True
+    reads = asyncio.Event()
+
+    async def send(_message: Message) -> None:
+        await reads.wait()
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is read of what is refused at the door")
+
+    asking = asyncio.create_task(house.line.chat({"type": "http", "headers": []}, receive, send))
+    await asyncio.sleep(0)
+    house.line.cut_off()
+    await asking
+    assert asking.cancelling() == 0
+    assert house.line.in_flight == 0

@@ -281,6 +281,17 @@ def outlook(adequate: float, low: float | None = None, high: float | None = None
     )
 
 
+@pytest.mark.parametrize("alias", ["auto", "ours"])
+def test_the_last_of_many_own_targets_leaves_its_place_to_one_that_is_bought(alias: str) -> None:
+    """Our own share GPUs and may be full together; what comes behind all of them would never be tried."""
+    own = [target(f"own-{number}", price=price(0.1, 0.1)) for number in range(6)]
+    ids = [each.target_id for each in own]
+    policy = Policy(aliases={"ours": (*ids, GPT.target_id)}, pooled=frozenset(ids))
+    found = route(facts(alias=alias), 0.1, *own, GPT, policy=policy)
+    assert names(found) == ["own-0", "own-1", "own-2", "gpt-4o"]
+    assert found.candidates[-1].reason == "fallback"
+
+
 def measured(
     request: Facts,
     outlooks: Mapping[str, Outlook],

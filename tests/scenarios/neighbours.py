@@ -17,8 +17,8 @@ from tests.processes import until
 from tests.scenarios.conftest import Upstream
 
 # A busy machine must not be taken for a slow Redis where the test is about something else.
-PATIENT: Final = {"timeout_s": 5.0, "slow_s": 2.0}
-SWIFT: Final = {"timeout_s": 0.2, "slow_s": 0.06, "probe_s": 0.05}
+PATIENT: Final = {"timeout_s": 5.0, "slow_s": 2.0, "probe_s": 0.05}
+SWIFT: Final = {"timeout_s": 0.4, "slow_s": 0.15, "probe_s": 0.05}
 
 
 class Neighbour(msgspec.Struct, frozen=True):

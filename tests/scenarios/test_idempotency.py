@@ -91,6 +91,21 @@ async def test_a_hundred_duplicates_at_once_are_served_once(tmp_path: Path, upst
         assert await closings(gateway) == ["settle"]
 
 
+async def test_a_repeat_counts_as_a_request(tmp_path: Path, upstream: Upstream) -> None:
+    """Its tokens come back, but repeats without end do not keep the database from others: limits come first."""
+    limits = {"key": {"requests_per_minute": 1, "request_burst": 3, "tokens_per_minute": 100_000}}
+    async with (
+        running_gateway(tmp_path, one(upstream, "ok"), limits=limits, **PATIENT) as gateway,
+        aiohttp.ClientSession() as session,
+    ):
+        caller = Caller(gateway.base_url, gateway.key, session)
+        told = [await caller.ask() for _ in range(4)]
+        assert [each.status for each in told] == [200, 200, 200, 429]
+        assert told[3].code == "rate_limit_exceeded"
+        assert int(told[2].headers["x-ratelimit-remaining-tokens"]) >= 99_000
+        assert len(upstream.arrived()) == 1
+
+
 async def test_a_stream_is_streamed_again(tmp_path: Path, upstream: Upstream) -> None:
     """Byte by byte, with its usage and its end."""
     fields = {"stream": True, "stream_options": {"include_usage": True}}
@@ -125,6 +140,23 @@ async def test_who_hung_up_gets_the_whole_answer_later(tmp_path: Path, upstream:
         assert len(upstream.arrived()) == 1
         assert [line.event for line in upstream.over()] == ["ended"]
         assert await closings(gateway) == ["settle"]
+
+
+async def test_what_a_stopping_process_cut_off_is_served_again(tmp_path: Path, upstream: Upstream) -> None:
+    """Half a stream is nobody's answer: it ends in an error event, and its key is free for the next process."""
+    async with (
+        running_gateway(tmp_path, one(upstream, "tokens-1000+every-10ms"), **PATIENT) as gateway,
+        aiohttp.ClientSession() as session,
+    ):
+        caller = Caller(gateway.base_url, gateway.key, session)
+        for served in (1, 2):
+            async with caller.post(stream=True) as reply:
+                assert reply.status == 200
+                assert "idempotent-replayed" not in reply.headers
+                await reply.content.readany()
+                gateway.app.state.cut_off()
+                assert b'"draining"' in await reply.read()
+            assert len(upstream.arrived()) == served
 
 
 async def test_openais_client_waits_by_itself(tmp_path: Path, upstream: Upstream) -> None:

@@ -207,6 +207,33 @@ async def test_the_clients_own_retries_obey_our_wait(tmp_path: Path, upstream: U
         assert raw.headers["x-ratelimit-limit-requests"] == "120"
 
 
+async def test_who_is_refused_by_a_queue_sees_how_it_stands(tmp_path: Path, upstream: Upstream) -> None:
+    """The client's own error has the queue in its body; what it is told to wait is no less than the wait in line."""
+    queue = {"targets": ["dear"], "tokens_in_flight": 400, "max_waiting": 5}
+    async with (
+        running_gateway(
+            tmp_path, [model("dear", [upstream.deployment("slow-first-token-300ms")])], queues={"own": queue}
+        ) as gateway,
+        client(gateway) as caller,
+    ):
+
+        async def ask() -> str | None:
+            answer = await caller.chat.completions.create(model="dear", messages=ASK, max_tokens=300)
+            return answer.choices[0].message.content
+
+        first = asyncio.create_task(ask())
+        while not upstream.arrived():  # noqa: ASYNC110 - the log knows no events
+            await asyncio.sleep(0.01)
+        with pytest.raises(openai.RateLimitError) as told:
+            await ask()
+        assert isinstance(told.value.body, dict)
+        assert told.value.code == "queue_full"
+        standing = told.value.body["queue"]
+        assert (standing["name"], standing["why"], standing["in_flight"]) == ("own", "late", 1)
+        assert int(told.value.response.headers["retry-after-ms"]) >= standing["predicted_wait_s"] * 1000
+        assert await first == " w0 w1 w2"
+
+
 async def test_a_key_stops_working_when_it_is_revoked(tmp_path: Path, upstream: Upstream) -> None:
     """Within the time that a key is believed, which is below five seconds by configuration."""
     async with (

@@ -50,9 +50,7 @@ async def test_a_sick_redis_costs_no_request_and_gives_nothing_away(
     """Requests go on before, during and after each sickness; all of them together never get more than the one burst."""
     harms = [
         Harm("frozen", empty_redis.freeze, empty_redis.thaw),
-        Harm("slow", lambda: wire.slow(0.1), wire.calm),
-        Harm("slower than anybody waits", lambda: wire.slow(1.0), wire.calm),
-        Harm("in a black hole", wire.swallow, wire.calm),
+        Harm("slow", lambda: wire.slow(0.2), wire.calm),
         Harm("cut off", wire.reset, wire.calm),
     ]
     limits = {"team": SLOWLY}
@@ -76,22 +74,20 @@ async def test_a_sick_redis_costs_no_request_and_gives_nothing_away(
 async def test_a_redis_that_comes_goes_and_comes_back(
     tmp_path: Path, upstream: Upstream, empty_redis: RedisServer
 ) -> None:
-    """Gateways start without it and find it; when it is killed, what was taken meanwhile is charged to the new, empty one."""
+    """Gateways start without it and find it, and tell a new, empty one what was taken before and meanwhile."""
     empty_redis.kill()
     limits = {"team": SLOWLY}
-    async with neighbours(tmp_path, upstream, OK, redis_url=empty_redis.url, redis=SWIFT, limits=limits) as gates:
+    async with neighbours(tmp_path, upstream, OK, redis_url=empty_redis.url, limits=limits) as gates:
         await _become(gates, "share")
-        alone = await _each_passes(gates, 5)
+        taken = await _each_passes(gates, 5)
         empty_redis.start()
         await _become(gates, "shared")
-        assert await gates[0].remaining("requests") == BURST - alone
-        together = await _each_passes(gates, 5)
-        assert await gates[1].remaining("requests") == BURST - alone - together
+        assert await gates[0].remaining("requests") == BURST - taken
+        taken += await _each_passes(gates, 5)
+        assert await gates[1].remaining("requests") == BURST - taken
         empty_redis.kill()
-        alone = await _each_passes(gates, 4)
+        taken += await _each_passes(gates, 4)
         await _become(gates, "share")
         empty_redis.start()
         await _become(gates, "shared")
-        # The new Redis has a full bucket, of which what was taken without it is gone.
-        rest = sum([await gate.passed(BURST) for gate in gates])
-    assert BURST - alone - 2 <= rest <= BURST - alone
+        assert sum([await gate.passed(BURST - taken + 1) for gate in gates]) == BURST - taken

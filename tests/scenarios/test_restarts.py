@@ -92,7 +92,7 @@ async def test_gateways_are_restarted_under_load(tmp_path: Path) -> None:
     with oracle(tmp_path) as upstream:
         site = await make_site(tmp_path, [model("slow", [upstream.deployment(f"tokens-{WORDS}+every-20ms")])])
         async with contextlib.AsyncExitStack() as stack:
-            pair = [await stack.enter_async_context(serving(site, name)) for name in ("one", "two")]
+            pair = await asyncio.gather(*(stack.enter_async_context(serving(site, name)) for name in ("one", "two")))
             load = Load(site.key, lambda: [server.url for server in pair])
             async with load.running(4):
                 for turn in range(2):
@@ -116,12 +116,16 @@ async def _booked_once(site: Site, load: Load) -> None:
 async def test_a_stop_during_the_start_is_a_clean_one(tmp_path: Path) -> None:
     """However early it comes, nothing was admitted, and the status is 0."""
     site = await make_site(tmp_path, [model("only", [{"kind": "openai", "base_url": "http://127.0.0.1:9/v1"}])])
-    for workers in ("1", "2"):
-        server = start(site, f"early-{workers}", "--workers", workers)
-        try:
-            await server.listening()
-            assert await server.stop() == 0
-        finally:
+    servers = [start(site, f"early-{workers}", "--workers", workers) for workers in ("1", "2")]
+
+    async def stopped(server: Server) -> int:
+        await server.listening()
+        return await server.stop()
+
+    try:
+        assert await asyncio.gather(*map(stopped, servers)) == [0, 0]
+    finally:
+        for server in servers:
             server.kill()
     assert not site.journal.exists() or boots(site.journal) == []
 
@@ -130,11 +134,11 @@ async def test_what_waits_in_a_queue_is_served_before_the_end(tmp_path: Path) ->
     """It was admitted before the signal; what runs beyond the drain is ended in words, and both are settled."""
     with oracle(tmp_path) as upstream:
         models = [
-            model("slow", [upstream.deployment(f"tokens-{WORDS}+every-50ms")]),
+            model("slow", [upstream.deployment(f"tokens-{WORDS}+every-25ms")]),
             model("endless", [upstream.deployment("tokens-5000+every-20ms")]),
         ]
         queue = {"targets": ["slow"], "tokens_in_flight": 600}
-        site = await make_site(tmp_path, models, server={"drain_s": 5}, queues={"q": queue})
+        site = await make_site(tmp_path, models, server={"drain_s": 4}, queues={"q": queue})
         async with serving(site) as server:
             asked = [asyncio.create_task(_ask(server, site.key, name)) for name in ("slow", "slow", "endless")]
             await until(lambda: sum(line.event == "arrived" for line in upstream.seen()) == 2)

@@ -98,12 +98,13 @@ class House:
         deadlines: DeadlinesSection | None = None,
         limits: tuple[Limit, ...] = (),
         first_token_s: float = 0.05,
+        backoff_s: float = 0,
     ) -> None:
         self.books = books or MemoryLedger()
         self.told = Told()
         self.upstream = ScriptedUpstream()
         loop = asyncio.get_running_loop()
-        breakers = Breakers(BreakerConfig(), loop.time)
+        self.breakers = breakers = Breakers(BreakerConfig(), loop.time)
         deployments = {
             name: Deployment(deployment_id=f"{name}/a", target_id=name, kind="scripted", upstream_model=script)
             for name, script in ((f"t{index}", script) for index, script in enumerate(scripts))
@@ -143,7 +144,7 @@ class House:
                 clock=loop.time,
                 now_us=lambda: 1,
                 rng=random.Random(1),
-                sleep=lambda _s: asyncio.sleep(0),
+                sleep=lambda _s: asyncio.sleep(backoff_s),
                 queues=queues,
                 paces=paces,
             ),

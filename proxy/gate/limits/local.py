@@ -88,6 +88,11 @@ class _Bucket:
             self.active = True
         self.level, self.at_us = level, now_us
 
+    def set_back(self, now_us: float) -> None:
+        """Should the clock have been set back, it fills from now on, and not from when the clock is where it was."""
+        if self.active and now_us < self.at_us:
+            self.move(self.level_at(now_us), now_us)
+
     def owes(self, now_us: float) -> float:
         if not self.active:
             return 0.0
@@ -125,7 +130,7 @@ class LocalBuckets:
         return len(self._buckets)
 
     def admit(self, draw: Draw, tokens: int, now_us: float, live: int) -> Outcome:
-        """Takes from all, or from none. A refusal changes nothing."""
+        """Takes from all, or from none."""
         buckets, figures = self._look(draw, now_us, live)
         fits = True
         for index, bucket in enumerate(buckets):
@@ -143,6 +148,9 @@ class LocalBuckets:
             self.begin(draw)
             for index in range(len(buckets), len(figures)):
                 figures[index] += 1
+        else:
+            for bucket in buckets:
+                bucket.set_back(now_us)
         return Outcome(fits, now_us, figures)
 
     def peek(self, draw: Draw, now_us: float, live: int) -> Outcome:

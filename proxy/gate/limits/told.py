@@ -115,7 +115,7 @@ def _whose(limit: Limit, caller: Caller, model: str) -> str:
     name = {
         "organisation": caller.organisation_id,
         "team": caller.team_id,
-        "key": caller.key_name or caller.key_id,
+        "key": caller.key_id,
     }[limit.scope]
     # A limit's key is scope, whose, model and kind, all without a slash of their own.
     for_model = f" for model `{model}`" if limit.key.split("/")[2] else ""

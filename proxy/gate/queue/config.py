@@ -1,9 +1,9 @@
 """The `queues` section of the configuration: how much work of our own targets may be in flight, and who waits how long."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from providers.target import Tier
 
@@ -94,6 +94,14 @@ class QueueConfig(BaseModel):
         description="The part of the capacity that batch work leaves free, so that interactive work need not wait for it.",
     )
 
+    @model_validator(mode="after")
+    def _something_is_left(self) -> Self:
+        if self.light_share + self.interactive_share >= 1:
+            raise ValueError(
+                "light_share and interactive_share together leave nothing for the batch work of a heavy team"
+            )
+        return self
+
     @property
     def most_waiting_tokens(self) -> int:
         return _BACKLOG_TIMES * self.tokens_in_flight if self.max_waiting_tokens is None else self.max_waiting_tokens
@@ -105,7 +113,10 @@ def _told_apart(queues: Mapping[str, QueueConfig]) -> Mapping[str, QueueConfig]:
     for name, queue in queues.items():
         for target in queue.targets:
             if target in owners:
-                raise ValueError(f"`{target}` is in the queues `{owners[target]}` and `{name}`; it waits in one")
+                where = (
+                    f"twice in the queue `{name}`" if owners[target] == name else f"in `{owners[target]}` and `{name}`"
+                )
+                raise ValueError(f"`{target}` is {where}; a request waits in one line")
             owners[target] = name
     return queues
 

@@ -120,6 +120,10 @@ class _Line:
                     best, best_key = entry, key
         return best
 
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.by_priority.values()))
+
     def newest(self, priority: Priority) -> Entry | None:
         waiting = self.by_priority[priority]
         return next(reversed(waiting.values())) if waiting else None
@@ -333,7 +337,8 @@ class FairQueue:
             passing = self._passing(entry, room)
             if passing is None:
                 return None
-            entry.passed += passing.work.tokens
+            if not self._may_go_before(passing, entry, room):
+                entry.passed += passing.work.tokens
             entry = passing
         flow = entry.flow
         assert flow is not None  # noqa: S101  # It waits.
@@ -395,6 +400,12 @@ class FairQueue:
         """Teams that are remembered."""
         return len(self._teams)
 
+    @property
+    def waiting_batch(self) -> int:
+        """Of what waits, the tier batch, also where it has come to count as interactive."""
+        interactive, batch = (lane.backlogged.values() for lane in self._lanes)
+        return sum(flow.waiting for flow in batch) + sum(flow.aged.count for flow in interactive)
+
     def blocked(self, room: Room) -> Entry | None:
         """The fair next, when room must gather for it: it does not fit, and nothing else may go before it."""
         first = self._first()
@@ -404,8 +415,10 @@ class FairQueue:
         if self._fits(entry.work, first, room):
             return None
         left = self._may_pass(entry, room)
-        heads = (flow.head(self.config.aging_s) for lane in self._lanes for flow in lane.backlogged.values())
-        return None if any(each is not entry and each.work.tokens <= left for each in heads) else entry
+        heads = [flow.head(self.config.aging_s) for lane in self._lanes for flow in lane.backlogged.values()]
+        others = [each for each in heads if each is not entry]
+        passes = any(each.work.tokens <= left or self._may_go_before(each, entry, room) for each in others)
+        return None if passes else entry
 
     def backlog(self, work: Work, now: float, room: Room) -> Backlog:
         """What stands before a request that would come now."""
@@ -532,9 +545,7 @@ class FairQueue:
 
     def _passing(self, held: Entry, room: Room) -> Entry | None:
         """The first by fairness that fits now and that the held one may still be passed by."""
-        left = min(self._may_pass(held, room), room.tokens - self.in_flight_tokens)
-        if left <= 0:
-            return None
+        left = self._may_pass(held, room)
         for lane in self._lanes:
             best: Entry | None = None
             best_tag = 0.0
@@ -542,11 +553,23 @@ class FairQueue:
                 if best is not None and flow.tag >= best_tag:
                     continue
                 entry = flow.head(self.config.aging_s)
-                if entry is not held and entry.work.tokens <= left and self._fits(entry.work, flow, room):
+                if entry is held or not self._fits(entry.work, flow, room):
+                    continue
+                if entry.work.tokens <= left or self._may_go_before(entry, held, room):
                     best, best_tag = entry, flow.tag
             if best is not None:
                 return best
         return None
+
+    def _may_go_before(self, entry: Entry, held: Entry, room: Room) -> bool:
+        """There is room for the held one, but it is kept for teams below their share, such as this one's may be.
+
+        As long as this one's team has not had much more than the held one's: a share counts what was used, too.
+        """
+        flow, other = entry.flow, held.flow
+        if flow is None or other is None or self.in_flight_tokens + held.work.tokens > room.tokens:
+            return False
+        return flow.tag <= other.tag + room.tokens // 4
 
     @staticmethod
     def _may_pass(held: Entry, room: Room) -> int:
@@ -579,12 +602,17 @@ class FairQueue:
         return self.waiting > self.config.max_waiting or self.waiting_tokens > self.config.most_waiting_tokens
 
     def _lowest(self) -> Entry | None:
-        """Batch before interactive, low priority before high, then of the team furthest above its share the newest."""
+        """Batch before interactive, what its senders call low before the rest, and then of the team furthest above its share
+        the least urgent, the newest first.
+
+        What a team calls high is so beside its own work: no other team's loses its place for it.
+        """
         for lane in reversed(self._lanes):
-            for priority in reversed(_PRIORITIES):
-                found = [entry for flow in lane.backlogged.values() for entry in _newest(flow, priority)]
-                if found:
-                    return max(found, key=_burden)
+            flows = lane.backlogged.values()
+            low = [entry for flow in flows for entry in _newest(flow, -1)]
+            found = low or [entry for flow in flows for entry in _least_urgent(flow)]
+            if found:
+                return max(found, key=_burden)
         return None
 
 
@@ -601,6 +629,10 @@ def _newest(flow: _Flow, priority: Priority) -> Iterator[Entry]:
         entry = line.newest(priority)
         if entry is not None:
             yield entry
+
+
+def _least_urgent(flow: _Flow) -> list[Entry]:
+    return next((found for each in reversed(_PRIORITIES) if (found := list(_newest(flow, each)))), [])
 
 
 def _burden(entry: Entry) -> tuple[float, int]:

@@ -15,7 +15,7 @@ from proxy.gate.queue.capacity import NOTHING, Capacity, Use
 from proxy.gate.queue.config import QueueConfig, queue_of_target
 from proxy.gate.queue.fair_queue import Entry, FairQueue, Room
 from proxy.gate.queue.waiting import DrainRate, predicted_wait_s
-from proxy.gate.queue.work import NoRoom, QueueState, Slot, Why, Work
+from proxy.gate.queue.work import NoRoom, QueueLook, QueueState, Slot, Why, Work
 
 _log: Final = logging.getLogger(__name__)
 BEAT_S: Final = 0.25
@@ -25,6 +25,9 @@ _GRACE_S: Final = 0.001
 """A timer that fires a moment early would find nothing due."""
 _RETRY_LEAST_S: Final = 0.25
 _RETRY_MOST_S: Final = 60.0
+_FOR_THE_PATIENT: Final = (
+    " `x-request-timeout-ms` tells that you can wait longer; work that nobody waits for is sent with `x-tier: batch`."
+)
 _ANYBODY: Final = Work(team_id="", weight=1.0, tier="interactive", priority=0, tokens=1, start_by=float("inf"))
 
 
@@ -231,6 +234,16 @@ class Queue:
             predicted_wait_s=self._predicted_s(work or _ANYBODY) if wait_s is None else wait_s,
         )
 
+    def look(self, *, by_demand: bool) -> QueueLook:
+        return QueueLook(
+            state=self.state(None),
+            whole_capacity_tokens=self.config.tokens_in_flight,
+            by_demand=by_demand,
+            waiting_interactive=self.fair.waiting - self.fair.waiting_batch,
+            waiting_batch=self.fair.waiting_batch,
+            drain_tokens_per_s=self._drain_per_s(),
+        )
+
     def refuse_all(self, refused: Callable[[], Refused]) -> None:
         for entry in self._close():
             entry.state = "gone"
@@ -290,14 +303,17 @@ class Queue:
 
     def _predicted_s(self, work: Work) -> float:
         backlog = self.fair.backlog(work, self._clock(), self.room)
-        return predicted_wait_s(backlog, self.rate.per_s(self.fair.reach(self.room)), self.config.aging_s)
+        return predicted_wait_s(backlog, self._drain_per_s(), self.config.aging_s)
+
+    def _drain_per_s(self) -> float:
+        return self.rate.per_s(self.fair.reach(self.room))
 
     def _no_room(self, why: Why, work: Work, wait_s: float | None = None) -> NoRoom:
         self._observer.count_queue_refusal(self.name, why)
         state = self.state(work, wait_s)
         # Spread out, so that those who were refused together do not come back together.
         again_s = min(max(state.predicted_wait_s, _RETRY_LEAST_S), _RETRY_MOST_S) * (1 + self._jitter() / 2)
-        return NoRoom(_told(why, state, again_s), why, state, retry_after_s=again_s)
+        return NoRoom(_told(why, state, again_s, work), why, state, retry_after_s=again_s)
 
 
 def _wake(entry: Entry, refused: Refused | None) -> None:
@@ -305,7 +321,7 @@ def _wake(entry: Entry, refused: Refused | None) -> None:
         entry.wake(refused)
 
 
-def _told(why: Why, state: QueueState, again_s: float) -> str:
+def _told(why: Why, state: QueueState, again_s: float, work: Work) -> str:
     again = f"Try again in {again_s:.1f} s, or name another model."
     match why:
         case "full":
@@ -313,7 +329,7 @@ def _told(why: Why, state: QueueState, again_s: float) -> str:
         case "late":
             return (
                 f"The wait in the queue `{state.name}` would be about {state.predicted_wait_s:.1f} s, longer than this request "
-                f"may wait. {again} A request that can wait longer says so with x-request-timeout-ms."
+                f"may wait. {again}{_FOR_THE_PATIENT if work.tier == 'interactive' else ''}"
             )
         case "shed":
             return f"The queue `{state.name}` is full, and more urgent requests needed this one's place. {again}"
@@ -402,6 +418,10 @@ class Queues:
     def state(self, name: str, work: Work | None = None) -> QueueState:
         """As this process sees it. Without `work`, the wait is that of anybody who comes now. Raises KeyError."""
         return self._queues[name].state(work)
+
+    def look(self, name: str) -> QueueLook:
+        """All that this process knows of a queue. Raises KeyError."""
+        return self._queues[name].look(by_demand=self._capacity.by_demand)
 
     def adopt(self, configs: Mapping[str, QueueConfig]) -> None:
         """Takes a changed configuration over. What is in flight stays counted where it started."""

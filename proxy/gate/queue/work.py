@@ -40,6 +40,21 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     """Of the request that is told."""
 
 
+class QueueLook(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as one process sees it, for who looks after it. The wait is that of an interactive request that comes now."""
+
+    state: QueueState
+    """Its capacity is this process's part."""
+    whole_capacity_tokens: int
+    """Of all processes together."""
+    by_demand: bool
+    """The parts are divided in Redis, by what each process has to do; otherwise each has an equal one."""
+    waiting_interactive: int
+    waiting_batch: int
+    drain_tokens_per_s: float
+    """How fast work ends here, as far as it was measured."""
+
+
 class Slot(Protocol):
     """A place among the work in flight. Given back once; later calls do nothing."""
 

@@ -1,4 +1,4 @@
--- Takes from every bucket of a request, or from none; a refusal writes nothing at all.
+-- Takes from every bucket of a request, or from none; a refusal takes nothing anywhere.
 --
 -- KEYS  the request buckets and then the token buckets ("rated"), the totals of concurrency ("counted"), and where there
 --       are any of those: the holders, and what our holder holds.
@@ -26,8 +26,14 @@ if not now then
   now = time[1] * 1000000 + time[2]
 end
 
+local function keep(i, level)
+  local rate, burst = tonumber(ARGV[6 + 2 * i]), tonumber(ARGV[7 + 2 * i])
+  local ttl_ms = math.min((burst - level) * 60000 / rate + 60000, 2592000000)
+  redis.call('SET', KEYS[i], struct.pack('<dd', level, now), 'PX', string.format('%.0f', ttl_ms))
+end
+
 local found = redis.call('MGET', unpack(KEYS, 1, rated + counted))
-local levels, admitted = {}, takes
+local levels, ahead, admitted = {}, {}, takes
 
 for i = 1, rated do
   local rate, burst = tonumber(ARGV[6 + 2 * i]), tonumber(ARGV[7 + 2 * i])
@@ -36,6 +42,8 @@ for i = 1, rated do
     local kept, at = struct.unpack('<dd', found[i])
     if now > at then
       kept = kept + (now - at) * rate / 60000000
+    elseif now < at then
+      ahead[#ahead + 1] = i
     end
     level = math.min(kept, burst)
   end
@@ -54,11 +62,8 @@ end
 
 if admitted then
   for i = 1, rated do
-    local rate, burst = tonumber(ARGV[6 + 2 * i]), tonumber(ARGV[7 + 2 * i])
-    local level = levels[i] - (i <= requests and 1 or tokens)
-    local ttl_ms = math.min((burst - level) * 60000 / rate + 60000, 2592000000)
-    redis.call('SET', KEYS[i], struct.pack('<dd', level, now), 'PX', string.format('%.0f', ttl_ms))
-    levels[i] = level
+    levels[i] = levels[i] - (i <= requests and 1 or tokens)
+    keep(i, levels[i])
   end
   for i = 1, counted do
     local total = KEYS[rated + i]
@@ -68,6 +73,11 @@ if admitted then
     if redis.call('HINCRBY', KEYS[rated + counted + 2], ARGV[first_counted + 2 * i], 1) == 1 then
       redis.call('EXPIRE', KEYS[rated + counted + 2], DAY_S)
     end
+  end
+elseif takes then
+  -- Redis's clock was set back. A bucket that is empty would not fill until the clock is where it was.
+  for _, i in ipairs(ahead) do
+    keep(i, levels[i])
   end
 end
 return struct.pack('<' .. string.rep('d', rated + counted + 2), admitted and 1 or 0, now, unpack(levels))

@@ -58,8 +58,12 @@ end
 redis.call('ZADD', holders, now_ms, holder)
 redis.call('EXPIRE', holders, TTL_S)
 redis.call('EXPIRE', prefix .. 'held:' .. holder, TTL_S)
-local oldest_ms = now_ms - gone_ms
+local oldest_ms, newest_ms = now_ms - gone_ms, now_ms + gone_ms
 for _, lost in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', '(' .. oldest_ms, 'LIMIT', 0, MOST_TRIMMED)) do
   give_back(lost)
 end
-return redis.call('ZCOUNT', holders, oldest_ms, '+inf')
+-- Redis's clock was set back, or another server took over: one that died before would seem to live until then.
+for _, lost in ipairs(redis.call('ZRANGEBYSCORE', holders, '(' .. newest_ms, '+inf', 'LIMIT', 0, MOST_TRIMMED)) do
+  give_back(lost)
+end
+return redis.call('ZCOUNT', holders, oldest_ms, newest_ms)

@@ -68,3 +68,19 @@ async def test_a_caller_that_leaves_after_the_time_was_up_ends_the_read() -> Non
     assert late.closed
     assert house.books.entries[-1].flags[0] == "caller_gone"
     assert house.line.in_flight == 0
+
+
+async def test_who_is_cancelled_again_and_again_leaves_nothing_open() -> None:
+    """The process has to stop, and does not wait for the end of what it has cut off."""
+    late = Late([piece("a"), piece("b"), piece("c")], breaks=False)
+    house = House("ok", "ok", upstream=late, capabilities=(0.8, 1.0))
+    house.line.rules = msgspec.structs.replace(house.line.rules, escalation=EscalationRules(hold_max_s=0.01))
+    asking = asyncio.create_task(house.ask(stream=True, escalate="true"))
+    await asyncio.sleep(0.03)
+    while not asking.done():
+        house.line.cut_off()
+        await asyncio.sleep(0)
+    await asking
+    assert late.closed
+    assert [entry.entry for entry in house.books.entries] == ["reserve", "settle"]
+    assert house.line.in_flight == 0

@@ -42,7 +42,10 @@ def test_from_first_to_last() -> None:
     assert told.startswith("team team_a: 3,000 requests a minute, no limit on requests in flight; holds")
     told = ok("limits", "set", "team", "team_a", "--model", "gpt-4o", "--tokens-per-minute", "5", "--token-burst", "9")
     assert told.startswith("team team_a on model gpt-4o: 5 tokens a minute, 9 tokens at once after a pause;")
-    assert ok("limits", "set", "model", "gpt-4o", "--concurrency", "8").startswith("model gpt-4o: 8 requests in flight")
+    assert ok("limits", "set", "model", "gpt-4o", "--concurrency", "1").startswith("model gpt-4o: 1 request in flight;")
+    alone = run("limits", "set", "model", "gpt-4o", "--concurrency", "8")
+    assert alone.stdout.startswith("model gpt-4o: 8 requests in flight;")
+    assert "WEIGHBRIDGE_CONFIG is not set" in alone.stderr
     heading, *rows = ok("limits", "list").splitlines()
     assert heading.split("  ")[0] == "scope"
     assert [row.split()[:3] for row in rows] == [

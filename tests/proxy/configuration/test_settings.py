@@ -425,7 +425,7 @@ def test_the_examples_load(name: str) -> None:
     """The shipped files are right, and need only their secrets."""
     path = ROOT / "config" / name
     config = load(path, Environment(), secrets_from=None)
-    wanted = {secret.name: "x" * 32 for secret in secrets_in(config, {})}
+    wanted = {secret.name: "x" * 32 for secret in secrets_in(config, {})} | {"REDIS_ADDRESS": "redis://localhost"}
     assert load(path, Environment(), secrets_from=wanted) == config
     assert yaml.safe_load(yaml.safe_dump(shown(config, {})))["providers"]["models"]
 

@@ -44,6 +44,13 @@ def test_other_addresses_are_refused_without_being_shown(url: str) -> None:
     assert "hunter2" not in said
 
 
+@pytest.mark.parametrize("prefix", ["weighbridge:", "{}", "{ }:", "}a{"])
+def test_a_prefix_has_a_part_in_braces(prefix: str) -> None:
+    """The message shows one."""
+    with pytest.raises(ValidationError, match=r"such as \{weighbridge\}:"):
+        RedisSection(prefix=prefix)
+
+
 def test_the_defaults_leave_room_between_slow_and_late() -> None:
     """A slow reply can still be used."""
     section = RedisSection()

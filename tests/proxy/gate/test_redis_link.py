@@ -333,6 +333,20 @@ async def test_each_process_counts_those_that_live(empty_redis: RedisServer) -> 
         await until(lambda: stays.live == 1)
 
 
+async def test_who_died_before_the_clock_was_set_back_is_gone_all_the_same(empty_redis: RedisServer) -> None:
+    """What it holds is given back within seconds, not when the clock is where it was."""
+    register = (script("holders").text, "1", f"{PREFIX}holders", "register", PREFIX)
+    now_ms = 10_000_000
+    assert empty_redis.ask("EVAL", *register, "a", "1", "5000", str(now_ms)) == ":1"
+    empty_redis.ask("HSET", f"{PREFIX}held:a:1", "one", "3")
+    empty_redis.ask("SET", f"{PREFIX}total:one", "4")
+    assert empty_redis.ask("EVAL", *register, "b", "1", "5000", str(now_ms - 4_000)) == ":2"
+    refresh = (script("holders").text, "1", f"{PREFIX}holders", "refresh", PREFIX)
+    assert empty_redis.ask("EVAL", *refresh, "b", "1", "5000", str(now_ms - 3_600_000)) == ":1"
+    assert holders(empty_redis) == ["b:1"]
+    assert total(empty_redis) == 1
+
+
 async def test_a_registration_that_comes_late_pushes_nobody_out(empty_redis: RedisServer) -> None:
     """A frozen server may execute it after the one that followed."""
     async with linked(empty_redis.url) as link:

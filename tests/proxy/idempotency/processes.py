@@ -74,7 +74,7 @@ class Process:
     """One process: its door to the table, and what it asks through it."""
 
     def __init__(self, name: str, engine: AsyncEngine, clock: Clock, **fields: Any) -> None:
-        options = {name: fields.pop(name) for name in ("max_recorded_bytes", "counted") if name in fields}
+        options = {name: fields.pop(name) for name in ("max_recorded_bytes", "counted", "close_s") if name in fields}
         self.store = Store(engine, clock.now_us)
         section = IdempotencySection(**{"timeout_s": 30.0, **fields})
         self.once = Idempotency(self.store, name, section, clock, **options)

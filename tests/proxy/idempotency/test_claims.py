@@ -378,6 +378,24 @@ async def test_an_end_goes_on_without_who_waits_for_it(alone: Process) -> None:
     assert [(await alone.replayed(key)).body for key in "ab"] == [b"1", b"2"]
 
 
+async def test_a_database_that_hangs_holds_up_no_end(small: AsyncEngine, clock: Clock) -> None:
+    """Closing waits for a moment in all, whatever is still to be written or freed."""
+    process = Process("one", small, clock, timeout_s=0.05, close_s=0.05)
+    claim, over = await process.claimed(), asyncio.Event()
+
+    async def hang(*_args: Any, **_options: Any) -> bool:
+        await over.wait()
+        return False
+
+    process.store.finish = hang  # type: ignore[method-assign]
+    process.store.renew = hang  # type: ignore[assignment, method-assign]
+    await claim.keep(200, JSON, b"1")
+    async with asyncio.timeout(5):
+        await process.once.aclose()
+    over.set()
+    await process.once.aclose()
+
+
 async def test_answers_take_only_so_much_memory(small: AsyncEngine, clock: Clock) -> None:
     """Recorded ones and those given again together; all of it comes back."""
     process = Process("one", small, clock, max_recorded_bytes=100)

@@ -22,7 +22,7 @@ from proxy.gate.limits.config import LimitsSection
 from proxy.gate.limits.limit import Limit, Limits, Remaining
 from proxy.gate.limits.rules import ANY_ID, Place, Rule
 from proxy.gate.limits.store import LimitStore
-from proxy.gate.queue.work import QueueState
+from proxy.gate.queue.work import QueueLook, QueueState
 from proxy.policy import Policy
 from proxy.routes.limits import router
 from tests.gateway import model, running_gateway
@@ -56,9 +56,16 @@ class OneQueue:
 
     names = ("ours",)
 
-    def state(self, name: str) -> QueueState:
+    def look(self, name: str) -> QueueLook:
         figures = {"waiting": 7, "waiting_tokens": 700, "in_flight": 2, "in_flight_tokens": 90, "capacity_tokens": 100}
-        return QueueState(name=name, **figures, predicted_wait_s=float("inf"))
+        return QueueLook(
+            state=QueueState(name=name, **figures, predicted_wait_s=float("inf")),
+            whole_capacity_tokens=300,
+            by_demand=True,
+            waiting_interactive=3,
+            waiting_batch=4,
+            drain_tokens_per_s=12.34567,
+        )
 
     def queue_of(self, target_id: str) -> str | None:
         return "ours" if target_id == "small" else None
@@ -249,8 +256,21 @@ async def test_queues_are_the_operators() -> None:
     status, body = await house.get("operator", "/v1/queues")
     assert status == 200
     (queue,) = body["data"]
-    expected = {"object": "queue", "name": "ours", "waiting": 7, "predicted_wait_s": None, "targets": ["small"]}
-    assert {name: queue[name] for name in expected} == expected
+    assert queue == {
+        "object": "queue",
+        "name": "ours",
+        "waiting": 7,
+        "waiting_by_tier": {"interactive": 3, "batch": 4},
+        "waiting_tokens": 700,
+        "in_flight": 2,
+        "in_flight_tokens": 90,
+        "capacity_tokens": 100,
+        "whole_capacity_tokens": 300,
+        "divided": "by demand",
+        "drain_tokens_per_s": 12.346,
+        "predicted_wait_s": None,
+        "targets": ["small"],
+    }
     assert body["live_replicas"] == 3
 
 

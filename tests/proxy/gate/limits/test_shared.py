@@ -217,6 +217,18 @@ def test_a_correction_is_exact(direct: DirectLink, correction: int, level: float
     assert struct.unpack("<dd", direct.redis.get(key)) == (expected, float(clock.us))
 
 
+def test_an_empty_bucket_fills_though_the_clock_was_set_back(link: DirectLink) -> None:
+    """By an hour: who is refused then waits for as long as is told, and not for an hour."""
+    clock = RedisClock()
+    draw = Draw((limit("requests", 1, rate=60),), PREFIX)
+    shared = SharedBuckets(link, clock_us=clock)
+    assert done(shared.admit(draw, 0, _nobody)).admitted
+    clock.us -= 3_600_000_000
+    assert not done(shared.admit(draw, 0, _nobody)).admitted
+    clock.us += 1_000_000
+    assert done(shared.admit(draw, 0, _nobody)).admitted
+
+
 def test_a_charge_whose_reply_was_lost_is_executed_once(link: DirectLink) -> None:
     """It is told again, because it may not have been; Redis knows its number."""
     clock = RedisClock()

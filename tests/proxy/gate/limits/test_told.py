@@ -71,7 +71,7 @@ def test_one_that_does_not_refuse_is_not_named() -> None:
     """Only the key has too much in flight."""
     error = refused((limit("requests", 60), limit("concurrency", 4, scope="key")), [3.0, 4])
     assert error.message == (
-        "Rate limit reached for concurrent requests of key `ci`: Limit 4, Used 4, Requested 1. Please try again in 1s."
+        "Rate limit reached for concurrent requests of key `key_1`: Limit 4, Used 4, Requested 1. Please try again in 1s."
     )
     assert msgspec.json.decode(error_reply(error).body)["error"]["type"] == "requests"
     assert error.requests == Remaining(60, 3, 57.0)
@@ -96,5 +96,6 @@ def test_what_can_never_fit_is_not_to_be_tried_again() -> None:
     told = error_reply(too_large(limit("tokens", 100), 101, CALLER, "auto"))
     assert told.status == 429
     assert (b"x-should-retry", b"false") in told.headers
+    assert b"retry-after" not in dict(told.headers)
     assert b"never" in told.body
     assert b"max_tokens" in told.body

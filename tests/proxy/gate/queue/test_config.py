@@ -50,7 +50,12 @@ def test_a_queue_needs_targets_and_a_capacity(tmp_path: Path) -> None:
         ("  own: {targets: [llama], tokens_in_flight: 0}", "must be at least 1"),
         (
             "  one: {targets: [llama], tokens_in_flight: 1}\n  two: {targets: [llama], tokens_in_flight: 1}",
-            "`llama` is in the queues `one` and `two`",
+            "`llama` is in `one` and `two`",
+        ),
+        ("  own: {targets: [llama, llama], tokens_in_flight: 1}", "`llama` is twice in the queue `own`"),
+        (
+            "  own: {targets: [llama], tokens_in_flight: 1, light_share: 0.5, interactive_share: 0.5}",
+            "leave nothing for the batch work",
         ),
         ("  own: {targets: [llama], tokens_in_flight: 1, light_share: 1.5}", "must be at most 0.9"),
         ("  own: {targets: [llama], tokens_in_flight: 1, agin_s: 5}", "aging_s"),

@@ -232,6 +232,18 @@ def test_the_lowest_goes_first_when_there_is_too_much() -> None:
     assert queue.waiting == 4
 
 
+def test_what_a_team_calls_high_costs_no_other_teams_place() -> None:
+    """It is dear beside that team's own work; among teams it is the share that counts."""
+    queue = FairQueue(config(max_waiting=4))
+    loud = joined(queue, *(entry("loud", priority=1) for _ in range(3)), entry("loud"))
+    for newcomer, victim in ((entry("quiet"), loud[3]), (entry("other", priority=1), loud[2])):
+        queue.join(newcomer, 0)
+        assert queue.shed(newcomer) == (victim,)
+    again = entry("loud", priority=1)
+    queue.join(again, 0)
+    assert queue.shed(again) == (again,)
+
+
 def test_the_newcomer_is_refused_when_it_is_the_lowest() -> None:
     """What waits is not given up for something that is worth less."""
     queue = FairQueue(config(max_waiting=2))

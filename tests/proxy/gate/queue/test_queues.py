@@ -117,6 +117,24 @@ async def test_a_target_without_a_queue_costs_nothing() -> None:
     assert site.queues.names == ("own",)
 
 
+async def test_an_operator_sees_who_waits_and_how_fast_work_ends() -> None:
+    """By the tier that was asked for, however long ago; and what of the whole is this process's part."""
+    site = _Site(aging_s=5, max_wait_s=MaxWait(interactive=60, batch=600))
+    slot = await site.queues.enter("llama", work(tokens=1_000))
+    waiting = [await site.waiter(work(tier=tier)) for tier in ("batch", "batch", "interactive")]
+    await site.pass_s(6)
+    look = site.queues.look("own")
+    assert (look.waiting_interactive, look.waiting_batch, look.by_demand) == (1, 2, False)
+    assert (look.state, look.whole_capacity_tokens) == (site.state(), 1_000)
+    before = look.drain_tokens_per_s
+    await site.pass_s(1)
+    slot.release()
+    assert site.queues.look("own").drain_tokens_per_s > before > 0
+    for task in waiting:
+        task.cancel()
+    await settle()
+
+
 async def test_what_fits_starts_at_once() -> None:
     """Nothing is awaited: the coroutine ends in its first step."""
     site = _Site()
@@ -178,8 +196,10 @@ async def test_who_would_wait_too_long_is_told_at_once() -> None:
     assert reply.status == 429
     assert told["queue"]["waiting_tokens"] == 1_000
     assert "own" in told["message"]
-    with pytest.raises(NoRoom, match="longer than"):
-        await site.queues.enter("llama", work(start_by=site.now - 1))
+    assert "x-tier: batch" in told["message"]
+    with pytest.raises(NoRoom, match="longer than") as patient:
+        await site.queues.enter("llama", work(start_by=site.now - 1, tier="batch"))
+    assert "x-tier" not in patient.value.message
     held.release()
 
 

@@ -59,6 +59,30 @@ def test_a_team_at_ten_times_its_share_leaves_the_others_as_fast_as_alone() -> N
     assert tokens_of(done) >= 0.9 * rate * 80
 
 
+@pytest.mark.parametrize("seed", [5, 6])
+def test_room_that_is_kept_free_is_used_by_those_it_is_kept_for(seed: int) -> None:
+    """Few large places, and times that go with sizes: a heavy request that may not have the last of the room yet does not
+    keep light teams out of it, however many of them pass.
+    """
+    slots, mean = 48, 400
+    queue = config(slots * mean, light_share=0.2)
+    rng = random.Random(seed)
+
+    def requests(team: str, share: float, patience_s: float) -> list[Request]:
+        found = list(stream(rng, team, share * slots / 40 * MEAN_TOKENS, until=120, patience_s=patience_s))
+        for each in found:
+            each.work = msgspec.structs.replace(each.work, tokens=rng.choice((200, 300, 400, 500, 600)))
+            each.stay_s = each.work.tokens / 100
+        return found
+
+    others = [each for number in range(9) for each in requests(f"team_{number}", 0.5, math.inf)]
+    heavy = requests("heavy", 10, 1.0)
+    solo = alone(queue, others)
+    World(queue).run([*others, *heavy])
+    before = quantile((each.latency_s for each in solo), 0.99)
+    assert quantile((each.latency_s for each in others), 0.99) <= 1.05 * before
+
+
 def test_weighted_shares_are_honoured() -> None:
     """Teams that all want more than they can have are served by their weights, within 2 %."""
     queue = config(20_000)
