@@ -56,6 +56,7 @@ from proxy.dispatch import Dispatcher
 from proxy.doorway import Doorway
 from proxy.errors import BadRequest, Refused, error_reply
 from proxy.gate.opened import OpenGate, open_gate
+from proxy.gate.overload import Door
 from proxy.gateway import READS_AT_ONCE, Gateway, State
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.learning.shadow import Shadow, ShadowRules
@@ -113,6 +114,7 @@ def create_app(config: GatewayConfig, environment: Environment, config_path: Pat
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(Exception, _tell)
     app.state.begin_drain, app.state.cut_off, app.state.reload = running.begin_drain, running.cut_off, running.reload
+    app.state.watch_door = running.watch_door
     return Doorway(app, app.state)
 
 
@@ -142,6 +144,11 @@ class _Running:
         """The time to drain is over: what still runs is ended, told and settled."""
         if self._line is not None:
             self._line.cut_off()
+
+    def watch_door(self, door: Door) -> None:
+        """The overload guard sees from now on who waits to be accepted."""
+        if self._gate is not None:
+            self._gate.guard.watch(door)
 
     def _in_flight(self) -> int:
         return 0 if self._line is None else self._line.in_flight

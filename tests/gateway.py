@@ -70,9 +70,16 @@ async def running_gateway(folder: Path, models: list[dict[str, Any]], **sections
     providers = {"models": models, **sections.pop("providers", {})}
     # A busy machine is no broken key store.
     accounts_section = {"lookup_timeout_s": 10, **sections.pop("accounts", {})}
-    config_path.write_text(
-        yaml.safe_dump({"providers": providers, "cost": journal, "accounts": accounts_section, **sections})
-    )
+    # Nor does a busy machine answer late: a thousand at once may take it longer than the tier's ten seconds.
+    deadlines = {"interactive": {"answer_s": 60}, **sections.pop("deadlines", {})}
+    written = {
+        "providers": providers,
+        "cost": journal,
+        "accounts": accounts_section,
+        "deadlines": deadlines,
+        **sections,
+    }
+    config_path.write_text(yaml.safe_dump(written))
     environment = Environment(data_dir=folder, pepper=SecretStr(PEPPER))
     config = load(config_path, environment)
     engine = make_engine(environment.database())

@@ -72,15 +72,16 @@ class ServerConfig(BaseModel):
         default=30.0, ge=1, le=3_600, description="After a stop signal, how long requests under way may go on."
     )
     max_in_flight: int = Field(
-        default=4_096, ge=1, le=1_000_000, description="Requests that one worker holds at once; more get 503."
+        default=10_000, ge=1, le=1_000_000, description="Requests that one worker holds at once; more get 503."
     )
     max_lag_s: float = Field(
         default=0.25,
         ge=0,
         le=60,
         allow_inf_nan=False,
-        description="When a worker's event loop is late by more than this for about a second, it has more work than a "
-        "core does: it then refuses some requests with 503 so that the others stay quick. 0 turns this off.",
+        description="When a worker's event loop is late by more than this for about a second, or new connections wait "
+        "for half a second to be accepted (seen on Linux), it has more work than a core does: it then refuses some requests with 503 "
+        "so that the others stay quick. 0 turns this off.",
     )
 
 
@@ -150,7 +151,11 @@ class PolicyConfig(BaseModel):
         default=False, description="When every capable target has failed, try the less capable ones, best first."
     )
     max_candidates: int = Field(
-        default=4, ge=1, le=16, description="Targets that one request may try, the first included."
+        default=4,
+        ge=1,
+        le=16,
+        description="Targets that one request may try, the first included. When all of those would be our own, the last one "
+        "is the first that is bought, so that there is somewhere to spill over to.",
     )
     escalation: EscalationConfig = Field(
         default=EscalationConfig(), description="Asking a better target when an answer is weak."

@@ -1,8 +1,9 @@
 """The guard of the process itself: when there is more work than a core does, some is refused at the door.
 
 A single-threaded process that takes more than it can do serves nobody in time: everything waits for everything else.
-What waits shows as lateness of the event loop. A short one says nothing, so the guard begins only when the loop stays
-late. Then it lets in as many at once as keep the loop a little late, which is busy and not more: a window that grows
+What waits shows as lateness of the event loop, or outside: uvloop accepts connections one by one, so those over what
+the process can do wait in the system's queue, where nobody is told anything. A short wait says nothing, so the guard
+begins only when it stays long. Then the door is opened wide, so that everybody is told, and it lets in as many at once as keep the loop a little late, which is busy and not more: a window that grows
 while the loop is in time and shrinks while it is not, as TCP's does. A window, because nothing is let in while nothing
 gets done, however rarely a loop that is very late can look at its clock.
 """
@@ -11,7 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from starlette.types import Send
 
@@ -24,23 +25,25 @@ _SUSTAINED_SAMPLES: Final = 3
 """A start, a garbage collection or one slow step makes the loop late once, however late."""
 _QUIET_S: Final = 15.0
 """After so long without a refusal the guard goes off, and with it its memory of what the loop carries."""
-_TARGET: Final = 0.1
-"""Of `max_lag_s`: how late the loop is kept while the guard is on, so that a refusal takes a fraction of 50 ms."""
-_LEAST_TARGET_S: Final = 0.01
+_WAIT_S: Final = 0.5
+"""New connections that wait for longer to be accepted are a sign of overload, as a late loop is."""
+_TARGET_S: Final = 0.004
+"""How long a turn of the loop is kept while the guard is on. An answer takes some 20 of them, a refusal about 5."""
+_TURNS: Final = 4
 _LEAST_WINDOW: Final = 32
 """So few requests cannot be what overloads a process; and a measurement that is wrong must not close the door."""
 _GROWTH_PER_S: Final = 0.5
 _MOST_SHRINKING: Final = 0.7
 _SHRINKING: Final = 0.1
-_BATCH: Final = 0.5
-"""The tier batch is steered to a smaller lateness, so that where its refusals are enough nobody else is refused."""
+_BATCH: Final = 0.25
+"""The tier batch is steered to shorter turns, so that where its refusals are enough nobody else is refused."""
 _RETRY_AFTER_S: Final = 1.0
 _RETRY_AFTER_MORE_S: Final = 4.0
 _REMEMBERED: Final = 64
 
 
 class Window:
-    """How many requests may be in flight, decided from the lateness of the loop."""
+    """How many requests may be in flight, decided from how late the loop is and who waits outside."""
 
     __slots__ = (
         "_batch_limit",
@@ -64,20 +67,23 @@ class Window:
         self._seen_at = 0.0
         self._busy_at = 0.0
 
-    def observe(self, lag_s: float, in_flight: int, now: float, *, refused: bool) -> None:
-        """One measurement: at `now` the loop was late by `lag_s`. `refused` tells of the time since the one before."""
-        if refused or lag_s > self.max_lag_s:
+    def observe(self, lag_s: float, in_flight: int, now: float, *, refused: bool, wait_s: float = 0.0) -> None:
+        """One measurement: at `now` the loop was late by `lag_s`, or had turns of that length while the guard is on.
+
+        New connections wait for `wait_s` to be accepted. `refused` tells of the time since the measurement before.
+        """
+        late = lag_s > self.max_lag_s or wait_s > _WAIT_S
+        if refused or late:
             self._busy_at = now
         if self.max_lag_s <= 0 or now - self._busy_at > _QUIET_S:
             self.guarding = False
         elif not self.guarding:
-            self._look(lag_s, in_flight, now)
+            self._look(in_flight, now, late=late)
         else:
             # The smaller of two: a single pause is no reason to refuse anybody.
             late_s, elapsed_s = min(lag_s, self._previous_lag_s), now - self._seen_at
-            target_s = max(_LEAST_TARGET_S, self.max_lag_s * _TARGET)
-            self._limit = _steered(self._limit, late_s / target_s, in_flight, elapsed_s)
-            self._batch_limit = _steered(self._batch_limit, late_s / (target_s * _BATCH), in_flight, elapsed_s)
+            self._limit = _steered(self._limit, late_s / _TARGET_S, in_flight, elapsed_s)
+            self._batch_limit = _steered(self._batch_limit, late_s / (_TARGET_S * _BATCH), in_flight, elapsed_s)
         self._previous_lag_s = lag_s
         self._seen_at = now
 
@@ -85,8 +91,8 @@ class Window:
         """Whether there is room for one more."""
         return in_flight < _LEAST_WINDOW or in_flight < (self._batch_limit if batch else self._limit)
 
-    def _look(self, lag_s: float, in_flight: int, now: float) -> None:
-        if lag_s <= self.max_lag_s:
+    def _look(self, in_flight: int, now: float, *, late: bool) -> None:
+        if not late:
             self._late_samples = 0
             return
         if self._late_samples == 0:
@@ -104,6 +110,18 @@ def _steered(limit: float, lateness: float, in_flight: int, elapsed_s: float) ->
         return min(limit, in_flight) * max(_MOST_SHRINKING, 1.0 - _SHRINKING * (lateness - 1.0))
     # From where it is: what is in flight now is what the loop carries, whatever was thought before.
     return max(limit, in_flight) * (1.0 + _GROWTH_PER_S * elapsed_s) + 1.0
+
+
+class Door(Protocol):
+    """Where connections come in."""
+
+    def wait_s(self, now: float) -> float:
+        """How long a new connection waits until it is accepted."""
+        ...
+
+    def open(self, *, wide: bool) -> None:
+        """Accept all who wait, so that they can be told, or only some in each turn of the loop."""
+        ...
 
 
 class OverloadGuard:
@@ -131,6 +149,7 @@ class OverloadGuard:
         self._sleep = sleep
         self._refused = False
         self._refused_share = 0.0
+        self._doors: list[Door] = []
 
     @property
     def max_lag_s(self) -> float:
@@ -139,6 +158,10 @@ class OverloadGuard:
     @max_lag_s.setter
     def max_lag_s(self, max_lag_s: float) -> None:
         self._window.max_lag_s = max_lag_s
+
+    def watch(self, door: Door) -> None:
+        """From now on who waits there counts, too."""
+        self._doors.append(door)
 
     def admits(self, *, batch: bool) -> bool:
         """Whether a request may come in that is seen for the first time; a refusal is counted."""
@@ -172,9 +195,15 @@ class OverloadGuard:
         await send({"type": "http.response.body", "body": told.body})
 
     def measured(self, lag_s: float, own_s: float, now: float) -> None:
-        """The loop was late by `lag_s`, for `own_s` of which it computed: refusing work does not speed up neighbours."""
+        """The loop was late by `lag_s`, for `own_s` of which it computed: refusing work does not speed up neighbours.
+
+        While the guard is on, both are of a turn.
+        """
         refused, self._refused = self._refused, False
-        self._window.observe(min(lag_s, own_s), self._in_flight(), now, refused=refused)
+        wait_s = max((door.wait_s(now) for door in self._doors), default=0.0)
+        self._window.observe(min(lag_s, own_s), self._in_flight(), now, refused=refused, wait_s=wait_s)
+        for door in self._doors:
+            door.open(wide=self._window.guarding)
 
     async def follow(self) -> None:
         """Measures for ever. Tells about once a second how late the loop was at worst since it last told."""
@@ -185,8 +214,20 @@ class OverloadGuard:
             await self._sleep(_TICK_S)
             now = self._clock()
             lag_s = max(0.0, now - due_at)
-            self.measured(lag_s, self._own_time() - own_before, now)
+            if self._window.guarding:
+                self.measured(*await self._turn(), self._clock())
+            else:
+                self.measured(lag_s, self._own_time() - own_before, now)
             worst_s = max(worst_s, lag_s)
             if now - told_at >= _REPORT_S:
                 self._lag_seen(worst_s)
                 worst_s, told_at = 0.0, now
+
+    async def _turn(self) -> tuple[float, float]:
+        """How long a turn of the loop takes, and how much of that it computes. Timers are too coarse a clock for it."""
+        began, own_began = self._clock(), self._own_time()
+        turns, took_s = 0, 0.0
+        while turns < _TURNS and took_s < _TICK_S:
+            await self._sleep(0)
+            turns, took_s = turns + 1, self._clock() - began
+        return took_s / turns, (self._own_time() - own_began) / turns

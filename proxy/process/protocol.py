@@ -54,6 +54,8 @@ class Leave(ServerState):
     stopping: bool = False
     leaving: bool = False
     """Every reply is its connection's last one, and says so."""
+    accepted: int = 0
+    """Connections so far."""
     connections: set["BoundedProtocol"]  # type: ignore[assignment]  # uvicorn's own is a union of its protocols
 
 
@@ -96,6 +98,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own
         super().connection_made(transport)
+        self._leave.accepted += 1
         if len(self.connections) > self.limits.max_connections:
             self._refuse(_TOO_MANY, "This gateway has as many connections as it may. Try again shortly.")
             return

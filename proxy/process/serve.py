@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -28,6 +29,7 @@ from proxy.configuration.file import ConfigError
 from proxy.configuration.settings import Environment, GatewayConfig, load, peppers, read_environment, resolve_secret
 from proxy.observers.logs import configure_logging
 from proxy.observers.metrics import forget_worker
+from proxy.process.door import Door
 from proxy.process.lifeline import follow_parent
 from proxy.process.open_files import allow_many_sockets
 from proxy.process.protocol import BoundedProtocol, Leave
@@ -36,7 +38,7 @@ from proxy.webhooks.sender import destinations_of
 
 _log = logging.getLogger("weighbridge.serve")
 
-_BACKLOG = 2048
+_BACKLOG = 8192
 _KEEP_ALIVE_S = 75
 _TELL_S = 0.5
 _MOVE_S = 2.0
@@ -126,8 +128,11 @@ _IN_USE = {98, 48}
 class Uvicorn(uvicorn.Server):
     """Uvicorn that tells the app when it begins to drain and when that is over, and obeys a second signal at once."""
 
-    def __init__(self, config: uvicorn.Config, *, drain_s: float, started: Callable[[], None] | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *, drain_s: float, started: Callable[[], None] | None, sharing: int
+    ) -> None:
         super().__init__(config)
+        self._sharing = sharing
         self.server_state: Leave = Leave()
         self._drain_s = drain_s
         self._started = started
@@ -137,6 +142,7 @@ class Uvicorn(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._watch_doors(sockets or [])
         # What start-up made stays: the collector need not walk all of it again and again while serving.
         gc.collect()
         gc.freeze()
@@ -145,6 +151,20 @@ class Uvicorn(uvicorn.Server):
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._be_replaced)
         if self._started is not None:
             self._started()
+
+    def _watch_doors(self, sockets: list[socket.socket]) -> None:
+        """The app's overload guard sees who waits to be accepted, and lets them in to tell them."""
+        watch: Callable[[Door], None] | None = getattr(getattr(self.config.app, "state", None), "watch_door", None)
+        if watch is None:
+            return
+        for listener in sockets:
+            door = Door(listener, self._make_protocol, lambda: self.server_state.accepted, self._sharing)
+            # Whenever the servers are closed, so is it.
+            self.servers.append(cast("asyncio.Server", door))
+            watch(door)
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        return BoundedProtocol(self.config, self.server_state, self.lifespan.state)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
         if self._asked:
@@ -223,11 +243,18 @@ class Uvicorn(uvicorn.Server):
                 task.cancel()
 
 
-def run_app(app: ASGIApp, listener: socket.socket, *, drain_s: float, started: Callable[[], None] | None = None) -> int:
+def run_app(
+    app: ASGIApp,
+    listener: socket.socket,
+    *,
+    drain_s: float,
+    started: Callable[[], None] | None = None,
+    sharing: int = 1,
+) -> int:
     """Runs one app on the socket until a signal; requests under way get `drain_s` to end.
 
     `started` is told when it serves, by a worker that has a supervisor: SIGUSR2 then means that another one has taken
-    its place.
+    its place. `sharing` is how many processes accept from the socket.
     """
     allow_many_sockets()
     server = Uvicorn(
@@ -235,6 +262,8 @@ def run_app(app: ASGIApp, listener: socket.socket, *, drain_s: float, started: C
             app,
             loop="uvloop",
             http=BoundedProtocol,
+            # The loop says `listen` once more.
+            backlog=_BACKLOG,
             ws="none",
             lifespan="on",
             access_log=False,
@@ -249,6 +278,7 @@ def run_app(app: ASGIApp, listener: socket.socket, *, drain_s: float, started: C
         ),
         drain_s=drain_s,
         started=started,
+        sharing=sharing,
     )
     try:
         server.run(sockets=[listener])
@@ -318,7 +348,7 @@ def run_worker(arguments: list[str]) -> int:
         environment = read_environment()
         config = load(given.config, environment)
         app = _gateway(config, environment, given.config)
-        return run_app(app, listener, drain_s=config.server.drain_s, started=started)
+        return run_app(app, listener, drain_s=config.server.drain_s, started=started, sharing=config.server.workers)
 
 
 def _teller(ready_fd: int | None) -> Callable[[], None] | None:

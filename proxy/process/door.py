@@ -1,0 +1,131 @@
+"""The listening socket, seen from the overload guard: who waits in front of it, and letting many in at once.
+
+uvloop accepts one connection in each turn of the loop. So new ones hardly come in beside busy kept ones, and those over
+what the process can do wait in the system's queue, where nobody can be told anything.
+"""
+
+import asyncio
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+_SOME: Final = 16
+_MANY: Final = 128
+"""Connections that one turn of the loop accepts: what is being served stays small, or everybody can be told."""
+_RATE_OVER_S: Final = 0.25
+_UNACKED: Final = struct.Struct("@I")
+_UNACKED_AT: Final = 24
+"""Where in Linux's `struct tcp_info` a listening socket tells how many connections wait to be accepted."""
+_TCP_INFO: Final = getattr(socket, "TCP_INFO", None) if sys.platform == "linux" else None
+
+
+def waiting(listener: socket.socket) -> int:
+    """Connections that wait to be accepted, by any process that shares the socket; 0 where the system does not tell."""
+    if _TCP_INFO is None:
+        return 0
+    try:
+        told = listener.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _UNACKED_AT + _UNACKED.size)
+        count: int = _UNACKED.unpack_from(told, _UNACKED_AT)[0]
+    except (OSError, struct.error):
+        return 0
+    return count
+
+
+class Wait:
+    """How long a new connection waits, from how many wait and how many were accepted so far."""
+
+    __slots__ = ("_accepted", "_per_s", "_since")
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._accepted = 0
+        self._per_s = 0.0
+
+    def seen(self, waiting: int, accepted: int, now: float) -> float:
+        """In seconds. 0 until it has been seen for a while how fast they are accepted when some always wait."""
+        if not waiting:
+            self._since, self._per_s = None, 0.0
+            return 0.0
+        if self._since is None:
+            self._since, self._accepted = now, accepted
+        elapsed_s = now - self._since
+        if elapsed_s >= _RATE_OVER_S:
+            # With nobody accepted at all the wait is long, not endless.
+            self._per_s = max(1.0, accepted - self._accepted) / elapsed_s
+            self._since, self._accepted = now, accepted
+        return waiting / self._per_s if self._per_s else 0.0
+
+
+class Door:
+    """Beside the server that accepts one by one. Its `close` and `wait_closed` are those of an asyncio server."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        accepted: Callable[[], int],
+        sharing: int,
+    ) -> None:
+        """`sharing` processes accept from the socket; `accepted` counts what this one did."""
+        self._listener = listener.dup()
+        self._make_protocol = make_protocol
+        self._accepted = accepted
+        self._sharing = sharing
+        self._wait = Wait()
+        self._loop = asyncio.get_running_loop()
+        self._coming: set[asyncio.Task[Any]] = set()
+        self._at_once = _SOME
+        self._reading = False
+        self._closed = False
+
+    def wait_s(self, now: float) -> float:
+        """How long who comes now waits until somebody accepts the connection."""
+        if self._closed:
+            return 0.0
+        return self._wait.seen(waiting(self._listener), self._accepted() * self._sharing, now)
+
+    def open(self, *, wide: bool) -> None:
+        """Many or some in each turn, from now on. It is called again and again, which ends a pause, too."""
+        if self._closed:
+            return
+        self._at_once = _MANY if wide else _SOME
+        if not self._reading:
+            self._loop.add_reader(self._listener, self._accept)
+            self._reading = True
+
+    def close(self) -> None:
+        if not self._closed:
+            self._pause()
+            self._closed = True
+            self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """Nothing is left to wait for."""
+
+    def _pause(self) -> None:
+        self._loop.remove_reader(self._listener)
+        self._reading = False
+
+    def _accept(self) -> None:
+        for _ in range(self._at_once):
+            try:
+                connection, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                # No file descriptor left, most likely. The server has its own way then; the guard opens again soon.
+                self._pause()
+                return
+            connection.setblocking(False)
+            task = self._loop.create_task(self._welcome(connection))
+            self._coming.add(task)
+            task.add_done_callback(self._coming.discard)
+
+    async def _welcome(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make_protocol, connection)
+        except OSError:
+            # It is gone already.
+            connection.close()
