@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
-from sqlalchemy import delete, literal, select, text, tuple_, update
+from sqlalchemy import delete, literal, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from cost.database_clock import DATABASE_US
 from cost.entries import TERMINAL, Entry, reversal_of, undivided
 from cost.rollups import LOST_HOST
 from cost.rows import ALL, read
@@ -27,7 +28,6 @@ from cost.tables import Boot, LedgerEntry
 _log: Final = logging.getLogger(__name__)
 _MOST_BOOTS: Final = 10
 _BATCH: Final = 500
-_DATABASE_US: Final = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)")
 
 
 class _Entries(Protocol):
@@ -177,7 +177,7 @@ class Sweep:
     async def _shared_us(self, connection: AsyncConnection) -> int:
         """The time that all processes on one database agree about. Those on SQLite share a machine."""
         if self._given_clock is None and self._engine.dialect.name == "postgresql":
-            return int(await connection.scalar(_DATABASE_US) or 0)
+            return int(await connection.scalar(select(DATABASE_US)) or 0)
         return self._now_us()
 
     def _now_us(self) -> int:

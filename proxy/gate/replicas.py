@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy import Table, delete, select, text, update
+from sqlalchemy import Table, delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from cost.database_clock import DATABASE_US
 from proxy.background import every
 from proxy.gate.redis_link import RedisLink
 from proxy.gate.tables import Replica
@@ -29,7 +30,6 @@ _FORGET_S: Final = 1.0
 """The others notice by themselves soon enough, and a stop has more to do."""
 _MOST: Final = 10_000
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
-_DATABASE_US: Final = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)")
 
 
 class Replicas:
@@ -104,7 +104,7 @@ class Replicas:
     async def _shared_us(self, connection: AsyncConnection) -> int:
         """The time that all processes on one database agree about. Those on SQLite share a machine."""
         if self._given_clock is None and self._engine.dialect.name == "postgresql":
-            return int(await connection.scalar(_DATABASE_US) or 0)
+            return int(await connection.scalar(select(DATABASE_US)) or 0)
         return int(self._clock() * 1_000_000)
 
 

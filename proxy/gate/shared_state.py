@@ -72,3 +72,16 @@ class UnwatchedLink:
 
 
 Recovered = Callable[[Asking], Awaitable[None]]
+
+
+class Link(Asking, Protocol):
+    """A way to Redis that may be lost and found; see RedisLink."""
+
+    @property
+    def healthy(self) -> bool: ...
+
+    def on_lost(self, callback: Callable[[], None]) -> None: ...
+
+    def on_recovered(self, callback: Recovered) -> None: ...
+
+    def on_usable(self, callback: Callable[[], None]) -> None: ...

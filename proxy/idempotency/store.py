@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, and_, delete, func, literal, literal_column, select, tuple_, update
+from sqlalchemy import BigInteger, ColumnElement, and_, delete, func, literal, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from cost.database_clock import DATABASE_US
 from cost.times import wall_us
 from proxy.idempotency.tables import IdempotentRequest
 
@@ -23,7 +24,6 @@ NOT_KEPT: Final = "null"
 """Stands in place of the headers of an answer that was too large to keep."""
 _MOST_OWN: Final = 50_000
 """More than a process serves at once."""
-_DATABASE_US: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,7 +191,7 @@ class IdempotencyStore:
     def _now(self) -> ColumnElement[int]:
         """The database's clock, read where the statement runs."""
         if self._now_us is None and self._engine.dialect.name == "postgresql":
-            return literal_column(_DATABASE_US, BigInteger)
+            return DATABASE_US
         return literal((self._now_us or wall_us)(), BigInteger)
 
 

@@ -18,9 +18,9 @@ from accounts.caller import Caller
 from proxy.gate.limits.draw import Draw, Draws, Outcome
 from proxy.gate.limits.limit import Admission, Kind, Limit, Remaining, Scope
 from proxy.gate.limits.local import LocalBuckets, Owed
-from proxy.gate.limits.shared import MOST_AT_ONCE, Link, SharedBuckets
+from proxy.gate.limits.shared import MOST_AT_ONCE, SharedBuckets
 from proxy.gate.limits.told import Figures, figures, refusal, remaining, too_large
-from proxy.gate.shared_state import Asking, SharedStateUnavailable
+from proxy.gate.shared_state import Asking, Link, SharedStateUnavailable
 
 Mode = Literal["shared", "share", "process"]
 """Redis decides; limit / live processes; exact because there is this process alone."""

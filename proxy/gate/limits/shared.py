@@ -3,13 +3,13 @@
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import uuid4
 
 from proxy.gate.limits.draw import Draw, Outcome, bucket_key
 from proxy.gate.limits.local import Owed
 from proxy.gate.scripts import script
-from proxy.gate.shared_state import Argument, Asking, Recovered
+from proxy.gate.shared_state import Argument, Asking
 
 _ADMIT: Final = script("admit")
 _SETTLE: Final = script("settle")
@@ -17,19 +17,6 @@ _CHARGE: Final = script("charge")
 _COUNT: Final = script("count")
 MOST_AT_ONCE: Final = 500
 """Buckets in one call of a script, which nothing else can run beside."""
-
-
-class Link(Asking, Protocol):
-    """A way to Redis that may be lost and found; see RedisLink."""
-
-    @property
-    def healthy(self) -> bool: ...
-
-    def on_lost(self, callback: Callable[[], None]) -> None: ...
-
-    def on_recovered(self, callback: Recovered) -> None: ...
-
-    def on_usable(self, callback: Callable[[], None]) -> None: ...
 
 
 class SharedBuckets:

@@ -7,15 +7,15 @@ while it does not answer, each uses an equal part. What runs is never stopped: a
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from proxy.gate.queue.config import QueueConfig
 from proxy.gate.queue.fair_queue import Room
 from proxy.gate.scripts import script
-from proxy.gate.shared_state import Asking, SharedStateUnavailable
+from proxy.gate.shared_state import Asking, Link, SharedStateUnavailable
 
 _DIVIDE: Final = script("divide")
 _SETTLE_S: Final = 2.0
@@ -45,16 +45,6 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     """In flight, waiting, or in flight a moment ago."""
     large: int
     waited_s: float
-
-
-class Link(Asking, Protocol):
-    """What is needed of the link to Redis."""
-
-    def on_lost(self, callback: Callable[[], None]) -> None: ...
-
-    def on_recovered(self, callback: Callable[[Asking], Awaitable[None]]) -> None: ...
-
-    def on_usable(self, callback: Callable[[], None]) -> None: ...
 
 
 def parts(records: Mapping[str, Record], capacity: int) -> dict[str, int]:
@@ -237,8 +227,3 @@ NOTHING: Final = Use(in_flight=0, wanted=0, large=0, waited_s=0.0)
 
 def _nothing(name: str) -> Use:  # noqa: ARG001 - before somebody watches, nothing is in flight
     return NOTHING
-
-
-def unshared(clock: Callable[[], float]) -> Capacity:
-    """Of a process that is the only one."""
-    return Capacity(lambda: 1, clock=clock)

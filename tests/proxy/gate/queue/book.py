@@ -20,6 +20,8 @@ class Book:
 class BookLink:
     """A link to it, as one process has it."""
 
+    healthy = True
+
     def __init__(self, book: Book, holder: str) -> None:
         self.book = book
         self.holder = holder

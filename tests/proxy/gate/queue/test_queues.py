@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from proxy.errors import Draining, error_reply
-from proxy.gate.queue.capacity import unshared
+from proxy.gate.queue.capacity import Capacity
 from proxy.gate.queue.config import MaxWait, QueueConfig
 from proxy.gate.queue.queues import NO_QUEUE, Handle, Queues
 from proxy.gate.queue.work import NoRoom, QueueState, Slot, Why, Work
@@ -55,7 +55,7 @@ class _Site:
         self.configs = {"own": config(**given)}
         self.queues = Queues(
             self.configs,
-            unshared(self.clock),
+            Capacity(lambda: 1, clock=self.clock),
             self.clock,
             observer=self.seen,
             jitter=lambda: 0.0,
