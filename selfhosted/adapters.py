@@ -1,0 +1,330 @@
+"""LoRA adapters: which replica has which, and loading one where it is missing, through vLLM's API for it.
+
+What is loaded is asked of the engines every few seconds, for other processes load too. One load of one adapter runs at a
+replica at a time, whoever waits for it; where the engine's places are taken, what was idle longest makes room.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, Protocol
+
+import aiohttp
+import msgspec
+
+from providers.errors import UpstreamUnavailable
+from selfhosted.config import AdapterConfig, PoolConfig
+from selfhosted.engines.scrape import Fetched, FetchFailed, HttpFetch
+from selfhosted.replica import PoolSnapshot, Replica
+
+_log = logging.getLogger("weighbridge.selfhosted")
+
+LoadResult = Literal["loaded", "unloaded", "failed", "busy"]
+
+_EVERY_S: Final = 5.0
+_LOAD_S: Final = 60.0
+"""A load reads weights from a disk or from afar."""
+_IDLE_S: Final = 10.0
+"""Who used an adapter so lately may be about to use it again, and what runs in the engine tells only every second."""
+_AGAIN_S: Final = 10.0
+"""A load that failed is not tried again before."""
+_MAX_BYTES: Final = 1_000_000
+_AT_ONCE: Final = 16
+_OK: Final = 200
+_BAD_REQUEST: Final = 400
+_NOT_FOUND: Final = 404
+
+
+class AdapterUnavailable(UpstreamUnavailable):
+    """The replica does not have the adapter and cannot be made to. Another one may; it is well otherwise."""
+
+    gateway_failure = False
+
+
+class AdapterUnknown(AdapterUnavailable):
+    """The pool has no such adapter."""
+
+
+class AdapterRefused(AdapterUnavailable):
+    """The engine would not load it: no such files, a wrong rank, or it was started without `--enable-lora`."""
+
+
+class AdapterUnreachable(AdapterUnavailable):
+    """The engine did not answer, or not in time."""
+
+
+class Residency(Protocol):
+    """Where the replicas are known: a PoolWatch."""
+
+    @property
+    def snapshot(self) -> PoolSnapshot: ...
+
+    def set_adapters(self, name: str, adapters: frozenset[str]) -> None: ...
+
+
+class AdapterObserver(Protocol):
+    def count_adapter_load(self, pool: str, result: LoadResult) -> None: ...
+
+
+class QuietAdapters:
+    """Tells nobody."""
+
+    def count_adapter_load(self, pool: str, result: LoadResult) -> None:
+        pass
+
+
+class _Model(msgspec.Struct, frozen=True):
+    id: str
+
+
+class _Models(msgspec.Struct, frozen=True):
+    data: list[_Model]
+
+
+class _Fault(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """Newer engines nest the message, older ones do not; FastAPI's own 404 has a `detail`."""
+
+    error: _Fault | None = None
+    message: str = ""
+    detail: str = ""
+
+
+class _Load(msgspec.Struct, frozen=True):
+    lora_name: str
+    lora_path: str
+
+
+class _Unload(msgspec.Struct, frozen=True):
+    lora_name: str
+
+
+_MODELS: Final = msgspec.json.Decoder(_Models)
+_REFUSAL: Final = msgspec.json.Decoder(_Refusal)
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    """How a load ended that did not load."""
+
+    error: type[AdapterUnavailable]
+    why: str
+
+
+class _Place:
+    """What this process knows and does at one replica's address."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.turn = asyncio.Lock()
+        self.loads: dict[str, asyncio.Task[_Failure | None]] = {}
+        self.used_at: dict[str, float] = {}
+        self.failures: dict[str, tuple[float, _Failure]] = {}
+        self.changes = 0
+        """Loads and unloads so far: an answer that was asked for before one of them is out of date."""
+
+
+class Adapters:
+    """A pool's adapters at its replicas. Its methods are for one loop."""
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        *,
+        session: aiohttp.ClientSession,
+        api_key: str | None,
+        watch: Residency,
+        observer: AdapterObserver | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        every_s: float = _EVERY_S,
+    ) -> None:
+        self._pool = config.name
+        self._by_name: Mapping[str, AdapterConfig] = {adapter.name: adapter for adapter in config.adapters}
+        self._fetch = HttpFetch(session, api_key)
+        self._timeout_s = config.watch.timeout_s
+        self._watch = watch
+        self._observer = observer or QuietAdapters()
+        self._clock = clock
+        self._every_s = every_s
+        self._places: dict[str, _Place] = {}
+
+    async def ensure(self, replica: Replica, adapter: str) -> None:
+        """Returns when the replica has the adapter. Raises AdapterUnavailable."""
+        place = self._place(replica)
+        place.used_at[adapter] = self._clock()
+        if adapter in replica.adapters:
+            return
+        config = self._by_name.get(adapter)
+        if config is None:
+            del place.used_at[adapter]
+            raise _error(AdapterUnknown, replica, adapter)
+        failure = await self._loaded(place, replica.name, config)
+        if failure is not None:
+            raise _error(failure.error, replica, config.target)
+
+    def missing(self, replica: str, adapter: str) -> None:
+        """The engine said that it does not have it, whatever was believed: another process unloaded it."""
+        place = self._places.get(replica)
+        if place is not None:
+            place.changes += 1
+        self._believe(replica, self._resident(replica) - {adapter})
+
+    async def run(self) -> None:
+        """Asks the engines what they have, until it is cancelled."""
+        try:
+            while True:
+                await self._look()
+                await asyncio.sleep(self._every_s)
+        finally:
+            loads = [load for place in self._places.values() for load in place.loads.values()]
+            for load in loads:
+                load.cancel()
+            await asyncio.gather(*loads, return_exceptions=True)
+
+    # --- loading
+
+    async def _loaded(self, place: _Place, name: str, config: AdapterConfig) -> _Failure | None:
+        again_at, failure = place.failures.get(config.name, (0.0, None))
+        if failure is not None and self._clock() < again_at:
+            return failure
+        load = place.loads.get(config.name)
+        if load is None:
+            load = place.loads[config.name] = asyncio.create_task(self._load(place, name, config))
+            load.add_done_callback(lambda _done: place.loads.pop(config.name, None))
+        # A caller that hangs up does not take the adapter from the others who wait for it.
+        return await asyncio.shield(load)
+
+    async def _load(self, place: _Place, name: str, config: AdapterConfig) -> _Failure | None:
+        async with place.turn:
+            await self._make_room(place, name)
+            failure = await self._post_load(place, config)
+            place.changes += 1
+            if failure is None:
+                place.failures.pop(config.name, None)
+                self._believe(name, self._resident(name) | {config.name})
+                self._observer.count_adapter_load(self._pool, "loaded")
+                return None
+        place.failures[config.name] = (self._clock() + _AGAIN_S, failure)
+        self._observer.count_adapter_load(self._pool, "failed")
+        _log.warning("adapter %s is not at replica %s of pool %s: %s", config.name, name, self._pool, failure.why)
+        return failure
+
+    async def _post_load(self, place: _Place, config: AdapterConfig) -> _Failure | None:
+        body = msgspec.json.encode(_Load(config.name, config.path))
+        try:
+            answer = await self._post(place, "load_lora_adapter", body)
+        except FetchFailed as failure:
+            return _Failure(AdapterUnreachable, str(failure))
+        if answer.status == _OK or (answer.status == _BAD_REQUEST and "already been loaded" in _said(answer)[0]):
+            return None
+        if answer.status == _NOT_FOUND and _said(answer)[1]:
+            return _Failure(
+                AdapterRefused,
+                "it does not load adapters while it runs; start it with --enable-lora and "
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
+            )
+        return _Failure(AdapterRefused, f"it answered {answer.status} when it was told to load it")
+
+    async def _post(self, place: _Place, path: str, body: bytes) -> Fetched:
+        """Loading twice is loading once, so a connection that turned out to be dead is worth a second try."""
+        url = f"{place.url}/v1/{path}"
+        try:
+            return await self._fetch.post(url, body, timeout_s=_LOAD_S, max_bytes=_MAX_BYTES)
+        except FetchFailed as failure:
+            if failure.result != "unreachable":
+                raise
+        return await self._fetch.post(url, body, timeout_s=_LOAD_S, max_bytes=_MAX_BYTES)
+
+    async def _make_room(self, place: _Place, name: str) -> None:
+        """Unloads what was idle longest where the engine's places are taken. If nothing is idle, the engine swaps."""
+        replica = self._replica(name)
+        if replica is None or replica.stats is None or replica.stats.max_adapters is None:
+            return
+        if len(replica.adapters) < replica.stats.max_adapters:
+            return
+        busy = replica.stats.adapters or frozenset()
+        victim = least_used(replica.adapters - busy, place.used_at, idle_since=self._clock() - _IDLE_S)
+        if victim is None:
+            self._observer.count_adapter_load(self._pool, "busy")
+            return
+        # First, so that nobody is sent there any more who needs it.
+        self._believe(name, self._resident(name) - {victim})
+        place.changes += 1
+        try:
+            answer = await self._post(place, "unload_lora_adapter", msgspec.json.encode(_Unload(victim)))
+        except FetchFailed as failure:
+            _log.warning("adapter %s was not unloaded at replica %s of pool %s: %s", victim, name, self._pool, failure)
+            return
+        place.used_at.pop(victim, None)
+        # Not found is gone, too. After any other answer the next look tells whether it still is there.
+        if answer.status in (_OK, _NOT_FOUND):
+            self._observer.count_adapter_load(self._pool, "unloaded")
+
+    # --- what is where
+
+    async def _look(self) -> None:
+        """All replicas that answer, some at a time."""
+        snapshot = self._watch.snapshot
+        names = {replica.name for replica in snapshot.replicas}
+        for gone in self._places.keys() - names:
+            del self._places[gone]
+        few = asyncio.Semaphore(_AT_ONCE)
+
+        async def look(replica: Replica) -> None:
+            async with few:
+                await self._look_at(replica)
+
+        await asyncio.gather(*(look(each) for each in snapshot.replicas if each.state in ("ready", "draining")))
+
+    async def _look_at(self, replica: Replica) -> None:
+        place = self._place(replica)
+        before = place.changes
+        try:
+            answer = await self._fetch(f"{place.url}/v1/models", timeout_s=self._timeout_s, max_bytes=_MAX_BYTES)
+            models = _MODELS.decode(answer.body).data if answer.status == _OK else None
+        except (FetchFailed, msgspec.DecodeError, RecursionError):
+            models = None
+        if models is not None and place.changes == before and not place.turn.locked():
+            self._believe(replica.name, frozenset(model.id for model in models) & self._by_name.keys())
+
+    def _believe(self, name: str, adapters: frozenset[str]) -> None:
+        self._watch.set_adapters(name, adapters)
+
+    def _resident(self, name: str) -> frozenset[str]:
+        replica = self._replica(name)
+        return frozenset() if replica is None else replica.adapters
+
+    def _replica(self, name: str) -> Replica | None:
+        return next((each for each in self._watch.snapshot.replicas if each.name == name), None)
+
+    def _place(self, replica: Replica) -> _Place:
+        url = replica.address.url.rstrip("/")
+        place = self._places.get(replica.name)
+        if place is None or place.url != url:
+            place = self._places[replica.name] = _Place(url)
+        return place
+
+
+def least_used(adapters: frozenset[str], used_at: Mapping[str, float], *, idle_since: float) -> str | None:
+    """The one that was used longest ago, if that is before `idle_since`; of those never used here the first by name."""
+    never = float("-inf")
+    idle = [name for name in adapters if used_at.get(name, never) <= idle_since]
+    return min(idle, key=lambda name: (used_at.get(name, never), name)) if idle else None
+
+
+def _said(answer: Fetched) -> tuple[str, bool]:
+    """The engine's message, to recognise and not to show; and whether there was no such path at all."""
+    try:
+        refusal = _REFUSAL.decode(answer.body)
+    except (msgspec.DecodeError, RecursionError):
+        return answer.body.decode(errors="replace"), False
+    message = refusal.message if refusal.error is None else refusal.error.message
+    return message, bool(refusal.detail)
+
+
+def _error(kind: type[AdapterUnavailable], replica: Replica, target: str) -> AdapterUnavailable:
+    """Callers are not told how our engines are run; the log is."""
+    return kind("A replica could not load this model's adapter.", deployment_id=f"{target}/{replica.name}")

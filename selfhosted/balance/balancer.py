@@ -1,0 +1,292 @@
+"""Which replica a request goes to: the one where its first token is expected soonest, all things considered.
+
+The score of a replica is seconds: what has to be waited for there, and what it takes to read the part of the prompt that
+is not cached there. Reading counts more than waiting (`_WORK`): it also delays everybody who comes after, and what is
+read a second time takes the place of something else in a cache.
+
+Replicas that are about equally good are told apart by consistent hashing, so that gateways that do not talk to each other
+send a new conversation to the same one. Its load is bounded: a home far above the mean is passed over for the next on the
+ring. Where that says nothing either, two are drawn and the less loaded one is taken.
+"""
+
+import random
+from collections.abc import Collection, Sequence
+from itertools import islice
+from typing import Final, Literal, NamedTuple
+
+from selfhosted.balance.index import PrefixIndex
+from selfhosted.balance.load import ATTENTION_TOKENS, Lease, Load, Pace
+from selfhosted.balance.ring import Ring
+from selfhosted.balance.room import pool_full
+from selfhosted.config import BalanceConfig, RoomConfig
+from selfhosted.replica import Ask, Choice, EngineStats, PoolSnapshot, Replica
+
+_WORK: Final = 2.0
+"""How much a second of own reading weighs against a second of waiting. On the conversation trace, simulated, 1 to 2 give
+the same first tokens within 1.5 %, and 2 gives 1 to 2 points more hits; 3 costs up to 3 % and 6 up to 10 % for more."""
+_NEAR_S: Final = 0.01
+"""Replicas whose scores differ by less are equally good."""
+_ADAPTER_S: Final = 1.5
+"""What loading a LoRA adapter takes."""
+_STEPS: Final = 16
+"""Along the ring at most."""
+_FADE: Final = 0.98
+"""What one request leaves of the earlier ones' weight where means are kept."""
+
+
+Why = Literal["prefix", "adapter", "ring", "load", "only"]
+
+
+class Matched(NamedTuple):
+    """How much of a prompt is where, in blocks: as `PrefixIndex.match` tells it."""
+
+    common: tuple[int, int]
+    deeper: dict[int, int]
+
+
+class Rules(NamedTuple):
+    """What a decision goes by besides the request and the replicas."""
+
+    ring: Ring
+    load_bound: float
+    lacking: frozenset[str] = frozenset()
+    """Replicas that would have to load the request's adapter first."""
+
+
+class Balancer:
+    """For one pool and one process.
+
+    How many gateways there are changes nothing: trusting the ring more, the more there are, was tried, and made first
+    tokens later, since they know little of each other's load.
+    """
+
+    def __init__(self, config: BalanceConfig, room: RoomConfig, *, rng: random.Random) -> None:
+        self.index = PrefixIndex(config.max_blocks)
+        self.config = config
+        self.room = room
+        self.rng = rng
+        self.believed_tokens = 0
+        """Of prompts, to be cached where they were sent; and `found_tokens`: by the engines' own word."""
+        self.found_tokens = 0
+        self._pace = Pace(config.prefill_tokens_per_s)
+        self._loads: dict[str, Load] = {}
+        self._taking: list[Load] = []
+        self._replicas: dict[str, Replica] = {}
+        self._ring = Ring(())
+        self._snapshot: PoolSnapshot | None = None
+        self._block_tokens = 0.0
+        self._read_tokens = 1.0
+        self._written_tokens = 0.0
+
+    def pick(self, ask: Ask, snapshot: PoolSnapshot, allowed: Collection[str], now: float) -> Choice | None:
+        """None: none of those that are allowed takes work. Full ones are passed over while there is another."""
+        ready = self._allowed(snapshot, allowed, now)
+        high, most = self.room.kv_high, self.room.max_waiting
+        roomy = [load for load in ready if load.usage <= high and load.waiting <= most]
+        return self.choose(ask, roomy or ready, now) if ready else None
+
+    def choose(self, ask: Ask, candidates: Sequence[Load], now: float) -> Choice:
+        """Of at least one. Other policies answer this one question differently."""
+        rules = Rules(self._ring, self.config.load_bound, self._lacking(ask, candidates))
+        return choose(ask, candidates, Matched(*self.index.match(ask.blocks)), rules, now, self.rng)
+
+    def full(self, snapshot: PoolSnapshot, now: float) -> bool:
+        """All that take work are full; False when there is none."""
+        if snapshot is not self._snapshot:
+            self._see(snapshot, now)
+        return pool_full(self._taking, self.room)
+
+    def take(self, choice: Choice, ask: Ask, now: float) -> Lease:
+        load = self.load(choice.replica)
+        lease = Lease(load, ask, choice.matched_tokens, now, self._ended)
+        load.take(lease, now)
+        # Whoever comes next with this beginning finds it read, or being read before itself.
+        lease.pinned = self.index.pin(choice.replica, ask.blocks)
+        self._average(lease)
+        return lease
+
+    def load(self, replica: str) -> Load:
+        load = self._loads.get(replica)
+        if load is None:
+            load = Load(replica, self.index.bit(replica), self._pace)
+            self._loads[replica] = load
+        return load
+
+    def forget(self, replica: str) -> None:
+        """It has left the pool."""
+        self._loads.pop(replica, None)
+        self._replicas.pop(replica, None)
+        self.index.forget(replica)
+        self._snapshot = None
+
+    def _ended(self, lease: Lease) -> None:
+        self._written_tokens = max(0.0, self._written_tokens + lease.output_tokens - lease.ask.output_tokens)
+        if lease.cached_tokens is not None:
+            self.believed_tokens += lease.matched
+            self.found_tokens += lease.cached_tokens
+        if self._loads.get(lease.replica) is lease.load:
+            # What had been there before is still there, even if the request failed.
+            read = lease.pinned if lease.started else int(lease.matched / lease.ask.block_tokens)
+            self.index.unpin(lease.replica, lease.ask.blocks[: lease.pinned], read)
+
+    def _average(self, lease: Lease) -> None:
+        """How many tokens a block has, and which part of what engines keep are prompts: they keep answers as well."""
+        ask = lease.ask
+        self._block_tokens += (ask.block_tokens - self._block_tokens) * ((1 - _FADE) if self._block_tokens else 1)
+        self._read_tokens = self._read_tokens * _FADE + lease.uncached
+        self._written_tokens = self._written_tokens * _FADE + ask.output_tokens
+
+    def _allowed(self, snapshot: PoolSnapshot, allowed: Collection[str], now: float) -> list[Load]:
+        if snapshot is not self._snapshot:
+            self._see(snapshot, now)
+        if not isinstance(allowed, (set, frozenset, dict)):
+            allowed = frozenset(allowed)
+        return [load for load in self._taking if load.name in allowed]
+
+    def _see(self, snapshot: PoolSnapshot, now: float) -> None:
+        """What is said of the replicas, once for each snapshot."""
+        before, self._replicas = self._replicas, {replica.name: replica for replica in snapshot.replicas}
+        for gone in [name for name in self._loads if name not in self._replicas]:
+            self.forget(gone)
+        for replica in snapshot.replicas:
+            if before.get(replica.name) is replica:
+                continue
+            load = self.load(replica.name)
+            if replica.state == "down" or _restarted(load.stats, replica.stats):
+                self.index.clear(replica.name)
+            load.read(replica.stats, now)
+            self._size(load)
+        self._taking = [self.load(replica.name) for replica in snapshot.taking]
+        if self._ring.names != tuple(self._replicas):
+            self._ring = Ring(self._replicas)
+        self._snapshot = snapshot
+
+    def _size(self, load: Load) -> None:
+        """How many blocks its KV cache has room for besides what running requests take."""
+        stats = load.stats
+        if stats is None or not stats.kv_tokens or not self._block_tokens:
+            return
+        prompts = self._read_tokens / (self._read_tokens + self._written_tokens)
+        capacity = int(stats.kv_tokens / self._block_tokens * prompts)
+        others = int(load.busy_tokens / self._block_tokens) - self.index.pinned(load.name)
+        self.index.capacity(load.name, capacity, max(0, others))
+
+    def _lacking(self, ask: Ask, candidates: Sequence[Load]) -> frozenset[str]:
+        if ask.adapter is None:
+            return frozenset()
+        replicas = self._replicas
+        return frozenset(load.name for load in candidates if ask.adapter not in replicas[load.name].adapters)
+
+
+def choose(
+    ask: Ask, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float, rng: random.Random
+) -> Choice:
+    """The decision itself, which changes nothing."""
+    cold = _uncached(ask, candidates, matched)
+    scores = _scores(ask.tokens, candidates, cold, rules.lacking, now)
+    near_s = min(scores) + _NEAR_S
+    near = [at for at, score in enumerate(scores) if score <= near_s]
+    ringed = False
+    if len(near) == 1:
+        chosen = near[0]
+    else:
+        home = _home(ask, candidates, near, rules)
+        ringed = home is not None
+        chosen = _of_two(candidates, near, rng) if home is None else home
+    load = candidates[chosen]
+    why = _why(chosen, cold, ask.tokens, ringed)
+    if why in {"load", "ring"} and rules.lacking and load.name not in rules.lacking:
+        why = "adapter"
+    return Choice(
+        replica=load.name,
+        why=why,
+        matched_tokens=max(0, min(ask.tokens, int(ask.tokens - cold[chosen]))),
+        score_s=scores[chosen],
+    )
+
+
+def _uncached(ask: Ask, candidates: Sequence[Load], matched: Matched) -> list[float]:
+    """Tokens of the prompt that each would have to read; the last one is always read."""
+    (depth, bits), deeper = matched
+    tokens, block = ask.tokens, ask.block_tokens
+    common = max(1.0, tokens - depth * block)
+    cold: list[float] = []
+    for load in candidates:
+        bit = load.bit
+        if bit in deeper:
+            cold.append(max(1.0, tokens - deeper[bit] * block))
+        else:
+            cold.append(common if bits & bit else tokens)
+    return cold
+
+
+def _scores(
+    tokens: int, candidates: Sequence[Load], cold: Sequence[float], lacking: frozenset[str], now: float
+) -> list[float]:
+    """Seconds. Unknown is not idle: whose word is not known waits as long as the mean of the others at least."""
+    floor_s = _mean_wait_s(candidates, now)
+    # `work_of` times `_WORK`, taken apart so that little of it is left to do for each replica.
+    whole, half = _WORK * (1 + tokens / ATTENTION_TOKENS), _WORK / 2 / ATTENTION_TOKENS
+    scores: list[float] = []
+    for load, own in zip(candidates, cold, strict=True):
+        wait_s = load.clear_at - now
+        wait_s = max(wait_s, load.rest_s)
+        wait_s += load.extra_s
+        if wait_s < floor_s and not load.known:
+            wait_s = floor_s
+        if own > load.room_tokens:
+            wait_s += (own - load.room_tokens) * load.free_s_per_token
+        scores.append(wait_s + load.batch_s + own * (whole - own * half) * load.token_s)
+    if lacking:
+        return [
+            score + _ADAPTER_S if load.name in lacking else score
+            for load, score in zip(candidates, scores, strict=True)
+        ]
+    return scores
+
+
+def _mean_wait_s(candidates: Sequence[Load], now: float) -> float:
+    """Of those whose word is known; asked for only when there are others."""
+    known = [load for load in candidates if load.known]
+    if not known or len(known) == len(candidates):
+        return 0.0
+    return sum(load.wait_s(now) for load in known) / len(known)
+
+
+def _home(ask: Ask, candidates: Sequence[Load], near: Sequence[int], rules: Rules) -> int | None:
+    """The first along the ring that is as good as any, and not loaded beyond the bound."""
+    total = sum([load.busy_tokens for load in candidates]) + ask.tokens
+    bound = rules.load_bound * total / len(candidates)
+    places = {candidates[at].name: at for at in near}
+    for name in islice(rules.ring.walk(ask.root), _STEPS):
+        at = places.get(name)
+        if at is not None:
+            load = candidates[at]
+            if not load.busy_tokens or load.busy_tokens + ask.tokens <= bound:
+                return at
+    return None
+
+
+def _of_two(candidates: Sequence[Load], near: Sequence[int], rng: random.Random) -> int:
+    first, second = rng.sample(near, 2)
+    return first if candidates[first].busy_tokens <= candidates[second].busy_tokens else second
+
+
+def _why(chosen: int, cold: Sequence[float], tokens: int, ringed: bool) -> Why:
+    if len(cold) == 1:
+        return "only"
+    if cold[chosen] < max(cold) or 2 * cold[chosen] <= tokens:
+        return "prefix"
+    return "ring" if ringed else "load"
+
+
+def _restarted(before: EngineStats | None, after: EngineStats | None) -> bool:
+    """Its counters have begun anew: so it is another process, whose cache is empty."""
+    if before is None or after is None:
+        return False
+    pairs = (
+        (before.prefix_queries, after.prefix_queries),
+        (before.prompt_tokens, after.prompt_tokens),
+        (before.output_tokens, after.output_tokens),
+    )
+    return any(old is not None and new is not None and new < old for old, new in pairs)

@@ -1,0 +1,494 @@
+"""The `selfhosted` section of the configuration: pools of our own engines, and how each is found, watched and scaled."""
+
+import re
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address, ip_network
+from typing import Annotated, Final, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from providers.config import SecretRef, is_reference
+from providers.target import OWN_ENGINES, CacheIsolation, DeploymentKind
+
+_SECTION: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+_SECRET_NAME: Final = re.compile(r"(?:^|_)(?:TOKEN|KEY|SECRET|PASSWORD|CREDENTIALS)$", re.IGNORECASE)
+_ORIGIN: Final = r"^https?://[^\s/?#@]+$"
+_HOST: Final = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$"
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=_NAME)]
+
+
+def _reachable(origin: str) -> str:
+    """Its port is one, and its brackets are closed. Who uses it need not expect anything else."""
+    parts = urlsplit(origin)
+    if not parts.hostname or parts.port == 0:
+        raise ValueError("has no host, or no port that there is")
+    return origin
+
+
+Origin = Annotated[str, StringConstraints(max_length=2_048, pattern=_ORIGIN), AfterValidator(_reachable)]
+
+
+# A port, or how much above the replica's own.
+KvPort = (
+    Annotated[int, Field(strict=True, ge=1, le=65_535)]
+    | Annotated[str, StringConstraints(pattern=r"^\+[1-9][0-9]{0,4}$", max_length=6)]
+)
+
+
+def _network(value: str) -> str:
+    ip_network(value)
+    return value
+
+
+def _without_secrets(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """It is shown, and written into manifests."""
+    for name, value in environment.items():
+        if _SECRET_NAME.search(name) or is_reference(value):
+            raise ValueError(
+                f"`{name[:64]}` looks like a secret, which is never written here, nor looked up: put it into the "
+                "environment of `weighbridge selfhosted run`, which engines see"
+            )
+    return environment
+
+
+class PoolUnfit(Exception):
+    """A pool whose configuration does not have what a command needs of it. The message says what."""
+
+
+class ReplicaConfig(BaseModel):
+    """One engine process at a fixed address."""
+
+    model_config = _SECTION
+
+    name: Name = Field(description="Unique within the pool.")
+    url: Origin = Field(description="http(s)://host:port, without a path.")
+
+
+class DnsConfig(BaseModel):
+    """Replicas behind one name: every address that it resolves to is one."""
+
+    model_config = _SECTION
+
+    host: str = Field(min_length=1, max_length=253, pattern=_HOST, description="Such as a headless Service's name.")
+    port: int = Field(ge=1, le=65_535, description="The engines' port.")
+    scheme: Literal["http", "https"] = Field(default="http", description="How they are spoken to.")
+    every_s: float = Field(default=5.0, ge=0.1, le=3_600, allow_inf_nan=False, description="How often it is resolved.")
+
+
+class KubernetesConfig(BaseModel):
+    """Replicas behind a Service, as the cluster's API tells them: with their names, and who is terminating."""
+
+    model_config = _SECTION
+
+    service: str = Field(min_length=1, max_length=63, pattern=_HOST, description="The Service's name.")
+    namespace: str = Field(default="", max_length=63, description="Its namespace; the gateway's own when not set.")
+    port: int | str = Field(default="http", description="The port's name or number.")
+    scheme: Literal["http", "https"] = Field(default="http", description="How the engines are spoken to.")
+    every_s: float = Field(default=2.0, ge=0.1, le=3_600, allow_inf_nan=False, description="How often it is asked.")
+    api: Origin | None = Field(
+        default=None, description="The API server; that of the cluster this process runs in when not set."
+    )
+    token: SecretRef | None = Field(
+        default=None, description="Where the API's bearer token is found; the pod's service account when not set."
+    )
+    ca_file: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1_024,
+        description="The certificates (PEM) that the API's is signed by; without `api` those of the pod's service account.",
+    )
+
+
+class RegistrationConfig(BaseModel):
+    """Engines, or who starts them, that say themselves where they are."""
+
+    model_config = _SECTION
+
+    token: SecretRef = Field(description="Where the bearer token is found that they must send.")
+    networks: tuple[Annotated[str, AfterValidator(_network)], ...] = Field(
+        min_length=1,
+        max_length=64,
+        description="The networks that their addresses must lie in, such as 10.0.0.0/8: nobody registers anything else.",
+    )
+    ttl_s: float = Field(
+        default=15.0,
+        ge=1,
+        le=3_600,
+        allow_inf_nan=False,
+        description="Who did not say again for this long that it is there, is gone.",
+    )
+
+
+class WatchConfig(BaseModel):
+    """How engines are probed and read."""
+
+    model_config = _SECTION
+
+    every_s: float = Field(
+        default=1.0, ge=0.05, le=60, allow_inf_nan=False, description="How often each is probed and read."
+    )
+    timeout_s: float = Field(
+        default=0.8, gt=0, le=60, allow_inf_nan=False, description="How long a probe or a reading may take."
+    )
+    misses: int = Field(
+        default=3, ge=1, le=100, description="Probes in a row that were not answered, after which a replica is down."
+    )
+    stale_s: float = Field(
+        default=5.0, gt=0, le=3_600, allow_inf_nan=False, description="Statistics that are older are unknown, not idle."
+    )
+    silent_s: float = Field(
+        default=5.0,
+        ge=0,
+        le=600,
+        allow_inf_nan=False,
+        description="A replica that is well by its probes and yet has given nobody a first token for this long, nor for three times "
+        "as long as was to be expected, loses the streams that wait there to another one. 0 leaves them waiting.",
+    )
+    max_bytes: int = Field(
+        default=2_000_000, ge=1_000, le=50_000_000, description="Of a longer page of metrics nothing is believed."
+    )
+    max_suspicion_s: float = Field(
+        default=30.0,
+        gt=0,
+        le=3_600,
+        allow_inf_nan=False,
+        description="A replica whose probes are fine but whose requests fail again and again is left alone for up to this long.",
+    )
+    health_path: str = Field(
+        default="/health", pattern=r"^/[^\s?#]*$", max_length=256, description="Answered with 200."
+    )
+    metrics_path: str | None = Field(
+        default=None,
+        pattern=r"^/[^\s?#]*$",
+        max_length=256,
+        description="Prometheus's text; when not set /metrics, and /prometheus/metrics for tensorrt-llm.",
+    )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_535,
+        description="Where metrics have a port of their own, such as Triton's 8002; otherwise the engine's port.",
+    )
+    gpu_metrics_url: str | None = Field(
+        default=None,
+        max_length=2_048,
+        pattern=r"^https?://[^\s?#@]+$",
+        description="A DCGM exporter's page; `{host}` stands for the replica's host. Without one GPU memory is not known.",
+    )
+    kv_events_port: KvPort | None = Field(
+        default=None,
+        description="vLLM's KV events (ZeroMQ) on each replica's host: a port, or such as `+1000`, so much above the "
+        "replica's own, where several engines share a host. Without it what is cached is inferred.",
+    )
+    kv_replay_port: KvPort | None = Field(
+        default=None,
+        description="Where missed KV events are asked for again (`replay_endpoint`); without it what is missed makes the "
+        "gateway forget what that engine told.",
+    )
+
+
+class BalanceConfig(BaseModel):
+    """How a replica is chosen."""
+
+    model_config = _SECTION
+
+    policy: Literal["prefix", "least-loaded", "round-robin"] = Field(
+        default="prefix",
+        description="`prefix` weighs what is cached against load; the others are for comparison.",
+    )
+    block_bytes: int = Field(
+        default=512, ge=64, le=16_384, description="Of the rendered prompt; prefixes are compared block by block."
+    )
+    max_blocks: int = Field(
+        default=200_000,
+        ge=1_000,
+        le=10_000_000,
+        description="Blocks that the index remembers of the whole pool at most.",
+    )
+    prompt_blocks: int = Field(
+        default=512, ge=1, le=16_384, description="Of a longer prompt only so many blocks are compared."
+    )
+    prefill_tokens_per_s: float = Field(
+        default=8_000.0,
+        gt=0,
+        le=10_000_000,
+        allow_inf_nan=False,
+        description="What one replica prefills, until its own statistics tell better.",
+    )
+    load_bound: float = Field(
+        default=1.25,
+        ge=1,
+        le=100,
+        allow_inf_nan=False,
+        description="Consistent hashing passes over a replica that has more than so many times the mean load.",
+    )
+
+
+class RoomConfig(BaseModel):
+    """When a pool takes no more, so that requests wait in our queue, or go elsewhere, rather than in the engine's."""
+
+    model_config = _SECTION
+
+    kv_high: float = Field(
+        default=0.95,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="A replica whose KV cache is in use beyond this is full.",
+    )
+    max_waiting: int = Field(
+        default=16, ge=0, le=100_000, description="A replica with more requests in its own queue is full."
+    )
+    tokens: int = Field(
+        default=65_536,
+        ge=1,
+        le=1_000_000_000,
+        description="Tokens that a replica holds whose engine does not tell. Read where a queue before the pool has no size of its own.",
+    )
+    overcommit: float = Field(
+        default=1.0,
+        ge=0.1,
+        le=100,
+        allow_inf_nan=False,
+        description="Such a queue lets in so many times what the caches hold: prompts that share their beginning share its place.",
+    )
+
+
+class AdapterConfig(BaseModel):
+    """A LoRA adapter that the pool can serve, as a model of its own."""
+
+    model_config = _SECTION
+
+    name: Name = Field(description="As the engine knows it.")
+    target: str = Field(min_length=1, max_length=128, description="The model_id that callers ask for.")
+    path: str = Field(min_length=1, max_length=1_024, description="Where the engine finds it.")
+
+
+class ScaleConfig(BaseModel):
+    """How many replicas a pool should have. The defaults are the owner's: up at 70 %, down at 20 % of GPU memory."""
+
+    model_config = _SECTION
+
+    min_replicas: int = Field(default=1, ge=0, le=10_000, description="Never fewer.")
+    max_replicas: int = Field(default=10, ge=0, le=10_000, description="Never more.")
+    cold_start_s: float = Field(
+        default=300.0, ge=0, le=7_200, allow_inf_nan=False, description="From the decision to the first answer."
+    )
+    waiting_high: float = Field(
+        default=5.0,
+        gt=0,
+        le=100_000,
+        allow_inf_nan=False,
+        description="Waiting requests a replica, above which it grows.",
+    )
+    kv_high: float = Field(
+        default=0.8, gt=0, le=1, allow_inf_nan=False, description="Mean KV use above which it grows."
+    )
+    memory_high: float = Field(
+        default=0.7,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Mean use of what memory is left for work above which it grows.",
+    )
+    memory_low: float = Field(
+        default=0.2, ge=0, le=1, allow_inf_nan=False, description="The same, below which it shrinks."
+    )
+    ttft_target_s: float = Field(
+        default=1.0,
+        gt=0,
+        le=600,
+        allow_inf_nan=False,
+        description="The first token's target; it grows when it is missed.",
+    )
+    ttft_attainment: float = Field(
+        default=0.9, ge=0.5, lt=1, allow_inf_nan=False, description="The part of first tokens that should meet it."
+    )
+    forecast: bool = Field(
+        default=True, description="Expects what the same time of earlier days brought, one cold start ahead."
+    )
+    up_stabilisation_s: float = Field(
+        default=0.0, ge=0, le=3_600, allow_inf_nan=False, description="Growth must have been wanted for so long."
+    )
+    down_stabilisation_s: float = Field(
+        default=300.0, ge=0, le=86_400, allow_inf_nan=False, description="Shrinking must have been wanted for so long."
+    )
+    cooldown_s: float = Field(default=60.0, ge=0, le=86_400, allow_inf_nan=False, description="Between two steps down.")
+    max_step_up: int = Field(default=4, ge=1, le=10_000, description="Replicas that one decision adds at most.")
+    max_step_down: int = Field(default=1, ge=1, le=10_000, description="Replicas that one decision takes away at most.")
+    max_step_down_share: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="The same as a part of the pool, where that is more: large pools come down as fast as small ones.",
+    )
+    max_usd_per_hour: float | None = Field(
+        default=None,
+        gt=0,
+        le=1_000_000,
+        allow_inf_nan=False,
+        description="The pool's GPUs may cost so much an hour, by `cost.pools`; it grows no further.",
+    )
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError("min_replicas is above max_replicas")
+        if self.memory_low >= self.memory_high:
+            raise ValueError("memory_low must be below memory_high, or the pool would grow and shrink at once")
+        return self
+
+
+class LaunchConfig(BaseModel):
+    """How `weighbridge selfhosted run` starts an engine on this machine."""
+
+    model_config = _SECTION
+
+    command: tuple[str, ...] = Field(
+        min_length=1,
+        max_length=256,
+        description="The program and its arguments; `{port}`, `{host}` and `{name}` are filled in. No shell is used.",
+    )
+    environment: Annotated[dict[str, str], AfterValidator(_without_secrets)] = Field(
+        default_factory=dict,
+        max_length=256,
+        description="Added to its environment as it stands, so no secrets: those it finds where the command is run.",
+    )
+    low_load_arguments: tuple[str, ...] = Field(
+        default=(),
+        max_length=64,
+        description="Added to the command of one that is started while the pool's caches are below `scale.memory_low`, "
+        "such as speculative decoding's, which helps at low load and hurts at peak.",
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, max_length=253, pattern=_HOST, description="Where it listens.")
+    address: str | None = Field(
+        default=None,
+        max_length=45,
+        description="The IP address that the gateway reaches it at, where that is not `host`.",
+    )
+    first_port: int = Field(default=8100, ge=1, le=65_535, description="Ports are taken from here on.")
+    ready_s: float = Field(
+        default=600.0, gt=0, le=7_200, allow_inf_nan=False, description="One that is not ready by then is ended."
+    )
+    drain_s: float = Field(
+        default=600.0,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="How long one that is drained may finish its work.",
+    )
+    grace_s: float = Field(
+        default=30.0,
+        ge=0,
+        le=600,
+        allow_inf_nan=False,
+        description="How long one may take to end after SIGTERM, before it is killed.",
+    )
+    log_bytes: int = Field(
+        default=50_000_000, ge=10_000, le=10_000_000_000, description="What each engine's output may take on the disk."
+    )
+
+    @field_validator("address")
+    @classmethod
+    def _literal(cls, value: str | None) -> str | None:
+        if value is not None:
+            ip_address(value)
+        return value
+
+
+class PoolConfig(BaseModel):
+    """The replicas that serve one model, and its adapters."""
+
+    model_config = _SECTION
+
+    name: Name = Field(description="The same as in `cost.pools`, where its hours cost something.")
+    targets: tuple[str, ...] = Field(min_length=1, max_length=100, description="The model_ids that it serves.")
+    engine: DeploymentKind = Field(default="vllm", description="vllm, sglang, tgi, tensorrt-llm or llama.cpp.")
+    upstream_model: str | None = Field(
+        default=None, min_length=1, max_length=256, description="The model's name there; the model_id, if left out."
+    )
+    api_key: SecretRef | None = Field(default=None, description="Where the engines' key is found, if they ask for one.")
+    allow_media_links: bool = Field(
+        default=False, description="Lets callers link to media, which the engines fetch from inside your network."
+    )
+    replicas: tuple[ReplicaConfig, ...] = Field(default=(), max_length=1_000, description="Fixed addresses.")
+    dns: DnsConfig | None = Field(default=None, description="Or behind a name.")
+    kubernetes: KubernetesConfig | None = Field(default=None, description="Or behind a Service.")
+    registration: RegistrationConfig | None = Field(default=None, description="Or as they say themselves.")
+    priority_scheduling: bool = Field(
+        default=False,
+        description="The engines run with vLLM's `--scheduling-policy priority`: interactive work overtakes batch inside them.",
+    )
+    cache_isolation: CacheIsolation = Field(
+        default="none",
+        description="Who shares cached prefixes: `none` isolates nobody; with `organisation` or `team` nobody can tell "
+        "from an answer's speed what another one asked (vLLM's cache_salt).",
+    )
+    adapters: tuple[AdapterConfig, ...] = Field(default=(), max_length=1_000, description="LoRA adapters.")
+    watch: WatchConfig = Field(default=WatchConfig(), description="How engines are probed and read.")
+    balance: BalanceConfig = Field(default=BalanceConfig(), description="How a replica is chosen.")
+    room: RoomConfig = Field(default=RoomConfig(), description="When the pool takes no more.")
+    scale: ScaleConfig | None = Field(
+        default=None, description="How many replicas there should be; not decided when not set."
+    )
+    launch: LaunchConfig | None = Field(default=None, description="How an engine is started on one machine.")
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if self.engine not in OWN_ENGINES:
+            raise ValueError(
+                f"a pool is of one's own engines; {self.engine} is none of {', '.join(sorted(OWN_ENGINES))}"
+            )
+        names = [replica.name for replica in self.replicas]
+        if len(set(names)) != len(names):
+            raise ValueError("two replicas have one name; give each its own")
+        urls = [replica.url for replica in self.replicas]
+        if len(set(urls)) != len(urls):
+            raise ValueError("two replicas have one address; each is one process")
+        if self.adapters and self.engine != "vllm":
+            raise ValueError("adapters are loaded through vLLM's runtime API; another engine serves them as targets")
+        if (self.priority_scheduling or self.cache_isolation != "none") and self.engine != "vllm":
+            raise ValueError("priority_scheduling and cache_isolation are vLLM's")
+        if len({adapter.name for adapter in self.adapters}) != len(self.adapters):
+            raise ValueError("two adapters have one name")
+        return self
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """Every target that it serves, adapters included."""
+        return (*self.targets, *(adapter.target for adapter in self.adapters))
+
+
+def _told_apart(pools: Sequence[PoolConfig]) -> Sequence[PoolConfig]:
+    """No two pools of one name, and no target in two pools."""
+    names: set[str] = set()
+    owners: dict[str, str] = {}
+    for pool in pools:
+        if pool.name in names:
+            raise ValueError(f"two pools are called `{pool.name}`")
+        names.add(pool.name)
+        for target in pool.served:
+            if target in owners:
+                raise ValueError(
+                    f"`{target}` is served by `{owners[target]}` and `{pool.name}`, or twice by one; it needs one"
+                )
+            owners[target] = pool.name
+    return pools
+
+
+class SelfhostedSection(BaseModel):
+    """Our own engines."""
+
+    model_config = _SECTION
+
+    pools: Annotated[tuple[PoolConfig, ...], AfterValidator(_told_apart)] = Field(
+        default=(), max_length=100, description="Each serves one model."
+    )
+
+    def pool_of_target(self) -> dict[str, str]:
+        """Target → the name of the pool that serves it."""
+        return {target: pool.name for pool in self.pools for target in pool.served}

@@ -1,0 +1,1 @@
+"""Where a pool's replicas are: configured, behind a name, behind a Kubernetes Service, or as they say themselves."""

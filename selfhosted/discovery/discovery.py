@@ -1,0 +1,250 @@
+"""Who a pool's replicas are, from all that tell it: observe each source, merge purely, tell of a change.
+
+What a source told last counts while it fails, and while it is asked again after it suddenly told of nobody: an empty
+answer is more often a mistake than the truth, and the watch finds out by itself who does not answer. Two that claim one
+name, or one address, are told of and counted; who had it first keeps it, so that requests never go to the wrong one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Literal, Protocol
+
+import aiohttp
+import msgspec
+
+from providers.target import DeploymentKind
+from selfhosted.config import PoolConfig
+from selfhosted.discovery.dns import DnsSource, Resolve, system_resolver
+from selfhosted.discovery.kubernetes import KubernetesSource, cluster_of
+from selfhosted.discovery.registered import registered
+from selfhosted.discovery.source import LOOK_S, MOST_REPLICAS, Found, Source, SourceFailed, Spotted
+from selfhosted.discovery.static import configured
+from selfhosted.registry.registry import Registry
+from selfhosted.replica import Address
+from selfhosted.replica import Source as SourceName
+
+_log: Final = logging.getLogger(__name__)
+_SLACK_S: Final = 1.0
+
+Result = Literal["ok", "empty", "failed"]
+Conflict = Literal["name", "address"]
+ProblemKind = Literal["source_failed", "source_empty", "unusable", "name_conflict", "address_conflict", "too_many"]
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Something about a pool's membership that a person should know."""
+
+    kind: ProblemKind
+    source: SourceName
+    text: str
+
+
+class DiscoveryObserver(Protocol):
+    """Who counts."""
+
+    def discovery_looked(self, pool: str, source: SourceName, result: Result) -> None: ...
+
+    def discovery_conflict(self, pool: str, kind: Conflict) -> None: ...
+
+
+class _Quiet:
+    def discovery_looked(self, pool: str, source: SourceName, result: Result) -> None:
+        pass
+
+    def discovery_conflict(self, pool: str, kind: Conflict) -> None:
+        pass
+
+
+QUIET: Final[DiscoveryObserver] = _Quiet()
+
+
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool's replicas by name, and what of the claims could not be kept."""
+
+    addresses: tuple[Address, ...]
+    problems: tuple[Problem, ...]
+
+
+def merged(
+    pool: str,
+    kind: DeploymentKind,
+    claims: Sequence[tuple[SourceName, Spotted]],
+    before: Mapping[str, Address],
+    ordered: Collection[str] = (),
+) -> Merged:
+    """Pure. `claims` are in the order of their sources; whoever had a name `before` and still claims it keeps it."""
+    kept: dict[str, Address] = {}
+    owners: dict[str, str] = {}
+    problems: list[Problem] = []
+    for source, claim in sorted(claims, key=lambda each: not _had(before, *each)):
+        there = kept.get(claim.name)
+        if there is not None and there.url == claim.url:
+            # Two sources know the same replica; it drains when either says so.
+            if claim.draining and not there.draining:
+                kept[claim.name] = msgspec.structs.replace(there, draining=True)
+        elif there is not None:
+            text = f"{claim.url} claims the name {claim.name}, which {there.url} ({there.source}) has"
+            problems.append(Problem(kind="name_conflict", source=source, text=text))
+        elif claim.url in owners:
+            text = f"{claim.name} claims the address {claim.url}, which {owners[claim.url]} has"
+            problems.append(Problem(kind="address_conflict", source=source, text=text))
+        elif len(kept) >= MOST_REPLICAS:
+            problems.append(
+                Problem(
+                    kind="too_many", source=source, text=f"more than {MOST_REPLICAS} replicas; {claim.name} is left out"
+                )
+            )
+        else:
+            owners[claim.url] = claim.name
+            draining = claim.draining or claim.name in ordered
+            kept[claim.name] = Address(
+                pool=pool, name=claim.name, url=claim.url, kind=kind, source=source, draining=draining
+            )
+    return Merged(addresses=tuple(kept[name] for name in sorted(kept)), problems=tuple(sorted(problems)))
+
+
+def _had(before: Mapping[str, Address], source: SourceName, claim: Spotted) -> bool:
+    had = before.get(claim.name)
+    return had is not None and (had.source, had.url) == (source, claim.url)
+
+
+class Discovery:
+    """One pool's replicas, as this process knows them."""
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        *,
+        registry: Registry,
+        sources: Sequence[Source] = (),
+        changed: Callable[[], None] = lambda: None,
+        observer: DiscoveryObserver = QUIET,
+    ) -> None:
+        """`changed` is called after `addresses` changed."""
+        self._config = config
+        self._registry = registry
+        self._sources = tuple(sources)
+        self._changed = changed
+        self._observer = observer
+        self._found: dict[SourceName, Found] = {}
+        self._doubted: set[SourceName] = set()
+        self._failures: dict[SourceName, Problem] = {}
+        self._conflicts: frozenset[Problem] = frozenset()
+        self.addresses: tuple[Address, ...] = ()
+        self.problems: tuple[Problem, ...] = ()
+        registry.subscribe(self._follow_claims)
+        # Who made this asks for the first addresses by himself.
+        self._merge()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every source told at least once who is there; before, nobody knows whether there are more."""
+        told = all(source.name in self._found for source in self._sources)
+        return told and (self._config.registration is None or self._registry.read)
+
+    async def look(self) -> None:
+        """Asks every source once, at the same time."""
+        await asyncio.gather(*(self._look(source) for source in self._sources))
+
+    async def run(self) -> None:
+        """Asks each source for ever; one that is slow keeps no other waiting."""
+        async with asyncio.TaskGroup() as group:
+            for source in self._sources:
+                group.create_task(self._follow(source))
+
+    async def _follow(self, source: Source) -> None:
+        while True:
+            await asyncio.sleep(source.every_s)
+            await self._look(source)
+
+    async def _look(self, source: Source) -> None:
+        try:
+            async with asyncio.timeout(LOOK_S + _SLACK_S):
+                found = await source.look()
+        except (SourceFailed, TimeoutError) as error:
+            self._failed(source.name, str(error) or "no answer in time")
+        except Exception as error:  # noqa: BLE001 - the other sources, and the next look, must outlive any one
+            _log.exception("pool %s: looking for replicas by %s failed", self._config.name, source.name)
+            self._failed(source.name, f"failed unexpectedly ({type(error).__name__})")
+        else:
+            self._took(source.name, found)
+        self._follow_claims()
+
+    def _failed(self, name: SourceName, why: str) -> None:
+        if name not in self._failures:
+            _log.warning(
+                "pool %s: %s does not tell its replicas, the last known count: %s", self._config.name, name, why
+            )
+        self._failures[name] = Problem(kind="source_failed", source=name, text=why)
+        self._observer.discovery_looked(self._config.name, name, "failed")
+
+    def _took(self, name: SourceName, found: Found) -> None:
+        known = self._found.get(name)
+        if not found.replicas and known is not None and known.replicas and name not in self._doubted:
+            self._doubted.add(name)
+            text = "told of nobody; believed when it says so again"
+            self._failures[name] = Problem(kind="source_empty", source=name, text=text)
+            self._observer.discovery_looked(self._config.name, name, "empty")
+            return
+        self._doubted.discard(name)
+        if self._failures.pop(name, None) is not None:
+            _log.warning("pool %s: %s tells its replicas again", self._config.name, name)
+        self._found[name] = found
+        self._observer.discovery_looked(self._config.name, name, "ok" if found.replicas else "empty")
+
+    def _follow_claims(self) -> None:
+        if self._merge():
+            self._changed()
+
+    def _merge(self) -> bool:
+        """Whether the addresses changed."""
+        config, registry = self._config, self._registry
+        asked = [(source.name, found.replicas) for source in self._sources if (found := self._found.get(source.name))]
+        told: list[tuple[SourceName, Sequence[Spotted]]] = [
+            ("configured", configured(config)),
+            *asked,
+            ("registered", registered(registry, config.name)),
+        ]
+        claims = [(source, each) for source, replicas in told for each in replicas]
+        before = {address.name: address for address in self.addresses}
+        result = merged(config.name, config.engine, claims, before, registry.ordered(config.name))
+        self._count(frozenset(result.problems))
+        self.problems = (*result.problems, *sorted(self._failures.values()), *self._unusable())
+        changed = result.addresses != self.addresses
+        self.addresses = result.addresses
+        return changed
+
+    def _unusable(self) -> tuple[Problem, ...]:
+        told: list[tuple[SourceName, str]] = [
+            (name, text) for name, found in sorted(self._found.items()) for text in found.unusable
+        ]
+        told += [("registered", text) for text in self._registry.refused(self._config.name)]
+        return tuple(Problem(kind="unusable", source=source, text=text) for source, text in told)
+
+    def _count(self, conflicts: frozenset[Problem]) -> None:
+        for problem in sorted(conflicts - self._conflicts):
+            _log.warning("pool %s: %s", self._config.name, problem.text)
+            if problem.kind == "name_conflict":
+                self._observer.discovery_conflict(self._config.name, "name")
+            elif problem.kind == "address_conflict":
+                self._observer.discovery_conflict(self._config.name, "address")
+        self._conflicts = conflicts
+
+
+def sources_of(
+    config: PoolConfig,
+    *,
+    session: aiohttp.ClientSession,
+    secrets: Callable[[str], str],
+    environment: Mapping[str, str],
+    resolve: Resolve = system_resolver,
+) -> tuple[Source, ...]:
+    """Those of the configuration that are asked; what is configured and registered needs no asking."""
+    sources: list[Source] = []
+    if config.dns is not None:
+        sources.append(DnsSource(config.dns, resolve))
+    if config.kubernetes is not None:
+        cluster = cluster_of(config.kubernetes, environment=environment, secrets=secrets)
+        sources.append(KubernetesSource(config.kubernetes, cluster, session))
+    return tuple(sources)

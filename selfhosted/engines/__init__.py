@@ -1,0 +1,1 @@
+"""What engines tell of themselves, fetched and read."""

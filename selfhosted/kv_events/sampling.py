@@ -1,0 +1,185 @@
+"""The tokens of some prompts, as their engine makes them: asked for off the way of requests, and rarely.
+
+The gateway has no tokenizer; the engine's own `POST /tokenize` also applies its chat template.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Final, Literal, Protocol
+
+import aiohttp
+import msgspec
+
+from providers.wire import ChatRequest
+from selfhosted.kv_events.chains import Chains
+
+_TOKENIZED: Final = ("messages", "tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
+_OTHERWISE: Final = frozenset({"functions", "chat_template", "documents", "reasoning_effort", "mm_processor_kwargs"})
+"""With these the engine's prompt is another than what /tokenize makes of the rest."""
+_MOST_BODY_BYTES: Final = 1_000_000
+_MOST_ANSWER_BYTES: Final = 4_000_000
+_OK: Final = 200
+_GIVE_UP_AFTER: Final = 5
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt whose first token has come: its engine holds its blocks now."""
+
+    replica: str
+    url: str
+    """`http(s)://host:port` of the replica."""
+    blocks: tuple[int, ...]
+    """As the balancer knows them."""
+    block_bytes: int
+    rendered_bytes: int
+    """Of the whole rendered prompt. One that was cut is not to be offered."""
+    body: bytes | Callable[[], bytes | None]
+    """What /tokenize is asked, or what makes it when its turn has come; None: this prompt is not to be asked for."""
+    adapter: str | None = None
+    salt: str | None = None
+
+
+SampleResult = Literal["learned", "unseen", "failed", "passed_over", "known"]
+"""`learned`; `unseen`: the engine told of no such block; `failed`: /tokenize did not answer well; `passed_over`: too many
+at once; `known`: it would have taught nothing."""
+
+
+class Tokenize(Protocol):
+    """Asks an engine."""
+
+    async def __call__(self, url: str, body: bytes) -> Sequence[int]:
+        """Raises TokenizeFailed."""
+        ...
+
+
+class TokenizeFailed(Exception):
+    """The engine gave no tokens."""
+
+
+class SampleLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is asked at most."""
+
+    waiting: int = 32
+    per_s: float = 5.0
+    settle_s: float = 0.25
+    """Events are on their way for so long."""
+    pause_s: float = 60.0
+    """After several failures in a row nothing is asked for so long."""
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]]
+
+
+class Sampling:
+    """A short queue before /tokenize. `offer` never waits; `run` asks."""
+
+    def __init__(
+        self,
+        chains: Chains,
+        tokenize: Tokenize,
+        *,
+        counted: Callable[[SampleResult], None] = lambda _result: None,
+        limits: SampleLimits = SampleLimits(),  # noqa: B008 - frozen
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._chains = chains
+        self._tokenize = tokenize
+        self._counted = counted
+        self._limits = limits
+        self._clock = clock
+        self._sleep = sleep
+        self._waiting: deque[tuple[float, Sample]] = deque()
+        self._stirred = asyncio.Event()
+        self._failures = 0
+        self._paused_until = 0.0
+
+    def offer(self, sample: Sample) -> None:
+        """A few microseconds."""
+        if self._chains.knows(sample.blocks):
+            self._counted("known")
+        elif len(self._waiting) >= self._limits.waiting or self._clock() < self._paused_until:
+            self._counted("passed_over")
+        else:
+            self._waiting.append((self._clock() + self._limits.settle_s, sample))
+            self._stirred.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._stirred.wait()
+            while self._waiting:
+                due, sample = self._waiting.popleft()
+                await self._sleep(max(0.0, due - self._clock()))
+                await self._ask(sample)
+                await self._sleep(1 / self._limits.per_s)
+            self._stirred.clear()
+
+    async def _ask(self, sample: Sample) -> None:
+        if self._chains.knows(sample.blocks):
+            # Another one of the same beginning was asked for meanwhile.
+            self._counted("known")
+            return
+        body = sample.body() if callable(sample.body) else sample.body
+        if body is None:
+            self._counted("passed_over")
+            return
+        try:
+            tokens = await self._tokenize(sample.url, body)
+        except TokenizeFailed:
+            self._failed()
+            return
+        self._failures = 0
+        a_byte = len(tokens) / max(1, sample.rendered_bytes)
+        ends = [at * sample.block_bytes * a_byte for at in range(1, len(sample.blocks) + 1)]
+        mapped = self._chains.learn(
+            sample.replica, tokens, sample.blocks, ends, adapter=sample.adapter, salt=sample.salt
+        )
+        self._counted("learned" if mapped else "unseen")
+
+    def _failed(self) -> None:
+        self._counted("failed")
+        self._failures += 1
+        if self._failures >= _GIVE_UP_AFTER:
+            self._failures = 0
+            self._paused_until = self._clock() + self._limits.pause_s
+            self._waiting.clear()
+
+
+class HttpTokenize:
+    """POST /tokenize, within bounds of time and size."""
+
+    def __init__(self, session: aiohttp.ClientSession, api_key: str | None = None, *, timeout_s: float = 5.0) -> None:
+        self._session = session
+        self._headers = {"content-type": "application/json"}
+        if api_key is not None:
+            self._headers["authorization"] = f"Bearer {api_key}"
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+
+    async def __call__(self, url: str, body: bytes) -> Sequence[int]:
+        try:
+            async with self._session.post(
+                f"{url}/tokenize", data=body, headers=self._headers, timeout=self._timeout, allow_redirects=False
+            ) as answer:
+                if answer.status != _OK:
+                    raise TokenizeFailed(f"/tokenize answered {answer.status}")
+                page = bytearray()
+                async for part in answer.content.iter_any():
+                    page += part
+                    if len(page) > _MOST_ANSWER_BYTES:
+                        raise TokenizeFailed("/tokenize answered too much")
+                return msgspec.json.decode(page, type=_Tokens).tokens
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as failure:
+            raise TokenizeFailed(type(failure).__name__) from failure
+
+
+def tokenize_body(model: str, request: ChatRequest) -> bytes | None:
+    """The question for a chat request. None: the engine's prompt would not be what /tokenize makes of it."""
+    if request.images or not _OTHERWISE.isdisjoint(request.fields):
+        return None
+    asked: dict[str, object] = {name: request.fields[name] for name in _TOKENIZED if name in request.fields}
+    body = msgspec.json.encode({"model": model, **asked})
+    return body if len(body) <= _MOST_BODY_BYTES else None

@@ -1,0 +1,126 @@
+"""One pool: where its replicas are, how they are, and how much they carry."""
+
+from typing import TYPE_CHECKING, Final
+
+from providers.target import Deployment
+from selfhosted.adapters import Adapters
+from selfhosted.balance.balancer import Balancer
+from selfhosted.balance.room import full
+from selfhosted.config import PoolConfig
+from selfhosted.discovery.discovery import Discovery
+from selfhosted.kv_events.listening import KvEvents
+from selfhosted.replica import Crowd, PoolSnapshot, Replica
+from selfhosted.scale.signals import FirstTokens
+from selfhosted.watch.watch import PoolWatch
+
+if TYPE_CHECKING:
+    from selfhosted.fleet import ReplicaLease
+
+_RETRY_LEAST_S: Final = 0.5
+_RETRY_MOST_S: Final = 30.0
+_TTFT_TARGET_S: Final = 1.0
+_AT_ONCE: Final = 8
+"""Requests that wait in an engine's queue and start together, roughly, when those before them end."""
+
+
+class Pool:
+    """One pool: where its replicas are, how they are, and which one is next."""
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        discovery: Discovery,
+        watch: PoolWatch,
+        balancer: Balancer,
+        *,
+        api_key: str | None,
+        adapters: Adapters | None,
+        kv_events: KvEvents | None,
+    ) -> None:
+        self.config = config
+        self.discovery = discovery
+        self.watch = watch
+        self.balancer = balancer
+        self.api_key = api_key
+        self.adapters = adapters
+        self.kv_events = kv_events
+        self.first_tokens = FirstTokens(_TTFT_TARGET_S if config.scale is None else config.scale.ttft_target_s)
+        self.unanswered: dict[str, dict[ReplicaLease, None]] = {}
+        """By replica, the requests that wait for its first word."""
+        self.turned_away_tokens = 0
+        """Of requests that found no room here, ever."""
+
+    @property
+    def snapshot(self) -> PoolSnapshot:
+        return self.watch.snapshot
+
+    def deployments(self, target_id: str) -> tuple[Deployment, ...]:
+        """Of every replica that is known, in whatever state."""
+        config = self.config
+        adapter = next((each for each in config.adapters if each.target == target_id), None)
+        model = adapter.name if adapter is not None else config.upstream_model or target_id
+        return tuple(
+            Deployment(
+                deployment_id=f"{target_id}/{replica.name}",
+                target_id=target_id,
+                kind=config.engine,
+                upstream_model=model,
+                base_url=f"{replica.address.url}/v1",
+                api_key=self.api_key,
+                allow_media_links=config.allow_media_links,
+                adapter=None if adapter is None else adapter.name,
+                priority_scheduling=config.priority_scheduling,
+                cache_isolation=config.cache_isolation,
+            )
+            for replica in self.snapshot.replicas
+        )
+
+    def tokens(self) -> int:
+        """Tokens of requests that its replicas carry now: what the caches hold of those that take more, and what is in use
+        in those that are full.
+        """
+        config, whole = self.config.room, 0.0
+        for replica in self.snapshot.taking:
+            holds = _kv_tokens(replica, config.tokens)
+            if full(replica, config, self.balancer.load(replica.name)):
+                stats = replica.stats
+                used = stats.kv_usage if stats is not None and stats.kv_usage is not None else 1.0
+                whole += holds * min(used, config.kv_high)
+            else:
+                whole += holds * config.kv_high * config.overcommit
+        return int(whole)
+
+    def crowd(self, now: float) -> Crowd | None:
+        snapshot = self.snapshot
+        if not self.balancer.full(snapshot, now):
+            return None
+        taking = snapshot.taking
+        known = [replica.stats for replica in taking if replica.stats is not None]
+        waiting = sum(stats.waiting for stats in known)
+        return Crowd(
+            pool=self.config.name,
+            running=sum(stats.running for stats in known),
+            waiting=waiting,
+            kv_tokens=sum(_kv_tokens(replica, self.config.room.tokens) for replica in taking),
+            retry_after_s=self._retry_after_s(waiting, known_ttft_s(snapshot)),
+        )
+
+    @staticmethod
+    def _retry_after_s(waiting: int, ttft_s: float | None) -> float:
+        return min(_RETRY_MOST_S, max(_RETRY_LEAST_S, (ttft_s or 0.0) * (1 + waiting / _AT_ONCE)))
+
+
+def _kv_tokens(replica: Replica, otherwise: int) -> int:
+    stats = replica.stats
+    return otherwise if stats is None or stats.kv_tokens is None else stats.kv_tokens
+
+
+def known_ttft_s(snapshot: PoolSnapshot) -> float | None:
+    """The mean time to the first token over all that the engines ever served, or None."""
+    total_s = served = 0.0
+    for replica in snapshot.ready:
+        stats = replica.stats
+        if stats is not None and stats.ttft_sum_s is not None and stats.ttft_count:
+            total_s += stats.ttft_sum_s
+            served += stats.ttft_count
+    return total_s / served if served else None

@@ -1,0 +1,190 @@
+"""A prompt's beginning without its text: hashes of what stays the same, and where something varies.
+
+What usually varies (dates, times, uuids, ids, numbers) is masked, so that beginnings that differ in nothing else have one
+skeleton. Masking too much does no harm: a masked number that never varies has the same hash each time.
+"""
+
+import re
+from array import array
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+KINDS: Final = ("uuid", "time", "date", "clock", "hex", "id", "number", "other")
+"""What can vary; `other` is something between parts that stay, which no mask knows."""
+OTHER: Final = KINDS.index("other")
+
+LOOKED_BYTES: Final = 8_192
+"""Of a beginning that is masked."""
+KEPT_BYTES: Final = 65_536
+"""Of a beginning whose rest is compared as a whole; what is longer counts as if it ended there."""
+_SKELETON_BYTES: Final = 6_144
+"""Less than what is masked: a counter that grew by a digit moves where the text is cut, but not where this is."""
+_MOST_SPANS: Final = 128
+_MOST_CHUNKS: Final = 96
+_BLANK: Final = b"\x00"
+_LEAST_COMMON: Final = 0.6
+_LEAST_COMMON_AFTER_BYTES: Final = 128
+"""Less that comes again after what differs is chance, such as a closing line."""
+
+_MONTH: Final = (
+    r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sep(?:t(?:ember)?)?"
+    r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\b\.?"
+)
+_WEEKDAY: Final = r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?\b"
+_ZONE: Final = r"(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d)(?![A-Za-z0-9]))?"
+_HALF: Final = r"(?: ?[AaPp](?:[Mm]\b|\.[Mm]\.))?"
+_CLOCK: Final = r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?"
+# The first that fits counts, so what is longer stands first.
+_DATES: Final = (
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?!\d)",
+    r"\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d\d)(?!\d)",
+    rf"\d{{1,2}}(?:st|nd|rd|th)?(?: of)?[ -]{_MONTH}(?:,?[ -]\d{{2,4}}\b)?",
+    rf"{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?\b(?:,? \d{{4}}\b)?",
+    rf"{_MONTH} \d{{4}}\b",
+    _WEEKDAY,
+)
+_WORDS: Final = {
+    "uuid": r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9A-Za-z])",
+    "time": rf"\d{{4}}-\d\d-\d\d[Tt ]{_CLOCK}{_ZONE}",
+    "date": "|".join(_DATES),
+    "clock": rf"{_CLOCK}{_HALF}{_ZONE}",
+    "hex": r"(?=[a-fA-F]{0,32}\d)[0-9a-fA-F]{12,}(?![0-9A-Za-z])",
+    "id": r"(?=[A-Za-z]{0,32}\d[A-Za-z]{0,32}\d)[A-Za-z0-9]{10,}",
+}
+_ALTERNATIVES: Final = "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _WORDS.items())
+_VARYING: Final = re.compile(rf"(?<![A-Za-z0-9])(?:{_ALTERNATIVES})|(?P<number>\d+(?:[.,_]\d+)*)".encode(), re.ASCII)
+_CHUNK: Final = re.compile(rb"[^\n.!?;]{0,512}[\n.!?;]?")
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """One beginning. Of the text there are only keyed hashes and lengths."""
+
+    skeleton: bytes
+    """Of everything that is not masked."""
+    end: int
+    """Where in the text the skeleton ends."""
+    rest: int
+    """Hash of the text from there on."""
+    length: int
+    starts: "array[int]"
+    """Of what is masked: where it begins in the text, its length, its kind, the hash of it."""
+    lengths: "array[int]"
+    kinds: bytes
+    hashes: "array[int]"
+    chunks: "array[int]"
+    """Hashes of the skeleton's lines and sentences, and how long each is in the text."""
+    chunk_lengths: "array[int]"
+
+
+class Break(msgspec.Struct, frozen=True):
+    """Where two beginnings part, and how many bytes after it are the same again."""
+
+    at: int
+    same_after: int
+    kinds: tuple[int, ...]
+
+
+def shape_of(text: bytes, key: bytes) -> Shape:
+    """Pure, and bounded: a few hundred microseconds, whatever the text."""
+    looked = text[:LOOKED_BYTES]
+    skeleton = bytearray()
+    starts, lengths, hashes, kinds = array("I"), array("I"), array("Q"), bytearray()
+    at = 0
+    for found in _VARYING.finditer(looked):
+        begin, after = found.span()
+        skeleton += looked[at:begin]
+        at = begin
+        if len(skeleton) >= _SKELETON_BYTES or len(starts) == _MOST_SPANS:
+            break
+        skeleton += _BLANK
+        at = after
+        starts.append(begin)
+        lengths.append(after - begin)
+        kinds.append(KINDS.index(found.lastgroup or "number"))
+        hashes.append(_digest(found.group(), key))
+    skeleton += looked[at:]
+    end = _end(skeleton, lengths)
+    del skeleton[_SKELETON_BYTES:]
+    chunks, chunk_lengths = _chunks(skeleton, lengths, key)
+    return Shape(
+        skeleton=blake2b(skeleton, key=key, digest_size=16).digest(),
+        end=end,
+        rest=_digest(text[end:KEPT_BYTES], key),
+        length=min(len(text), KEPT_BYTES),
+        starts=starts,
+        lengths=lengths,
+        kinds=bytes(kinds),
+        hashes=hashes,
+        chunks=chunks,
+        chunk_lengths=chunk_lengths,
+    )
+
+
+def masked_break(before: Shape, now: Shape) -> Break | None:
+    """Where two beginnings of one skeleton part. None: not within what was looked at."""
+    differing = [at for at, (old, new) in enumerate(zip(before.hashes, now.hashes, strict=False)) if old != new]
+    if not differing:
+        return None
+    first = now.starts[differing[0]]
+    # What comes after the looked-at part counts when it is the same; of one that differs nothing more is known.
+    last = now.length if before.rest == now.rest else now.end
+    varying = sum(now.lengths[at] for at in differing)
+    kinds = tuple(sorted({now.kinds[at] for at in differing}))
+    return Break(first, max(0, last - first - varying), kinds)
+
+
+def other_break(before: Shape, now: Shape) -> Break | None:
+    """Where two beginnings part that differ in something no mask knows. None: they are not two of a kind.
+
+    They are, when most of the longer one is in both, and not only before they part.
+    """
+    common = 0
+    for old, new in zip(before.chunks, now.chunks, strict=False):
+        if old != new:
+            break
+        common += 1
+    known = set(before.chunks[common:])
+    at = sum(now.chunk_lengths[:common])
+    after = sum(
+        length for chunk, length in zip(now.chunks[common:], now.chunk_lengths[common:], strict=True) if chunk in known
+    )
+    longer = max(sum(now.chunk_lengths), sum(before.chunk_lengths))
+    if after < _LEAST_COMMON_AFTER_BYTES or at + after < _LEAST_COMMON * longer:
+        return None
+    rest = now.length - now.end if before.rest == now.rest else 0
+    return Break(at, after + rest, (OTHER,))
+
+
+def family_name(before: Shape, now: Shape) -> bytes:
+    """One that other processes will probably find too: that of the longest part that both have."""
+    known = set(before.chunks)
+    parts = zip(now.chunk_lengths, now.chunks, strict=True)
+    _length, chunk = max(part for part in parts if part[1] in known)
+    return b"\x00" * 8 + chunk.to_bytes(8, "big")
+
+
+def _end(skeleton: bytearray, lengths: "array[int]") -> int:
+    """Where in the text the kept part of the skeleton ends."""
+    kept = min(len(skeleton), _SKELETON_BYTES)
+    blanks = skeleton.count(_BLANK, 0, kept)
+    return kept + sum(lengths[:blanks]) - min(blanks, len(lengths))
+
+
+def _chunks(skeleton: bytearray, lengths: "array[int]", key: bytes) -> "tuple[array[int], array[int]]":
+    hashes, sizes = array("Q"), array("I")
+    blanks = 0
+    for found in _CHUNK.finditer(skeleton):
+        part = found.group()
+        if not part or len(hashes) == _MOST_CHUNKS:
+            break
+        more = part.count(_BLANK)
+        hashes.append(_digest(part, key))
+        sizes.append(len(part) + sum(lengths[blanks : blanks + more]) - len(lengths[blanks : blanks + more]))
+        blanks += more
+    return hashes, sizes
+
+
+def _digest(part: bytes, key: bytes) -> int:
+    return int.from_bytes(blake2b(part, key=key, digest_size=8).digest(), "big")

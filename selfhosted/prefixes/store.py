@@ -1,0 +1,245 @@
+"""The table `prompt_habit`: written by the loop of each process, which adds to the same rows, and read by the report."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+from sqlalchemy import ColumnElement, Table, case, delete, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from cost.reports.scope import ReadScope
+from cost.times import DAY_US, wall_us
+from selfhosted.prefixes.habits import HabitDelta, Habits
+from selfhosted.tables import PromptHabit
+
+_log: Final = logging.getLogger("weighbridge.prefixes")
+
+KEPT_DAYS: Final = 92
+MOST_ROWS: Final = 50_000
+"""Rows that a report reads; of more, those with the most requests."""
+_BATCH: Final = 200
+_KINDS_CHARS: Final = 128
+_TARGET_CHARS: Final = 128
+_WRITE_TIMEOUT_S: Final = 10.0
+_CLOSE_S: Final = 5.0
+_LOOK_S: Final = 0.25
+_PRUNE_S: Final = 3_600.0
+
+_table: Final[Table] = PromptHabit.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
+_KEY: Final = ("day_us", "team_id", "target_id", "skeleton")
+_ADDED: Final = ("requests", "prompt_tokens", "broken", "broken_tokens")
+
+
+class Habit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a team began its prompts to a target in some days, in one way."""
+
+    organisation_id: str
+    team_id: str
+    target_id: str
+    skeleton: str
+    first_day_us: int
+    requests: int
+    prompt_tokens: int
+    broken: int
+    broken_tokens: int
+    first_break_tokens: int
+    kinds: tuple[str, ...]
+
+
+class HabitStore:
+    """The only writer and reader of the table."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
+
+    async def add(self, deltas: Sequence[HabitDelta], committing: Callable[[], None] = lambda: None) -> None:
+        """All of them or none, in one transaction. `committing` is called just before it is known no more which."""
+        # Of two processes neither waits for a row of the other's while it holds one that the other waits for.
+        ordered = sorted(deltas, key=_sorted_by)
+        async with self._engine.connect() as connection:
+            for start in range(0, len(ordered), _BATCH):
+                await self._add(connection, ordered[start : start + _BATCH])
+            committing()
+            await connection.commit()
+
+    async def _add(self, connection: AsyncConnection, deltas: Sequence[HabitDelta]) -> None:
+        keys = [(each.day_us, each.team_id, each.target_id[:_TARGET_CHARS], each.skeleton) for each in deltas]
+        columns = [_table.c[name] for name in _KEY]
+        found = await connection.execute(select(*columns, _table.c.kinds).where(tuple_(*columns).in_(keys)))
+        known = {tuple(row[:-1]): set(filter(None, row[-1].split(","))) for row in found}
+        rows = [
+            {
+                **{name: getattr(each, name) for name in (*_ADDED, "first_break_tokens", "organisation_id")},
+                **dict(zip(_KEY, key, strict=True)),
+                # A kind that another process adds at this moment is told again with its next ones.
+                "kinds": ",".join(sorted(known.get(key, set()) | set(each.kinds)))[:_KINDS_CHARS],
+            }
+            for key, each in zip(keys, deltas, strict=True)
+        ]
+        insert = self._insert(_table)
+        changed: dict[str, Any] = {name: _table.c[name] + insert.excluded[name] for name in _ADDED}
+        changed |= {"kinds": insert.excluded.kinds, "first_break_tokens": _least(insert.excluded)}
+        await connection.execute(insert.on_conflict_do_update(index_elements=_KEY, set_=changed), rows)
+
+    async def read(self, scope: ReadScope, start_us: int, end_us: int) -> list[Habit]:
+        """The days from `start_us` to before `end_us`, of what the scope may see, added up."""
+        wanted: list[ColumnElement[bool]] = [
+            _table.c.organisation_id == scope.organisation_id,
+            _table.c.day_us >= start_us,
+            _table.c.day_us < end_us,
+        ]
+        if scope.team_id is not None:
+            wanted.append(_table.c.team_id == scope.team_id)
+        asked = select(_table).where(*wanted).order_by(_table.c.requests.desc()).limit(MOST_ROWS)
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(asked)).mappings().all()
+        return _added_up([dict(row) for row in rows])
+
+    async def prune(self, before_us: int) -> None:
+        """Days before that are not kept."""
+        async with self._engine.begin() as connection:
+            await connection.execute(delete(_table).where(_table.c.day_us < before_us))
+
+
+class HabitsWritten(Protocol):
+    """Where the loop writes."""
+
+    async def add(self, deltas: Sequence[HabitDelta], committing: Callable[[], None]) -> None:
+        """As HabitStore does."""
+        ...
+
+    async def prune(self, before_us: int) -> None:
+        """As HabitStore does."""
+        ...
+
+
+class KeepHabits:
+    """The loop: looks at new beginnings a few times a second, and writes what was counted every few."""
+
+    def __init__(
+        self,
+        habits: Habits,
+        store: HabitsWritten,
+        *,
+        every_s: float = 10.0,
+        look_s: float = _LOOK_S,
+        now_us: Callable[[], int] = wall_us,
+        lost: Callable[[int], None] = lambda _requests: None,
+    ) -> None:
+        """`lost` is told of requests that were counted and not written."""
+        self._habits = habits
+        self._store = store
+        self._every_s = every_s
+        self._look_s = look_s
+        self._now_us = now_us
+        self._lost = lost
+        self._told: str | None = None
+
+    async def run(self) -> None:
+        """Until cancelled; `aclose` then writes what is left."""
+        loop = asyncio.get_running_loop()
+        flushed = loop.time()
+        pruned = -_PRUNE_S
+        while True:
+            await asyncio.sleep(self._look_s)
+            await self._look()
+            if loop.time() - flushed >= self._every_s:
+                await self.flush()
+                flushed = loop.time()
+            if loop.time() - pruned >= _PRUNE_S:
+                await self._prune()
+                pruned = loop.time()
+
+    async def aclose(self) -> None:
+        """Everything that was counted; a few seconds at most."""
+        self._habits.digest(self._habits.waiting)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self.flush(everything=True)
+
+    async def flush(self, *, everything: bool = False) -> None:
+        """Writes what was counted. What was surely not written is written the next time; of what may have been, each
+        request counts once or not at all.
+        """
+        deltas = self._habits.take(everything=everything)
+        if not deltas:
+            return
+        sure = True
+
+        def committing() -> None:
+            nonlocal sure
+            sure = False
+
+        try:
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
+                await self._store.add(deltas, committing)
+        except BaseException as failure:
+            if sure:
+                self._habits.put_back(deltas)
+            else:
+                self._lost(sum(each.requests for each in deltas))
+            if not isinstance(failure, SQLAlchemyError | OSError | TimeoutError):
+                raise
+            self._tell(type(failure).__name__)
+        else:
+            self._told = None
+
+    async def _look(self) -> None:
+        # One at a time, so that requests are never kept for more than a millisecond.
+        for _ in range(16):
+            if not self._habits.digest(1):
+                return
+            await asyncio.sleep(0)
+
+    async def _prune(self) -> None:
+        now_us = self._now_us()
+        try:
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
+                await self._store.prune(now_us - now_us % DAY_US - KEPT_DAYS * DAY_US)
+        except (SQLAlchemyError, OSError, TimeoutError) as failure:
+            self._tell(type(failure).__name__)
+
+    def _tell(self, failure: str) -> None:
+        """Once for each kind of failure, until it worked again."""
+        if failure != self._told:
+            self._told = failure
+            _log.warning("how prompts begin is not written to the database for now (%s)", failure)
+
+
+def _sorted_by(delta: HabitDelta) -> tuple[int, str, str, str]:
+    return delta.day_us, delta.team_id, delta.target_id, delta.skeleton
+
+
+def _least(excluded: Any) -> ColumnElement[int]:
+    """Of those that have a break at all."""
+    mine, other = _table.c.first_break_tokens, excluded.first_break_tokens
+    return case((_table.c.broken == 0, other), (excluded.broken == 0, mine), (mine < other, mine), else_=other)
+
+
+def _added_up(rows: Sequence[dict[str, Any]]) -> list[Habit]:
+    found: dict[tuple[str, str, str], Habit] = {}
+    for row in rows:
+        key = (row["team_id"], row["target_id"], row["skeleton"])
+        row["kinds"] = tuple(filter(None, row["kinds"].split(",")))
+        day_us = row.pop("day_us")
+        fresh = Habit(first_day_us=day_us, **row)
+        before = found.get(key)
+        found[key] = fresh if before is None else _together(before, fresh)
+    return list(found.values())
+
+
+def _together(one: Habit, other: Habit) -> Habit:
+    firsts = [each.first_break_tokens for each in (one, other) if each.broken]
+    return msgspec.structs.replace(
+        one,
+        **{name: getattr(one, name) + getattr(other, name) for name in _ADDED},
+        first_day_us=min(one.first_day_us, other.first_day_us),
+        first_break_tokens=min(firsts, default=0),
+        kinds=tuple(sorted({*one.kinds, *other.kinds})),
+    )

@@ -1,0 +1,198 @@
+"""The SQL of the fleet's shared state: registrations, drain orders, and the lease on what must happen once.
+
+Every time is the database's own, so that processes whose clocks differ agree about who is alive and who leads.
+Each transaction that may write begins with writing: on SQLite one that begins with reading can be refused when it writes.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from sqlalchemy import BigInteger, ColumnElement, and_, delete, func, literal, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from cost.database_clock import DATABASE_US
+from cost.times import DAY_US, HOUR_US, wall_us
+from selfhosted.tables import DrainOrder, PoolTarget, RegisteredReplica
+
+MOST_PER_POOL: Final = 1_000
+"""Registrations, and orders, that one pool can have."""
+_MOST_ROWS: Final = 100_000
+_DEAD_US: Final = HOUR_US
+_OLD_ORDER_US: Final = 7 * DAY_US
+_FAR_LEASES: Final = 10
+"""A lease that runs for so many times its length was written by a clock that was wrong."""
+DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
+
+Entered = Literal["registered", "renewed"]
+
+
+class RegistryError(Exception):
+    """A registration or an order that cannot be taken. The message says why."""
+
+
+class NameTaken(RegistryError):
+    """Another process lives under this name."""
+
+
+class PoolFull(RegistryError):
+    """The pool has as many as it can."""
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of `registered_replica`."""
+
+    pool: str
+    name: str
+    url: str
+    instance: str
+    draining: bool
+    seen_us: int
+
+
+class PoolWish(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of `pool_target`: how many replicas there should be, who says so, and until when nobody else does."""
+
+    pool: str
+    desired: int | None
+    """None: nobody decided yet."""
+    reason: str
+    decided_us: int
+    holder: str
+    lease_until_us: int
+
+
+class SharedState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything, at one moment of the database's clock."""
+
+    now_us: int
+    registrations: tuple[Registration, ...] = ()
+    orders: frozenset[tuple[str, str]] = frozenset()
+    """Pool and name."""
+    wishes: tuple[PoolWish, ...] = ()
+
+
+class RegistryStore:
+    """The only reader and writer of `registered_replica` and `drain_order`, and of the lease in `pool_target`."""
+
+    def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] | None = None) -> None:
+        self._engine = engine
+        self._now_us = now_us
+        self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
+
+    async def read(self, pools: Collection[str]) -> SharedState:
+        """What is known of these pools."""
+        registered = select(
+            *(getattr(RegisteredReplica, name) for name in Registration.__struct_fields__),
+        ).where(col(RegisteredReplica.pool).in_(pools))
+        orders = select(col(DrainOrder.pool), col(DrainOrder.name)).where(col(DrainOrder.pool).in_(pools))
+        wishes = select(*(getattr(PoolTarget, name) for name in PoolWish.__struct_fields__))
+        async with self._engine.connect() as connection:
+            now_us = int(await connection.scalar(select(self._now())) or 0)
+            rows = (await connection.execute(registered.limit(_MOST_ROWS))).mappings().all()
+            names = (await connection.execute(orders.limit(_MOST_ROWS))).all()
+            targets = (await connection.execute(wishes.where(col(PoolTarget.pool).in_(pools)))).mappings().all()
+        return SharedState(
+            now_us=now_us,
+            registrations=tuple(Registration(**row) for row in rows),
+            orders=frozenset((pool, name) for pool, name in names),
+            wishes=tuple(
+                PoolWish(**{**row, "desired": row["desired"] if row["decided_us"] else None}) for row in targets
+            ),
+        )
+
+    async def register(self, pool: str, name: str, *, url: str, instance: str, draining: bool, ttl_us: int) -> Entered:
+        """Takes the name, or says again that its process is there. Raises NameTaken or PoolFull."""
+        place = (col(RegisteredReplica.pool) == pool, col(RegisteredReplica.name) == name)
+        now = self._now()
+        fresh = {"url": url, "instance": instance, "draining": draining, "registered_us": now, "seen_us": now}
+        own = update(RegisteredReplica).where(
+            *place, col(RegisteredReplica.instance) == instance, col(RegisteredReplica.url) == url
+        )
+        dead = update(RegisteredReplica).where(*place, self._silent(ttl_us))
+        async with self._engine.begin() as connection:
+            if (await connection.execute(own.values(draining=draining, seen_us=now))).rowcount:
+                return "renewed"
+            if (await connection.execute(dead.values(**fresh))).rowcount:
+                return "registered"
+            await self._check_room(connection, pool, max(_DEAD_US, ttl_us))
+            row = self._insert(RegisteredReplica).values(pool=pool, name=name, **fresh).on_conflict_do_nothing()
+            if not (await connection.execute(row)).rowcount:
+                raise NameTaken(
+                    f"another process lives as {name} in {pool}, or this one at another address: it leaves by itself, or "
+                    f"is forgotten when it was silent for {ttl_us / 1_000_000:g} s"
+                )
+        return "registered"
+
+    async def leave(self, pool: str, name: str, instance: str) -> bool:
+        """Whether that process was registered. Another one of the same name stays."""
+        own = delete(RegisteredReplica).where(
+            col(RegisteredReplica.pool) == pool,
+            col(RegisteredReplica.name) == name,
+            col(RegisteredReplica.instance) == instance,
+        )
+        async with self._engine.begin() as connection:
+            return bool((await connection.execute(own)).rowcount)
+
+    async def order(self, pool: str, name: str, by: str, known: Collection[str] = ()) -> bool:
+        """Whether the order is new. With `known`, the replicas of now, old orders about others are forgotten."""
+        async with self._engine.begin() as connection:
+            if known:
+                old = (col(DrainOrder.ordered_us) < self._now() - _OLD_ORDER_US, col(DrainOrder.name).not_in(known))
+                await connection.execute(delete(DrainOrder).where(col(DrainOrder.pool) == pool, *old))
+            row = self._insert(DrainOrder).values(pool=pool, name=name, ordered_us=self._now(), ordered_by=by)
+            new = bool((await connection.execute(row.on_conflict_do_nothing())).rowcount)
+            orders = select(func.count()).select_from(DrainOrder).where(col(DrainOrder.pool) == pool)
+            if new and int(await connection.scalar(orders) or 0) > MOST_PER_POOL:
+                raise PoolFull(f"{pool} has {MOST_PER_POOL} drain orders; take some back")
+            return new
+
+    async def take_back(self, pool: str, name: str) -> bool:
+        """Whether there was an order."""
+        there = delete(DrainOrder).where(col(DrainOrder.pool) == pool, col(DrainOrder.name) == name)
+        async with self._engine.begin() as connection:
+            return bool((await connection.execute(there)).rowcount)
+
+    async def hold(self, pool: str, holder: str, lease_us: int) -> bool:
+        """Takes the lease on a pool, or prolongs it, unless another holds it."""
+        now = self._now()
+        until = now + literal(lease_us, BigInteger)
+        free = or_(
+            col(PoolTarget.holder) == holder,
+            col(PoolTarget.lease_until_us) < now,
+            col(PoolTarget.lease_until_us) > now + literal(_FAR_LEASES * lease_us, BigInteger),
+        )
+        taken = update(PoolTarget).where(col(PoolTarget.pool) == pool, free)
+        first = {"pool": pool, "desired": 0, "reason": "", "decided_us": 0}
+        async with self._engine.begin() as connection:
+            if (await connection.execute(taken.values(holder=holder, lease_until_us=until))).rowcount:
+                return True
+            row = self._insert(PoolTarget).values(**first, holder=holder, lease_until_us=until)
+            return bool((await connection.execute(row.on_conflict_do_nothing())).rowcount)
+
+    async def release(self, holder: str, pools: Sequence[str]) -> None:
+        """Gives leases back: another process need not wait until they run out."""
+        own = update(PoolTarget).where(col(PoolTarget.holder) == holder, col(PoolTarget.pool).in_(pools))
+        async with self._engine.begin() as connection:
+            await connection.execute(own.values(lease_until_us=0))
+
+    async def _check_room(self, connection: AsyncConnection, pool: str, dead_us: int) -> None:
+        of_pool = col(RegisteredReplica.pool) == pool
+        await connection.execute(delete(RegisteredReplica).where(of_pool, self._silent(dead_us)))
+        rows = await connection.scalar(select(func.count()).select_from(RegisteredReplica).where(of_pool))
+        if int(rows or 0) >= MOST_PER_POOL:
+            raise PoolFull(f"{pool} has {MOST_PER_POOL} registered replicas, and takes no more")
+
+    def _silent(self, for_us: int) -> ColumnElement[bool]:
+        """Not seen for so long, or seen in a future that a wrong clock wrote."""
+        seen, now, limit = col(RegisteredReplica.seen_us), self._now(), literal(for_us, BigInteger)
+        return and_(or_(seen < now - limit, seen > now + limit))
+
+    def _now(self) -> ColumnElement[int]:
+        """The database's clock, read where the statement runs. Processes on SQLite share a machine."""
+        if self._now_us is None and self._engine.dialect.name == "postgresql":
+            return DATABASE_US
+        return literal((self._now_us or wall_us)(), BigInteger)

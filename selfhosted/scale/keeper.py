@@ -1,0 +1,142 @@
+"""A small process beside each engine: when whoever started it is gone, however it went, the engine ends too.
+
+It runs as a script of its own, with the standard library alone. Its standard input is a pipe to who started it: the pipe's
+end, which comes even after kill -9, means that the engine is to end. The engine has a process group of its own, so that
+its workers end with it; its output goes to a file that is put aside once when it is full.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess  # the command comes from the operator's configuration, and no shell sees it
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO, Final
+
+CHUNK: Final = 65_536
+_CHUNKS: Final = 64
+_POLL_S: Final = 0.05
+_PROC: Final = Path("/proc/self/stat").exists()
+# What a shell says of a program that cannot be started.
+NOT_STARTED: Final = 127
+
+
+class Kept:
+    """A file that never grows beyond half of what both together may take."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self._path = path
+        self._most = max(1, max_bytes // 2)
+        self._file: BinaryIO = path.open("ab")
+        self._size = self._file.tell()
+
+    def write(self, data: bytes) -> None:
+        if self._size + len(data) > self._most:
+            self._file.close()
+            self._path.replace(self._path.with_name(self._path.name + ".1"))
+            self._file = self._path.open("wb")
+            self._size = 0
+        # A full disk must not stop the engine, whose output somebody has to read.
+        with contextlib.suppress(OSError):
+            self._file.write(data)
+            self._file.flush()
+        self._size += len(data)
+
+
+def keep(command: list[str], log: Path, max_bytes: int, grace_s: float) -> int:
+    """Runs the engine until it ends or is to end. Returns its exit status."""
+    output = Kept(log, max_bytes)
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda got, _: asked.append(got))
+    source, sink = os.pipe()
+    try:
+        engine = subprocess.Popen(  # noqa: S603 - see above
+            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
+        )
+    except OSError as error:
+        output.write(f"{command[0]}: {error.strerror}\n".encode())
+        return NOT_STARTED
+    os.close(sink)
+    # Who started this one reads the group from here, to end it should this process be killed.
+    sys.stdout.write(f"{engine.pid}\n")
+    sys.stdout.flush()
+    try:
+        _watch(engine, source, output, asked)
+    finally:
+        _end(engine, source, output, grace_s)
+    return engine.returncode if engine.returncode is not None else 1
+
+
+def _watch(engine: "subprocess.Popen[bytes]", source: int, output: Kept, asked: list[int]) -> None:
+    """Returns when the engine ended, when the pipe did, or when a signal came."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(sys.stdin.fileno(), selectors.EVENT_READ, "pipe")
+        selector.register(source, selectors.EVENT_READ, "output")
+        while not asked and engine.poll() is None:
+            for key, _ in selector.select(_POLL_S * 10):
+                data = os.read(key.fd, CHUNK)
+                if key.data == "pipe" and not data:
+                    return
+                if key.data == "output":
+                    if data:
+                        output.write(data)
+                    else:
+                        selector.unregister(key.fd)
+
+
+def _end(engine: "subprocess.Popen[bytes]", source: int, output: Kept, grace_s: float) -> None:
+    """Asks the whole group to end, and then sees to it. A leader that is dead may have left workers."""
+    os.set_blocking(source, False)
+    _signal(engine.pid, signal.SIGTERM)
+    until = time.monotonic() + grace_s
+    while time.monotonic() < until and (engine.poll() is None or alive(engine.pid)):
+        _drained(source, output)
+        time.sleep(_POLL_S)
+    _signal(engine.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        engine.wait(timeout=max(1.0, grace_s))
+    _drained(source, output)
+
+
+def _drained(source: int, output: Kept) -> None:
+    with contextlib.suppress(BlockingIOError):
+        # Never for ever: an engine that is told to end may write without end.
+        for _ in range(_CHUNKS):
+            data = os.read(source, CHUNK)
+            if not data:
+                return
+            output.write(data)
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def alive(group: int) -> bool:
+    """Whether anybody of the group runs. In a container nobody may bury the dead, who count as there otherwise."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    told = [_state_of(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()] if _PROC else []
+    return not told or any(pgrp == group and state not in "ZX" for state, pgrp in told)
+
+
+def _state_of(pid: str) -> tuple[str, int]:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "X", 0
+    return fields[0], int(fields[2])
+
+
+if __name__ == "__main__":
+    code = keep(sys.argv[4:], Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    # A signal's death is told as a shell tells it.
+    sys.exit(code if code >= 0 else 128 - code)

@@ -1,0 +1,112 @@
+"""How often it is decided, and by whom: observe, decide (pure), store.
+
+Every process observes, so that whoever takes over knows how the counters stood, and shows the last decision that it knows
+of. One of them, the holder of the pool's lease, decides.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from selfhosted.registry.store import DATABASE_FAILS
+from selfhosted.scale.policy import Reason, ScalePolicy
+from selfhosted.scale.signals import Signals
+from selfhosted.scale.target import Targets
+
+_log: Final = logging.getLogger(__name__)
+_PATIENCE_S: Final = 3.0
+# What was learnt is written less often than what was decided: it is larger, and a minute of it is no loss.
+_KEEP_EVERY_S: Final = 60.0
+
+
+class Leads(Protocol):
+    """Says whether this process leads a pool now: a Lease."""
+
+    @property
+    def holder(self) -> str: ...
+
+    def held(self, pool: str) -> bool: ...
+
+
+class ScaleObserver(Protocol):
+    """What is counted of scale decisions. Pools are configured and reasons few."""
+
+    def set_desired_replicas(self, pool: str, desired: int) -> None: ...
+
+    def count_scale_decision(self, pool: str, reason: Reason) -> None: ...
+
+
+class ScaleLoop:
+    """One pool's."""
+
+    def __init__(
+        self,
+        pool: str,
+        *,
+        targets: Targets,
+        lease: Leads,
+        wished: Callable[[], int | None],
+        observe: Callable[[], Signals],
+        policy: Callable[[str], ScalePolicy],
+        observer: ScaleObserver,
+        every_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`wished` is the row's number as this process last read it; `policy` makes one of the state that was kept."""
+        self._pool = pool
+        self._targets = targets
+        self._lease = lease
+        self._wished = wished
+        self._observe = observe
+        self._make = policy
+        self._observer = observer
+        self._every_s = every_s
+        self._clock = clock
+        self._policy: ScalePolicy | None = None
+        self._kept_at = float("-inf")
+
+    async def run(self) -> None:
+        """Decides for ever."""
+        while True:
+            try:
+                await self.step()
+            except Exception:  # noqa: BLE001 - the loop must outlive any one step
+                _log.exception("deciding how many replicas %s should have failed; the next try follows", self._pool)
+            await asyncio.sleep(self._every_s)
+
+    async def step(self) -> None:
+        """One decision, or one look at another's. A database that is down changes nothing: the last decision stands."""
+        signals = self._observe()
+        wished = self._wished()
+        if wished is not None:
+            self._observer.set_desired_replicas(self._pool, wished)
+        if not self._lease.held(self._pool):
+            self._policy = None
+            return
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._decide(signals)
+        except DATABASE_FAILS as error:
+            _log.warning("the decision on %s could not be stored (%s)", self._pool, type(error).__name__)
+
+    async def _decide(self, signals: Signals) -> None:
+        if self._policy is None:
+            self._policy = self._make(await self._targets.state(self._pool))
+        before = self._policy.desired
+        decision = self._policy.decide(signals)
+        self._observer.count_scale_decision(self._pool, decision.reason)
+        keep = self._clock() - self._kept_at >= _KEEP_EVERY_S
+        state = self._policy.state() if keep else None
+        if not await self._targets.store(self._pool, self._lease.holder, decision, state):
+            # Another process leads by now, and knows what was kept last.
+            self._policy = None
+            return
+        self._observer.set_desired_replicas(self._pool, decision.desired)
+        if keep:
+            self._kept_at = self._clock()
+        if before != decision.desired:
+            _log.info(
+                "%s should have %d replicas: %s (%s)", self._pool, decision.desired, decision.why, decision.reason
+            )

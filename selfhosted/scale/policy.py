@@ -1,0 +1,484 @@
+"""How many replicas a pool should have: a pure decision on signals, told the time by them.
+
+In ten lines. Work is prompt tokens, and generated ones by their weight. A replica that is ordered now is there one cold
+start from now, so what counts is the work that a busy minute will bring then: the minutes of the last hour, up to which
+`ttft_attainment` of the work came, carried to that time by what earlier days brought. What a replica does when it has as
+much as it can do is measured when work waits; a share of that is planned with, which begins at one half and
+follows how many first tokens were late. The one divided by the other is how many are wanted. More are wanted when what comes
+now, with the backlog, would still wait a cold start later, and when queue, memory or first tokens are past their
+thresholds for long; before anything is measured, only those thresholds decide. Growth is limited a decision, and by how
+many start already; shrinking must have been wanted for minutes, goes in steps with a cooldown, and stops at what running
+streams need, at least, at budget, and whenever something is unknown.
+"""
+
+import math
+from collections import deque
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from selfhosted.config import ScaleConfig
+from selfhosted.scale.carried import Carried, Learnt
+from selfhosted.scale.forecast import Forecast, Seasons
+from selfhosted.scale.signals import Signals
+
+Reason = Literal[
+    "steady", "minimum", "maximum", "wake", "demand", "forecast", "queue", "memory", "ttft", "streams",
+    "budget", "idle", "unknown", "stabilising", "cooldown",
+]  # fmt: skip
+"""What decided. Few and fixed: it is a label."""
+
+# Gaps between decisions that are longer say nothing of the time between them.
+_GAP_S: Final = 120.0
+# The windows over which it is measured what replicas do, and how many first tokens are late.
+_BUSY_S: Final = 15.0
+_MINUTE_S: Final = 60.0
+# When so many first tokens are late, replicas have as much as they can do.
+_MOSTLY: Final = 0.5
+# What happens now is smoothed over half a cold start: what is over before a replica could help needs none.
+_SHORTEST_S: Final = 15.0
+_LONGEST_S: Final = 150.0
+_DRAIN_S: Final = 30.0
+# Of the threshold at which it would grow again, after shrinking.
+_AFTER_SHRINKING: Final = 0.85
+_LARGEST_STATE: Final = 64 * 1024
+_WINDOW_SLOTS: Final = 64
+# Replicas that start at once, for each that is ready.
+_MOST_STARTING: Final = 3
+_MOST_DESIRED: Final = 10_000
+# Less than this part of what one replica carries is nothing to wake or to keep a pool for.
+_MOST_REPLICAS: Final = 10_000
+"""As many as a pool may be configured to have: what a replica carries may have been measured as next to nothing."""
+_NOTHING: Final = 0.02
+
+
+class ScaleDecision(msgspec.Struct, frozen=True):
+    """How many replicas there should be, not counting those that drain."""
+
+    desired: int
+    reason: Reason
+    why: str
+    """For people."""
+
+
+class ScaleRule(Protocol):
+    """Whatever decides: the policy, and the rules that it is compared with."""
+
+    def decide(self, signals: Signals) -> ScaleDecision: ...
+
+
+class _Kept(msgspec.Struct):
+    """What survives a restart."""
+
+    desired: int | None = None
+    seasons: Seasons | None = None
+    learnt: Learnt | None = None
+    idle_memory: float | None = None
+
+
+class _Wish(msgspec.Struct, frozen=True):
+    replicas: int
+    reason: Reason
+    why: str
+
+
+class ScalePolicy:
+    """One pool's. Everything it remembers is bounded."""
+
+    def __init__(
+        self,
+        config: ScaleConfig,
+        *,
+        usd_per_replica_hour: float | None = None,
+        output_weight: float = 4.0,
+        carries: float | None = None,
+        state: str = "",
+    ) -> None:
+        """`output_weight`: work of a generated token in prompt tokens. `carries`: a guess until it is measured."""
+        kept = _read(state)
+        self._config = config
+        self._usd = usd_per_replica_hour
+        self._output_weight = output_weight
+        self._carried = Carried(1 - config.ttft_attainment, prior=carries, learnt=kept.learnt)
+        self._forecast = Forecast(kept.seasons)
+        self._desired = kept.desired
+        self._idle_memory = kept.idle_memory
+        self._last: Signals | None = None
+        smooth_s = min(_LONGEST_S, max(_SHORTEST_S, config.cold_start_s / 2))
+        self._work = _Smooth(smooth_s)
+        self._queue = _Smooth(smooth_s)
+        self._memory = _Smooth(smooth_s)
+        self._late = _Smooth(smooth_s)
+        self._arrivals = _Smooth(smooth_s)
+        self._busy = _Window(_BUSY_S)
+        self._minute = _Window(_MINUTE_S)
+        self._busiest = 0.0
+        self._waited = True
+        self._up = _Extreme(config.up_stabilisation_s, least=True)
+        self._down = _Extreme(config.down_stabilisation_s, least=False)
+        self._stepped_down_at: float | None = None
+
+    @property
+    def desired(self) -> int | None:
+        """The last decision, None before the first."""
+        return self._desired
+
+    @property
+    def carries(self) -> float | None:
+        """Work a second, in prompt tokens, that one replica is planned to carry."""
+        return self._carried.per_replica
+
+    def state(self) -> str:
+        """What to give to the next one after a restart."""
+        seasons = self._forecast.seasons
+        return msgspec.json.encode(
+            _Kept(
+                self._desired,
+                Seasons(
+                    day=_short(seasons.day),
+                    day_seen=seasons.day_seen,
+                    week=_short(seasons.week),
+                    week_seen=seasons.week_seen,
+                    minutes=seasons.minutes,
+                ),
+                self._carried.learnt,
+                self._idle_memory,
+            )
+        ).decode()
+
+    def decide(self, signals: Signals) -> ScaleDecision:
+        self._learn(signals)
+        current = signals.supply if self._desired is None else self._desired
+        wish = self._most_wanted(signals, current)
+        decision = self._limited(signals, current, wish)
+        self._desired = decision.desired
+        return decision
+
+    # Learning.
+
+    def _learn(self, signals: Signals) -> None:
+        last, self._last = self._last, signals
+        if last is None or not 0 < signals.at_s - last.at_s <= _GAP_S:
+            return
+        seconds = signals.at_s - last.at_s
+        work = self._work_of(signals)
+        self._queue.add(signals.queued / max(1, signals.ready), seconds)
+        memory = self._memory_of(signals)
+        if memory is not None:
+            self._memory.add(memory, seconds)
+        if signals.missed is not None:
+            self._late.add(signals.missed, seconds)
+        if work is None:
+            return
+        self._work.add(work, seconds)
+        if self._config.forecast:
+            self._forecast.observe(work, signals.at_s, signals.wall_s)
+        self._arrivals.add(signals.arrivals_per_s or 0.0, seconds)
+        self._learn_carried(signals, seconds)
+
+    def _learn_carried(self, signals: Signals, seconds: float) -> None:
+        served = signals.served_tokens_per_s
+        if served is None:
+            served = signals.input_tokens_per_s or 0.0
+        served += self._output_weight * (signals.output_tokens_per_s or 0.0)
+        if not signals.known:
+            return
+        missed, busy, minute = signals.missed, self._busy, self._minute
+        self._waited = self._waited and signals.queued >= max(1, signals.ready)
+        if busy.add(served, signals.ready, seconds):
+            self._carried.did(busy.each, waited=self._waited, full=self._waited or (missed or 0.0) > _MOSTLY)
+            self._busiest = max(self._busiest, busy.each)
+            self._waited = True
+            busy.begin()
+        if minute.add(served, signals.ready, seconds):
+            # While more are on their way than work, what is late says nothing of the plan that ordered them.
+            if missed is not None and signals.starting <= signals.ready:
+                self._carried.came(minute.amount, missed, busiest=self._busiest)
+            self._busiest = 0.0
+            minute.begin()
+
+    def _work_of(self, signals: Signals) -> float | None:
+        if signals.input_tokens_per_s is None:
+            return None
+        return signals.input_tokens_per_s + self._output_weight * (signals.output_tokens_per_s or 0.0)
+
+    def _memory_of(self, signals: Signals) -> float | None:
+        """Use of what memory is left for work: the KV cache's, or what a GPU holds above its least."""
+        uses = []
+        if signals.kv_used is not None and signals.ready:
+            uses.append(signals.kv_used / signals.ready)
+        if signals.gpu_memory is not None:
+            idle = self._idle_memory
+            self._idle_memory = signals.gpu_memory if idle is None else min(idle, signals.gpu_memory)
+            if self._idle_memory < 1:
+                uses.append((signals.gpu_memory - self._idle_memory) / (1 - self._idle_memory))
+        return max(uses, default=None)
+
+    def _backlog(self, signals: Signals) -> float:
+        """The work that waits."""
+        if signals.waiting_tokens is not None:
+            return signals.waiting_tokens
+        work, arrivals = self._work.value, self._arrivals.value
+        return signals.queued * work / arrivals if work and arrivals else 0.0
+
+    # Wishing.
+
+    def _most_wanted(self, signals: Signals, current: int) -> _Wish:
+        wishes = [self._floor(signals), self._awake(signals)]
+        carries = self.carries
+        if carries is not None and self._work.value is not None:
+            wishes += self._by_work(signals, current, carries)
+            wishes += self._by_thresholds(signals, current, patient=True)
+        else:
+            wishes += self._by_thresholds(signals, current, patient=False)
+            wishes.append(self._quiet(signals, current))
+        return max(wishes, key=lambda wish: wish.replicas)
+
+    def _floor(self, signals: Signals) -> _Wish:
+        needed = _streams_need(signals, self._config.kv_high)
+        if needed > self._config.min_replicas:
+            return _Wish(needed, "streams", f"what runs fills {needed} caches")
+        return _Wish(self._config.min_replicas, "minimum", f"min_replicas is {self._config.min_replicas}")
+
+    def _awake(self, signals: Signals) -> _Wish:
+        if signals.queued or signals.running or signals.arrivals_per_s or signals.input_tokens_per_s:
+            return _Wish(1, "wake", "there is work")
+        return _Wish(0, "idle", "there is no work")
+
+    def _by_work(self, signals: Signals, current: int, carries: float) -> list[_Wish]:
+        work, backlog = self._work.value or 0.0, self._backlog(signals)
+        ahead_s = max(self._config.cold_start_s, _DRAIN_S)
+        if backlog + (work - carries * signals.supply) * ahead_s > 0:
+            # What is ordered now has to carry what comes, and the backlog within another cold start.
+            needed = _replicas(work + backlog / ahead_s, carries)
+        else:
+            # A backlog that will be gone before a replica could start needs none.
+            needed = min(current, _replicas(work, carries))
+        wishes = [_Wish(needed, "demand", f"{work:,.0f} tokens/s now, a replica carries {carries:,.0f}")]
+        if self._config.forecast:
+            wishes += self._by_forecast(current, carries)
+        return wishes
+
+    def _by_forecast(self, current: int, carries: float) -> list[_Wish]:
+        """What is missing in a cold start is ordered now; what is needed until then is not given away now."""
+        config, forecast = self._config, self._forecast
+        then = forecast.busy(config.cold_start_s, config.ttft_attainment)
+        if then is None:
+            return []
+        until = [forecast.busy(config.cold_start_s * part, config.ttft_attainment) or 0.0 for part in (0, 0.5)]
+        order, keep = _replicas(then, carries), min(current, _replicas(max(until), carries))
+        why = f"{then:,.0f} tokens/s expected in busy minutes, a replica carries {carries:,.0f}"
+        return [_Wish(max(order, keep), "forecast", why)]
+
+    def _by_thresholds(self, signals: Signals, current: int, *, patient: bool) -> list[_Wish]:
+        """`patient`: the work model is trusted, so only what lasts for about a cold start counts."""
+        if not signals.ready:
+            return []
+        config, ready = self._config, signals.ready
+        queue = signals.queued / ready
+        memory = self._memory_of(signals)
+        late = signals.missed
+        if patient:
+            queue, memory, late = min(queue, self._queue.value or 0.0), self._memory.value, self._late.value
+        late = max(0.0, (late or 0.0) - self._carried.learnt.anyway)
+        wishes = []
+        if queue > config.waiting_high:
+            wishes.append(_Wish(_grown(ready, queue / config.waiting_high), "queue", f"{queue:.1f} wait a replica"))
+        if memory is not None and memory > config.memory_high:
+            wishes.append(_Wish(_grown(ready, memory / config.memory_high), "memory", f"{memory:.0%} of memory in use"))
+        kv = None if signals.kv_used is None else signals.kv_used / ready
+        if kv is not None and kv > config.kv_high:
+            wishes.append(_Wish(_grown(ready, kv / config.kv_high), "memory", f"{kv:.0%} of the KV cache in use"))
+        if late > 2 * (1 - config.ttft_attainment):
+            wishes.append(_Wish(self._more(ready), "ttft", f"{late:.0%} of first tokens are late"))
+        # Those that start will help already; more are wanted only when they are there and it is not better.
+        most = current if signals.starting else ready + config.max_step_up
+        return [msgspec.structs.replace(wish, replicas=min(wish.replicas, most)) for wish in wishes]
+
+    def _more(self, ready: int) -> int:
+        """One more, unless there are so many for what comes that first tokens must be late for another reason."""
+        least, config = self._carried.at_least, self._config
+        if least is None:
+            return ready + 1
+        busy = self._forecast.busy(0.0, config.ttft_attainment) or 0.0
+        return min(ready + 1, _replicas(max(busy, self._work.value or 0.0), least))
+
+    def _quiet(self, signals: Signals, current: int) -> _Wish:
+        """Without a model of work: as many as there are, or as few as hold what runs when memory is nearly unused."""
+        memory = self._memory_of(signals)
+        calm = not signals.queued and not (signals.missed or 0.0) > 1 - self._config.ttft_attainment
+        if memory is None or not calm or signals.kv_used is None:
+            idle = calm and not signals.running and not signals.arrivals_per_s and signals.kv_used is not None
+            return _Wish(0 if idle else current, "steady", "nothing says otherwise")
+        if memory < self._config.memory_low:
+            enough = math.ceil(memory * signals.ready / (_AFTER_SHRINKING * self._config.memory_high) - 1e-9)
+            return _Wish(min(current, enough), "idle", f"{memory:.0%} of memory in use")
+        return _Wish(current, "steady", f"{memory:.0%} of memory in use")
+
+    # Limiting.
+
+    def _limited(self, signals: Signals, current: int, wish: _Wish) -> ScaleDecision:
+        most, whose = self._most(signals, current)
+        wanted = wish.replicas
+        least = self._up.of(wanted, signals.at_s)
+        # Never fewer than was wanted within the last minutes.
+        highest = self._down.of(wanted, signals.at_s)
+        if most < current:
+            return self._shrink(signals, current, most, _Wish(most, whose, f"no more than {most} are allowed"))
+        if wanted > current:
+            return self._grow(signals, current, least, most, whose, wish)
+        if wanted == current:
+            reason: Reason = "steady" if wish.reason in {"demand", "wake", "idle"} else wish.reason
+            return ScaleDecision(current, reason, wish.why)
+        if highest >= current:
+            return ScaleDecision(current, "stabilising", f"fewer would do: {wish.why}")
+        return self._shrink(signals, current, int(highest), wish)
+
+    def _grow(
+        self, signals: Signals, current: int, least: float, most: int, whose: Reason, wish: _Wish
+    ) -> ScaleDecision:
+        if least <= current:
+            return ScaleDecision(current, "stabilising", wish.why)
+        wanted, config = int(least), self._config
+        # Until those that start have shown what they change, no more than that many times what works is ordered.
+        in_flight = max(config.max_step_up, _MOST_STARTING * signals.ready)
+        reach = min(current + config.max_step_up, max(current, signals.ready + in_flight))
+        desired = min(wanted, most, max(reach, config.min_replicas))
+        if desired < wanted and desired == most:
+            return ScaleDecision(desired, whose, f"{wish.why}, but no more than {most} are allowed")
+        return ScaleDecision(desired, wish.reason, wish.why)
+
+    def _shrink(self, signals: Signals, current: int, wanted: int, wish: _Wish) -> ScaleDecision:
+        config = self._config
+        if not signals.known or (signals.kv_used is None and signals.running):
+            return ScaleDecision(current, "unknown", "statistics are unknown, so nothing shrinks")
+        since = self._stepped_down_at
+        if since is not None and signals.at_s - since < config.cooldown_s:
+            return ScaleDecision(current, "cooldown", f"fewer would do: {wish.why}")
+        step = max(config.max_step_down, math.floor(current * config.max_step_down_share))
+        desired = max(wanted, current - step, 0)
+        held = _streams_need(signals, config.kv_high)
+        if desired < held:
+            desired = min(current, held)
+            if desired == current:
+                return ScaleDecision(current, "streams", f"what runs fills {held} caches")
+        self._stepped_down_at = signals.at_s
+        return ScaleDecision(
+            desired, "idle" if wish.reason in {"demand", "forecast", "wake"} else wish.reason, wish.why
+        )
+
+    def _most(self, signals: Signals, current: int) -> tuple[int, Reason]:
+        """The ceiling and whose it is. With a budget and no known price it grows no further."""
+        most: int = self._config.max_replicas
+        budget = self._config.max_usd_per_hour
+        if budget is None:
+            return most, "maximum"
+        if self._usd is None or self._usd <= 0:
+            return min(most, current), "budget"
+        affordable = math.floor(budget / self._usd + 1e-9)
+        if affordable >= most:
+            return most, "maximum"
+        # What drains costs as much as what works.
+        return affordable if current > affordable else max(current, affordable - signals.draining), "budget"
+
+
+class _Smooth:
+    """A mean in which what is older than about `over_s` counts little."""
+
+    def __init__(self, over_s: float) -> None:
+        self._over_s = over_s
+        self._sum = self._weight = 0.0
+
+    def add(self, value: float, seconds: float) -> None:
+        if math.isfinite(value):
+            keep = math.exp(-seconds / self._over_s)
+            self._sum = self._sum * keep + value * (1 - keep)
+            self._weight = self._weight * keep + (1 - keep)
+
+    @property
+    def value(self) -> float | None:
+        return self._sum / self._weight if self._weight > 0 else None
+
+
+class _Window(msgspec.Struct):
+    """What came up since it began."""
+
+    length_s: float
+    seconds: float = 0.0
+    amount: float = 0.0
+    replica_s: float = 0.0
+
+    def add(self, per_s: float, ready: int, seconds: float) -> bool:
+        """Whether it is over."""
+        self.seconds += seconds
+        self.amount += per_s * seconds
+        self.replica_s += ready * seconds
+        return self.seconds >= self.length_s
+
+    @property
+    def each(self) -> float:
+        """A second and a ready replica."""
+        return self.amount / self.replica_s if self.replica_s else 0.0
+
+    def begin(self) -> None:
+        self.seconds = self.amount = self.replica_s = 0.0
+
+
+class _Extreme:
+    """The least or the most of what was wanted in the last seconds, in slots, so that it stays small."""
+
+    def __init__(self, window_s: float, *, least: bool) -> None:
+        self._window_s = window_s
+        self._slot_s = window_s / _WINDOW_SLOTS
+        self._least = least
+        self._slots: deque[tuple[float, float]] = deque(maxlen=_WINDOW_SLOTS + 2)
+        self._since: float | None = None
+
+    def of(self, wanted: float, at_s: float) -> float:
+        if self._window_s <= 0:
+            return wanted
+        if self._since is None:
+            self._since = at_s
+        choose = min if self._least else max
+        if self._slots and at_s - self._slots[-1][0] < self._slot_s:
+            begun, value = self._slots.pop()
+            self._slots.append((begun, choose(value, wanted)))
+        else:
+            self._slots.append((at_s, wanted))
+        while self._slots[0][0] < at_s - self._window_s - self._slot_s:
+            self._slots.popleft()
+        if at_s - self._since < self._window_s:
+            # Not watched for long enough to say that it was wanted all the time.
+            return -math.inf if self._least else math.inf
+        return choose(value for _, value in self._slots)
+
+
+def _read(state: str) -> _Kept:
+    """What was kept, or nothing: a state that cannot be read costs what was learnt, never a decision."""
+    if not state or len(state) > _LARGEST_STATE:
+        return _Kept()
+    try:
+        kept = msgspec.json.decode(state, type=_Kept)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _Kept()
+    sane = kept.desired is None or 0 <= kept.desired <= _MOST_DESIRED
+    return kept if sane else _Kept()
+
+
+def _short(values: list[float]) -> list[float]:
+    """Four digits are more than such means are worth, and a fourth of the bytes."""
+    return [float(f"{value:.4g}") for value in values]
+
+
+def _streams_need(signals: Signals, kv_high: float) -> int:
+    """Replicas whose caches hold all that runs."""
+    return 0 if signals.kv_used is None else math.ceil(signals.kv_used / kv_high - 1e-9)
+
+
+def _replicas(work: float, carries: float) -> int:
+    """None for next to nothing: else a pool of zero would never sleep."""
+    return 0 if work <= _NOTHING * carries else math.ceil(min(work / carries, _MOST_REPLICAS) - 1e-9)
+
+
+def _grown(ready: int, ratio: float) -> int:
+    return math.ceil(ready * min(ratio, 100.0) - 1e-9)

@@ -1,0 +1,443 @@
+"""Starts, watches, drains and ends engine processes on this machine, as many as the pool should have.
+
+Each engine has a keeper beside it (keeper.py), which ends it when this process is gone. A file for each engine names both,
+so that the next one that runs here ends what even the keeper could not.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from selfhosted.config import LaunchConfig, PoolConfig
+from selfhosted.engines.dialects import StatsUnreadable, read_stats, usual_metrics_path
+from selfhosted.engines.scrape import Fetch, FetchFailed
+from selfhosted.replica import EngineStats
+from selfhosted.scale import keeper
+from selfhosted.scale.children import Child, Orders, Phase, orders, wait_s
+from selfhosted.scale.doorbell import Doorbell, GatewayAway, GatewayRefused
+
+_log: Final = logging.getLogger(__name__)
+_PORTS: Final = 10_000
+_LAST_PORT: Final = 65_535
+_OK: Final = 200
+# Who worked for so long has not crashed at its start.
+_PROVEN_S: Final = 60.0
+_PID_WAIT_S: Final = 5.0
+_LOW_LOAD: Final = 0.2
+
+
+class NoPort(Exception):
+    """No port is free for another engine."""
+
+
+class _Engine:
+    """A running engine with its keeper."""
+
+    def __init__(self, process: Process, group: int | None, port: int, origin: str, pid_file: Path) -> None:
+        self.process = process
+        self.group = group
+        self.group_began = 0 if group is None else _began(group)
+        self.closing = False
+        self.port = port
+        self.origin = origin
+        self.pid_file = pid_file
+        self.instance = secrets.token_hex(8)
+        self.again_at = float("-inf")
+        self.stats: EngineStats | None = None
+
+
+class Actuator:
+    """One pool's engines on this machine."""
+
+    def __init__(
+        self,
+        pool: PoolConfig,
+        launch: LaunchConfig,
+        *,
+        door: Doorbell,
+        fetch: Fetch,
+        folder: Path,
+        environment: Mapping[str, str],
+        prefix: str,
+        fixed: int | None = None,
+        settle_s: float = 3.0,
+        every_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`fixed` is how many to run, whatever the gateway says. `environment` is what engines may see of this process's."""
+        self._pool = pool
+        self._launch = launch
+        self._door = door
+        self._fetch = fetch
+        self._folder = folder
+        self._environment = dict(environment) | launch.environment
+        self._prefix = prefix
+        self._fixed = fixed
+        self._settle_s = settle_s
+        self._every_s = every_s
+        self._clock = clock
+        self._children: dict[str, Child] = {}
+        self._engines: dict[str, _Engine] = {}
+        self._desired: int | None = None
+        self._ending = False
+        self._told: dict[str, str] = {}
+        """What was said last of each replica, and of the pool under no name."""
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        return tuple(self._children.values())
+
+    def address(self, name: str) -> str | None:
+        """Where one listens; None when it does not run."""
+        engine = self._engines.get(name)
+        return None if engine is None else engine.origin
+
+    def drain_all(self) -> None:
+        """From now on everything drains, and `run` returns when all have ended."""
+        self._ending = True
+
+    async def run(self) -> None:
+        """Until `drain_all` and everything has ended. However it ends, no engine stays."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        sweep(self._folder)
+        try:
+            while not (self._ending and not self._children):
+                try:
+                    await self.step()
+                except Exception:  # noqa: BLE001 - engines that run must outlive whatever goes wrong here
+                    _log.exception("looking after %s failed; the next look follows", self._pool.name)
+                await asyncio.sleep(self._every_s)
+        finally:
+            await asyncio.shield(self._end_all())
+
+    async def step(self) -> None:
+        """Looks, decides and acts, once."""
+        await self._ask()
+        for name in list(self._engines):
+            self._bury(name)
+        await asyncio.gather(*(self._look(name) for name in self._engines))
+        await self._act(
+            orders(
+                self.children,
+                self._desired,
+                self._clock(),
+                ready_s=self._launch.ready_s,
+                drain_s=self._launch.drain_s,
+                settle_s=self._settle_s,
+            )
+        )
+        await asyncio.gather(*(self._beat(name) for name in list(self._engines)))
+
+    # Looking.
+
+    async def _ask(self) -> None:
+        if self._ending:
+            self._desired = 0
+            return
+        if self._fixed is not None:
+            self._desired = self._fixed
+            return
+        try:
+            desired = await self._door.desired()
+        except (GatewayAway, GatewayRefused) as error:
+            self._tell("", f"how many replicas there should be is not known, so it stays as it is: {error}")
+            return
+        self._tell("", "" if desired is not None else "nobody has decided yet how many replicas there should be")
+        if desired is not None:
+            # Those with fixed addresses are not ours to start, and count.
+            self._desired = max(0, desired - len(self._pool.replicas))
+
+    def _bury(self, name: str) -> None:
+        """Notes that one ended by itself."""
+        engine, child = self._engines[name], self._children[name]
+        if engine.process.returncode is None:
+            return
+        self._forget_engine(name)
+        if child.phase == "draining":
+            del self._children[name]
+            return
+        at = self._clock()
+        proven = child.phase == "ready" and at - child.since >= _PROVEN_S
+        crashes = 1 if proven else child.crashes + 1
+        again_at = at + wait_s(crashes)
+        _log.warning(
+            "%s ended with status %s; it is started again in %.0f s; its output is in %s",
+            name,
+            engine.process.returncode,
+            again_at - at,
+            self._log_path(name),
+        )
+        self._children[name] = Child(name=name, phase="waiting", since=at, again_at=again_at, crashes=crashes)
+        self._leave_soon(name, engine)
+
+    async def _look(self, name: str) -> None:
+        watch, engine = self._pool.watch, self._engines[name]
+        fine = False
+        with contextlib.suppress(FetchFailed):
+            answer = await self._fetch(
+                engine.origin + watch.health_path, timeout_s=watch.timeout_s, max_bytes=watch.max_bytes
+            )
+            fine = answer.status == _OK
+        engine.stats = await self._stats(engine) if fine else None
+        child = self._children[name]
+        busy = None if engine.stats is None else engine.stats.running + engine.stats.waiting
+        idle_looks = child.idle_looks + 1 if busy == 0 else 0
+        child = msgspec.structs.replace(child, busy=busy, idle_looks=idle_looks, answered=child.answered or fine)
+        if fine and child.phase == "starting":
+            _log.info("%s is ready at %s after %.0f s", name, engine.origin, self._clock() - child.since)
+            child = msgspec.structs.replace(child, phase="ready", since=self._clock())
+        self._children[name] = child
+
+    async def _stats(self, engine: _Engine) -> EngineStats | None:
+        watch = self._pool.watch
+        origin = engine.origin
+        if watch.metrics_port is not None:
+            origin = f"{origin.rpartition(':')[0]}:{watch.metrics_port}"
+        path = watch.metrics_path or usual_metrics_path(self._pool.engine)
+        try:
+            page = await self._fetch(origin + path, timeout_s=watch.timeout_s, max_bytes=watch.max_bytes)
+            return read_stats(self._pool.engine, page.body, self._clock()) if page.status == _OK else None
+        except (FetchFailed, StatsUnreadable):
+            return None
+
+    # Acting.
+
+    async def _act(self, todo: Orders) -> None:
+        for name in todo.keep:
+            self._phase(name, "ready" if self._children[name].answered else "starting")
+            _log.info("%s is wanted again", name)
+        for name in todo.drain:
+            self._phase(name, "draining")
+            _log.info("%s takes nothing new from now on", name)
+        for name in todo.failed:
+            if not self._engines[name].closing:
+                _log.warning("%s was not ready within %.0f s, and is ended", name, self._launch.ready_s)
+                # Its end is noticed as any other's.
+                self._close(self._engines[name])
+        await asyncio.gather(*(self._end(name) for name in todo.end))
+        for name in todo.again:
+            await self._start(name)
+        for _ in range(todo.start):
+            await self._start(self._free_name())
+
+    def _phase(self, name: str, phase: Phase) -> None:
+        child = msgspec.structs.replace(self._children[name], phase=phase, since=self._clock(), idle_looks=0)
+        self._children[name] = child
+        if name in self._engines:
+            self._engines[name].again_at = float("-inf")
+
+    def _free_name(self) -> str:
+        number = 1
+        while f"{self._prefix}-{number}" in self._children:
+            number += 1
+        return f"{self._prefix}-{number}"
+
+    async def _start(self, name: str) -> None:
+        before = self._children.get(name)
+        crashes = 0 if before is None else before.crashes
+        try:
+            engine = await self._launched(name)
+        except (NoPort, OSError) as error:
+            wait = wait_s(crashes + 1)
+            _log.warning("%s cannot be started (%s); the next try is in %.0f s", name, error, wait)
+            at = self._clock()
+            self._children[name] = Child(name=name, phase="waiting", since=at, again_at=at + wait, crashes=crashes + 1)
+            return
+        self._engines[name] = engine
+        self._children[name] = Child(name=name, phase="starting", since=self._clock(), crashes=crashes)
+        _log.info("%s is started at %s", name, engine.origin)
+
+    async def _launched(self, name: str) -> _Engine:
+        port = self._free_port()
+        address = self._launch.address or self._launch.host
+        origin = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            keeper.__file__,
+            str(self._log_path(name)),
+            str(self._launch.log_bytes),
+            str(self._launch.grace_s),
+            *self._command(name, port),
+            stdin=PIPE,
+            stdout=PIPE,
+            env=self._environment,
+            # A Ctrl-C in the terminal is for this process, which then drains.
+            start_new_session=True,
+        )
+        engine = _Engine(process, await _group_of(process), port, origin, self._folder / f"{name}.pid")
+        _remember(engine.pid_file, process.pid, engine)
+        return engine
+
+    def _command(self, name: str, port: int) -> list[str]:
+        launch = self._launch
+        parts = launch.command + (launch.low_load_arguments if self._is_quiet() else ())
+        for key, value in (("{port}", str(port)), ("{host}", launch.host), ("{name}", name)):
+            parts = tuple(part.replace(key, value) for part in parts)
+        return list(parts)
+
+    def _is_quiet(self) -> bool:
+        """Whether the pool's load is low, as far as its engines here tell. Unknown is not low."""
+        stats = [self._engines[child.name].stats for child in self.children if child.phase == "ready"]
+        uses = [each.kv_usage for each in stats if each is not None and each.kv_usage is not None]
+        if not uses or len(uses) < len(stats) or any(each is not None and each.waiting for each in stats):
+            return False
+        low = _LOW_LOAD if self._pool.scale is None else self._pool.scale.memory_low
+        return sum(uses) / len(uses) < low
+
+    def _free_port(self) -> int:
+        taken = {engine.port for engine in self._engines.values()}
+        first = self._launch.first_port
+        for port in range(first, min(first + _PORTS, _LAST_PORT + 1)):
+            if port not in taken and _is_free(self._launch.host, port):
+                return port
+        raise NoPort(f"from {first} on no port is free on {self._launch.host}")
+
+    async def _end(self, name: str) -> None:
+        engine = self._engines.get(name)
+        if engine is not None:
+            _log.info("%s is ended", name)
+            with contextlib.suppress(GatewayAway, GatewayRefused):
+                await self._door.leave(name, engine.instance)
+            await self._finish(engine)
+            self._forget_engine(name)
+        del self._children[name]
+
+    async def _finish(self, engine: _Engine) -> None:
+        self._close(engine)
+        try:
+            async with asyncio.timeout(2 * self._launch.grace_s + _PID_WAIT_S):
+                await engine.process.wait()
+        except TimeoutError:
+            engine.process.kill()
+            await engine.process.wait()
+
+    @staticmethod
+    def _close(engine: _Engine) -> None:
+        """The end of the pipe is what the keeper ends its engine for."""
+        engine.closing = True
+        if engine.process.stdin is not None:
+            engine.process.stdin.close()
+
+    def _forget_engine(self, name: str) -> None:
+        engine = self._engines.pop(name)
+        self._told.pop(name, None)
+        self._close(engine)
+        # A keeper that ended in good order left nothing behind; one that was killed could not see to it.
+        _kill(engine.group, engine.group_began)
+        engine.pid_file.unlink(missing_ok=True)
+
+    async def _end_all(self) -> None:
+        await asyncio.gather(*(self._end(name) for name in list(self._children)), return_exceptions=True)
+
+    # Telling.
+
+    async def _beat(self, name: str) -> None:
+        engine, child = self._engines.get(name), self._children.get(name)
+        if engine is None or child is None or self._clock() < engine.again_at:
+            return
+        try:
+            again_s = await self._door.register(
+                name, engine.origin, engine.instance, draining=child.phase == "draining"
+            )
+        except (GatewayAway, GatewayRefused) as error:
+            engine.again_at = self._clock() + self._every_s
+            self._tell(name, f"{name} could not be registered: {error}")
+            return
+        self._tell(name, "")
+        engine.again_at = self._clock() + again_s
+
+    def _leave_soon(self, name: str, engine: _Engine) -> None:
+        """So that the next process of this name is not taken for a second one."""
+
+        async def leave() -> None:
+            with contextlib.suppress(GatewayAway, GatewayRefused):
+                await self._door.leave(name, engine.instance)
+
+        task = asyncio.get_running_loop().create_task(leave())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    def _tell(self, of: str, what: str) -> None:
+        """Once, not every second."""
+        if what and what != self._told.get(of):
+            _log.warning("%s", what)
+        self._told[of] = what
+
+    def _log_path(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+
+def sweep(folder: Path) -> int:
+    """Ends engines that a killed run left here and whose keepers were killed too. Returns how many."""
+    ended = 0
+    for file in folder.glob("*.pid"):
+        try:
+            keeper_pid, keeper_began, group, group_began = map(int, file.read_text().split())
+        except (OSError, ValueError):
+            continue
+        if _began(keeper_pid) == keeper_began:
+            # It is alive, knows that its starter is gone, and ends its engine in good order.
+            continue
+        ended += _kill(group, group_began)
+        file.unlink(missing_ok=True)
+    return ended
+
+
+def _kill(group: int | None, began: int) -> bool:
+    """Whether the group was there still. Its number may be another's by now, who is left alone."""
+    if not group or not began or _began(group) != began:
+        return False
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+        return True
+    return False
+
+
+def _remember(file: Path, keeper_pid: int, engine: _Engine) -> None:
+    with contextlib.suppress(OSError):
+        file.write_text(f"{keeper_pid} {_began(keeper_pid)} {engine.group or 0} {engine.group_began}\n")
+
+
+def _began(pid: int) -> int:
+    """When a process began, in the kernel's ticks: a number that was taken again by another process is told apart. 0: gone."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    # The second field is the program's name, in parentheses, and may hold anything.
+    return int(told.rpartition(")")[2].split()[19])
+
+
+async def _group_of(process: Process) -> int | None:
+    """The engine's process group, as its keeper tells it; None when the engine could not be started."""
+    if process.stdout is None:
+        return None
+    with contextlib.suppress(TimeoutError, ValueError):
+        async with asyncio.timeout(_PID_WAIT_S):
+            return int(await process.stdout.readline())
+    return None
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,244 @@
+"""What the autoscaler decides on, and how it is read from a pool's snapshots."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from selfhosted.replica import EngineStats, PoolSnapshot, Replica
+
+_WINDOW_S: Final = 60.0
+_MOST_SECONDS: Final = 600
+# Of a counter that was not read for longer, the growth says nothing of now.
+_OLD_S: Final = 120.0
+
+
+class Signals(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool at one decision. None is unknown, which is never taken for idle."""
+
+    at_s: float
+    """Monotonic, or simulated."""
+    wall_s: float
+    """Since the epoch, UTC: the time of day and of the week are what the forecast goes by."""
+    ready: int
+    starting: int = 0
+    """Ordered and not ready: `starting`, `suspect` and `down` ones, which somebody is expected to restart."""
+    draining: int = 0
+    known: bool = True
+    """False: the statistics of a ready replica are unknown, so nothing may shrink."""
+    running: int = 0
+    waiting: int = 0
+    """Requests in the engines' own queues."""
+    waiting_at_gate: int = 0
+    waiting_tokens: float | None = None
+    """Prompt tokens of all that wait."""
+    kv_used: float | None = None
+    """The sum of the ready replicas' KV use: 2.4 means that 2.4 caches would be full."""
+    gpu_memory: float | None = None
+    """The mean over ready replicas, 0 to 1, where an exporter tells it."""
+    ttft_s: float | None = None
+    """The mean of the last minute."""
+    missed: float | None = None
+    """The part of the last minute's first tokens that came later than the target."""
+    input_tokens_per_s: float | None = None
+    """Of the prompts that arrived since the last decision, without what was cached where that is known."""
+    output_tokens_per_s: float | None = None
+    served_tokens_per_s: float | None = None
+    """Of the prompts that engines finished reading since then; what they do, where the former is what they are asked to."""
+    arrivals_per_s: float | None = None
+
+    @property
+    def supply(self) -> int:
+        return self.ready + self.starting
+
+    @property
+    def queued(self) -> int:
+        return self.waiting + self.waiting_at_gate
+
+
+class FirstTokens:
+    """How long first tokens took in the last minute or so, in memory that does not grow with traffic."""
+
+    def __init__(self, target_s: float, window_s: float = _WINDOW_S) -> None:
+        self._target_s = target_s
+        self._window_s = min(window_s, _MOST_SECONDS)
+        # One entry a second: when, how many, how many too late, their sum.
+        self._seconds: deque[list[float]] = deque(maxlen=_MOST_SECONDS + 1)
+
+    def saw(self, ttft_s: float, at_s: float) -> None:
+        if not math.isfinite(ttft_s) or ttft_s < 0:
+            return
+        second = math.floor(at_s)
+        if not self._seconds or self._seconds[-1][0] != second:
+            self._seconds.append([second, 0, 0, 0.0])
+        entry = self._seconds[-1]
+        entry[1] += 1
+        entry[2] += ttft_s > self._target_s
+        entry[3] += ttft_s
+
+    def missed(self, at_s: float) -> float | None:
+        """The part that came too late; None when there were none."""
+        count, late, _ = self._sums(at_s)
+        return late / count if count else None
+
+    def mean(self, at_s: float) -> float | None:
+        count, _, total_s = self._sums(at_s)
+        return total_s / count if count else None
+
+    def _sums(self, at_s: float) -> tuple[float, float, float]:
+        while self._seconds and self._seconds[0][0] < at_s - self._window_s:
+            self._seconds.popleft()
+        count = late = total_s = 0.0
+        for _, some, some_late, some_s in self._seconds:
+            count, late, total_s = count + some, late + some_late, total_s + some_s
+        return count, late, total_s
+
+
+class _Growth(msgspec.Struct):
+    """How much the engines' counters grew between two readings, all replicas together."""
+
+    seconds: float = 0.0
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    requests: float = 0.0
+    ttft_s: float = 0.0
+
+
+class SignalReader:
+    """Makes signals of a live pool's snapshots: what arrived is what was served and by how much the queues grew."""
+
+    def __init__(self, ttft_target_s: float) -> None:
+        self._target_s = ttft_target_s
+        self._last: dict[str, EngineStats] = {}
+        self._queued = 0
+        self._read_at: float | None = None
+        self._recent: deque[tuple[float, _Growth]] = deque()
+        self._prompt_tokens = 0.0
+
+    def read(
+        self,
+        snapshot: PoolSnapshot,
+        *,
+        at_s: float,
+        wall_s: float,
+        waiting_at_gate: int = 0,
+        spilled_tokens_per_s: float = 0.0,
+        first_tokens: FirstTokens | None = None,
+    ) -> Signals:
+        """Signals of one moment. `spilled_tokens_per_s` is work that was meant for the pool and went elsewhere: it is demand all the same.
+
+        `at_s` is now, by the snapshot's clock: a snapshot in which nothing changed is an old one.
+        """
+        ready = snapshot.ready
+        told = [replica.stats for replica in ready if replica.stats is not None]
+        waiting = sum(stats.waiting for stats in told)
+        grown = self._grown(snapshot)
+        ttft_s, missed = self._first_tokens(at_s, grown, first_tokens)
+        rates = self._rates(grown, at_s, waiting + waiting_at_gate, spilled_tokens_per_s)
+        counts = _counts(snapshot.replicas)
+        return Signals(
+            at_s=at_s,
+            wall_s=wall_s,
+            ready=len(ready),
+            starting=counts["starting"] + counts["suspect"] + counts["down"],
+            draining=counts["draining"],
+            known=len(told) == len(ready),
+            running=sum(stats.running for stats in told),
+            waiting=waiting,
+            waiting_at_gate=waiting_at_gate,
+            waiting_tokens=(waiting + waiting_at_gate) * self._prompt_tokens if self._prompt_tokens else None,
+            kv_used=_total([_kv_used(stats) for stats in told], len(ready)),
+            gpu_memory=_mean([stats.gpu_memory for stats in told]),
+            ttft_s=ttft_s,
+            missed=missed,
+            input_tokens_per_s=rates[0],
+            output_tokens_per_s=rates[1],
+            served_tokens_per_s=rates[2],
+            arrivals_per_s=rates[3],
+        )
+
+    def _grown(self, snapshot: PoolSnapshot) -> _Growth | None:
+        """None until something was read twice."""
+        grown = _Growth()
+        current = {replica.name: replica.stats for replica in snapshot.replicas if replica.stats is not None}
+        compared = 0
+        for name, stats in current.items():
+            before = self._last.get(name)
+            if before is None or not 0 < stats.at - before.at <= _OLD_S:
+                continue
+            compared += 1
+            cached = _rise(before.prefix_hits, stats.prefix_hits) or 0.0
+            grown.input_tokens += max(0.0, (_rise(before.prompt_tokens, stats.prompt_tokens) or 0.0) - cached)
+            grown.output_tokens += _rise(before.output_tokens, stats.output_tokens) or 0.0
+            grown.requests += _rise(before.ttft_count, stats.ttft_count) or 0.0
+            grown.ttft_s += _rise(before.ttft_sum_s, stats.ttft_sum_s) or 0.0
+        known = {replica.name for replica in snapshot.replicas}
+        self._last = {name: stats for name, stats in (self._last | current).items() if name in known}
+        # Nobody to read is a reading too: an empty pool serves nothing.
+        return grown if compared or not snapshot.ready else None
+
+    def _first_tokens(
+        self, at_s: float, grown: _Growth | None, seen: FirstTokens | None
+    ) -> tuple[float | None, float | None]:
+        if grown is not None:
+            self._recent.append((at_s, grown))
+        while self._recent and (self._recent[0][0] < at_s - _WINDOW_S or len(self._recent) > _MOST_SECONDS):
+            self._recent.popleft()
+        requests = sum(growth.requests for _, growth in self._recent)
+        mean_s = sum(growth.ttft_s for _, growth in self._recent) / requests if requests else None
+        missed = None if seen is None else seen.missed(at_s)
+        if missed is None and mean_s is not None:
+            # The engines tell a mean only. Waiting times have about an exponential tail.
+            missed = math.exp(-self._target_s / mean_s) if mean_s > 0 else 0.0
+        return mean_s, missed
+
+    def _rates(
+        self, grown: _Growth | None, at_s: float, queued: int, spilled: float
+    ) -> tuple[float | None, float | None, float | None, float | None]:
+        before, queued_before = self._read_at, self._queued
+        self._read_at, self._queued = at_s, queued
+        if grown is None or before is None or at_s <= before:
+            return None, None, None, None
+        seconds = at_s - before
+        if grown.requests:
+            mean = grown.input_tokens / grown.requests
+            self._prompt_tokens += (mean - self._prompt_tokens) * (0.1 if self._prompt_tokens else 1.0)
+        queue_grew = (queued - queued_before) / seconds
+        arrived = grown.input_tokens / seconds + queue_grew * self._prompt_tokens + spilled
+        return (
+            max(0.0, arrived),
+            grown.output_tokens / seconds,
+            grown.input_tokens / seconds,
+            max(0.0, grown.requests / seconds + queue_grew),
+        )
+
+
+def _counts(replicas: Sequence[Replica]) -> dict[str, int]:
+    counts = dict.fromkeys(("starting", "ready", "suspect", "draining", "down"), 0)
+    for replica in replicas:
+        counts[replica.state] += 1
+    return counts
+
+
+def _kv_used(stats: EngineStats) -> float | None:
+    """Where nothing runs nothing is in use, also where the engine does not tell."""
+    return stats.kv_usage if stats.running or stats.waiting else stats.kv_usage or 0.0
+
+
+def _rise(before: float | None, now: float | None) -> float | None:
+    """Of a counter that begins at nothing again when its engine restarts."""
+    if before is None or now is None:
+        return None
+    return now - before if now >= before else now
+
+
+def _total(values: Sequence[float | None], of: int) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == of else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,51 @@
+"""Where the decision is kept: the pool's row, written under the lease by whoever decides, with what the policy learnt."""
+
+from collections.abc import Callable
+from typing import Final
+
+from sqlalchemy import BigInteger, ColumnElement, literal, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
+
+from cost.database_clock import DATABASE_US
+from cost.times import wall_us
+from selfhosted.scale.policy import ScaleDecision
+from selfhosted.tables import PoolTarget
+
+MOST_WHY_CHARS: Final = 300
+
+
+class Targets:
+    """The SQL of decisions. The row itself is made by who takes the lease."""
+
+    def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] | None = None) -> None:
+        self._engine = engine
+        self._now_us = now_us
+
+    async def state(self, pool: str) -> str:
+        """What the policy learnt, by whoever decided last; empty when nobody did."""
+        async with self._engine.connect() as connection:
+            found = await connection.scalar(select(col(PoolTarget.state)).where(col(PoolTarget.pool) == pool))
+        return str(found or "")
+
+    async def store(self, pool: str, holder: str, decision: ScaleDecision, state: str | None) -> bool:
+        """False, and nothing is written, when the lease is another's by now. `state` is left as it is when None."""
+        values: dict[str, object] = {
+            "desired": decision.desired,
+            "reason": f"{decision.reason}: {decision.why}"[:MOST_WHY_CHARS],
+            "decided_us": self._now(),
+        }
+        if state is not None:
+            values["state"] = state
+        mine = (
+            col(PoolTarget.pool) == pool,
+            col(PoolTarget.holder) == holder,
+            col(PoolTarget.lease_until_us) > self._now(),
+        )
+        async with self._engine.begin() as connection:
+            return bool((await connection.execute(update(PoolTarget).where(*mine).values(**values))).rowcount)
+
+    def _now(self) -> ColumnElement[int]:
+        if self._now_us is None and self._engine.dialect.name == "postgresql":
+            return DATABASE_US
+        return literal((self._now_us or wall_us)(), BigInteger)

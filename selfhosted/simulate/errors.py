@@ -1,0 +1,13 @@
+"""What can be wrong with a simulation before it starts."""
+
+
+class SimulationRefused(Exception):
+    """A simulation cannot be run as it was asked for."""
+
+
+class TraceUnreadable(SimulationRefused):
+    """A trace is missing, too long, or has a line that is not one of its format's. The message names file and line."""
+
+
+class PlotsUnavailable(SimulationRefused):
+    """matplotlib is not installed."""

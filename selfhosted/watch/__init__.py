@@ -1,0 +1,1 @@
+"""Watching a pool's replicas: probes, readings, and what follows from both."""

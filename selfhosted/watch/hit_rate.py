@@ -1,0 +1,26 @@
+"""A pool's recent prefix hit rate, from the engines' own counters."""
+
+import math
+from typing import Final
+
+_MEMORY_S: Final = 60.0
+
+
+class HitRate:
+    """Hits a look-up, where what is a minute old weighs a third of what is new."""
+
+    def __init__(self) -> None:
+        self._queries = 0.0
+        self._hits = 0.0
+        self._at = float("-inf")
+
+    def add(self, queries: float, hits: float, now: float) -> None:
+        kept = math.exp(-max(0.0, now - self._at) / _MEMORY_S)
+        self._queries = self._queries * kept + queries
+        self._hits = self._hits * kept + hits
+        self._at = now
+
+    @property
+    def rate(self) -> float | None:
+        """None until something was looked up."""
+        return self._hits / self._queries if self._queries > 0 else None

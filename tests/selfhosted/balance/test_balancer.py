@@ -1,0 +1,238 @@
+"""Which replica a request goes to."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfhosted.balance.balancer import Balancer, Matched, Rules, choose
+from selfhosted.balance.load import Load, Pace
+from selfhosted.balance.ring import Ring
+from selfhosted.config import RoomConfig
+from selfhosted.replica import Ask, PoolSnapshot, Replica
+from tests.selfhosted.balance.pool import ask, balancer, pool, prompt, replica, stats
+
+STATES = st.sampled_from(["starting", "ready", "suspect", "draining", "down"])
+NAMES = tuple("abcdefgh")
+
+
+def _go(chosen: Balancer, request: Ask, snapshot: PoolSnapshot, now: float = 0.0) -> str:
+    choice = chosen.pick(request, snapshot, NAMES, now)
+    assert choice is not None
+    lease = chosen.take(choice, request, now)
+    lease.first_token(now)
+    lease.end(now)
+    return choice.replica
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), STATES), st.sets(st.sampled_from(NAMES)), st.integers(0, 2**64 - 1))
+def test_only_those_that_take_work_and_are_allowed_are_picked(
+    states: dict[str, str], allowed: set[str], root: int
+) -> None:
+    """Ready ones; suspect ones where nobody of the pool is ready; never another. And somebody is, if there is one."""
+    replicas = [replica(name, state, stats=stats()) for name, state in states.items()]  # type: ignore[arg-type]
+    # Where nobody is ready, a suspect one is better than none.
+    state_of_able = "ready" if "ready" in states.values() else "suspect"
+    able = {name for name, state in states.items() if state == state_of_able and name in allowed}
+    for names in (allowed, list(allowed), dict.fromkeys(allowed)):
+        choice = balancer().pick(ask(*prompt(1), root=root), pool(*replicas), names, 0.0)
+        assert (choice.replica in able) if choice is not None else not able
+
+
+def test_a_conversation_returns_to_its_cache() -> None:
+    """The next turn goes where the last one was read, and says how much of it is there."""
+    chosen, snapshot = balancer(), pool(*NAMES)
+    first = _go(chosen, ask(*prompt(1), root=1), snapshot)
+    choice = chosen.pick(ask(*prompt(1, 25), root=2), snapshot, NAMES, 1.0)
+    assert choice is not None
+    assert (choice.replica, choice.why, choice.matched_tokens) == (first, "prefix", 20 * 128)
+
+
+def test_a_queue_that_is_long_enough_outweighs_a_cache() -> None:
+    """Waiting behind others' prompts costs more than reading this one anew."""
+    chosen, snapshot = balancer(), pool("a", "b")
+    home = _go(chosen, ask(*prompt(1)), snapshot)
+    for number in range(2, 12):
+        request = ask(*prompt(number, 200))
+        choice = chosen.pick(request, snapshot, {home}, 0.0)
+        assert choice is not None
+        chosen.take(choice, request, 0.0)
+    assert _go(chosen, ask(*prompt(1)), snapshot) != home
+
+
+def test_gateways_that_do_not_talk_agree_on_new_conversations() -> None:
+    """Where nothing else speaks, the ring does: the same for each process, whatever its dice."""
+    snapshot = pool(*NAMES)
+    for root in range(20):
+        picks = [balancer(seed).pick(ask(*prompt(1), root=root), snapshot, NAMES, 0.0) for seed in range(3)]
+        assert len({pick.replica for pick in picks if pick is not None}) == 1
+        assert {pick.why for pick in picks if pick is not None} == {"ring"}
+
+
+def test_the_ring_is_bounded_by_load() -> None:
+    """One conversation's name that all requests share does not send all of them to one replica."""
+    chosen, snapshot = balancer(), pool(*NAMES)
+    picks: Counter[str] = Counter()
+    for number in range(80):
+        request = ask(*prompt(number, 1), root=7)
+        choice = chosen.pick(request, snapshot, NAMES, 0.0)
+        assert choice is not None
+        chosen.take(choice, request, 0.0).first_token(0.0)
+        picks[choice.replica] += 1
+    assert len(picks) == len(NAMES)
+    assert max(picks.values()) <= 80 / 8 * 1.25 + 1
+
+
+def test_ties_make_no_hot_spot() -> None:
+    """Where not even the ring speaks, dice do: all replicas are picked alike (chi-square, 7 degrees of freedom, 0.1 %)."""
+    loads = [Load(name, 1 << at, Pace(8_000)) for at, name in enumerate(NAMES)]
+    rng = random.Random(3)
+    rules = Rules(Ring(()), 1.25)
+    picks = Counter(choose(ask(*prompt(1)), loads, Matched((0, 0), {}), rules, 0.0, rng).replica for _ in range(8_000))
+    assert sum((picks[name] - 1_000) ** 2 / 1_000 for name in NAMES) < 24.3
+
+
+@given(st.integers(0, 2**32), st.integers(0, 2**64 - 1), st.lists(st.integers(0, 5), min_size=8, max_size=8))
+def test_a_decision_depends_on_its_arguments_alone(seed: int, root: int, depths: list[int]) -> None:
+    """The same twice over, and nothing that it was given has changed."""
+    loads = [Load(name, 1 << at, Pace(8_000)) for at, name in enumerate(NAMES)]
+    matched = Matched((0, 0), {1 << at: depth for at, depth in enumerate(depths) if depth})
+    rules = Rules(Ring(NAMES), 1.25)
+
+    def decide() -> object:
+        return choose(ask(*prompt(1), root=root), loads, matched, rules, 1.0, random.Random(seed))
+
+    assert decide() == decide()
+
+
+def test_unknown_is_not_idle() -> None:
+    """A replica whose word is too old is as loaded as the mean, not empty."""
+    busy = [replica(name, stats=stats(waiting=8)) for name in ("a", "b")]
+    idle = replica("d", stats=stats())
+    for seed in range(20):
+        choice = balancer(seed).pick(ask(*prompt(1), root=seed), pool(*busy, replica("c"), idle), NAMES, 0.0)
+        assert choice is not None
+        assert choice.replica == "d"
+
+
+def test_a_pool_of_which_nothing_is_known_is_served() -> None:
+    """Engines without statistics are balanced by what was sent there."""
+    chosen, snapshot = balancer(), pool(*(replica(name) for name in NAMES))
+    picks: set[str] = set()
+    for number in range(8):
+        request = ask(*prompt(number, 100), root=number)
+        choice = chosen.pick(request, snapshot, NAMES, 0.0)
+        assert choice is not None
+        chosen.take(choice, request, 0.0)
+        picks.add(choice.replica)
+    assert picks == set(NAMES)
+
+
+def test_an_adapter_is_looked_for_where_it_is() -> None:
+    """Loading it elsewhere would take longer than reading a short prompt."""
+    snapshot = pool(*(replica(name, stats=stats(), adapters=("x",) if name == "c" else ()) for name in NAMES))
+    choice = balancer().pick(ask(*prompt(1), root=5, adapter="x"), snapshot, NAMES, 0.0)
+    assert choice is not None
+    assert (choice.replica, choice.why) == ("c", "adapter")
+
+
+def test_the_only_one_is_called_so() -> None:
+    """A choice that was none is not counted as one."""
+    choice = balancer().pick(ask(*prompt(1)), pool("a"), NAMES, 0.0)
+    assert choice is not None
+    assert choice.why == "only"
+
+
+def test_a_full_replica_is_passed_over_while_another_is_not() -> None:
+    """Even if everything is cached there; when all are full, the pool is."""
+    chosen = balancer(room=RoomConfig(max_waiting=2))
+    _go(chosen, ask(*prompt(1)), pool("a"))
+    crowded = [replica(name, stats=stats(1.0, waiting=3)) for name in ("a", "b")]
+    snapshot = pool(*crowded, "c")
+    assert not chosen.full(snapshot, 1.0)
+    assert _go(chosen, ask(*prompt(1)), snapshot, 1.0) == "c"
+    assert chosen.full(pool(*crowded), 1.0)
+    assert chosen.pick(ask(*prompt(1)), pool(*crowded), NAMES, 1.0) is not None
+    assert not chosen.full(pool(), 1.0), "nobody there is not fullness"
+
+
+@pytest.mark.parametrize("gone", ["left", "forgotten", "down", "restarted"])
+def test_what_a_replica_had_goes_with_it(gone: str) -> None:
+    """Who left the pool, or began anew, has nothing cached; and the end of what it carried harms nobody."""
+    chosen = balancer()
+
+    def told(tokens: float) -> Replica:
+        return replica("a", stats=stats().__class__(at=tokens, running=0, waiting=0, prompt_tokens=tokens))
+
+    request = ask(*prompt(1))
+    before = pool(told(900.0), "b")
+    choice = chosen.pick(request, before, {"a"}, 0.0)
+    assert choice is not None
+    _go(chosen, request, pool(told(901.0)))
+    lease = chosen.take(choice, ask(*prompt(2)), 0.0)
+    assert chosen.index.depths(request.blocks) == {"a": 20}
+    if gone == "left":
+        chosen.pick(request, pool("b"), NAMES, 1.0)
+    elif gone == "forgotten":
+        chosen.forget("a")
+    elif gone == "down":
+        chosen.pick(request, pool(replica("a", "down"), "b"), NAMES, 1.0)
+    else:
+        chosen.pick(request, pool(told(5.0), "b"), NAMES, 1.0)
+    assert chosen.index.depths(request.blocks) == {}
+    lease.end(2.0)
+    lease.end(3.0)
+    assert chosen.load("a").requests == 0
+    assert chosen.index.depths(prompt(2)) == {}
+
+
+def test_requests_that_fail_leave_no_belief() -> None:
+    """What never gave a first token is not believed to be cached."""
+    chosen, snapshot = balancer(), pool("a")
+    choice = chosen.pick(ask(*prompt(1)), snapshot, NAMES, 0.0)
+    assert choice is not None
+    chosen.take(choice, ask(*prompt(1)), 0.0).end(1.0)
+    assert chosen.index.depths(prompt(1)) == {}
+
+
+def test_the_engines_size_limits_belief() -> None:
+    """No more is believed to be cached than the KV cache holds, once it is known how much that is."""
+    chosen = balancer()
+    for number in range(100):
+        now = float(number)
+        _go(chosen, ask(*prompt(number)), pool("a", at=now), now)
+    assert chosen.index.held("a") <= 100_000 / 128 + 20
+    assert chosen.index.held("a") > 600
+
+
+def test_belief_is_compared_with_the_engines_word() -> None:
+    """How much was believed to be cached, and how much was, by the engine's own account."""
+    chosen, snapshot = balancer(), pool("a")
+    for believed in (0, 20 * 128):
+        choice = chosen.pick(ask(*prompt(1)), snapshot, NAMES, 0.0)
+        assert choice is not None
+        lease = chosen.take(choice, ask(*prompt(1)), 0.0)
+        lease.first_token(0.5)
+        lease.end(1.0, cached_tokens=believed // 2, output_tokens=7)
+    assert chosen.believed_tokens == 20 * 128 - 1
+    assert chosen.found_tokens == 10 * 128
+
+
+def test_requests_that_generate_are_spread() -> None:
+    """Where nobody has to be waited for, the one with fewer answers under way is taken."""
+    chosen = balancer()
+    snapshot = pool(replica("a", stats=stats(running=9)), replica("b", stats=stats(running=2)))
+    for root in range(10):
+        choice = chosen.pick(ask(*prompt(1), root=root), snapshot, NAMES, 0.0)
+        assert choice is not None
+        assert choice.replica == "b"
+
+
+def test_a_pool_of_suspects_has_no_more_room_than_another() -> None:
+    """Overload makes replicas suspect, and must not let more in for that."""
+    crowded = [replica(name, "suspect", stats=stats(waiting=100)) for name in "ab"]
+    chosen = balancer()
+    assert chosen.full(pool(*crowded), 0.0)
+    assert not chosen.full(pool(crowded[0], replica("b", "suspect", stats=stats())), 0.0)

@@ -1,0 +1,45 @@
+"""When a replica and a pool take no more."""
+
+import pytest
+
+from selfhosted.balance.load import Load, Pace
+from selfhosted.balance.room import full, pool_full
+from selfhosted.config import RoomConfig
+from selfhosted.replica import EngineStats
+from tests.selfhosted.balance.pool import replica, stats
+
+ROOM = RoomConfig(kv_high=0.9, max_waiting=3)
+
+
+def _load(told: EngineStats | None) -> Load:
+    load = Load("a", 1, Pace(1_000))
+    load.read(told, 0.0)
+    return load
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (stats(), False),
+        (stats(kv_usage=0.9), False),
+        (stats(kv_usage=0.91), True),
+        (stats(waiting=3), False),
+        (stats(waiting=4), True),
+        (stats(kv_usage=None, running=1_000), False),
+        (None, False),
+    ],
+)
+def test_a_replica_is_full_beyond_either_mark(told: EngineStats | None, expected: bool) -> None:
+    """KV use or its own queue; what it does not tell does not make it full."""
+    assert full(replica("a", stats=told), ROOM) is expected
+    assert full(replica("a", stats=told), ROOM, _load(told)) is expected
+
+
+def test_a_pool_is_full_when_all_are() -> None:
+    """One that has room is enough, and one that is unknown is believed to be as the others are."""
+    crowded, roomy, unknown = _load(stats(waiting=9)), _load(stats()), _load(None)
+    assert pool_full([crowded, crowded], ROOM)
+    assert not pool_full([crowded, roomy], ROOM)
+    assert pool_full([crowded, unknown], ROOM)
+    assert not pool_full([unknown], ROOM)
+    assert not pool_full([], ROOM)
