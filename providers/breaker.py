@@ -102,6 +102,10 @@ class Permit:
             self._breaker.probe = None
 
 
+def _configured(target: Target) -> tuple[Deployment, ...]:
+    return target.deployments
+
+
 class Breakers:
     """All deployments' breakers in this process.
 
@@ -114,6 +118,8 @@ class Breakers:
         self._clock = clock
         self._groups: dict[str, _Group] = {}
         self._breakers: dict[str, _Breaker] = {}
+        self.ready: Callable[[Target], tuple[Deployment, ...]] = _configured
+        """Which deployments of a target are there at all. A pool's replicas come and go faster than breakers learn it."""
 
     def adopt(self, targets: Iterable[Target]) -> None:
         """The targets from now on: deployments that stay keep their state, those that went are forgotten."""
@@ -126,10 +132,11 @@ class Breakers:
         group = self._groups.get(target.target_id)
         if group is None:
             group = self._join(target, self._breakers)
+        deployments = self.ready(target)
         if not group.ejected:
-            return target.deployments
+            return deployments
         now = self._clock()
-        return tuple(each for each in target.deployments if self._callable(self._of(each.deployment_id), now))
+        return tuple(each for each in deployments if self._callable(self._of(each.deployment_id), now))
 
     def try_acquire(self, deployment_id: str) -> Permit | None:
         """A permit for one attempt, or None when the deployment is ejected or its probe is taken."""
@@ -141,6 +148,15 @@ class Breakers:
         # A probe that succeeds and then breaks off counts as the failed probe that it was.
         breaker.probe = Permit(self, breaker, self._config.consecutive_failures - 1)
         return breaker.probe
+
+    def cleared(self, deployment_id: str) -> None:
+        """Somebody who watches the deployment knows that it works again: what came before does not count any more."""
+        breaker = self._breakers.get(deployment_id)
+        if breaker is None:
+            return
+        breaker.failures = 0
+        if breaker.open_until is not None:
+            self._close(breaker)
 
     def state(self, deployment_id: str) -> BreakerState:
         breaker = self._breakers.get(deployment_id)

@@ -54,10 +54,15 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_catalog(
-    section: ProvidersSection, resolve_secret: ResolveSecret, book: PriceBook | None = None, at_us: int | None = None
+    section: ProvidersSection,
+    resolve_secret: ResolveSecret,
+    book: PriceBook | None = None,
+    at_us: int | None = None,
+    pools: Mapping[str, str] | None = None,
 ) -> Catalog:
     """Resolves every secret, and takes the prices that are in effect at a moment.
 
+    `pools` tells of a target which pool serves it; its deployments come later, with `peopled`.
     They are those of the section and of now, unless another book or moment is given. Raises SecretMissing, naming the
     reference and its place, and PriceError.
     """
@@ -65,7 +70,9 @@ def build_catalog(
     moment_us = time.time_ns() // 1_000 if at_us is None else at_us
     return Catalog(
         targets={
-            model.model_id: _target(model, resolve_secret, prices.at(model.model_id, moment_us))
+            model.model_id: _target(
+                model, resolve_secret, prices.at(model.model_id, moment_us), (pools or {}).get(model.model_id)
+            )
             for model in section.models
         }
     )
@@ -90,6 +97,18 @@ def repriced(catalog: Catalog, book: PriceBook, at_us: int) -> Catalog:
     )
 
 
+def peopled(catalog: Catalog, deployments: Mapping[str, tuple[Deployment, ...]]) -> Catalog:
+    """The same targets, those named with these deployments instead of theirs."""
+    return Catalog(
+        targets={
+            target.target_id: target
+            if target.target_id not in deployments
+            else msgspec.structs.replace(target, deployments=deployments[target.target_id])
+            for target in catalog
+        }
+    )
+
+
 def secret_reader(environment: Mapping[str, str]) -> ResolveSecret:
     """Resolves references against the given environment, and `file:` references against the disk."""
 
@@ -102,7 +121,7 @@ def secret_reader(environment: Mapping[str, str]) -> ResolveSecret:
     return read
 
 
-def _target(model: ModelConfig, resolve_secret: ResolveSecret, price: Price | None) -> Target:
+def _target(model: ModelConfig, resolve_secret: ResolveSecret, price: Price | None, pool: str | None) -> Target:
     return Target(
         target_id=model.model_id,
         provider=model.provider,
@@ -116,6 +135,7 @@ def _target(model: ModelConfig, resolve_secret: ResolveSecret, price: Price | No
         routing_weight=model.routing_weight,
         tokenizer_ppm=None if model.tokenizer_ratio is None else int(model.tokenizer_ratio * 1_000_000),
         deployments=tuple(_deployment(model, deployment, resolve_secret) for deployment in model.deployments),
+        pool=pool,
     )
 
 

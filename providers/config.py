@@ -135,7 +135,9 @@ class ModelConfig(BaseModel):
         description="At 2 it counts as half as dear; 0 keeps it from `auto`.",
     )
     deployments: tuple[DeploymentConfig, ...] = Field(
-        min_length=1, max_length=256, description="Several replicas of one's own are several deployments."
+        default=(),
+        max_length=256,
+        description="Where it is called. None for a model that a pool of `selfhosted.pools` serves: its replicas are.",
     )
 
     @model_validator(mode="after")

@@ -29,7 +29,16 @@ from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.upstream_faults import error_of_status
-from providers.wire import EMPTY_OBJECT, Event, completion_as_chunk, decode_event, upstream_body
+from providers.wire import (
+    EMPTY_OBJECT,
+    PATHS,
+    Event,
+    Operation,
+    completion_as_chunk,
+    decode_embeddings,
+    decode_event,
+    upstream_body,
+)
 
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_BODY_S = 5.0
@@ -38,6 +47,7 @@ _MAX_INLINE_BYTES = 1024 * 1024
 # After the end marker an upstream closes its last HTTP chunk; that is all that may still come.
 _TAIL_S = 0.05
 _MAX_TAIL_BYTES = 4 * 1024
+_MOST_URLS = 4_096
 
 # aiohttp says RuntimeError when a read begins after the connection was lost.
 _BROKEN = (TimeoutError, aiohttp.ClientError, OSError, RuntimeError)
@@ -59,11 +69,11 @@ class DirectUpstream:
     def __init__(self, limits: DirectLimits | None = None) -> None:
         self._limits = limits or DirectLimits()
         self._session: aiohttp.ClientSession | None = None
-        self._urls: dict[str, URL] = {}
+        self._urls: dict[tuple[str, Operation], URL] = {}
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         refuse_media_links(call.request, call.deployment)
-        response = await self._post(call, upstream_body(call.request, call.deployment))
+        response = await self._post(call, upstream_body(call.request, call.deployment, call.engine_fields))
         try:
             return await _accepted(response, call, self._limits)
         except BaseException:
@@ -80,7 +90,7 @@ class DirectUpstream:
         timeout = _timeout(call.total_timeout_s, call.connect_timeout_s)
         try:
             return await self._pool().post(
-                self._url(call.deployment),
+                self._url(call.deployment, call.request.operation),
                 data=body if len(body) <= _MAX_INLINE_BYTES else BytesIOPayload(io.BytesIO(body)),
                 headers=_headers(call),
                 timeout=timeout,
@@ -102,10 +112,14 @@ class DirectUpstream:
         except aiohttp.ClientError as error:
             raise MalformedReply("The upstream does not speak HTTP.", deployment_id=deployment_id) from error
 
-    def _url(self, deployment: Deployment) -> URL:
-        url = self._urls.get(deployment.base_url)
+    def _url(self, deployment: Deployment, operation: Operation) -> URL:
+        key = deployment.base_url, operation
+        url = self._urls.get(key)
         if url is None:
-            url = self._urls[deployment.base_url] = URL(f"{deployment.base_url.rstrip('/')}/chat/completions")
+            # Replicas come and go for months, each at an address of its own.
+            if len(self._urls) >= _MOST_URLS:
+                self._urls.clear()
+            url = self._urls[key] = URL(f"{deployment.base_url.rstrip('/')}/{PATHS[operation]}")
         return url
 
     def _pool(self) -> aiohttp.ClientSession:
@@ -215,6 +229,7 @@ class _Body:
         self._deployment = call.deployment
         self._limits = limits
         self._as_chunk = as_chunk
+        self._decode = decode_event if call.request.operation == "chat" else decode_embeddings
         self._ended = False
 
     async def read(self) -> list[Event] | None:
@@ -228,12 +243,16 @@ class _Body:
         if body is None:
             raise MalformedReply("The upstream's answer is too large.", deployment_id=deployment_id)
         self._ended = True
-        event = decode_event(body, deployment_id, self._deployment.api_key)
+        event = self._decode(body, deployment_id, self._deployment.api_key)
         if event.choices == 0:
-            raise MalformedReply("The upstream's answer has no choices.", deployment_id=deployment_id)
+            raise MalformedReply("The upstream's answer has no content.", deployment_id=deployment_id)
         if self._as_chunk:
             event = msgspec.structs.replace(event, payload=completion_as_chunk(event.payload, deployment_id))
         return [event]
+
+    def unread(self) -> list[Event]:
+        """Half a body tells nothing."""
+        return []
 
     async def aclose(self) -> None:
         # A body that was read to its end has given its connection back already.
@@ -282,6 +301,15 @@ class _Stream:
             if events:
                 return events
         return None
+
+    def unread(self) -> list[Event]:
+        if self._ended or self._closed or self._failure is not None:
+            return []
+        try:
+            data = self._content.read_nowait()
+            return self._events(self._payloads(data)) if data else []
+        except (*_BROKEN, MalformedReply):
+            return []
 
     def _payloads(self, data: bytes) -> list[bytes]:
         self._left -= len(data)

@@ -61,6 +61,12 @@ class UpstreamTimeout(UpstreamError):
     """The stream went silent, or the whole answer took too long."""
 
 
+class ReplicaSilent(UpstreamTimeout):
+    """A replica of ours is down by its probes, and had not said a word yet: another one may."""
+
+    retry_same = True
+
+
 class StreamCut(UpstreamError):
     """The connection ended before the stream's end marker."""
 

@@ -169,6 +169,8 @@ async def _close_clients(litellm: Any) -> None:
 def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
     """The keyword arguments of `litellm.acompletion`. Raises CannotCarry for what may not pass."""
     deployment = call.deployment
+    if call.request.operation != "chat":
+        raise _cannot_carry(deployment, "This model's provider is reached for chats only, not for embeddings.", "model")
     arguments: dict[str, Any] = {}
     for name in call.request.fields:
         if name in PASSED_FIELDS:
@@ -335,6 +337,9 @@ class _LitellmBody:
         self._read = True
         return [_event(self._reply, self._call)]
 
+    def unread(self) -> list[Event]:
+        return []
+
     async def aclose(self) -> None:
         """All of it has been read already."""
 
@@ -364,6 +369,10 @@ class _LitellmStream:
         event = _event(chunk, self._call)
         self._finished = self._finished or event.finished
         return [event]
+
+    def unread(self) -> list[Event]:
+        """What litellm has read and not given cannot be had without waiting."""
+        return []
 
     async def aclose(self) -> None:
         if self._closed:

@@ -1,37 +1,65 @@
-"""Which media a request links to: a link is fetched by whoever serves it, from inside that network."""
+"""Which media a request links to, or names: whoever serves it fetches a link from inside that network."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from providers.errors import CannotCarry
 from providers.target import OWN_ENGINES, Deployment
 from providers.wire import ChatRequest, field_of
 
+# vLLM and SGLang keep media under such a name if there is one: one caller's picture would be seen by another.
+_CACHE_NAMES: Final = ("uuid", "content_hash")
 _MEDIA = frozenset({"image", "input_image", "video", "audio", "input_audio", "file"})
 # TGI looks for images in the prompt's text, too, and fetches what it finds.
 _TGI_LINK = "![](http"
 
 
 def refuse_media_links(request: ChatRequest, deployment: Deployment) -> None:
-    """Raises CannotCarry when an engine of one's own would be made to fetch something it was not told to."""
-    if deployment.kind not in OWN_ENGINES or deployment.allow_media_links:
+    """Raises CannotCarry when an engine of one's own would be made to fetch something it was not told to.
+
+    Nor does a caller name what the engine keeps for all, whether links are allowed or not.
+    """
+    if deployment.kind not in OWN_ENGINES:
         return
-    for message in request.messages:
-        # Most messages are text, and then nothing has to be decoded here.
-        if isinstance(message.content, list):
-            refuse_links_in(field_of(request, "messages", deployment.deployment_id), deployment)
-            break
+    # Most messages are text, and then nothing has to be decoded here.
+    if any(isinstance(message.content, list) for message in request.messages):
+        messages = field_of(request, "messages", deployment.deployment_id)
+        _refuse_names_in(messages, deployment)
+        if not deployment.allow_media_links:
+            refuse_links_in(messages, deployment)
+    if deployment.allow_media_links:
+        return
     if deployment.kind == "tgi" and any(_TGI_LINK in text for text in _texts(request)):
         raise _refusal(deployment)
 
 
 def refuse_links_in(messages: Any, deployment: Deployment) -> None:
     """Raises CannotCarry when any part of these decoded messages links to media."""
+    for part in _parts(messages):
+        if not all(map(_is_inline, _links(part))):
+            raise _refusal(deployment)
+
+
+def _refuse_names_in(messages: Any, deployment: Deployment) -> None:
+    for part in _parts(messages):
+        for named in (part, *part.values()):
+            if isinstance(named, dict) and any(named.get(name) is not None for name in _CACHE_NAMES):
+                raise CannotCarry(
+                    "Send media to this model without `uuid` or `content_hash`: its caches name media themselves.",
+                    deployment_id=deployment.deployment_id,
+                    status=400,
+                    param="messages",
+                    code="unsupported_parameter",
+                )
+
+
+def _parts(messages: Any) -> Iterator[dict[str, Any]]:
+    """Of all messages whose content has parts."""
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else ():
-            if isinstance(part, dict) and not all(map(_is_inline, _links(part))):
-                raise _refusal(deployment)
+            if isinstance(part, dict):
+                yield part
 
 
 def _links(part: dict[str, Any]) -> Iterator[str]:

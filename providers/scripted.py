@@ -352,6 +352,10 @@ class _ScriptedStream:
         self._played += 1
         return [decode_event(payload, self._call.deployment.deployment_id)]
 
+    def unread(self) -> list[Event]:
+        """A script makes nothing before it is read."""
+        return []
+
     async def aclose(self) -> None:
         if self._closed:
             return

@@ -7,7 +7,9 @@ import msgspec
 from cost.prices import Price
 
 Tier = Literal["interactive", "batch"]
-Capability = Literal["vision", "tools", "json"]
+Capability = Literal["vision", "tools", "json", "embeddings"]
+CacheIsolation = Literal["none", "organisation", "team"]
+"""Who shares what an engine has cached of prompts."""
 DeploymentKind = Literal[
     "openai",
     "azure",
@@ -42,6 +44,11 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str] = {}
     allow_media_links: bool = False
     """The engine may fetch media that callers link to; only asked of one's own engines."""
+    adapter: str | None = None
+    """The LoRA adapter that `upstream_model` is, which may have to be loaded first."""
+    priority_scheduling: bool = False
+    """The engine runs what has the lower `priority` first."""
+    cache_isolation: CacheIsolation = "none"
 
     def __repr__(self) -> str:
         return f"Deployment({self.deployment_id!r}, kind={self.kind!r})"
@@ -68,8 +75,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     deployments: tuple[Deployment, ...]
     tokenizer_ppm: int | None = None
     """Tokens that it counts where one tokenizer, chosen once for all targets, counts a million."""
+    pool: str | None = None
+    """The pool of our own engines that serves it. Its deployments are the pool's replicas, which come and go."""
 
     @property
     def own(self) -> bool:
         """It runs on our own GPUs, so it is no commercial offer."""
-        return any(deployment.kind in OWN_ENGINES for deployment in self.deployments)
+        return self.pool is not None or any(deployment.kind in OWN_ENGINES for deployment in self.deployments)

@@ -1,5 +1,6 @@
 """How the line speaks to any upstream: open a call, read batches of events, close it once."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -20,6 +21,8 @@ class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
     total_timeout_s: float
     headers: dict[str, str] = {}
     """Extra headers of ours (trace context); never the caller's."""
+    engine_fields: Mapping[str, int | str] = {}
+    """Extra fields of the body, for an engine of our own; never the caller's."""
 
 
 class UpstreamStream(Protocol):
@@ -29,6 +32,12 @@ class UpstreamStream(Protocol):
         """The next events (at least one), or None after the end marker.
 
         Raises a providers.errors.UpstreamError when the reply is cut, silent too long or malformed.
+        """
+        ...
+
+    def unread(self) -> list[Event]:
+        """What has come and was not read; never waits, never fails. Asked before a stream is cut that nobody reads any
+        more: the upstream made it, so it counts.
         """
         ...
 

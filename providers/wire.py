@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
@@ -34,16 +35,29 @@ class Message(msgspec.Struct, frozen=True):
     function_call: msgspec.Raw = msgspec.Raw()
 
 
+Operation = Literal["chat", "embeddings"]
+"""What is asked for. A target does one of them."""
+PATHS: Final[Mapping[Operation, str]] = {"chat": "chat/completions", "embeddings": "embeddings"}
+"""Below a deployment's address."""
+
 Priority = Literal[-1, 0, 1]
 """Low, normal, high: an order within one team's requests of one tier."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request. `fields` is the caller's body, a raw JSON value a key, without our own fields."""
+    """A parsed request. `fields` is the caller's body, a raw JSON value a key, without our own fields.
+
+    A request for embeddings has no messages, and its tokens are counted when it is parsed.
+    """
 
     fields: dict[str, msgspec.Raw]
     model: str
     messages: list[Message]
+    operation: Operation = "chat"
+    embedded_tokens: int = 0
+    """Of all texts that are to be embedded, estimated."""
+    longest_tokens: int = 0
+    """Of the longest of them, which has to fit the target's context."""
     stream: bool = False
     include_usage: bool = False
     """The caller asked for the usage chunk (`stream_options.include_usage`)."""
@@ -128,6 +142,14 @@ class _Reply(msgspec.Struct):
     error: Any = None
 
 
+class _Embeddings(msgspec.Struct):
+    """A reply with vectors, which nobody here looks into, or an error object."""
+
+    data: list[msgspec.Raw] | None = None
+    usage: Any = None
+    error: Any = None
+
+
 class _ReplyOddUsage(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Any = None
@@ -147,6 +169,7 @@ _ESCAPE = re.compile(
 )
 
 _decode = msgspec.json.Decoder(_Reply).decode
+_decode_embeddings = msgspec.json.Decoder(_Embeddings).decode
 _decode_odd = msgspec.json.Decoder(_ReplyOddUsage).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -189,6 +212,24 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
             token = True
             chars += _rare_chars(part)
     return Event(payload, token, len(choices), chars, usage, finished)
+
+
+def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = None) -> Event:
+    """A whole reply to a request for embeddings, as the one event that it is. Raises as `decode_event` does."""
+    payload = payload.removeprefix(_BOM)
+    try:
+        reply = _decode_embeddings(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedReply("The upstream's answer is not one of embeddings.", deployment_id=deployment_id) from error
+    if reply.error is not None:
+        raise error_in_reply(reply.error, deployment_id, secret)
+    if payload[:2] != b'{"' or _LF in payload or _CR in payload:
+        payload = _on_one_line(payload)
+    usage = reply.usage if isinstance(reply.usage, dict) else {}
+    total, prompt = usage.get("total_tokens"), usage.get("prompt_tokens")
+    # Nothing is generated, and most hosts do not say so; some tell the total alone.
+    told = WireUsage(prompt_tokens=total if prompt is None else prompt, completion_tokens=0, total_tokens=total)
+    return Event(payload, False, len(reply.data or ()), 0, told if reply.usage is not None else None, True)
 
 
 def _decode_leniently(payload: bytes, deployment_id: str) -> _Reply | _ReplyOddUsage:
@@ -302,12 +343,15 @@ def field_of(request: ChatRequest, name: str, deployment_id: str) -> Any:
         ) from error
 
 
-def upstream_body(request: ChatRequest, deployment: Deployment) -> bytes:
+def upstream_body(
+    request: ChatRequest, deployment: Deployment, engine_fields: Mapping[str, int | str] = MappingProxyType({})
+) -> bytes:
     """The caller's body with the upstream's model name; a stream is always asked for its usage.
 
-    Raw values are copied as they came: messages are not decoded and written again.
+    Raw values are copied as they came: messages are not decoded and written again. `engine_fields` are what we tell an
+    engine of our own beside them.
     """
-    fields: dict[str, Any] = {**request.fields, "model": deployment.upstream_model}
+    fields: dict[str, Any] = {**request.fields, "model": deployment.upstream_model, **engine_fields}
     if request.stream:
         asked = request.fields.get("stream_options")
         options = (_decode_options(asked) if asked is not None else None) or {}

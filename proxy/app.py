@@ -7,8 +7,10 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -24,11 +26,12 @@ from classifier.learning.store import LearningStore, Verdict
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from classifier.prediction import Classifier
 from cost.fleet.config import pool_of_target
+from cost.price_book.book import PriceBook
 from cost.price_book.store import PriceStore
 from cost.reports.usage import UsageReader
 from cost.times import wall_us
 from providers.breaker import Breakers
-from providers.catalog import Catalog, build_catalog, configured_prices, repriced
+from providers.catalog import Catalog, build_catalog, configured_prices, peopled, repriced
 from providers.direct import DirectLimits, DirectUpstream
 from providers.retry_budget import RetryBudget
 from providers.scripted import ScriptedUpstream
@@ -55,8 +58,12 @@ from proxy.db import make_engine
 from proxy.dispatch import Dispatcher
 from proxy.doorway import Doorway
 from proxy.errors import BadRequest, Refused, error_reply
+from proxy.fleet.opened import OpenFleet, open_fleet
+from proxy.fleet.queues import sized
+from proxy.fleet.scaling import keep_scaling
 from proxy.gate.opened import OpenGate, open_gate
 from proxy.gate.overload import Door
+from proxy.gate.queue.config import QueueConfig
 from proxy.gateway import READS_AT_ONCE, Gateway, State
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.learning.shadow import Shadow, ShadowRules
@@ -69,6 +76,7 @@ from proxy.observers.telemetry import Tracing, build_tracing
 from proxy.routes import (
     budgets,
     feedback,
+    fleet,
     focus,
     health,
     limits,
@@ -76,11 +84,14 @@ from proxy.routes import (
     models,
     organization,
     policy,
+    prefixes,
     savings,
     usage,
 )
 from proxy.routes import prices as price_routes
 from proxy.tolerance import Tolerances, learn_from_own_requests
+from selfhosted.prefixes.habits import Habits
+from selfhosted.prefixes.store import HabitStore, KeepHabits
 
 _log = logging.getLogger("weighbridge.app")
 
@@ -104,6 +115,8 @@ def create_app(config: GatewayConfig, environment: Environment, config_path: Pat
         price_routes,
         budgets,
         limits,
+        fleet,
+        prefixes,
         feedback,
         health,
     ):
@@ -129,8 +142,14 @@ class _Running:
         self._gate: OpenGate | None = None
         self._catalog: Catalog | None = None
         self._classifier: OnnxClassifier | HeuristicClassifier | None = None
+        self._pools = config.selfhosted.pool_of_target()
+        """Decided at the start."""
         self._breakers = Breakers(config.providers.breaker, time.monotonic)
         self._shadow: Shadow | None = None
+        self._fleet: OpenFleet | None = None
+        self._repeopling = False
+        self._queues: dict[str, QueueConfig] = {}
+        self._metrics = Metrics()
         self._prices: PriceWatch | None = None
 
     def begin_drain(self) -> None:
@@ -162,7 +181,7 @@ class _Running:
             stack.callback(log_lines.close)
             engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")
             stack.push_async_callback(engine.dispose)
-            metrics = Metrics()
+            metrics = self._metrics
             ledger, holds, books = await open_books(engine, config, metrics, wall_us, stack)
             claims = Claims(engine, lambda: self._config.cost, wall_us, operator=config.accounts.operator)
             directory = self._directory(engine)
@@ -171,7 +190,9 @@ class _Running:
                 PriceStore(engine), configured_prices(config.providers), self._repriced, wall_us
             )
             await prices.look()
-            self._catalog = catalog = build_catalog(config.providers, resolve_secret, prices.book, wall_us())
+            self._fleet = pools = await open_fleet(engine, config, ledger.boot_id, metrics, self._fleet_changed, stack)
+            self._breakers.ready, pools.fleet.cleared = pools.fleet.ready, self._breakers.cleared
+            self._catalog = catalog = self._built(config, prices.book)
             self._breakers.adopt(catalog)
             upstreams = await _upstreams(catalog, config.server.max_in_flight)
             stack.push_async_callback(upstreams.aclose)
@@ -188,7 +209,7 @@ class _Running:
             metrics.set_classifier(trained=classifier.fallback_reason is None)
             breakers = self._breakers
             self._gate = gate = await open_gate(
-                engine, config, self._environment, ledger.boot_id, metrics, self._in_flight, stack
+                engine, config, self._sized(), self._environment, ledger.boot_id, metrics, self._in_flight, stack
             )
             dispatcher = Dispatcher(
                 upstream=upstreams,
@@ -200,6 +221,7 @@ class _Running:
                 rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
                 queues=gate.queues,
                 paces=gate.paces,
+                replicas=pools.fleet,
             )
             self._line = line = Line(
                 rules=_rules(config, catalog, classifier),
@@ -216,7 +238,9 @@ class _Running:
                 guard=gate.guard,
                 once=gate.once,
                 paces=gate.paces,
+                habits=_habits(config, self._environment, engine, metrics, stack),
             )
+            keep_scaling(config, pools, gate, metrics, stack)
             self._shadow = shadow = self._shadow_of(line, dispatcher, learning, accounts, metrics)
             stack.push_async_callback(shadow.aclose)
             shadow.start()
@@ -224,6 +248,7 @@ class _Running:
             gateway = Gateway(
                 line=line,
                 gate=gate,
+                fleet_view=pools.view,
                 ledger=ledger,
                 usage=UsageReader(engine),
                 metrics=metrics,
@@ -238,11 +263,8 @@ class _Running:
                 operator=config.accounts.operator,
                 metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
             )
-            background(stack, every(_TICK_S, lambda: self._tick(gateway)))
-            background(stack, every(_RETENTION_S, lambda: self._forget(learning, accounts)))
-            background(stack, every(_OWN_REQUESTS_S, lambda: self._learn_own_requests(line, engine)))
+            self._keep_going(gateway, accounts, stack)
             await stack.enter_async_context(await keep_rounds(engine, config, metrics, claims, wall_us))
-            background(stack, prices.follow(config.cost.prices_poll_s))
             watch = TuningWatch(learning, classifier, self._retuned)
             await watch.look()
             background(stack, every(config.classifier.learning.poll_s, watch.look))
@@ -250,6 +272,49 @@ class _Running:
             app.state.ledger, app.state.gateway, app.state.tuning_watch = ledger, gateway, watch
             yield {"gateway": gateway}
             line.draining = True
+
+    def _keep_going(self, gateway: Gateway, accounts: AccountStore, stack: contextlib.AsyncExitStack) -> None:
+        """The loops of this process itself."""
+        line, engine = gateway.line, gateway.database
+        background(stack, every(_TICK_S, lambda: self._tick(gateway)))
+        background(stack, every(_RETENTION_S, lambda: self._forget(gateway.learning, accounts)))
+        background(stack, every(_OWN_REQUESTS_S, lambda: self._learn_own_requests(line, engine)))
+        background(stack, gateway.prices.follow(self._config.cost.prices_poll_s))
+
+    def _built(self, config: GatewayConfig, book: PriceBook) -> Catalog:
+        """The catalog with the replicas that are known now."""
+        catalog = build_catalog(config.providers, resolve_secret, book, wall_us(), self._pools)
+        return catalog if self._fleet is None else peopled(catalog, self._fleet.fleet.deployments())
+
+    def _fleet_changed(self) -> None:
+        """Replicas came, went, or are in another state. Many tell so at once."""
+        if self._line is not None and not self._repeopling:
+            self._repeopling = True
+            asyncio.get_running_loop().call_soon(self._repeople)
+
+    def _repeople(self) -> None:
+        self._repeopling = False
+        if self._line is None or self._fleet is None or self._catalog is None:
+            return
+        before = self._catalog
+        catalog = peopled(before, self._fleet.fleet.deployments())
+        if catalog != before:
+            self._catalog = catalog
+            self._line.rules = msgspec.structs.replace(self._line.rules, catalog=catalog)
+            self._breakers.adopt(catalog)
+            self._metrics.keep_deployments({each.deployment_id for each in catalog.deployments})
+        self._resize()
+
+    def _sized(self) -> dict[str, QueueConfig]:
+        queues = self._config.queues
+        return dict(queues) if self._fleet is None else sized(queues, self._queues, self._fleet.fleet)
+
+    def _resize(self) -> None:
+        """Queues that are as large as the pools behind them."""
+        queues = self._sized()
+        if self._gate is not None and queues != self._queues:
+            self._queues = queues
+            self._gate.queues.adopt(queues)
 
     def _shadow_of(
         self, line: Line, dispatcher: Dispatcher, learning: LearningStore, accounts: AccountStore, metrics: Metrics
@@ -329,6 +394,9 @@ class _Running:
 
     async def _tick(self, gateway: Gateway) -> None:
         gateway.line.cut_the_slow()
+        self._resize()
+        if self._fleet is not None:
+            self._fleet.fleet.give_up_the_silent()
         gateway.metrics.set_journal_depth(gateway.ledger.depth)
         gateway.metrics.set_in_flight(gateway.line.in_flight)
         for target in gateway.line.rules.catalog.targets.values():
@@ -370,7 +438,7 @@ class _Running:
                 return
             configured = configured_prices(answer.config.providers)
             book = self._prices.with_configured(configured)
-            catalog = build_catalog(answer.config.providers, resolve_secret, book, wall_us())
+            catalog = self._built(answer.config, book)
             # Before anything is taken over: the classifier would already know the new targets only.
             if catalog.needs_litellm and not self._line.rules.catalog.needs_litellm:
                 _log.error("reload refused, the old configuration stays: targets through litellm need a restart")
@@ -384,11 +452,28 @@ class _Running:
         self._catalog = rules.catalog
         self._line.rules = rules
         self._breakers.adopt(rules.catalog)
-        self._gate.adopt(answer.config)
+        self._queues = self._sized()
+        self._gate.adopt(answer.config, self._queues)
         self._breakers.configure(answer.config.providers.breaker)
         for key in answer.needs_restart:
             _log.warning("reloaded, but `%s` takes effect only after a restart", key)
         _log.warning("configuration reloaded: %d targets", len(rules.catalog.targets))
+
+
+def _habits(
+    config: GatewayConfig,
+    environment: Environment,
+    engine: AsyncEngine,
+    metrics: Metrics,
+    stack: contextlib.AsyncExitStack,
+) -> Habits:
+    """Their skeletons are hashes that only who has the pepper can make."""
+    key = blake2b(b"prompt habits", key=peppers(config, environment)[0].secret[:64]).digest()
+    habits = Habits(key=key, counted=metrics.count_beginnings)
+    keeping = KeepHabits(habits, HabitStore(engine), lost=lambda lost: metrics.count_beginnings("lost", lost))
+    stack.push_async_callback(keeping.aclose)
+    background(stack, keeping.run())
+    return habits
 
 
 async def _upstreams(catalog: Catalog, max_in_flight: int) -> Upstreams:

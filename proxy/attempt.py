@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -43,6 +43,8 @@ _CHARS_PER_TOKEN = 4
 # When one of these comes before any token, the upstream did no work, so nothing can have been charged.
 _NEVER_STARTED = (ConnectFailed, UpstreamUnavailable, UpstreamRateLimited, UpstreamRefusedUs, RequestRejected)
 
+_SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
+
 _HAIR_S = 0.001
 """A timer may fire that much before its time."""
 
@@ -54,6 +56,33 @@ _NO_METERS: Meters = (0, 0, 0, 0, 0, 0, 0)
 Ending = Literal["ok", "caller_gone", "slow_reader", "shutdown", "failed"]
 Unused = Literal["escalated", "discarded"]
 """Why a whole answer was not given: a better target's stood in for it, or it was itself the worse one of the two."""
+
+
+class Lease(Protocol):
+    """What an attempt counts for at a replica of ours, until it ends."""
+
+    when_lost: Callable[[], None] | None
+    """Called when the replica is found dead before it said a word."""
+
+    @property
+    def lost(self) -> bool: ...
+
+    def first_token(self) -> None:
+        """Its prompt is computed, and cached there."""
+        ...
+
+    def end(
+        self,
+        *,
+        failed: bool | None,
+        silent: bool = False,
+        cached_tokens: int | None = None,
+        output_tokens: int | None = None,
+    ) -> None:
+        """Once. `failed` says whether the replica did; None says nothing about it. `silent`: all that it did was not to
+        answer in time. The tokens are the engine's own count.
+        """
+        ...
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +129,7 @@ class Attempt:
         "job",
         "kept",
         "last_token_at",
+        "lease",
         "number",
         "sent",
         "settled",
@@ -148,6 +178,7 @@ class Attempt:
         self.unused: Unused | None = None
         self.slot: Slot | None = None
         """Its place among the work in flight at the target, given back when it is settled."""
+        self.lease: Lease | None = None
 
     async def reserve(self) -> None:
         """Books the most this attempt may cost; durable when it returns. Raises LedgerUnavailable."""
@@ -192,6 +223,8 @@ class Attempt:
     def healthy(self) -> None:
         """The first token came: the deployment answers. A cut later is counted as a failure of its own."""
         self._permit.success()
+        if self.lease is not None:
+            self.lease.first_token()
 
     def close(
         self, ending: Ending, error: BaseException | None = None, *, status: int, unused: Unused | None = None
@@ -203,7 +236,7 @@ class Attempt:
         if self.settled is not None:
             return self.settled
         self.unused = unused
-        self._report_health(ending, error)
+        failed = self._report_health(ending, error)
         if not self.sent or (not self.token_events and isinstance(error, _NEVER_STARTED)):
             kind, money = _VOID
         else:
@@ -219,6 +252,14 @@ class Attempt:
             self._books.settle(entry)
         if self.slot is not None:
             self.slot.release(usage.input_tokens + usage.output_tokens)
+        if self.lease is not None:
+            counted = self.wire_usage is not None and usage.source == "upstream"
+            self.lease.end(
+                failed=failed,
+                silent=isinstance(error, _SILENT),
+                cached_tokens=usage.cached_input_tokens if counted else None,
+                output_tokens=usage.output_tokens if counted else None,
+            )
         outcome = AttemptOutcome(
             target_id=self.deployment.target_id,
             deployment_id=self.deployment.deployment_id,
@@ -246,16 +287,19 @@ class Attempt:
         job = self.job
         return waited_s >= job.timeouts.first_token_s(job.facts.tier) or job.deadline.is_good_part(waited_s)
 
-    def _report_health(self, ending: Ending, error: BaseException | None) -> None:
+    def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
+        """Whether the deployment failed; None when nothing was learnt of it."""
         if isinstance(error, UpstreamError) and error.gateway_failure:
             self._permit.failure()
-        elif isinstance(error, DeadlineExceeded) and self.sent and not self.token_events and self.was_patient:
+            return True
+        if isinstance(error, DeadlineExceeded) and self.sent and not self.token_events and self.was_patient:
             self._permit.silent()
-        elif isinstance(error, CannotCarry) or (ending != "ok" and not isinstance(error, RequestRejected)):
-            # Nothing was learnt of the deployment.
+            return True
+        if isinstance(error, CannotCarry) or (ending != "ok" and not isinstance(error, RequestRejected)):
             self._permit.abandon()
-        else:
-            self._permit.success()
+            return None
+        self._permit.success()
+        return False
 
     @staticmethod
     def _flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:
@@ -279,7 +323,9 @@ class Attempt:
         if self.wire_usage is None:
             return msgspec.structs.replace(guess, flags=(MISSING,))
         # Our own estimate let the request pass, so a report may lie above the configured limit and still be true.
-        most = _PLAUSIBLE * target.max_context_tokens
+        most = _PLAUSIBLE * max(
+            target.max_context_tokens, facts.input_tokens if facts.longest_tokens is not None else 0
+        )
         told = from_openai(
             self.wire_usage, estimate=guess, max_input_tokens=most, max_output_tokens=most * self.job.request.n
         )

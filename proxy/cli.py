@@ -24,6 +24,7 @@ from proxy.commands.prices import prices_app
 from proxy.commands.reconcile import reconcile
 from proxy.commands.report import report_app
 from proxy.commands.savings import savings
+from proxy.commands.selfhosted import selfhosted_app
 from proxy.commands.webhooks import webhooks_app
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def _expected(error: Exception) -> str | None:
         "proxy.webhooks.signature": "BadSecret",
         "accounts.errors": "AccountsError",
         "cost.errors": "PriceError",
+        "selfhosted.registry.store": "RegistryError",
+        "selfhosted.config": "PoolUnfit",
         "cost.postings": "PostingRefused",
         "cost.budgets.errors": "BudgetError",
         "cost.fleet.errors": "FleetError",
@@ -82,6 +85,8 @@ def _expected(error: Exception) -> str | None:
         "classifier.learning.recalibrate": "TooFewLabels",
         "classifier.learning.store": "LearningError",
         "proxy.learning.tunings": "TuningRefused",
+        "selfhosted.plans.errors": "PlanRefused",
+        "selfhosted.simulate.errors": "SimulationRefused",
         "classifier.manifest": "ArtifactError",
         "classifier.training.data": "BadData",
         "classifier.training.splits": "NotDisjoint",
@@ -126,6 +131,7 @@ app.add_typer(config_app, name="config")
 app.command("reconcile")(reconcile)
 app.command("savings")(savings)
 app.add_typer(pools_app, name="pools")
+app.add_typer(selfhosted_app, name="selfhosted")
 app.add_typer(report_app, name="report")
 app.add_typer(policy_app, name="policy")
 app.add_typer(budgets_app, name="budgets")

@@ -19,6 +19,7 @@ import cost.tables
 import proxy.gate.tables
 import proxy.idempotency.tables
 import proxy.webhooks.tables
+import selfhosted.tables
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 metadata: Final = SQLModel.metadata
@@ -42,6 +43,11 @@ TABLES: Final = (
     proxy.gate.tables.LimitRule,
     proxy.gate.tables.Replica,
     proxy.idempotency.tables.IdempotentRequest,
+    selfhosted.tables.RegisteredReplica,
+    selfhosted.tables.DrainOrder,
+    selfhosted.tables.ReplicaClock,
+    selfhosted.tables.PoolTarget,
+    selfhosted.tables.PromptHabit,
 )
 """Named, so that importing this module is what fills `metadata`."""
 

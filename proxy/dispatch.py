@@ -6,25 +6,31 @@ next candidate, and both draw on one retry budget, so that a total outage is not
 
 import asyncio
 import contextlib
+import functools
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from http import HTTPStatus
 from typing import Protocol
 
 import msgspec
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
+from accounts.caller import Caller
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger import Books
 from providers.breaker import Breakers, Permit
 from providers.config import RetryConfig
 from providers.errors import (
+    AnswerLost,
     CannotCarry,
     ConnectFailed,
     FirstTokenTimeout,
     MalformedReply,
+    ReplicaSilent,
+    StreamCut,
     UpstreamError,
     UpstreamRateLimited,
     UpstreamRefusedUs,
@@ -34,20 +40,27 @@ from providers.errors import (
 from providers.retry_budget import RetryBudget
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
-from providers.wire import Event
+from providers.wire import ChatRequest, Event
 from proxy.answers.hold import hold
-from proxy.attempt import CALLER_GONE, Attempt
+from proxy.attempt import CALLER_GONE, Attempt, Lease
+from proxy.engine_fields import engine_fields
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
 from proxy.gate.pace import Paces
-from proxy.gate.queue.work import Slot, Work
+from proxy.gate.queue.work import NoRoom, QueueState, Slot, Work
 from proxy.job import Hold, Job
 from proxy.policy import Candidate, is_own
+from selfhosted.adapters import AdapterUnavailable
+from selfhosted.replica import Ask, Choice, Crowd
 
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
 _FEWEST = 4
 """An answer may well have a quarter of the tokens that were predicted."""
 _LEAST_S = 0.001
+_MOST_UNREACHED = 8
+"""Replicas that one request finds dead before it goes elsewhere: where a whole machine is gone, others wait for it."""
+_UNSENT = (ConnectFailed, AdapterUnavailable)
+"""No upstream saw the request."""
 _NOT_HELD = (BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget)
 
 
@@ -65,6 +78,38 @@ class QueueDoor(Protocol):
         ...
 
 
+class ReplicaDoor(Protocol):
+    """The replicas of our pools, which are the deployments of the targets that these serve."""
+
+    def crowd(self, target: Target) -> Crowd | None:
+        """How many are there, when no replica of the target's pool takes more."""
+        ...
+
+    def ask(
+        self, target: Target, request: ChatRequest, *, input_tokens: int, output_tokens: int, caller: Caller
+    ) -> Ask: ...
+
+    def pick(self, target: Target, among: Sequence[Deployment], ask: Ask) -> tuple[Deployment, Choice] | None:
+        """The best of these for the request. Takes nothing."""
+        ...
+
+    def take(self, target: Target, choice: Choice, ask: Ask, request: ChatRequest, caller: Caller) -> Lease:
+        """Counts the request as load of its replica, from now until the lease ends."""
+        ...
+
+    def turned_away(self, target: Target, tokens: int) -> None:
+        """A request that was meant for it found no room."""
+        ...
+
+    def missing(self, target: Target, deployment: Deployment) -> None:
+        """The deployment's adapter is not there, whatever was known."""
+        ...
+
+    async def prepare(self, target: Target, deployment: Deployment) -> None:
+        """Loads its adapter where that is missing. Raises an UpstreamError."""
+        ...
+
+
 class Committed(msgspec.Struct, frozen=True):
     """An attempt whose first token came, or whose end where it was held: its open stream and the events read so far."""
 
@@ -76,18 +121,27 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class _NoRetryLeft(stop_base):
-    """Stops when the budget is spent, and takes one retry from it when it is not.
+    """Stops after so many tries, or when the budget is spent, and takes one retry from it when it is not.
 
-    Going on to another deployment after a failed connection is free: no upstream saw the request, so
-    nothing is multiplied, and a dead replica among healthy ones is never noticed.
+    Going on to another deployment after a failed connection is free, or where an adapter is missing: no upstream saw the
+    request, so nothing is multiplied, and a dead replica among healthy ones is never noticed. So is going on after a replica of ours was lost
+    with all that it was working on: the more that was, the less could a budget for outages hide it.
     """
 
-    def __init__(self, budget: RetryBudget, untried: Callable[[], bool]) -> None:
+    def __init__(
+        self, budget: RetryBudget, untried: Callable[[], bool], *, attempts: int, free: tuple[type[Exception], ...]
+    ) -> None:
         self._budget = budget
         self._untried = untried
+        self._attempts = attempts
+        self._free = free
 
     def __call__(self, retry_state: RetryCallState) -> bool:
-        if _not_connected(retry_state) and self._untried():
+        if _unsent(retry_state) and self._untried():
+            return retry_state.attempt_number >= max(self._attempts, _MOST_UNREACHED if AnswerLost in self._free else 0)
+        if retry_state.attempt_number >= self._attempts:
+            return True
+        if isinstance(_failure(retry_state), self._free) and self._untried():
             return False
         return not self._budget.try_spend()
 
@@ -97,19 +151,27 @@ class _Backoff(wait_base):
 
     _patient = wait_random_exponential(multiplier=_BACKOFF_FIRST_S, max=_BACKOFF_MAX_S)
 
+    def __init__(self, free: tuple[type[Exception], ...]) -> None:
+        self._free = free
+
     def __call__(self, retry_state: RetryCallState) -> float:
-        return 0.0 if _not_connected(retry_state) else self._patient(retry_state)
+        return 0.0 if isinstance(_failure(retry_state), self._free) else self._patient(retry_state)
 
 
 def _worth_another(error: BaseException, untried: Callable[[], bool]) -> bool:
     """Whether the same target may answer: this deployment again, or one that has limits or a key of its own."""
-    if isinstance(error, UpstreamRateLimited | UpstreamRefusedUs):
-        return untried()
+    if isinstance(error, UpstreamRateLimited | UpstreamRefusedUs | StreamCut):
+        # A stream that was cut before its first token has shown nothing, but who cut it may do so again.
+        return error.retry_same or untried()
     return isinstance(error, UpstreamError) and error.retry_same
 
 
-def _not_connected(retry_state: RetryCallState) -> bool:
-    return retry_state.outcome is not None and isinstance(retry_state.outcome.exception(), ConnectFailed)
+def _failure(retry_state: RetryCallState) -> BaseException | None:
+    return None if retry_state.outcome is None else retry_state.outcome.exception()
+
+
+def _unsent(retry_state: RetryCallState) -> bool:
+    return isinstance(_failure(retry_state), _UNSENT)
 
 
 class Dispatcher:
@@ -128,6 +190,7 @@ class Dispatcher:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         queues: QueueDoor | None = None,
         paces: Paces | None = None,
+        replicas: ReplicaDoor | None = None,
     ) -> None:
         self._upstream = upstream
         self._breakers = breakers
@@ -139,6 +202,7 @@ class Dispatcher:
         self._sleep = sleep
         self._queues = queues
         self._paces = paces
+        self._replicas = replicas
 
     async def dispatch(self, job: Job, retry: RetryConfig, attempts: list[Attempt]) -> Committed:
         """Tries the candidates in order; every attempt made is appended to `attempts`.
@@ -158,6 +222,7 @@ class Dispatcher:
                 slot = await self._place(candidate, job, waits=job.origin == "caller")
             except (QueueRefusal, DeadlineExceeded) as error:
                 short = short or error
+                self.turned_away(candidate.target, job.facts.input_tokens + candidate.output_tokens)
                 continue
             try:
                 # What was refused here, unsent, multiplies nothing.
@@ -198,6 +263,7 @@ class Dispatcher:
         if job.deadline.cannot_make_it(now, pace, fewest, stream=stream):
             raise job.deadline.unreachable(target_id)
         if self._queues is None or self._queues.queue_of(target_id) is None:
+            self._look_for_room(candidate.target)
             return None
         settings, asked_for = job.caller.settings, job.origin == "caller"
         work = Work(
@@ -210,6 +276,17 @@ class Dispatcher:
             start_by=job.deadline.start_by(now, pace, fewest, stream=stream),
         )
         return await self._queues.enter(target_id, work) if waits else self._queues.try_enter(target_id, work)
+
+    def turned_away(self, target: Target, tokens: int) -> None:
+        """What would have gone to a pool and cannot: its autoscaler has to know."""
+        if self._replicas is not None and target.pool is not None:
+            self._replicas.turned_away(target, tokens)
+
+    def _look_for_room(self, target: Target) -> None:
+        """A pool without a queue of ours takes what its engines take. Raises NoRoom."""
+        crowd = None if self._replicas is None or target.pool is None else self._replicas.crowd(target)
+        if crowd is not None:
+            raise _too_crowded(crowd)
 
     async def _retrying(self, candidate: Candidate, job: Job, retry: RetryConfig, attempts: list[Attempt]) -> Committed:
         def untried() -> bool:
@@ -232,19 +309,20 @@ class Dispatcher:
                 raise job.deadline.exceeded()
             return await self._attempt(candidate, job, attempts)
 
+        free = _UNSENT if candidate.target.pool is None else (*_UNSENT, AnswerLost, ReplicaSilent, StreamCut)
         retrying = AsyncRetrying(
             retry=retry_if_exception(lambda error: _worth_another(error, untried)),
-            # In this order: the budget is asked only when another try would be made.
-            stop=stop_after_attempt(retry.attempts) | _NoRetryLeft(self._budget, untried),
-            wait=_Backoff(),
+            stop=_NoRetryLeft(self._budget, untried, attempts=retry.attempts, free=free),
+            wait=_Backoff(free),
             sleep=self._sleep,
             reraise=True,
         )
         return await retrying(again)
 
     async def _attempt(self, candidate: Candidate, job: Job, attempts: list[Attempt]) -> Committed:
-        deployment, permit = self._acquire(candidate.target, _tried(attempts))
+        deployment, permit, lease = self._acquire(candidate, job, _tried(attempts))
         attempt = Attempt(job, len(attempts) + 1, candidate, deployment, permit, self._books, self._clock, self._now_us)
+        attempt.lease = lease
         attempts.append(attempt)
         stream: UpstreamStream | None = None
         whole = False
@@ -252,6 +330,10 @@ class Dispatcher:
         try:
             await attempt.reserve()
             async with asyncio.timeout(self._patience_s(job, candidate)) as patience:
+                if lease is not None:
+                    lease.when_lost = functools.partial(_give_up, patience)
+                if deployment.adapter is not None and self._replicas is not None:
+                    await self._replicas.prepare(candidate.target, deployment)
                 attempt.sent = True
                 stream = await self._upstream.open(self._call(attempt))
                 events = await first_token(stream, attempt)
@@ -261,13 +343,10 @@ class Dispatcher:
                 stream = held = await hold(stream, attempt, events, self._hold(job, job.hold))
                 whole = held.whole
         except BaseException as error:
-            failure = error
-            if isinstance(error, TimeoutError) and patience is not None and patience.expired():
-                failure = self._late(attempt)
-            elif isinstance(error, UpstreamTimeout) and job.deadline.passed(self._clock()):
-                failure = job.deadline.exceeded()
+            failure = self._failure_of(attempt, error, patience)
             # Settled first: closing may wait or fail, and nothing of this attempt may stay open.
             if isinstance(failure, asyncio.CancelledError):
+                attempt.observe([] if stream is None else stream.unread())
                 attempt.close("caller_gone", failure, status=CALLER_GONE)
             else:
                 attempt.close("failed", failure, status=error_reply(failure).status)
@@ -280,24 +359,65 @@ class Dispatcher:
             raise failure from error
         return Committed(attempt, stream, events, whole)
 
-    def _acquire(self, target: Target, tried: Iterable[str]) -> tuple[Deployment, Permit]:
+    def _failure_of(self, attempt: Attempt, error: BaseException, patience: asyncio.Timeout | None) -> BaseException:
+        """What the attempt failed with, whose fault that is, and whether another try makes sense."""
+        deployment, deadline = attempt.deployment, attempt.job.deadline
+        if isinstance(error, TimeoutError) and patience is not None and patience.expired():
+            return _silent(attempt) or self._late(attempt)
+        if isinstance(error, UpstreamError) and error.status == HTTPStatus.NOT_FOUND and deployment.adapter:
+            self._adapter_missing(attempt.candidate.target, deployment, error)
+        elif isinstance(error, UpstreamTimeout) and deadline.passed(self._clock()):
+            return deadline.exceeded()
+        return error
+
+    def _adapter_missing(self, target: Target, deployment: Deployment, error: UpstreamError) -> None:
+        """Another one took its place meanwhile; it is loaded again before the next try."""
+        error.retry_same = True
+        if self._replicas is not None:
+            self._replicas.missing(target, deployment)
+
+    def _acquire(
+        self, candidate: Candidate, job: Job, tried: Collection[str]
+    ) -> tuple[Deployment, Permit, Lease | None]:
         """A deployment that may be called now, one not tried yet if there is one."""
+        target = candidate.target
         waiting = list(self._breakers.available(target))
-        fresh = [deployment for deployment in waiting if deployment.deployment_id not in tried]
+        fresh = [deployment for deployment in waiting if deployment.deployment_id not in tried] if tried else waiting
         pool = fresh or waiting
+        ask = self._ask(candidate, job) if pool and target.pool is not None else None
         while pool:
-            chosen = (
-                self._rng.choices(pool, [deployment.weight for deployment in pool])[0] if len(pool) > 1 else pool[0]
-            )
+            chosen, choice = self._chosen(target, pool, ask)
             permit = self._breakers.try_acquire(chosen.deployment_id)
             if permit is not None:
-                return chosen, permit
+                if self._replicas is None or ask is None or choice is None:
+                    return chosen, permit, None
+                return chosen, permit, self._replicas.take(target, choice, ask, job.request, job.caller)
             pool.remove(chosen)
         ejected = UpstreamUnavailable(
             f"Every deployment of {target.target_id} is ejected.", deployment_id=target.target_id
         )
         ejected.retry_same = False
         raise ejected
+
+    def _ask(self, candidate: Candidate, job: Job) -> Ask | None:
+        if self._replicas is None:
+            return None
+        return self._replicas.ask(
+            candidate.target,
+            job.request,
+            input_tokens=job.facts.input_tokens,
+            output_tokens=candidate.output_tokens,
+            caller=job.caller,
+        )
+
+    def _chosen(self, target: Target, pool: list[Deployment], ask: Ask | None) -> tuple[Deployment, Choice | None]:
+        if len(pool) == 1 and ask is None:
+            return pool[0], None
+        if ask is not None and self._replicas is not None:
+            found = self._replicas.pick(target, pool, ask)
+            if found is not None:
+                return found
+        return self._rng.choices(pool, [deployment.weight for deployment in pool])[0], None
 
     def _call(self, attempt: Attempt) -> UpstreamCall:
         job = attempt.job
@@ -311,6 +431,7 @@ class Dispatcher:
                 self._clock(), job.timeouts.total_s, stream=job.request.stream
             ),
             headers=job.upstream_headers,
+            engine_fields=engine_fields(attempt.deployment, job),
         )
 
     def _patience_s(self, job: Job, candidate: Candidate) -> float | None:
@@ -342,8 +463,21 @@ class Dispatcher:
         if job.deadline.passed(self._clock()) and (job.deadline.own or not (job.request.stream and patient)):
             return job.deadline.exceeded()
         late = FirstTokenTimeout("No first token in time.", deployment_id=attempt.deployment.deployment_id)
-        late.gateway_failure = patient
+        # What was not sent yet waited for us: for its adapter.
+        late.gateway_failure = patient and attempt.sent
         return late
+
+
+def _give_up(patience: asyncio.Timeout) -> None:
+    """Nothing more can come. It may have been given up already, a moment ago."""
+    if not patience.expired():
+        patience.reschedule(asyncio.get_running_loop().time())
+
+
+def _silent(attempt: Attempt) -> ReplicaSilent | None:
+    if attempt.lease is None or not attempt.lease.lost:
+        return None
+    return ReplicaSilent("The upstream stopped answering.", deployment_id=attempt.deployment.deployment_id)
 
 
 def _spilled(candidate: Candidate, job: Job) -> Candidate | None:
@@ -351,6 +485,25 @@ def _spilled(candidate: Candidate, job: Job) -> Candidate | None:
     if job.caller.settings.spill_over or is_own(candidate.target, job.pools):
         return msgspec.structs.replace(candidate, reason="spill-over")
     return None
+
+
+def _too_crowded(crowd: Crowd) -> NoRoom:
+    state = QueueState(
+        name=crowd.pool,
+        waiting=crowd.waiting,
+        waiting_tokens=0,
+        in_flight=crowd.running,
+        in_flight_tokens=0,
+        capacity_tokens=crowd.kv_tokens,
+        predicted_wait_s=crowd.retry_after_s,
+    )
+    return NoRoom(
+        f"Every replica of the pool `{crowd.pool}` is full: {crowd.running} requests run there and {crowd.waiting} wait. "
+        f"Try again in {crowd.retry_after_s:.1f} s, or name another model.",
+        "full",
+        state,
+        retry_after_s=crowd.retry_after_s,
+    )
 
 
 def _placed(committed: Committed, slot: Slot | None) -> Committed:

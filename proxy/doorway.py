@@ -11,6 +11,7 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CHAT_PATH: Final = "/v1/chat/completions"
+EMBEDDINGS_PATH: Final = "/v1/embeddings"
 REQUEST_ID_HEADER: Final = b"x-request-id"
 
 
@@ -34,6 +35,8 @@ class Doorway:
             await self.app(scope, receive, send)
         elif scope["path"] == CHAT_PATH and scope["method"] == "POST":
             await scope["state"]["gateway"].line.chat(scope, receive, send)
+        elif scope["path"] == EMBEDDINGS_PATH and scope["method"] == "POST":
+            await scope["state"]["gateway"].line.embeddings(scope, receive, send)
         else:
             await self.app(scope, receive, _named(send))
 

@@ -18,6 +18,7 @@ from providers.errors import (
     FirstTokenTimeout,
     MalformedReply,
     PromptTooLong,
+    ReplicaSilent,
     RequestRejected,
     StreamCut,
     UpstreamError,
@@ -159,6 +160,34 @@ class BudgetTaken(Refused):
     """Another budget stands in the way."""
 
 
+class PoolTokenRefused(Refused):
+    """Whoever says that it is a pool's replica does not show the pool's token, or there is no such pool."""
+
+
+class AddressNotAllowed(Refused):
+    """A replica's address lies in none of the networks that its pool allows."""
+
+
+class PoolNotFound(Refused):
+    """There is no such pool."""
+
+
+class ReplicaNotFound(Refused):
+    """The pool has no such replica now."""
+
+
+class ReplicaNameTaken(Refused):
+    """Another engine lives under this name."""
+
+
+class PoolCrowded(Refused):
+    """The pool has as many replicas, or orders, as it can."""
+
+
+class FleetUnavailable(Refused):
+    """The database does not answer."""
+
+
 class ContextTooLong(Refused):
     """The prompt fits no target that could otherwise serve it."""
 
@@ -271,6 +300,13 @@ TABLE: dict[type[BaseException], Fault] = {
     BudgetExceeded: Fault(402, "insufficient_quota", "budget_exceeded"),
     UnpricedUnderBudget: Fault(402, "insufficient_quota", "unpriced_under_budget"),
     BudgetsUnavailable: Fault(503, _SERVER, "budgets_unavailable"),
+    PoolTokenRefused: Fault(401, _INVALID, "invalid_pool_token"),
+    AddressNotAllowed: Fault(403, "permission_error", "address_not_allowed"),
+    PoolNotFound: Fault(404, _INVALID, "pool_not_found"),
+    ReplicaNotFound: Fault(404, _INVALID, "replica_not_found"),
+    ReplicaNameTaken: Fault(409, _INVALID, "replica_name_taken"),
+    PoolCrowded: Fault(429, _INVALID, "pool_full"),
+    FleetUnavailable: Fault(503, _SERVER, "fleet_unavailable"),
     ContextTooLong: Fault(400, _INVALID, "context_length_exceeded"),
     NoEligibleTarget: Fault(400, _INVALID, "no_eligible_target"),
     RateLimited: Fault(429, "requests", "rate_limit_exceeded"),
@@ -296,6 +332,7 @@ TABLE: dict[type[BaseException], Fault] = {
     ConnectFailed: Fault(502, _SERVER, "upstream_unreachable"),
     FirstTokenTimeout: Fault(504, _SERVER, "first_token_timeout"),
     UpstreamTimeout: Fault(504, _SERVER, "upstream_timeout"),
+    ReplicaSilent: Fault(504, _SERVER, "upstream_timeout"),
     StreamCut: Fault(502, _SERVER, "upstream_stream_cut"),
     MalformedReply: Fault(502, _SERVER, "upstream_malformed"),
 }

@@ -10,7 +10,7 @@ from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from classifier.prediction import Classifier, Prediction
 from cost.prices import usd
 from providers.catalog import Catalog, build_catalog
-from providers.target import Tier
+from providers.target import Deployment, Target, Tier
 from proxy.configuration.settings import GatewayConfig, build_policy
 from proxy.errors import Refused
 from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan
@@ -55,7 +55,7 @@ def explain(
     request = parse_chat(body, RequestHeaders(tier=tier))
     weighed = prompt_of(request)
     # No call is made, so no secret is looked up.
-    catalog = build_catalog(config.providers, lambda _reference: "unused")
+    catalog = build_catalog(config.providers, lambda _reference: "unused", pools=config.selfhosted.pool_of_target())
     policy = build_policy(config.policy, config.cost)
     weigher = classifier or weigher_of(config)
     prediction = weigher.classify(weighed)
@@ -68,11 +68,18 @@ def explain(
         max_output_tokens=None,
         tolerance=_tolerance(kept, catalog, policy, weigher),
     )
-    fleet = {target_id: target.deployments for target_id, target in catalog.targets.items()}
+    fleet = {target_id: target.deployments or _some_replica(target) for target_id, target in catalog.targets.items()}
     try:
         return _told(facts, prediction, plan(facts, prediction, policy, catalog, fleet), kept)
     except Refused as refused:
         return _told(facts, prediction, RoutePlan(candidates=(), rejected=()), kept, refusal=refused.message)
+
+
+def _some_replica(target: Target) -> tuple[Deployment, ...]:
+    """Who a pool's replicas are is known where they are watched; here they are taken for healthy like all others."""
+    target_id = target.target_id
+    replica = Deployment(deployment_id=f"{target_id}/any", target_id=target_id, kind="vllm", upstream_model=target_id)
+    return (replica,)
 
 
 def weigher_of(config: GatewayConfig) -> OnnxClassifier | HeuristicClassifier:

@@ -21,6 +21,7 @@ from proxy.line import Line
 from proxy.observers.learning import LearningLog
 from proxy.observers.metrics import Metrics
 from proxy.request import read_headers
+from selfhosted.look import FleetView
 
 READS_AT_ONCE: Final = 4
 """Fewer than the database's connections, so that finance cannot keep them from requests."""
@@ -47,6 +48,8 @@ class Gateway(NamedTuple):
     operator: str
     """The organisation whose admins may change what holds for all organisations."""
     metrics_token: str | None
+    fleet_view: FleetView | None = None
+    """What is told of our own engines; None where there are none."""
 
 
 class State(TypedDict):

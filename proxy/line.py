@@ -25,11 +25,12 @@ from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import UpstreamError
-from providers.wire import ChatRequest
+from providers.wire import ChatRequest, Operation
 from proxy.affinity import Affinity
 from proxy.answers.escalation import EscalationAllowance, EscalationRules, escalation_candidate, may_escalate
 from proxy.answers.weak_answer import Weakness, graver, judge
 from proxy.attempt import CALLER_GONE, Attempt, Ending, Unused
+from proxy.comparisons import comparator_of
 from proxy.dispatch import Committed, Dispatcher, close_quietly
 from proxy.doorway import REQUEST_ID_HEADER, new_request_id
 from proxy.errors import (
@@ -54,7 +55,7 @@ from proxy.job import Hold, Job
 from proxy.learning.shadow import MAX_PAYLOAD_BYTES, Shadow
 from proxy.observers.outcome import Observer, RequestOutcome, SecondOpinion
 from proxy.observers.telemetry import RequestTrace, Tracing
-from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, Policy, RoutePlan, held_out, plan
+from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, Policy, RoutePlan, absent, held_out, plan
 from proxy.relay import dollars, relay
 from proxy.reply import Header, Reply, read_body
 from proxy.request import (
@@ -65,12 +66,14 @@ from proxy.request import (
     most_input_tokens,
     needs,
     parse_chat,
+    parse_embeddings,
     prompt_of,
     read_headers,
     wants_escalation,
 )
 from proxy.tags import TagBounds
 from proxy.tolerance import Tolerances, plain_tolerance
+from selfhosted.rendering import instructions
 
 _log = logging.getLogger("weighbridge.line")
 
@@ -80,6 +83,12 @@ _KEPT_IN_ALL_BYTES: Final = 256 * 1024 * 1024
 """Of answers that a process holds back or holds on to: thousands of streams at once must not take all its memory."""
 _LATE_SCHEMA_STEPS: Final = 500
 """That judging happens on the event loop, so it may take a few milliseconds at most."""
+
+
+_PARSERS: Final[Mapping[Operation, Callable[[bytes, RequestHeaders], ChatRequest]]] = {
+    "chat": parse_chat,
+    "embeddings": parse_embeddings,
+}
 
 
 class Weigher(Protocol):
@@ -116,6 +125,14 @@ class BudgetGate(Protocol):
     """What a process knows of the budgets without asking anybody. The money itself is held with the reserve."""
 
     def look(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetLook: ...
+
+
+class HabitLog(Protocol):
+    """Watches how teams begin their prompts, for what that costs their caches."""
+
+    def observe(
+        self, organisation_id: str, team_id: str, target_id: str, prefix: bytes, prompt_tokens: int
+    ) -> None: ...
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +190,7 @@ class _Passage:
         "error_code",
         "escalated_from",
         "judged",
+        "operation",
         "reading_since",
         "recording",
         "released_at",
@@ -186,8 +204,9 @@ class _Passage:
         "weighed",
     )
 
-    def __init__(self, request_id: str, reply: Reply, started_at: float) -> None:
+    def __init__(self, request_id: str, operation: Operation, reply: Reply, started_at: float) -> None:
         self.request_id = request_id
+        self.operation: Operation = operation
         self.reply = reply
         self.started_at = started_at
         self.task: asyncio.Task[Any] | None = asyncio.current_task()
@@ -231,6 +250,7 @@ class Line:
         guard: OverloadGuard | None = None,
         once: Idempotency | None = None,
         paces: Paces | None = None,
+        habits: HabitLog | None = None,
     ) -> None:
         self.rules = rules
         self.draining = False
@@ -251,6 +271,7 @@ class Line:
         self._guard = guard
         self._once = once
         self._paces = paces
+        self._habits = habits
         self._tags = TagBounds()
 
     @property
@@ -259,12 +280,19 @@ class Line:
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one POST /v1/chat/completions as an ASGI application."""
+        await self._serve("chat", scope, receive, send)
+
+    async def embeddings(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one POST /v1/embeddings as an ASGI application."""
+        await self._serve("embeddings", scope, receive, send)
+
+    async def _serve(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = new_request_id()
         if self._guard is not None and not self._guard.admits(batch=_says_batch(scope)):
             await self._guard.refuse(send, (REQUEST_ID_HEADER, request_id.encode()))
             return
         reply = Reply(send, self._clock)
-        passage = _Passage(request_id, reply, self._clock())
+        passage = _Passage(request_id, operation, reply, self._clock())
         reply.headers.append((REQUEST_ID_HEADER, passage.request_id.encode()))
         self._passages.add(passage)
         try:
@@ -304,7 +332,7 @@ class Line:
         body = await self._body(passage, rules, scope, receive)
         gone = asyncio.ensure_future(self._watch_caller(passage, receive))
         try:
-            request = parse_chat(body, headers)
+            request = _PARSERS[passage.operation](body, headers)
             if request.team_id is not None and request.team_id != caller.team_id:
                 raise WrongTeam(
                     "`x-team-id` is not the team of this key; leave it out or use that team's key.", param="x-team-id"
@@ -326,7 +354,12 @@ class Line:
             try:
                 await self._send_on(passage, rules, caller, weighed)
             except BudgetExceeded as exceeded:
-                if not exceeded.downgrade or weighed.facts.alias == AUTO or passage.attempts:
+                if (
+                    not exceeded.downgrade
+                    or weighed.facts.alias == AUTO
+                    or passage.attempts
+                    or not _replaceable(request)
+                ):
                     raise
                 # What was wanted does not fit any more; the cheapest that is good enough may.
                 passage.weighed = weighed = await self._weigh(passage, rules, caller, request, len(body), wanted, True)
@@ -357,7 +390,7 @@ class Line:
         look = self._budgets.look(caller.organisation_id, caller.team_id, caller.key_id, request.tag)
         if look.exceeded is not None:
             raise look.exceeded
-        return look.downgrade and request.model != AUTO
+        return look.downgrade and request.model != AUTO and _replaceable(request)
 
     async def authenticate(self, headers: RequestHeaders) -> Caller:
         """The key's owner. Raises NotAuthenticated or an accounts error."""
@@ -406,6 +439,7 @@ class Line:
             max_output_tokens=request.max_output_tokens,
             choices=request.n,
             allowed_models=caller.allowed_models,
+            longest_tokens=request.longest_tokens or None,
             tolerance=_tolerance(rules, caller),
         )
         await self._admit(passage, caller, request, estimate)
@@ -420,6 +454,9 @@ class Line:
         conversation = conversation_key(request, prompt)
         sticky = self._affinity.lookup(caller.team_id, conversation)
         fleet = self._fleet(rules)
+        if not all(fleet.values()):
+            for target in absent(facts, rules.policy, rules.catalog, fleet):
+                self._dispatcher.turned_away(target, estimate + (request.max_output_tokens or DEFAULT_OUTPUT_TOKENS))
         route = plan(facts, prediction, rules.policy, rules.catalog, fleet, sticky)
         if prediction is not None and route.close_call and self._classifier.worth_reconsidering(caller.team_id):
             before = self._clock()
@@ -458,7 +495,8 @@ class Line:
         """Takes what the request may use, once. Raises RateLimited."""
         if passage.admission is not None:
             return
-        guessed = 0 if request.max_output_tokens else DEFAULT_OUTPUT_TOKENS * request.n
+        unbounded = request.max_output_tokens is None and request.operation == "chat"
+        guessed = DEFAULT_OUTPUT_TOKENS * request.n if unbounded else 0
         answer = (request.max_output_tokens or 0) * request.n + guessed
         passage.admission = await self._limiter.admit(caller, request.model, estimate + answer, guessed=guessed)
         passage.reply.headers += rate_headers(passage.admission)
@@ -476,7 +514,7 @@ class Line:
             plan=weighed.plan,
             prediction=weighed.prediction,
             alias=weighed.request.model,
-            comparators=rules.comparators,
+            comparators=_comparators(rules.comparators, weighed),
             pools=rules.pools,
             arm=weighed.arm,
             timeouts=rules.timeouts,
@@ -491,6 +529,7 @@ class Line:
             passage.released_at = self._clock()
         passage.answering = committed.attempt
         try:
+            self._keep_habit(committed.attempt)
             await relay(committed, passage.reply, _decision_headers(weighed, committed, passage))
         except (UpstreamError, DeadlineExceeded) as error:
             status = passage.reply.status or error_reply(error).status
@@ -499,6 +538,7 @@ class Line:
                 raise
             passage.error_code = error_reply(error).code
         except asyncio.CancelledError:
+            committed.attempt.observe(committed.stream.unread())
             committed.attempt.close(_ending(passage), status=CALLER_GONE)
             raise
         except Exception as error:
@@ -507,6 +547,15 @@ class Line:
         finally:
             # The relay has settled a reply that went well, before its last bytes left.
             await close_quietly(committed.stream)
+
+    def _keep_habit(self, attempt: Attempt) -> None:
+        if self._habits is None:
+            return
+        job = attempt.job
+        prefix = instructions(job.request)
+        if prefix:
+            caller, target_id = job.caller, attempt.deployment.target_id
+            self._habits.observe(caller.organisation_id, caller.team_id, target_id, prefix, job.facts.input_tokens)
 
     def _keep_bytes(self, passage: _Passage, caller: Caller, weighed: Weighed) -> int:
         """How much of the answer is held on to, for what is done with it when the caller has it."""
@@ -628,9 +677,10 @@ class Line:
         outcome = _outcome(passage, self._clock())
         if self._paces is not None:
             _keep_pace(self._paces, passage)
-        if passage.weighed is not None and passage.caller is not None and outcome.target_id and not outcome.error_code:
+        answered = outcome.target_id if passage.weighed is not None and _replaceable(passage.weighed.request) else None
+        if passage.weighed is not None and passage.caller is not None and answered and not outcome.error_code:
             tokens = outcome.input_tokens + outcome.output_tokens
-            self._affinity.remember(passage.caller.team_id, passage.weighed.conversation, outcome.target_id, tokens)
+            self._affinity.remember(passage.caller.team_id, passage.weighed.conversation, answered, tokens)
         for observer in self._observers:
             observer.finished(outcome)
         answering = passage.answering
@@ -638,6 +688,20 @@ class Line:
             self.shadow.offer(answering.job.request, passage.caller, outcome, answering.kept or ())
         if passage.trace is not None:
             passage.trace.finish(outcome, outcome.alias, outcome.stream)
+
+
+def _replaceable(request: ChatRequest) -> bool:
+    """Whether another model's answer would do. Vectors of different models cannot be mixed."""
+    return request.operation == "chat"
+
+
+def _comparators(comparators: Comparators, weighed: Weighed) -> Comparators:
+    """Whom the answer is compared with. No other model's vectors would have done, so those save nothing by their model:
+    what was named is their reference.
+    """
+    if comparators.reference is None or _replaceable(weighed.request):
+        return comparators
+    return msgspec.structs.replace(comparators, reference=comparator_of(weighed.plan.candidates[0].target))
 
 
 def _says_batch(scope: Scope) -> bool:
@@ -776,6 +840,7 @@ def _outcome(passage: _Passage, now: float) -> RequestOutcome:
         organisation_id=caller.organisation_id if caller else "",
         team_id=caller.team_id if caller else "",
         key_id=caller.key_id if caller else "",
+        operation=passage.operation,
         tier=weighed.facts.tier if weighed else "interactive",
         alias=weighed.request.model if weighed else "",
         stream=weighed.request.stream if weighed else False,

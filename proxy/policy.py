@@ -10,7 +10,7 @@ covers.
 
 import math
 from collections.abc import Container, Iterable, Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -53,6 +53,9 @@ Reason = Literal[
     "holdout",
     "spill-over",
 ]
+_EMBEDS: Final[frozenset[Capability]] = frozenset({"embeddings"})
+_EJECTED: Final = "every deployment is ejected by its breaker"
+_NOBODY_READY: Final = "no replica of its pool takes work now"
 _Kind = Literal["auto", "alias", "named"]
 """Whether the gateway chooses, an alias stands for targets, or the caller named one."""
 Obstacle = Literal[
@@ -100,6 +103,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     allowed_models: frozenset[str] | None = None
     most_input_tokens: int = 0
     """What `input_tokens` cannot be above, for budgets that must hold; 0 where nothing is held."""
+    longest_tokens: int | None = None
+    """Of the longest text, where several are looked at one by one; None where the whole prompt has to fit."""
     tolerance: float = DEFAULT_TOLERANCE
     """How much less likely than the reference's a chosen target's answer may be adequate."""
 
@@ -178,11 +183,28 @@ def plan(
     )
 
 
+def absent(facts: Facts, policy: Policy, catalog: Catalog, fleet: Fleet) -> list[Target]:
+    """Targets of our own that the request might have gone to, had their pools anybody: demand that nothing else tells of."""
+    pool, kind = _pool(facts, policy, catalog)
+    found: list[Target] = []
+    for target in pool:
+        obstacle = _obstacle(target, facts, fleet, policy.unpriced, auto=kind == AUTO)
+        if obstacle is None and kind != AUTO:
+            break
+        if obstacle is not None and obstacle.obstacle == "unavailable" and target.pool is not None:
+            found.append(target)
+    return found
+
+
 def choosable(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None) -> list[Target]:
     """The targets that `auto` could choose for a team, were they all healthy."""
     names: Iterable[str] = policy.auto_targets if policy.auto_targets is not None else catalog.targets
     targets = (catalog.targets[name] for name in names if allowed is None or name in allowed)
-    return [target for target in targets if target.price is not None and target.routing_weight > 0]
+    return [
+        target
+        for target in targets
+        if target.price is not None and target.routing_weight > 0 and not target.capabilities >= _EMBEDS
+    ]
 
 
 def yardstick(
@@ -237,13 +259,16 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, *,
     """The first reason why a target cannot serve the request."""
     found: tuple[Obstacle, str] | None = None
     missing = facts.needs - target.capabilities
-    room = int(facts.input_tokens * _ESTIMATE_SLACK) + (facts.max_output_tokens or 1)
+    at_once = facts.input_tokens if facts.longest_tokens is None else facts.longest_tokens
+    room = int(at_once * _ESTIMATE_SLACK) + (facts.max_output_tokens or 1)
     if facts.allowed_models is not None and target.target_id not in facts.allowed_models:
         found = ("not-allowed", "the team may not use it")
     elif facts.tier not in target.tiers:
         found = ("tier", f"does not serve the {facts.tier} tier")
     elif missing:
         found = ("capability-missing", f"cannot do {', '.join(sorted(missing))}")
+    elif target.capabilities >= _EMBEDS and not facts.needs >= _EMBEDS:
+        found = ("capability-missing", "makes embeddings, and answers nothing")
     elif room > target.max_context_tokens:
         found = ("context", f"{room} tokens do not fit its {target.max_context_tokens}")
     elif not is_bookable(target.price, unpriced, auto=auto):
@@ -251,7 +276,7 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, *,
     elif auto and target.routing_weight <= 0:
         found = ("weight-zero", "its routing weight is 0")
     elif not fleet.get(target.target_id):
-        found = ("unavailable", "every deployment is ejected by its breaker")
+        found = ("unavailable", _EJECTED if target.pool is None else _NOBODY_READY)
     return found and Rejection(target_id=target.target_id, obstacle=found[0], detail=found[1])
 
 
@@ -263,6 +288,12 @@ def _nothing(facts: Facts, rejected: list[Rejection]) -> Refused:
     reasons = "; ".join(f"{rejection.target_id}: {rejection.detail}" for rejection in told)
     if "unavailable" in obstacles:
         return TargetsUnavailable(f"No eligible target can be called right now ({reasons}).", retry_after_s=5.0)
+    if "context" in obstacles and facts.longest_tokens is not None:
+        return ContextTooLong(
+            f"The longest text has about {facts.longest_tokens} tokens and fits no target that could embed it ({reasons}). "
+            "Send it in parts.",
+            param="input",
+        )
     if "context" in obstacles:
         return ContextTooLong(
             f"The request needs about {facts.input_tokens + (facts.max_output_tokens or 1)} tokens and fits no target "
@@ -472,6 +503,8 @@ def _expected(target: Target, facts: Facts, prediction: Prediction | None, stick
 
 
 def _expected_output(target: Target, facts: Facts, prediction: Prediction | None) -> int:
+    if facts.needs >= _EMBEDS:
+        return 0
     outlook = _outlook(target, prediction)
     if outlook is not None:
         predicted = outlook.output_tokens
@@ -499,7 +532,9 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     if target.price is None:
         return None
     # What is longer than the context is refused there.
-    tokens = min(facts.most_input_tokens, max(target.max_context_tokens, facts.input_tokens))
+    tokens = facts.most_input_tokens
+    if facts.longest_tokens is None:
+        tokens = min(tokens, max(target.max_context_tokens, facts.input_tokens))
     return target.price.most_nanousd(tokens, _most_output_tokens(target, facts))
 
 
@@ -507,6 +542,8 @@ def _most_output_tokens(target: Target, facts: Facts) -> int:
     """Of all choices together. The caller's own bound goes upstream as it is, so it counts even above what the target
     is said to manage.
     """
+    if facts.needs >= _EMBEDS:
+        return 0
     return (facts.max_output_tokens or target.max_output_tokens) * facts.choices
 
 

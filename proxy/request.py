@@ -1,8 +1,8 @@
 """Parse: bytes and headers become a ChatRequest, or a 400 that says what to change. No I/O."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -32,7 +32,36 @@ STEERING_FIELDS = frozenset(
         "organization",
     }
 )
+_SHARING = "the gateway's configuration says who shares what is cached"
+_PLACING = "the gateway places requests itself"
+_NAMING = "the gateway names requests itself"
+_ADAPTERS = "an adapter is asked for as `model`"
+_BOUNDS = "send `max_tokens`, `max_completion_tokens` and `n`, by which the gateway knows what an answer may cost"
+_STREAMING = "the gateway tells by what arrives whether an engine works, and what an answer cost that was broken off"
+_PROGRAMS = "what engines run comes from whoever runs them"
+# These would steer an engine of our own past its queue, into another's cache or to another engine, or past what we
+# counted on: vLLM's names, SGLang's, TensorRT-LLM's and llama.cpp's. Some engines read more of them than they say.
+ENGINE_FIELDS = {
+    "priority": "send `x-priority` (`low`, `normal` or `high`) or `x-tier` instead",
+    **dict.fromkeys(("cache_salt", "extra_key", "session_params"), _SHARING),
+    **dict.fromkeys(("kv_transfer_params", "ec_transfer_params", "disaggregated_params", "id_slot"), _PLACING),
+    **dict.fromkeys(("bootstrap_host", "bootstrap_port", "bootstrap_room"), _PLACING),
+    **dict.fromkeys(("data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank"), _PLACING),
+    # Engines take an older request's name for that request, and vLLM's connectors read addresses out of it.
+    **dict.fromkeys(("request_id", "rid"), _NAMING),
+    **dict.fromkeys(("lora", "lora_path", "lora_request"), _ADAPTERS),
+    # llama.cpp's own names for `max_tokens` and `n` win; the others make tokens that nobody reserved or is told of.
+    **dict.fromkeys(("n_predict", "n_cmpl", "best_of", "padding"), _BOUNDS),
+    # Nothing arrives before the end, and beams overtake everybody: vLLM gives them neither priority nor our salt.
+    **dict.fromkeys(("stream_interval", "use_beam_search"), _STREAMING),
+    # `vllm_xargs` can hold `kv_transfer_params`, and a template can write a prompt of any length.
+    **dict.fromkeys(("vllm_xargs", "custom_logit_processor", "chat_template"), _PROGRAMS),
+}
 STEERING_PREFIXES = ("aws_", "vertex_", "litellm_")
+# Some engines embed chats too, and fetch what these link to. Here nobody would count them or look at their links.
+CHAT_FIELDS = ("messages", "stream")
+_NULL = b"null"
+_UNSAID = frozenset({_NULL, b"false"})
 
 # What a prompt costs beside its text, in tokens: OpenAI's chat framing (4 a message, 3 to prime the
 # answer), and a 1024-pixel image at high detail (765), both from OpenAI's published counting rules.
@@ -50,6 +79,8 @@ CHARS_PER_MEDIA_TOKEN = 20
 
 MAX_MESSAGES = 4_096
 MAX_CHOICES = 16
+MAX_EMBEDDED = 2_048
+"""Texts in one request for embeddings, as OpenAI has it."""
 MAX_ID_CHARS = 256
 
 _DIGESTED_BYTES = 128 * 1024
@@ -77,7 +108,28 @@ class _ResponseFormat(msgspec.Struct, frozen=True):
     type: str = "text"
 
 
-class _Body(msgspec.Struct, frozen=True):
+class _OwnFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The gateway's own fields, which may stand in the body instead of a header."""
+
+    service_tier: str | None = None
+    team_id: str | None = msgspec.field(default=None, name="x-team-id")
+    tier: str | None = msgspec.field(default=None, name="x-tier")
+    session_id: str | None = msgspec.field(default=None, name="x-session-id")
+    tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
+    priority: str | None = msgspec.field(default=None, name="x-priority")
+
+
+_Input = str | list[str | int | list[int]]
+
+
+class _EmbeddingsBody(_OwnFields, frozen=True, kw_only=True):
+    """Of a request for embeddings."""
+
+    model: str
+    input: _Input
+
+
+class _Body(_OwnFields, frozen=True, kw_only=True):
     """The fields that the gateway itself reads; every other one passes through unread."""
 
     model: str
@@ -90,12 +142,6 @@ class _Body(msgspec.Struct, frozen=True):
     tools: list[msgspec.Raw] | None = None
     functions: list[msgspec.Raw] | None = None
     response_format: _ResponseFormat | None = None
-    service_tier: str | None = None
-    team_id: str | None = msgspec.field(default=None, name="x-team-id")
-    tier: str | None = msgspec.field(default=None, name="x-tier")
-    session_id: str | None = msgspec.field(default=None, name="x-session-id")
-    tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
-    priority: str | None = msgspec.field(default=None, name="x-priority")
 
 
 class RequestHeaders(msgspec.Struct, frozen=True):
@@ -129,11 +175,13 @@ def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
 
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _body_decoder = msgspec.json.Decoder(_Body)
+_embeddings_decoder = msgspec.json.Decoder(_EmbeddingsBody)
+_T = TypeVar("_T")
 
 
 def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
     """Reads one chat completion request. Raises BadRequest."""
-    fields, typed = _decode(body)
+    fields, typed = _decode(body, _body_decoder)
     refuse_steering(fields)
     _check_limits(typed)
     for name in _OWN_FIELDS:
@@ -158,11 +206,64 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
     )
 
 
-def _decode(body: bytes) -> tuple[dict[str, msgspec.Raw], _Body]:
+def parse_embeddings(body: bytes, headers: RequestHeaders) -> ChatRequest:
+    """Reads one request for embeddings. Raises BadRequest."""
+    fields, typed = _decode(body, _embeddings_decoder)
+    refuse_steering(fields)
+    for name in CHAT_FIELDS:
+        if bytes(fields.get(name, _NULL)) not in _UNSAID:
+            raise BadRequest(
+                f"The field `{name}` is not accepted here: send what is to be embedded as `input`.",
+                param=name,
+                code="field_not_allowed",
+            )
+    if typed.model in {"", "auto"}:
+        raise BadRequest(
+            "`model` must name an embedding model from GET /v1/models: vectors of different models cannot be mixed, so "
+            "`auto` never chooses one.",
+            param="model",
+        )
+    texts = _texts(typed.input)
+    for name in _OWN_FIELDS:
+        fields.pop(name, None)
+    sizes = [estimate_tokens(text) if isinstance(text, str) else len(text) for text in texts]
+    return ChatRequest(
+        operation="embeddings",
+        fields=fields,
+        model=typed.model,
+        messages=[],
+        embedded_tokens=sum(sizes),
+        longest_tokens=max(sizes),
+        tier=_tier(headers.tier, typed.tier, typed.service_tier),
+        team_id=_agreed("x-team-id", headers.team_id, typed.team_id),
+        session_id=_agreed("x-session-id", headers.session_id, typed.session_id),
+        tag=_tag(headers.tag, typed.tag),
+        priority=_priority(headers.priority, typed.priority, typed.service_tier),
+    )
+
+
+def _texts(given: "_Input") -> Sequence[str | list[int]]:
+    """What is to be embedded, one by one: texts, or the tokens of texts."""
+    if isinstance(given, str):
+        texts: Sequence[str | list[int]] = [given]
+    elif given and all(isinstance(each, int) for each in given):
+        texts = [[each for each in given if isinstance(each, int)]]
+    else:
+        texts = [each for each in given if not isinstance(each, int)]
+        if len(texts) != len(given):
+            raise BadRequest("`input` mixes numbers with texts; send texts, or lists of tokens.", param="input")
+    if not texts or not all(texts):
+        raise BadRequest("`input` is empty; send a text, or a list of texts none of which is empty.", param="input")
+    if len(texts) > MAX_EMBEDDED:
+        raise BadRequest(f"`input` has {len(texts)} texts; at most {MAX_EMBEDDED} are accepted.", param="input")
+    return texts
+
+
+def _decode(body: bytes, decoder: "msgspec.json.Decoder[_T]") -> tuple[dict[str, msgspec.Raw], _T]:
     try:
         # Fields that are passed on unread are not looked at by the decoders: no upstream gets broken text.
         body.decode()
-        return _fields_decoder.decode(body), _body_decoder.decode(body)
+        return _fields_decoder.decode(body), decoder.decode(body)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at ")
         param = path.strip("`").removeprefix("$").removeprefix(".") or None
@@ -173,8 +274,12 @@ def _decode(body: bytes) -> tuple[dict[str, msgspec.Raw], _Body]:
 
 
 def refuse_steering(fields: Mapping[str, Any]) -> None:
-    """No request chooses the address or the key of the gateway's own calls."""
+    """No request chooses the address or the key of the gateway's own calls, nor its place in an engine."""
     for name in fields:
+        if name in ENGINE_FIELDS:
+            raise BadRequest(
+                f"The field `{name}` is not accepted: {ENGINE_FIELDS[name]}.", param=name, code="field_not_allowed"
+            )
         if name in STEERING_FIELDS or name.startswith(STEERING_PREFIXES):
             raise BadRequest(
                 f"The field `{name}` is not accepted: upstream addresses and keys come from the gateway's configuration.",
@@ -212,7 +317,7 @@ def wants_escalation(headers: RequestHeaders) -> bool | None:
 
 def messages_digest(request: ChatRequest) -> bytes:
     """16 bytes that tell a repeated request from a new one. Of large ones both ends and the size are enough."""
-    raw = memoryview(request.fields["messages"])
+    raw = memoryview(request.fields["messages" if request.operation == "chat" else "input"])
     digest = blake2b(len(raw).to_bytes(8, "little"), digest_size=16)
     digest.update(raw[:_DIGESTED_BYTES])
     digest.update(raw[_DIGESTED_BYTES:][-_DIGESTED_BYTES:])
@@ -267,6 +372,8 @@ def _count_images(messages: list[Message]) -> int:
 
 def needs(request: ChatRequest) -> frozenset[Capability]:
     """The capabilities a target must have to serve this request."""
+    if request.operation == "embeddings":
+        return frozenset({"embeddings"})
     wanted: list[Capability] = []
     if request.tools:
         wanted.append("tools")
@@ -313,6 +420,8 @@ def prompt_of(request: ChatRequest) -> Prompt:
 
 def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
     """An estimate of the prompt's tokens, with its framing, tool definitions and images."""
+    if request.operation == "embeddings":
+        return request.embedded_tokens
     framing = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages) + IMAGE_TOKENS * request.images
     texts = estimate_tokens(prompt.text) + estimate_tokens(prompt.system) + estimate_tokens(prompt.history)
     raw = sum(estimate_tokens(bytes(each).decode()) for each in _definitions(request))

@@ -2,8 +2,14 @@
 
 import os
 
+from hypothesis import settings
+
 # Before numpy is loaded: on a busy machine with two cores, threads of the linear algebra made a refit 30 times slower,
 # for its matrices are small and the threads mostly waited for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A busy machine is slow now and then, which says nothing of what a property is about.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 pytest_plugins = ["tests.postgres", "tests.redis_server"]

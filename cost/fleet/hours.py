@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, delete, func, insert, select
+from sqlalchemy import BigInteger, ColumnElement, case, delete, func, insert, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
@@ -23,6 +23,7 @@ from cost.times import DAY_US, HOUR_US, start_of
 
 _RANK: Final[Mapping[str, int]] = {"entered": 0, "fleet": 1, "configured": 2}
 _CONFIGURED: Final = "configured"
+_UNLIKELY: Final = "a replica is up for at most an hour of an hour that starts on the hour"
 MOST_ROWS: Final = 100_000
 """Rows that are entered at once: hours times replicas."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -107,11 +108,33 @@ class HoursStore:
     async def record(self, pool: str, hour_us: int, replica: str, up_us: int) -> None:
         """The fleet's own record of one replica; told again, the last word counts."""
         if hour_us % HOUR_US or not 0 <= up_us <= HOUR_US:
-            raise HoursRefused("a replica is up for at most an hour of an hour that starts on the hour")
+            raise HoursRefused(_UNLIKELY)
         row = self._insert(PoolHour).values(pool=pool, hour_us=hour_us, replica=replica, up_us=up_us, source="fleet")
         keys = ("pool", "hour_us", "replica")
         async with self._engine.begin() as connection:
             await connection.execute(row.on_conflict_do_update(index_elements=keys, set_={"up_us": up_us}))
+
+    async def add(self, connection: AsyncConnection, pool: str, up: Mapping[str, Mapping[int, int]]) -> None:
+        """Time that the fleet saw replicas up, by replica and hour, in the transaction in which it is taken note of.
+
+        A zero says that the fleet looked and saw nobody up. Of an hour a replica is up for an hour at most.
+        """
+        # Replicas name themselves, and must not take the name of a row that says something else.
+        rows: list[dict[str, Any]] = [
+            {"pool": pool, "hour_us": hour, "replica": f"fleet/{replica}", "up_us": up_us, "source": "fleet"}
+            for replica, spans in sorted(up.items())
+            for hour, up_us in sorted(spans.items())
+        ]
+        if any(row["hour_us"] % HOUR_US or not 0 <= row["up_us"] <= HOUR_US for row in rows):
+            raise HoursRefused(_UNLIKELY)
+        if not rows:
+            return
+        insertion = self._insert(PoolHour)
+        total, whole = col(PoolHour.up_us) + insertion.excluded.up_us, literal(HOUR_US, BigInteger)
+        most = {"up_us": case((total > whole, whole), else_=total)}
+        await connection.execute(
+            insertion.on_conflict_do_update(index_elements=("pool", "hour_us", "replica"), set_=most), rows
+        )
 
     async def keep(self, pool: str, hours: Mapping[int, int]) -> None:
         """`freeze` in a transaction of its own."""

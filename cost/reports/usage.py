@@ -32,6 +32,8 @@ MAX_DAYS_BY_HOUR: Final = 31
 MAX_ROWS: Final = 10_001
 """One more than a reader shows, so that it sees whether there are more."""
 MAX_FILTERS: Final = 100
+MAX_MODELS: Final = 1_000
+"""As many as a catalog has."""
 _MAX_TEXT_CHARS: Final = 200
 
 COLUMNS: Final = {
@@ -100,6 +102,7 @@ class UsageFilters(msgspec.Struct, frozen=True, kw_only=True):
     tag: tuple[str, ...] = ()
     origin: tuple[str, ...] = ()
     not_team: tuple[str, ...] = ()
+    not_model: tuple[str, ...] = ()
     not_tier: tuple[str, ...] = ()
 
 
@@ -189,8 +192,9 @@ def added(parts: Iterable[UsageSums]) -> UsageSums:
 
 def check_values(values: Sequence[str], param: str) -> None:
     """Raises BadQuery for what no column can hold, or what is too much to ask at once."""
-    if len(values) > MAX_FILTERS:
-        raise BadQuery(f"at most {MAX_FILTERS} values can be asked for at once", param=param)
+    most = MAX_MODELS if param in {"model", "not_model"} else MAX_FILTERS
+    if len(values) > most:
+        raise BadQuery(f"at most {most} values can be asked for at once", param=param)
     if any(len(value) > _MAX_TEXT_CHARS or "\x00" in value for value in values):
         raise BadQuery(f"a value has at most {_MAX_TEXT_CHARS} characters, and no NUL", param=param)
 

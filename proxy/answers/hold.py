@@ -76,6 +76,10 @@ class HeldStream:
                 return late
         return await self._stream.read()
 
+    def unread(self) -> list[Event]:
+        late, self._late = self._late, None
+        return [*(late or ()), *(() if self._reading is not None else self._stream.unread())]
+
     async def stop(self) -> None:
         """Ends a read that is still under way."""
         if self._reading is not None:

@@ -1,6 +1,6 @@
 """The savings claim and our own GPUs' bills, for the routes, the command line, and the nightly round alike."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +10,7 @@ from classifier.learning.store import LearningStore
 from cost.claim.reading import ARMS_WITHIN_S, ClaimBooks, ClaimReader
 from cost.claim.report import Claim, claim, told
 from cost.config import CostSection
+from cost.fleet.config import PoolSection
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
 from cost.reports.scope import ReadScope
 from cost.store import LedgerStore
@@ -34,6 +35,11 @@ class Claims:
         self.fleet = FleetBooks(engine, LedgerStore(engine))
         self.rounds = TrueUpRounds(self.fleet, lambda: section().pools, now_us)
         self._reader = ClaimReader(engine, self.fleet, arms_within_s=arms_within_s)
+
+    @property
+    def pools(self) -> Sequence[PoolSection]:
+        """Our own GPUs and what they cost, as configured now."""
+        return self._section().pools
 
     async def books(self, scope: ReadScope, start_us: int, end_us: int) -> ClaimBooks:
         """What the claim is made from. Raises BadQuery."""

@@ -63,7 +63,7 @@ async def _proposed(settings: "GatewayConfig", team_id: str | None, *, accept: b
     from proxy.learning import tunings as moves
 
     # No call is made, so no secret is looked up.
-    catalog = build_catalog(settings.providers, lambda _reference: "unused")
+    catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
     async with _engine() as engine:
         if team_id is not None and all(each.team_id != team_id for each in await AccountStore(engine).list_teams()):
             raise UnknownTeam(f"there is no team {team_id!r}")

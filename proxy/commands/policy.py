@@ -74,7 +74,7 @@ async def _gathered(
     from proxy.tolerance import Tolerances
 
     # No call is made, so no secret is looked up.
-    catalog = build_catalog(settings.providers, lambda _reference: "unused")
+    catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
     policy = build_policy(settings.policy, settings.cost)
     async with _engine() as engine:
         await TuningWatch(LearningStore(engine), classifier).look()

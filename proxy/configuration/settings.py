@@ -33,6 +33,7 @@ from proxy.gate.queue.config import QueuesSection
 from proxy.gate.redis_config import RedisSection, address_problem
 from proxy.idempotency.config import IdempotencySection
 from proxy.webhooks.config import WebhooksSection
+from selfhosted.config import SelfhostedSection
 
 _NO_PEPPER = (
     f"no pepper: set WEIGHBRIDGE_PEPPER to a secret of at least {MIN_PEPPER_BYTES} characters, name one under "
@@ -230,6 +231,9 @@ class GatewayConfig(BaseModel):
     accounts: AccountsSection = Field(default=AccountsSection(), description="Teams, keys and their peppers.")
     classifier: ClassifierSection = Field(default=ClassifierSection(), description="How prompts are weighed.")
     cost: CostSection = Field(default=CostSection(), description="The ledger, and what savings are measured against.")
+    selfhosted: SelfhostedSection = Field(
+        default=SelfhostedSection(), description="Our own engines: pools of replicas that come and go."
+    )
     queues: QueuesSection = Field(
         default_factory=dict,
         description="Lines before our own targets, so that they are never given more than they carry.",
@@ -376,6 +380,7 @@ def load(
     if config is not None:
         problems += price_problems(config.providers, document)
         problems += _report_problems(config, document)
+        problems += pool_problems(config, document)
     if config is not None and secrets_from is not None:
         problems += [
             document.problem(secret.key, f"refers to {secret.name}, which is not set")
@@ -427,6 +432,32 @@ def _report_problems(config: GatewayConfig, document: Document) -> list[Problem]
     known = ", ".join(config.webhooks.names()) or "none are configured"
     told = f"no destination of `webhooks` has this name; there are: {known}"
     return [document.problem(("cost", "report", "webhook"), told)]
+
+
+def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    """A model is called at its own addresses, or at a pool's replicas; and a queue of no size needs a pool to size it."""
+    served = config.selfhosted.pool_of_target()
+    problems = []
+    for index, model in enumerate(config.providers.models):
+        where = ("providers", "models", index, "deployments")
+        if model.deployments and model.model_id in served:
+            told = f"the pool `{served[model.model_id]}` of `selfhosted.pools` serves it, so it has no addresses of its own"
+            problems.append(document.problem(where, told))
+        elif not model.deployments and model.model_id not in served:
+            problems.append(document.problem(where, "is needed, unless a pool of `selfhosted.pools` serves the model"))
+    for name, queue in config.queues.items():
+        if not queue.tokens_in_flight and not served.keys() >= set(queue.targets):
+            told = "is needed, unless every target of the queue is served by a pool of `selfhosted.pools`"
+            problems.append(document.problem(("queues", name, "tokens_in_flight"), told))
+    costed = {pool.name: set(pool.targets) for pool in config.cost.pools}
+    for index, pool in enumerate(config.selfhosted.pools):
+        strangers = costed.get(pool.name, set()) - set(pool.served)
+        if strangers:
+            told = (
+                f"`cost.pools` has {', '.join(sorted(strangers))} in a pool of this name, which this one does not serve"
+            )
+            problems.append(document.problem(("selfhosted", "pools", index, "targets"), told))
+    return problems
 
 
 _DATABASES = {"sqlite", "postgres", "postgresql"}
@@ -502,6 +533,11 @@ def _references(values: dict[str, Value]) -> Iterator[tuple[KeyPath, str]]:
         yield from _names(_mapping(pool).get("targets"), ("cost", "pools", index, "targets"))
     for queue, section in _mapping(values.get("queues")).items():
         yield from _names(_mapping(section).get("targets"), ("queues", queue, "targets"))
+    for index, pool in enumerate(_list(_mapping(values.get("selfhosted")).get("pools"))):
+        yield from _names(_mapping(pool).get("targets"), ("selfhosted", "pools", index, "targets"))
+        for number, adapter in enumerate(_list(_mapping(pool).get("adapters"))):
+            where = ("selfhosted", "pools", index, "adapters", number, "target")
+            yield from _names(_mapping(adapter).get("target"), where)
     for target, host in _mapping(_mapping(values.get("cost")).get("hosted")).items():
         yield ("cost", "hosted", target), target
         yield from _names(host, ("cost", "hosted", target))

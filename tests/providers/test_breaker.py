@@ -235,6 +235,22 @@ def test_a_target_that_was_never_adopted_is_a_group_all_the_same() -> None:
     assert ids(made, of) == ["t/b"]
 
 
+def test_who_is_known_to_work_again_is_let_in_at_once() -> None:
+    """The watch of a pool saw it come back; what still fails of its former life does not count."""
+    made, _, of = breakers("a", "b")
+    late = take(made)
+    fail(made, 5)
+    assert ids(made, of) == ["t/b"]
+    made.cleared("t/a")
+    late.failure()
+    assert ids(made, of) == ["t/a", "t/b"]
+    fail(made, 4)
+    assert made.state("t/a") == "closed"
+    fail(made, 1)
+    assert made.state("t/a") == "open"
+    made.cleared("t/stranger")
+
+
 class BreakerMachine(RuleBasedStateMachine):
     """Any order of attempts, reports and waiting."""
 
@@ -253,6 +269,12 @@ class BreakerMachine(RuleBasedStateMachine):
         if permit is not None:
             assert state != "open"
             self.flying.append((deployment_id, permit, state == "half-open"))
+
+    @rule(which=st.integers(0, 100))
+    def clear(self, which: int) -> None:
+        known = sorted(self.made.snapshot())
+        if known:
+            self.made.cleared(known[which % len(known)])
 
     @precondition(lambda self: self.flying)
     @rule(which=st.integers(0, 100), ending=st.sampled_from(["success", "failure", "failure", "cut", "abandon"]))

@@ -67,7 +67,6 @@ def test_defaults_are_the_promised_ones() -> None:
         ({"ability": "two words"}, "match pattern"),
         ({"tier_eligibility": []}, "at least 1"),
         ({"tier_eligibility": ["nightly"]}, "'interactive' or 'batch'"),
-        ({"deployments": []}, "at least 1"),
         ({"deployments": [DIRECT, DIRECT]}, "two deployments are named main"),
         ({"deployments": [DIRECT | {"weight": 0}]}, "greater than 0"),
         ({"deployments": [DIRECT | {"base_url": ""}]}, "needs a base_url"),

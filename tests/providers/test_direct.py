@@ -27,6 +27,7 @@ from providers.errors import (
 from providers.scripted_server import LogLine, make_app
 from providers.target import DeploymentKind
 from providers.upstream import UpstreamStream
+from providers.wire import Event
 from tests.providers.calls import chat_request, deployment, read_all, talk, text_of, upstream_call
 
 KEY = "sk-made-up-0123456789abcdef"
@@ -539,3 +540,40 @@ async def test_many_at_once(upstream: DirectUpstream, scripted: tuple[str, list[
         assert text_of(events) == "".join(f" w{index}" for index in range(tokens))
 
     await asyncio.gather(*(one(tokens) for tokens in range(1, 60)))
+
+
+async def test_what_had_come_when_nobody_reads_on_is_told(upstream: DirectUpstream) -> None:
+    """An engine that is cut off made what lies in our buffer, so it counts; a piece of an event tells nothing."""
+    more = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await reply.prepare(request)
+        await reply.write(CHUNK)
+        await more.wait()
+        await reply.write(CHUNK * 3 + b'data: {"choi')
+        await asyncio.sleep(10)
+        return reply
+
+    async with answering(answer) as url:
+        stream = await upstream.open(upstream_call(deployment(base_url=url)))
+        assert await stream.read()
+        assert stream.unread() == []
+        more.set()
+        unread: list[Event] = []
+        while not unread:
+            await asyncio.sleep(0.01)
+            unread = stream.unread()
+        assert len(unread) == 3
+        await stream.aclose()
+        assert stream.unread() == []
+
+
+async def test_nothing_is_told_of_a_stream_that_broke(upstream: DirectUpstream) -> None:
+    """Whoever asks is settling an attempt, which nothing may keep from it."""
+    async with answering(streaming(CHUNK, b"data: nonsense\n\n")) as url:
+        stream = await upstream.open(upstream_call(deployment(base_url=url)))
+        await asyncio.sleep(0.05)
+        assert len(stream.unread()) <= 1
+        assert stream.unread() == []
+        await stream.aclose()

@@ -325,3 +325,11 @@ assert "litellm" not in sys.modules
 def test_litellm_is_not_imported_without_need() -> None:
     """Importing every module of the folder and building a catalog leaves litellm alone."""
     subprocess.run([sys.executable, "-c", IMPORTS_ALL], check=True, timeout=60)
+
+
+def test_embeddings_do_not_pass() -> None:
+    """Such a target says so, before litellm is asked for anything."""
+    request = msgspec.structs.replace(chat_request(), operation="embeddings", messages=[])
+    with pytest.raises(CannotCarry, match="chats only") as raised:
+        litellm_arguments(upstream_call(deployment("litellm"), request))
+    assert (raised.value.status, raised.value.param) == (400, "model")

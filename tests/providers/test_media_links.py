@@ -43,7 +43,7 @@ def test_links_are_refused(kind: DeploymentKind) -> None:
         {"type": "video_url", "video_url": {"url": METADATA}},
         {"type": "audio_url", "audio_url": {"url": METADATA}},
         {"type": "novel_url", "novel_url": {"url": METADATA}},
-        {"type": "text", "text": "x", "uuid": "1", "image_url": {"url": METADATA}},
+        {"type": "text", "text": "x", "image_url": {"url": METADATA}},
         {"type": "file", "file": {"file_data": METADATA}},
     ],
 )
@@ -77,6 +77,22 @@ def test_messages_that_cannot_be_looked_through_are_refused(odd: bytes) -> None:
         refuse_media_links(request, deployment("vllm"))
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+@pytest.mark.parametrize(
+    "part",
+    [
+        image(INLINE) | {"uuid": "logo"},
+        {"type": "image_url", "image_url": None, "uuid": "logo"},
+        {"type": "image_url", "image_url": {"url": INLINE, "content_hash": "0" * 64}},
+    ],
+)
+def test_nobody_names_what_an_engine_keeps(part: dict[str, Any], *, allowed: bool) -> None:
+    """Engines share media by such a name, so that one caller would see, or replace, another's picture."""
+    with pytest.raises(CannotCarry, match="without `uuid`"):
+        refuse_media_links(asking(part), deployment("vllm", allow_media_links=allowed))
+    refuse_media_links(asking(part), deployment("openai"))
+
+
 def test_tgi_reads_images_out_of_text() -> None:
     """TGI fetches a Markdown image with an empty name, also when two parts make it up; others do not."""
     for request in (
@@ -90,5 +106,5 @@ def test_tgi_reads_images_out_of_text() -> None:
 
 def test_the_operator_may_allow_it() -> None:
     """`allow_media_links` lifts it for one deployment, and providers outside fetch from outside."""
-    refuse_media_links(asking(image(METADATA)), deployment("vllm", allow_media_links=True))
+    refuse_media_links(asking(image(METADATA) | {"uuid": None}), deployment("vllm", allow_media_links=True))
     refuse_media_links(asking(image(METADATA)), deployment("openai"))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.errors import MalformedReply, UpstreamError
-from providers.wire import ChatRequest, Event, decode_event, fields_of, upstream_body
+from providers.wire import ChatRequest, Event, decode_embeddings, decode_event, fields_of, upstream_body
 from tests.providers.calls import chat_request, deployment
 
 
@@ -164,3 +164,71 @@ def test_vllm_counts_on_every_chunk() -> None:
     """A vLLM is asked for usage on each chunk, so that an interrupted stream is metered exactly."""
     sent = body_of(chat_request(stream=True), "vllm")
     assert sent["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+
+
+VECTORS: list[dict[str, Any]] = [{"object": "embedding", "index": 0, "embedding": [0.5, -1e-9]}]
+
+
+def vectors(**fields: Any) -> bytes:
+    return json.dumps({"object": "list", "data": VECTORS, "model": "bge", **fields}).encode()
+
+
+def test_a_reply_with_vectors_is_one_whole_event() -> None:
+    """As it came, with the tokens that went in and none that came out."""
+    payload = vectors(usage={"prompt_tokens": 7, "total_tokens": 7})
+    found = decode_embeddings(payload, "t/a")
+    assert found.payload == payload
+    assert (found.token, found.choices, found.text_chars, found.finished) == (False, 1, 0, True)
+    assert found.usage is not None
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens, found.usage.total_tokens) == (7, 0, 7)
+
+
+@pytest.mark.parametrize("usage", [None, 7, "many", [], {}, {"prompt_tokens": "7"}, {"prompt_tokens": {"a": 1}}])
+def test_odd_usage_costs_no_caller_its_vectors(usage: Any) -> None:
+    """What is wrong with it is for the books to find out; what is not there is told as absent."""
+    found = decode_embeddings(vectors(usage=usage), "t/a")
+    assert found.choices == 1
+    assert (found.usage is None) is (usage is None)
+
+
+@pytest.mark.parametrize("error", [{"message": "no such model", "code": 404}, "overloaded", {}])
+def test_an_error_in_place_of_vectors_is_an_error(error: Any) -> None:
+    """Although its status was a good one."""
+    with pytest.raises(UpstreamError):
+        decode_embeddings(json.dumps({"error": error}).encode(), "t/a")
+    assert decode_embeddings(vectors(error=None), "t/a").choices == 1
+
+
+@pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf", b" \r\n", b"\n\t"])
+def test_vectors_on_many_lines_come_on_one(before: bytes) -> None:
+    """So that our own fields can be put in front; a byte order mark is no reason to lose them."""
+    written = json.dumps({"data": VECTORS, "usage": None}, indent=2).replace("\n", "\r\n").encode()
+    found = decode_embeddings(before + written + b"\n", "t/a")
+    assert found.payload[:2] == b'{"'
+    assert not {*b"\r\n"} & {*found.payload}
+    assert json.loads(found.payload) == {"data": VECTORS, "usage": None}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"null", b"[]", b"7", b'"x"', b"{", b'{"data": 7}', b'{"data": {}}', b"\xff", b"[" * 100_000, vectors()[:-9]],
+)
+def test_what_is_no_reply_with_vectors_is_malformed(payload: bytes) -> None:
+    """Never anything else than an error of the upstream's."""
+    with pytest.raises(MalformedReply):
+        decode_embeddings(payload, "t/a")
+
+
+@pytest.mark.parametrize("payload", [b"{}", b'{"data": []}', b'{"data": null}', b'{"choices": [{"index": 0}]}'])
+def test_a_reply_without_vectors_has_nothing(payload: bytes) -> None:
+    """Whoever reads the reply refuses it for that."""
+    assert decode_embeddings(payload, "t/a").choices == 0
+
+
+def test_many_long_vectors_are_not_looked_into() -> None:
+    """Numbers and base64 pass as they are, a hundred thousand of them."""
+    many = [{"index": index, "embedding": "A" * 2_000 if index % 2 else [0.1] * 100} for index in range(1_000)]
+    payload = json.dumps({"data": many}).encode()
+    found = decode_embeddings(payload, "t/a")
+    assert found.payload is payload
+    assert found.choices == 1_000

@@ -75,3 +75,13 @@ def test_without_measured_outcomes_nothing_is_compared(config: GatewayConfig) ->
     """The plain rule gives a complexity and no chances."""
     found = explain(config, "hi", classifier=MadeUpWeigher({}))
     assert (found.outlooks, found.reference_adequate, found.close_call) == ((), None, False)
+
+
+def test_a_pools_target_is_taken_for_healthy_like_every_other(tmp_path: Path) -> None:
+    """Nobody watches its replicas here, so whether there are any is not what decides."""
+    path = tmp_path / "gateway.yaml"
+    own = {key: value for key, value in model("own", [], prices=CHEAP_PRICES).items() if key != "deployments"}
+    pool = {"name": "gpus", "targets": ["own"], "dns": {"host": "engines.invalid", "port": 8000}}
+    path.write_text(yaml.safe_dump({"providers": {"models": [own]}, "selfhosted": {"pools": [pool]}}))
+    found = explain(load(path, Environment(data_dir=tmp_path)), "Why is the sky blue?")
+    assert [each["target"] for each in found.candidates] == ["own"]

@@ -247,9 +247,9 @@ async def test_only_a_tiers_time_tells_a_hanging_upstream(own: bool, states: str
 @pytest.mark.parametrize(("own", "states"), [(True, "closed"), (False, "open")])
 async def test_whole_answers_tell_a_hanging_upstream_too(own: bool, states: str) -> None:
     """When none of them came in its tier's time, their target is left alone, though nothing is streamed."""
-    tier = TierDeadlines(first_token_s=None, answer_s=0.01)
-    house = House("hang", deadlines=DeadlinesSection(interactive=tier))
-    asked = [house.ask(stream=False, headers=[(b"x-request-timeout-ms", b"10")] if own else []) for _ in range(6)]
+    tier = TierDeadlines(first_token_s=None, answer_s=0.1)
+    house = House("hang", deadlines=DeadlinesSection(interactive=tier), first_token_s=5)
+    asked = [house.ask(stream=False, headers=[(b"x-request-timeout-ms", b"100")] if own else []) for _ in range(6)]
     assert {sent[0]["status"] for sent in await asyncio.gather(*asked)} == {504}
     assert house.breakers.state("t0/a") == states
 

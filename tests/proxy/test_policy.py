@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from providers.catalog import Catalog
 from providers.target import Capability, Deployment, Target
 from proxy.affinity import Sticky
 from proxy.errors import ContextTooLong, ModelNotFound, NoEligibleTarget, TargetsUnavailable
-from proxy.policy import Facts, Policy, RoutePlan, plan, yardstick
+from proxy.policy import Facts, Policy, RoutePlan, absent, choosable, most_nanousd, plan, yardstick
 
 ALL: frozenset[Capability] = frozenset({"vision", "tools", "json"})
 
@@ -86,6 +87,16 @@ def names(found: RoutePlan) -> list[str]:
 
 def obstacles(found: RoutePlan) -> Mapping[str, str]:
     return {rejection.target_id: rejection.obstacle for rejection in found.rejected}
+
+
+def test_a_pool_without_anybody_hears_of_what_it_misses() -> None:
+    """What would have gone there first, and what `auto` may send there; not what another target was asked for before."""
+    own = msgspec.structs.replace(LLAMA, pool="h100", deployments=())
+    catalog = Catalog(targets={each.target_id: each for each in (GPT, own)})
+    fleet = {"gpt-4o": GPT.deployments, own.target_id: ()}
+    policy = Policy(fallbacks={"gpt-4o": (own.target_id,)})
+    for alias, missed in (("auto", [own]), (own.target_id, [own]), ("gpt-4o", [])):
+        assert absent(facts(alias=alias), policy, catalog, fleet) == missed
 
 
 @pytest.mark.parametrize(
@@ -504,3 +515,63 @@ def test_no_second_opinion_within_its_interval_changes_a_clear_call(
             again = {**outlooks, each.target_id: outlook(end)}
             moved = measured(facts(tolerance=tolerance), again, *fleet, policy=policy)
             assert names(moved)[0] == names(found)[0]
+
+
+EMBEDS: frozenset[Capability] = frozenset({"embeddings"})
+BGE = target("bge", price=price(0.01, 0), capabilities=EMBEDS, max_context_tokens=512)
+
+
+def texts(in_all: int, longest: int, alias: str = "bge") -> Facts:
+    return facts(alias=alias, needs=EMBEDS, input_tokens=in_all, longest_tokens=longest, most_input_tokens=4 * in_all)
+
+
+@pytest.mark.parametrize("alias", ["auto", "bge", "both"])
+def test_what_embeds_never_answers(alias: str) -> None:
+    """However cheap it is, and whatever names it: by `auto`, by its own name, by an alias."""
+    policy = Policy(aliases={"both": ("bge", "gpt-4o")})
+    if alias == "bge":
+        with pytest.raises(NoEligibleTarget, match="makes embeddings"):
+            route(facts(alias=alias), 0.0, BGE, GPT, policy=policy)
+        return
+    found = route(facts(alias=alias), 0.0, BGE, GPT, policy=policy)
+    assert names(found) == ["gpt-4o"]
+    assert obstacles(found) == {"bge": "capability-missing"}
+
+
+@pytest.mark.parametrize("alias", ["gpt-4o", "both"])
+def test_what_answers_never_embeds(alias: str) -> None:
+    """Not even as a fallback."""
+    policy = Policy(aliases={"both": ("gpt-4o", "bge")}, fallbacks={"bge": ("gpt-4o",)})
+    if alias == "gpt-4o":
+        with pytest.raises(NoEligibleTarget, match="cannot do embeddings"):
+            route(texts(5, 5, alias), 0.0, BGE, GPT, policy=policy)
+        return
+    assert names(route(texts(5, 5, alias), 0.0, BGE, GPT, policy=policy)) == ["bge"]
+    assert names(route(texts(5, 5), 0.0, BGE, GPT, policy=policy)) == ["bge"]
+    with pytest.raises(TargetsUnavailable):
+        route(texts(5, 5), 0.0, BGE, GPT, policy=policy, down=("bge",))
+
+
+def test_the_context_bounds_the_longest_text_alone() -> None:
+    """A thousand short texts pass, one that is too long does not, and it is told by its own length."""
+    assert names(route(texts(400_000, 400), 0.0, BGE)) == ["bge"]
+    with pytest.raises(ContextTooLong, match="longest text has about 900 tokens") as refusal:
+        route(texts(900, 900), 0.0, BGE)
+    assert refusal.value.param == "input"
+
+
+def test_embeddings_cost_what_goes_in() -> None:
+    """No answer is expected or held, and the bound has all texts together, not one context's worth."""
+    dear = target("dear", price=price(1, 1_000), capabilities=EMBEDS, max_context_tokens=512)
+    request = texts(10_000, 100, "dear")
+    (candidate,) = route(request, 0.0, dear).candidates
+    assert (candidate.output_tokens, candidate.expected_nanousd, candidate.bound_nanousd) == (0, 10_000_000, 10_000_000)
+    assert most_nanousd(dear, request) == 40_000_000
+
+
+def test_what_embeds_is_no_yardstick() -> None:
+    """A declared capability says nothing of embedding, so it hides no measured target's outcomes."""
+    catalog = Catalog(targets={each.target_id: each for each in (LLAMA, BGE)})
+    assert BGE.capability > LLAMA.capability
+    assert choosable(Policy(), catalog, None) == [LLAMA]
+    assert yardstick({"llama-3-70b"}, Policy(), catalog, None) == ("llama-3-70b",)

@@ -23,6 +23,9 @@ class Playing:
     async def read(self) -> list[Event] | None:
         return [decode_event(self.payloads.pop(0), "t0/a")] if self.payloads else None
 
+    def unread(self) -> list[Event]:
+        return []
+
     async def aclose(self) -> None: ...
 
 

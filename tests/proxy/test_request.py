@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
 from proxy.request import (
+    ENGINE_FIELDS,
+    MAX_EMBEDDED,
     MOST_IMAGE_TOKENS,
     RequestHeaders,
     conversation_key,
@@ -19,6 +21,7 @@ from proxy.request import (
     most_input_tokens,
     needs,
     parse_chat,
+    parse_embeddings,
     prompt_of,
     read_headers,
     wants_escalation,
@@ -101,6 +104,19 @@ def test_fields_that_steer_the_gateways_calls_are_refused(name: str) -> None:
         parse_chat(body(**{name: "http://169.254.169.254/"}), NO_HEADERS)
     assert refused.value.param == name
     assert "169.254" not in refused.value.message
+
+
+@pytest.mark.parametrize("name", sorted(ENGINE_FIELDS))
+def test_fields_that_steer_an_engine_are_refused(name: str) -> None:
+    """Of chats and embeddings, however the name is spelt in JSON, and with what to send instead."""
+    escaped = f"\\u{ord(name[0]):04x}{name[1:]}"
+    chat = body(**{name: 1}).replace(f'"{name}"'.encode(), f'"{escaped}"'.encode())
+    assert name.encode() not in chat
+    with pytest.raises(BadRequest, match="not accepted") as refused:
+        parse_chat(chat, NO_HEADERS)
+    assert refused.value.param == name
+    with pytest.raises(BadRequest, match="not accepted"):
+        parse_embeddings(embedding(input="x", **{name: 1}), NO_HEADERS)
 
 
 @pytest.mark.parametrize(
@@ -247,3 +263,115 @@ def test_the_digest_tells_a_repeated_request() -> None:
     assert digests[0] == digests[1]
     assert len(set(digests)) == 5
     assert {len(digest) for digest in digests} == {16}
+
+
+def embedding(**fields: Any) -> bytes:
+    return json.dumps({"model": "bge", **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("given", "in_all", "longest"),
+    [
+        ([1, 2, 3], 3, 3),
+        ([0], 1, 1),
+        ([[1, 2], [3], [4, 5, 6]], 6, 3),
+        (["x"], 2, 2),
+        ([" "], 1, 1),
+        (["x", [1, 2, 3]], 5, 3),
+        ([[1]] * MAX_EMBEDDED, MAX_EMBEDDED, 1),
+    ],
+)
+def test_what_is_to_be_embedded_is_counted_text_by_text(given: Any, in_all: int, longest: int) -> None:
+    """Texts and lists of tokens: all together are paid, the longest has to fit."""
+    request = parse_embeddings(embedding(input=given), NO_HEADERS)
+    assert (request.embedded_tokens, request.longest_tokens) == (in_all, longest)
+    assert input_tokens(request, prompt_of(request)) == in_all
+    assert needs(request) == {"embeddings"}
+    assert request.operation == "embeddings"
+    assert not request.stream
+    assert bytes(request.fields["input"]) == json.dumps(given).encode()
+
+
+def test_one_text_and_a_list_of_it_are_the_same() -> None:
+    """As they are to OpenAI."""
+    one, listed = (parse_embeddings(embedding(input=each), NO_HEADERS) for each in ("a gate", ["a gate"]))
+    assert one.embedded_tokens == listed.embedded_tokens == one.longest_tokens == listed.longest_tokens > 0
+
+
+def test_embeddings_pass_unknown_fields_and_keep_ours() -> None:
+    """The engine's own parameters arrive, what is ours is read and taken out, headers too."""
+    request = parse_embeddings(
+        embedding(input="x", dimensions=256, encoding_format="base64", tomorrow=[1], **{"x-tier": "batch"}),
+        RequestHeaders(tag="red", priority="low", session_id="s1"),
+    )
+    assert (request.tier, request.tag, request.priority, request.session_id) == ("batch", "red", -1, "s1")
+    assert set(request.fields) == {"model", "input", "dimensions", "encoding_format", "tomorrow"}
+    assert request.n == 1
+    assert request.max_output_tokens is None
+
+
+def test_flex_is_batch_for_embeddings_too() -> None:
+    """OpenAI's switch, by its field."""
+    request = parse_embeddings(embedding(input="x", service_tier="flex"), NO_HEADERS)
+    assert request.tier == "batch"
+    assert "service_tier" not in request.fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, ""),
+        ({"input": None}, "input"),
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": ["x", ""]}, "input"),
+        ({"input": [[]]}, "input"),
+        ({"input": [[1], []]}, "input"),
+        ({"input": ["x", 1]}, "input"),
+        ({"input": [1, [2]]}, "input"),
+        ({"input": [1.5]}, "input"),
+        ({"input": [True]}, "input"),
+        ({"input": [["x"]]}, "input"),
+        ({"input": {"text": "x"}}, "input"),
+        ({"input": [{"image": "http://10.0.0.1"}]}, "input"),
+        ({"input": ["x"] * (MAX_EMBEDDED + 1)}, "input"),
+        ({"input": "x", "model": ""}, "model"),
+        ({"input": "x", "model": "auto"}, "model"),
+        ({"input": "x", "model": 7}, "model"),
+        ({"input": "x", "api_base": "http://10.0.0.1"}, "api_base"),
+        ({"input": "x", "vertex_project": "p"}, "vertex_project"),
+        ({"input": "x", "priority": -9}, "priority"),
+        ({"input": "x", "cache_salt": "theirs"}, "cache_salt"),
+        ({"input": "x", "messages": []}, "messages"),
+        ({"input": "x", "stream": True}, "stream"),
+    ],
+)
+def test_what_cannot_be_embedded_is_refused_by_its_field(fields: dict[str, Any], param: str) -> None:
+    """Nothing that steers, nothing to be fetched or streamed, and nothing that is no text."""
+    with pytest.raises(BadRequest) as refusal:
+        parse_embeddings(embedding(**fields), NO_HEADERS)
+    assert (refusal.value.param or "").startswith(param)
+
+
+def test_what_is_said_not_to_be_streamed_is_embedded() -> None:
+    """Some clients send every field that they know."""
+    assert parse_embeddings(embedding(input=[1], stream=False, messages=None), NO_HEADERS).longest_tokens == 1
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{", b'{"model":"bge","input":"\xff"}', b"[" * 100_000])
+def test_what_is_no_object_is_refused_for_embeddings_too(raw: bytes) -> None:
+    """With a 400, whatever it is."""
+    with pytest.raises(BadRequest):
+        parse_embeddings(raw, NO_HEADERS)
+
+
+@settings(deadline=None)
+@given(st.one_of(st.text(), st.lists(st.text()), st.lists(st.integers()), st.lists(st.lists(st.integers()))))
+def test_whatever_is_embedded_has_a_bound_that_holds(given_input: Any) -> None:
+    """It is refused, or its tokens are bounded by what was sent: budgets hold for the most that it can have."""
+    raw = embedding(input=given_input)
+    with contextlib.suppress(BadRequest):
+        request = parse_embeddings(raw, NO_HEADERS)
+        estimate = input_tokens(request, prompt_of(request))
+        assert 1 <= request.longest_tokens <= estimate <= most_input_tokens(request, len(raw), estimate)
+        assert messages_digest(request) != messages_digest(parse_embeddings(embedding(input="another"), NO_HEADERS))

@@ -361,6 +361,9 @@ class Stuck:
     async def read(self) -> list[Event] | None:
         raise self.failure
 
+    def unread(self) -> list[Event]:
+        return []
+
     async def aclose(self) -> None:
         if self.closing is not None:
             raise self.closing
@@ -396,6 +399,9 @@ class Broken:
         if not self.events:
             raise StreamCut("cut", deployment_id="t0/a")
         return [decode_event(self.events.pop(0), "t0/a")]
+
+    def unread(self) -> list[Event]:
+        return []
 
     async def aclose(self) -> None: ...
 

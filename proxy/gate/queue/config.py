@@ -46,10 +46,12 @@ class QueueConfig(BaseModel):
         min_length=1, max_length=100, description="The models that it stands before; each in one queue at most."
     )
     tokens_in_flight: int = Field(
-        ge=1,
+        default=0,
+        ge=0,
         le=1_000_000_000,
         description="Tokens, of prompts and expected answers, that may run at once, over all processes: about what the "
-        "engines' caches hold. A larger request runs alone.",
+        "engines' caches hold. A larger request runs alone. 0, where `selfhosted.pools` serve all targets: what the caches of "
+        "the replicas hold that are ready and not full.",
     )
     requests_in_flight: int | None = Field(
         default=None,

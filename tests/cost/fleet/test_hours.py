@@ -68,6 +68,28 @@ async def test_a_persons_word_counts_before_the_fleets_and_that_before_the_confi
     }
 
 
+async def test_what_the_fleet_saw_is_added_up_to_an_hour(engine: AsyncEngine) -> None:
+    """Replica by replica, in the caller's transaction; a name that stands for something else is not touched by it."""
+    hours = HoursStore(engine)
+    await hours.keep("h100", {DAY: 5})
+    for up in (
+        {"one": {DAY: 10, DAY + HOUR_US: HOUR_US}, "configured": {DAY: 0}},
+        {"one": {DAY: 20, DAY + HOUR_US: 1}},
+        {},
+    ):
+        async with engine.begin() as connection:
+            await hours.add(connection, "h100", up)
+    async with engine.connect() as connection:
+        # Never committed.
+        await hours.add(connection, "h100", {"one": {DAY: 40}})
+    record = (await hours.read([pool()], DAY, DAY + DAY_US))["h100"]
+    assert record.hours == {DAY: Recorded(30, "fleet"), DAY + HOUR_US: Recorded(HOUR_US, "fleet")}
+    for span in ({DAY + 1: 5}, {DAY: -1}, {DAY: HOUR_US + 1}):
+        async with engine.begin() as connection:
+            with pytest.raises(HoursRefused):
+                await hours.add(connection, "h100", {"one": span})
+
+
 async def test_a_pool_is_up_since_its_first_use(engine: AsyncEngine) -> None:
     """Without a date in the configuration: from the hour of its first request or its first recorded hour."""
     hours, ledger = HoursStore(engine), LedgerStore(engine)

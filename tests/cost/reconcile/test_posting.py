@@ -119,7 +119,7 @@ _rows = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.lists(_usage, max_size=4), max_size=2),
     st.lists(st.lists(_cost, max_size=4), max_size=2),

@@ -205,6 +205,7 @@ async def test_a_page_is_at_most_two_statements(reader: UsageReader, engine: Asy
         ({"filters": UsageFilters(team=("x" * 201,))}, "team"),
         ({"filters": UsageFilters(model=("a\x00b",))}, "model"),
         ({"filters": UsageFilters(key=tuple(map(str, range(101))))}, "key"),
+        ({"filters": UsageFilters(not_model=tuple(map(str, range(1_001))))}, "not_model"),
     ],
 )
 def test_what_is_not_sound_is_refused(fields: dict[str, Any], param: str) -> None:

@@ -34,6 +34,9 @@ class Late:
             return None
         return [decode_event(self.payloads.pop(0), "t0/a")]
 
+    def unread(self) -> list[Event]:
+        return []
+
     async def aclose(self) -> None:
         self.closed = True
 

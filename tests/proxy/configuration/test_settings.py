@@ -420,7 +420,7 @@ def test_a_reload_keeps_the_old_configuration_when_the_new_one_is_bad(
     assert changed.needs_restart == ("server.port",)
 
 
-@pytest.mark.parametrize("name", ["minimal.yaml", "gateway.yaml"])
+@pytest.mark.parametrize("name", ["minimal.yaml", "gateway.yaml", "pool.yaml"])
 def test_the_examples_load(name: str) -> None:
     """The shipped files are right, and need only their secrets."""
     path = ROOT / "config" / name
@@ -431,11 +431,14 @@ def test_the_examples_load(name: str) -> None:
 
 
 def test_the_complete_example_has_what_was_asked_for() -> None:
-    """OpenAI, Anthropic, Bedrock and Vertex through litellm, Together, three replicas of Llama, TGI and TensorRT-LLM."""
+    """OpenAI, Anthropic, Bedrock and Vertex through litellm, Together, a pool of Llama with an adapter, TGI and TensorRT-LLM."""
     config = load(ROOT / "config" / "gateway.yaml", Environment(), secrets_from=None)
     models = {model.model_id: model for model in config.providers.models}
     assert {"gpt-4o", "gpt-4o-mini", "claude-sonnet-4-5", "claude-haiku-4-5"} <= models.keys()
-    assert len(models["llama-3-70b"].deployments) == 3
+    (pool,) = config.selfhosted.pools
+    assert pool.served == ("llama-3-70b", "llama-3-70b-sql")
+    assert not any(models[name].deployments for name in pool.served)
+    assert config.queues["h100"].tokens_in_flight == 0
     kinds = {deployment.kind for model in models.values() for deployment in model.deployments}
     assert kinds == {"openai", "litellm", "vllm", "tgi", "tensorrt-llm"}
     assert {model.provider for model in models.values()} >= {"bedrock", "vertex", "together"}

@@ -69,6 +69,9 @@ class Said:
         events, self._events = self._events, None
         return events
 
+    def unread(self) -> list[Event]:
+        return []
+
     async def aclose(self) -> None:
         self._events = None
 

@@ -3,12 +3,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cost.budgets.budget import Budget, Standing
 from cost.watch import Checked
 from proxy.observers.metrics import MAX_LABEL_VALUES, BreakerState, Metrics
+from selfhosted.replica import EngineStats
 from tests.proxy.observers.outcomes import an_attempt, an_outcome
 
 _ROOT = Path(__file__).parents[3]
@@ -258,3 +260,102 @@ def test_a_budget_that_is_gone_shows_nothing() -> None:
     assert shown() == set()
     metrics.count_budget_refusal("team")
     assert shown() == {'weighbridge_budget_refusals_total{scope="team"} 1.0'}
+
+
+def test_a_replica_shows_its_state_and_its_load() -> None:
+    """One state at a time; a load that is unknown is no number; what left shows nothing."""
+
+    def shown() -> set[str]:
+        return set(
+            re.findall(r"^weighbridge_replica_[a-z_]+\{.*(?<! 0\.0)$", metrics.render()[0].decode(), re.MULTILINE)
+        )
+
+    metrics = Metrics()
+    metrics.set_replica_state("llama", "a", "starting")
+    metrics.set_replica_state("llama", "a", "ready")
+    metrics.set_replica_load("llama", "a", EngineStats(at=1.0, running=3, waiting=2))
+    assert shown() == {
+        'weighbridge_replica_state{pool="llama",replica="a",state="ready"} 1.0',
+        'weighbridge_replica_running{pool="llama",replica="a"} 3.0',
+        'weighbridge_replica_waiting{pool="llama",replica="a"} 2.0',
+        'weighbridge_replica_kv_usage{pool="llama",replica="a"} NaN',
+    }
+    metrics.set_replica_load("llama", "a", None)
+    assert 'weighbridge_replica_running{pool="llama",replica="a"} NaN' in shown()
+    for _ in range(2):
+        metrics.forget_replica("llama", "a")
+        assert shown() == set()
+    metrics.set_replica_load("llama", "a", None)
+    assert shown() == set()
+
+
+def test_replicas_that_come_and_go_do_not_use_up_the_labels() -> None:
+    """So many are shown at once, whoever they are."""
+    metrics = Metrics()
+    for number in range(MAX_LABEL_VALUES + 5):
+        metrics.set_replica_state("llama", f"gone-{number}", "ready")
+        metrics.forget_replica("llama", f"gone-{number}")
+    for number in range(MAX_LABEL_VALUES + 5):
+        metrics.set_replica_state("llama", f"here-{number}", "ready")
+    assert _sum(metrics, "weighbridge_replica_state") == MAX_LABEL_VALUES
+
+
+def test_deployments_that_left_leave_nothing_behind() -> None:
+    """Thousands of replicas in a row take no more memory, and no more of the page, than those that are there."""
+    metrics = Metrics()
+    for number in range(MAX_LABEL_VALUES + 5):
+        deployment = f"llama/gone-{number}"
+        metrics.set_breaker(deployment, "open")
+        metrics.finished(an_outcome(attempts=(msgspec.structs.replace(an_attempt(), deployment_id=deployment),)))
+        metrics.keep_deployments({"llama/here"})
+    metrics.set_breaker("llama/here", "half-open")
+    metrics.keep_deployments({"llama/here"})
+    shown = metrics.render()[0].decode()
+    assert "gone-" not in shown
+    assert 'weighbridge_breaker_state{deployment="llama/here"} 1.0' in shown
+
+
+def test_what_a_watch_counts() -> None:
+    """How readings ended, what caches found, and what became of adapters."""
+    metrics = Metrics()
+    metrics.count_scrape("llama", "too_large")
+    metrics.set_prefix_hit_rate("llama", 0.75)
+    metrics.count_adapter_load("llama", "loaded")
+    assert _sum(metrics, "weighbridge_scrapes_total", pool="llama", result="too_large") == 1
+    assert _sum(metrics, "weighbridge_pool_prefix_hit_rate", pool="llama") == 0.75
+    assert _sum(metrics, "weighbridge_adapter_loads_total", pool="llama", result="loaded") == 1
+
+
+def test_what_engines_and_prompts_tell() -> None:
+    """What came of KV events, by pool, and of new beginnings of prompts."""
+    metrics = Metrics()
+    metrics.count_kv("llama", "stored", 3)
+    metrics.count_kv("llama", "gap")
+    metrics.count_beginnings("sampled_out", 2)
+    assert _sum(metrics, "weighbridge_kv_events_total", pool="llama", result="stored") == 3
+    assert _sum(metrics, "weighbridge_kv_events_total", pool="llama") == 4
+    assert _sum(metrics, "weighbridge_prompt_beginnings_total", result="sampled_out") == 2
+
+
+_WATCHING_WORKER = """
+import sys, warnings
+warnings.simplefilter("error")
+from proxy.observers.metrics import Metrics
+metrics = Metrics()
+metrics.set_replica_state("llama", "a", "ready")
+metrics.set_replica_load("llama", "a", None)
+metrics.forget_replica("llama", "a")
+metrics.set_replica_state("llama", "b", "ready")
+sys.stdout.write(metrics.render()[0].decode())
+"""
+
+
+def test_workers_show_a_replica_once(tmp_path: Path) -> None:
+    """With several workers each watches all replicas: they are not added up, and one that left is in no state."""
+    environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": str(_ROOT)}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", _WATCHING_WORKER], env=environment, check=True, capture_output=True, text=True
+        )
+    lines = re.findall(r"^weighbridge_replica_state\{.*(?<! 0\.0)$", done.stdout, re.MULTILINE)
+    assert lines == ['weighbridge_replica_state{pool="llama",replica="b",state="ready"} 1.0']

@@ -217,3 +217,22 @@ async def test_a_trace_that_is_not_sampled_is_not_sent(collector: _Collector) ->
     await tracing.aclose()
     assert {span.trace_id.hex() for span in collector.spans} == {_TRACE_ID}
     assert len(collector.spans) == 2
+
+
+async def test_embeddings_are_an_operation_of_their_own(collector: _Collector) -> None:
+    """In both spans' names and attributes, with the tokens that went in and no others; also where none was reached."""
+    tracing = _tracing(collector)
+    made: dict[str, Any] = {"operation": "embeddings", "stream": False, "ttft_s": None, "output_tokens": 0}
+    tracing.begin(None).finish(an_outcome(**made), "bge", stream=False)
+    tracing.begin(None).finish(an_outcome(**made, attempts=(), target_id=None, status=404), "typed", stream=False)
+    await tracing.aclose()
+    (client,) = collector.by_kind(Span.SPAN_KIND_CLIENT)
+    servers = collector.by_kind(Span.SPAN_KIND_SERVER)
+    assert client.name == "embeddings meta-llama/Llama-3-70B-Instruct"
+    assert sorted(span.name for span in servers) == ["embeddings", "embeddings bge"]
+    for span in (client, *servers):
+        values = _values(span)
+        assert values["gen_ai.operation.name"] == "embeddings"
+        assert "gen_ai.usage.output_tokens" not in values
+        assert "gen_ai.response.time_to_first_chunk" not in values
+    assert _values(client)["gen_ai.usage.input_tokens"] == 800

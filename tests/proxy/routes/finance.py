@@ -120,10 +120,10 @@ def entries() -> list[Entry]:
 
 
 @contextlib.asynccontextmanager
-async def running_finance(folder: Path) -> AsyncIterator[Finance]:
-    """Starts it all."""
+async def running_finance(folder: Path, *more: dict[str, Any]) -> AsyncIterator[Finance]:
+    """Starts it all, with more models where a test needs them."""
     pepper = Pepper(id=pepper_id(PEPPER.encode()), secret=PEPPER.encode())
-    async with running_gateway(folder, [model("only", SCRIPTED)]) as gateway, aiohttp.ClientSession() as session:
+    async with running_gateway(folder, [model("only", SCRIPTED), *more]) as gateway, aiohttp.ClientSession() as session:
         accounts = gateway.accounts
         for organisation_id, teams in (("acme", ("team_x", "team_y")), ("rival", ("team_q", "team_r"))):
             await accounts.create_organisation(organisation_id)

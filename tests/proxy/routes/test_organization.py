@@ -11,7 +11,8 @@ import pytest
 
 from cost.times import DAY_US
 from tests.cost.reports.two_organisations import DAY, booked
-from tests.proxy.routes.finance import DAY_S, Finance, running_finance
+from tests.gateway import model
+from tests.proxy.routes.finance import DAY_S, SCRIPTED, Finance, running_finance
 
 COMPLETIONS = "/v1/organization/usage/completions"
 EMBEDDINGS = "/v1/organization/usage/embeddings"
@@ -193,8 +194,69 @@ async def test_a_page_has_only_whole_buckets(finance: Finance) -> None:
     assert second.refusal == (400, None, "group_by")
 
 
-async def test_embeddings_are_empty_buckets(finance: Finance) -> None:
-    """None are served, and the client's types fit."""
+@pytest.fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[Finance]:
+    """Two targets that embed, one of them unused, and one that embedded once and is in the catalog no more."""
+    some = model("bge", SCRIPTED, capabilities=["embeddings"])
+    async with running_finance(tmp_path, some, {**some, "model_id": "e5"}) as running:
+        vectors: dict[str, Any] = {"input_tokens": 50, "cached_input_tokens": 0, "output_tokens": 0}
+        await running.keep(
+            [
+                booked("v1", team_id="team_x", target_id="bge", **vectors),
+                booked("v2", team_id="team_x", target_id="bge", tier="batch", **vectors),
+                booked("v3", team_id="team_y", key_id="key_b", target_id="bge", **vectors),
+                booked("v4", team_id="team_x", target_id="removed", **vectors),
+                booked("v5", organisation_id="rival", team_id="team_q", target_id="bge", **vectors),
+            ]
+        )
+        yield running
+
+
+async def test_embeddings_are_a_usage_of_their_own(embedded: Finance) -> None:
+    """OpenAI's own client reads them, and each token is in one of the two usages: those of removed targets, too."""
+    async with client(embedded, "finance") as admin:
+        page = await admin.admin.organization.usage.embeddings(
+            start_time=DAY_S, end_time=DAY_S + 2 * 86_400, group_by=["project_id", "model"]
+        )
+        chats = await admin.admin.organization.usage.completions(
+            start_time=DAY_S, end_time=DAY_S + 2 * 86_400, group_by=["model"]
+        )
+    found: list[Any] = [result for bucket in page.data for result in bucket.results]
+    assert [(each.project_id, each.model, each.num_model_requests, each.input_tokens) for each in found] == [
+        ("team_x", "bge", 2, 100),
+        ("team_y", "bge", 1, 50),
+    ]
+    assert found[0].object == "organization.usage.embeddings.result"
+    assert (found[0].user_id, found[0].api_key_id) == (None, None)
+    answered: list[Any] = [result for bucket in chats.data for result in bucket.results]
+    assert {each.model for each in answered} == {"large", "small", "removed"}
+    tokens = sum(each.input_tokens for each in [*found, *answered])
+    assert tokens == (await embedded.totals("acme")).input_tokens
+
+
+@pytest.mark.parametrize("width", ["1m", "1h", "1d"])
+async def test_embeddings_are_filtered_like_completions(embedded: Finance, width: str) -> None:
+    """Whatever the buckets: a model that answers has no embeddings, one that embeds no completions; members see theirs."""
+    start = DAY_S + 12 * 3_600
+    query: dict[str, Any] = {"start_time": start, "end_time": start + 3_600, "bucket_width": width, "limit": 1}
+    for who, path, asked, requests in (
+        ("finance", EMBEDDINGS, {}, [3]),
+        ("finance", EMBEDDINGS, {"models": "bge,small"}, [3]),
+        ("finance", EMBEDDINGS, {"models": "small"}, []),
+        ("finance", EMBEDDINGS, {"models": "e5"}, []),
+        ("finance", EMBEDDINGS, {"api_key_ids": "key_b"}, [1]),
+        ("finance", COMPLETIONS, {"models": "bge"}, []),
+        ("finance", COMPLETIONS, {"models": "removed,bge"}, [1]),
+        ("member x", EMBEDDINGS, {}, [2]),
+        ("member y", EMBEDDINGS, {"project_ids": "team_x"}, []),
+        ("rival finance", EMBEDDINGS, {"group_by": "project_id"}, [1]),
+    ):
+        body = (await embedded.get(who, path, {**query, **asked})).body
+        assert [each["num_model_requests"] for each in results(body)] == requests, (who, path, asked)
+
+
+async def test_without_targets_that_embed_the_buckets_are_empty(finance: Finance) -> None:
+    """And no completion is taken for an embedding."""
     async with client(finance, "member x") as admin:
         page = await admin.admin.organization.usage.embeddings(start_time=DAY_S, limit=3, group_by=["model"])
     assert [each.results for each in page.data] == [[], [], []]

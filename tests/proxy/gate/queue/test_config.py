@@ -47,7 +47,7 @@ def test_a_queue_needs_targets_and_a_capacity(tmp_path: Path) -> None:
         ("  own: {targets: [lama], tokens_in_flight: 1}", "there is no model `lama`; did you mean `llama`?"),
         ("  own: {targets: [], tokens_in_flight: 1}", "must not be empty"),
         ("  own: {targets: [llama]}", "tokens_in_flight"),
-        ("  own: {targets: [llama], tokens_in_flight: 0}", "must be at least 1"),
+        ("  own: {targets: [llama], tokens_in_flight: 0}", "tokens_in_flight: is needed, unless"),
         (
             "  one: {targets: [llama], tokens_in_flight: 1}\n  two: {targets: [llama], tokens_in_flight: 1}",
             "`llama` is in `one` and `two`",

@@ -1,0 +1,1 @@
+"""Our own engines, wired into one gateway process."""
