@@ -32,7 +32,8 @@ class AccountsSection(BaseModel):
     operator: str = Field(
         default="default",
         pattern=rf"^[a-z0-9_-]{{1,{ID_CHARS}}}$",
-        description="The organisation whose admin keys may set prices, because these hold for every organisation.",
+        description="The organisation that runs the gateway. Only its people and admin keys set prices and models' limits and "
+        "open the pages of operations, because these hold for every organisation.",
     )
     pepper_file: Path = Field(
         default=Path("var/pepper"), description="Made at the first start and used when `peppers` is empty."

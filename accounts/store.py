@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, get_args
 
 import msgspec
@@ -30,6 +30,8 @@ from accounts.tables import ID_CHARS, NAME_CHARS, ApiKey, Organisation, Team
 DEFAULT_ORGANISATION: Final = "default"
 MAX_WEIGHT: Final = 1_000.0
 """A team of more beside one of 1 would make that one starve."""
+MAX_KEYS_OF_TEAM: Final = 10_000
+"""More are not listed."""
 _ID: Final = re.compile(rf"[a-z0-9_-]{{1,{ID_CHARS}}}", re.ASCII)
 
 
@@ -64,6 +66,10 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     revoked_at: datetime | None
     expires_at: datetime | None
+
+    def works_at(self, moment: datetime) -> bool:
+        """Whether it is neither revoked nor expired then."""
+        return self.revoked_at is None and (self.expires_at is None or moment < self.expires_at)
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,10 +176,28 @@ class AccountStore:
             raise UnknownTeam(f"there is no team {team_id!r}")
         return _team(row)
 
+    async def teams_of(self, organisation_id: str) -> list[TeamRecord]:
+        """One organisation's teams, by id."""
+        query = select(*_TEAM_COLUMNS).where(col(Team.organisation_id) == organisation_id).order_by(col(Team.team_id))
+        async with self._engine.connect() as connection:
+            return [_team(row) for row in await connection.execute(query)]
+
+    async def team_of(self, organisation_id: str, team_id: str) -> TeamRecord:
+        """One of an organisation's teams, or UnknownTeam: another's looks the same as none."""
+        query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).first()
+        if row is None:
+            raise UnknownTeam(f"there is no team {team_id[:80]!r}")
+        return _team(row)
+
     async def update_team(
         self,
         team_id: str,
         *,
+        organisation_id: str | None = None,
+        name: str | UnsetType = UNSET,
+        allowed_models: Iterable[str] | UnsetType | None = UNSET,
         quality_floor: float | UnsetType | None = UNSET,
         escalation: Escalation | UnsetType = UNSET,
         learning: Learning | UnsetType = UNSET,
@@ -181,7 +205,10 @@ class AccountStore:
         weight: float | UnsetType = UNSET,
         spill_over: bool | UnsetType = UNSET,
     ) -> TeamRecord:
-        """Change what a team chose; what is left out stays. Servers follow within `accounts.fresh_s`."""
+        """Change a team; what is left out stays. Servers follow within `accounts.fresh_s`.
+
+        With an `organisation_id` another one's team is as unknown as none.
+        """
         given = {
             "quality_floor": quality_floor,
             "escalation": escalation,
@@ -190,17 +217,29 @@ class AccountStore:
             "weight": weight,
             "spill_over": spill_over,
         }
-        changes = {name: value for name, value in given.items() if value is not UNSET}
+        changes: dict[str, Any] = {field: value for field, value in given.items() if value is not UNSET}
         query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id).with_for_update()
+        if organisation_id is not None:
+            query = query.where(col(Team.organisation_id) == organisation_id)
         async with self._engine.begin() as connection:
             row = (await connection.execute(query)).first()
             if row is None:
-                raise UnknownTeam(f"there is no team {team_id!r}")
+                raise UnknownTeam(f"there is no team {team_id[:80]!r}")
             team = _team(row)
-            settings = _checked_settings(msgspec.structs.replace(team.settings, **changes))
+            settings = checked_settings(msgspec.structs.replace(team.settings, **changes))
+            # What is no setting of the line's, but the team's own.
+            if not isinstance(name, UnsetType):
+                changes["name"] = _checked_name(name)
+            if not isinstance(allowed_models, UnsetType):
+                changes["allowed_models"] = None if allowed_models is None else sorted(set(allowed_models))
             if changes:
                 await connection.execute(update(Team).where(col(Team.team_id) == team_id).values(changes))
-        return msgspec.structs.replace(team, settings=settings)
+        return msgspec.structs.replace(
+            team,
+            settings=settings,
+            name=changes.get("name", team.name),
+            allowed_models=_models(changes["allowed_models"]) if "allowed_models" in changes else team.allowed_models,
+        )
 
     async def learning_of(self, team_ids: Iterable[str]) -> dict[str, str]:
         """What each of these teams lets us keep right now; a team that is not there is left out."""
@@ -246,6 +285,62 @@ class AccountStore:
             query = query.where(col(ApiKey.team_id) == team_id)
         async with self._engine.connect() as connection:
             return [KeyRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
+
+    async def keys_of(self, organisation_id: str, team_id: str) -> list[KeyRecord]:
+        """The keys of one of an organisation's teams, oldest first; none of a team that is another's."""
+        query = select(*_KEY_COLUMNS).where(col(ApiKey.team_id) == team_id, _of_organisation(organisation_id))
+        query = query.order_by(col(ApiKey.created_at), col(ApiKey.key_id)).limit(MAX_KEYS_OF_TEAM)
+        async with self._engine.connect() as connection:
+            return [KeyRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
+
+    async def key_of(self, organisation_id: str, team_id: str | None, key_id: str) -> KeyRecord:
+        """One key of one of an organisation's teams, or of any of them; else UnknownKeyId."""
+        query = select(*_KEY_COLUMNS).where(col(ApiKey.key_id) == key_id, _of_organisation(organisation_id))
+        if team_id is not None:
+            query = query.where(col(ApiKey.team_id) == team_id)
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).first()
+        if row is None:
+            raise UnknownKeyId(f"there is no key {key_id[:80]!r}")
+        return KeyRecord(**row._mapping)  # noqa: SLF001
+
+    async def rotate_key(
+        self, organisation_id: str, team_id: str, key_id: str, pepper: Pepper, *, overlap_s: int
+    ) -> MintedKey:
+        """A new key of the same name, role and expiry. The old one works for `overlap_s` more; with 0 it is revoked.
+
+        Raises UnknownKeyId, also for a key that works no more: what is dead is not replaced, a new one is made.
+        """
+        now = self._clock()
+        old = await self.key_of(organisation_id, team_id, key_id)
+        if not old.works_at(now):
+            raise UnknownKeyId(f"the key {key_id[:80]!r} is revoked or expired; make a new one")
+        minted = await self.create_key(team_id, old.name, pepper, expires_at=old.expires_at, role=old.role)
+        if overlap_s <= 0:
+            await self.revoke_key(key_id)
+            return minted
+        ends = now + timedelta(seconds=overlap_s)
+        # It never works longer than it would have.
+        await self.set_expiry(
+            organisation_id, team_id, key_id, ends if old.expires_at is None else min(ends, old.expires_at)
+        )
+        return minted
+
+    async def set_expiry(
+        self, organisation_id: str, team_id: str, key_id: str, expires_at: datetime | None
+    ) -> KeyRecord:
+        """Let a key work until then, or without an end. Raises UnknownKeyId, also for one that is revoked."""
+        change = update(ApiKey).where(
+            col(ApiKey.key_id) == key_id,
+            col(ApiKey.team_id) == team_id,
+            col(ApiKey.revoked_at).is_(None),
+            _of_organisation(organisation_id),
+        )
+        async with self._engine.begin() as connection:
+            changed = await connection.execute(change.values(expires_at=expires_at))
+        if changed.rowcount == 0:
+            raise UnknownKeyId(f"there is no key {key_id[:80]!r} that is not revoked")
+        return await self.key_of(organisation_id, team_id, key_id)
 
     async def revoke_key(self, key_id: str) -> None:
         """Refuse a key from now on. Revoking twice keeps the first moment."""
@@ -329,6 +424,12 @@ _STORED_COLUMNS: Final = (
 )
 
 
+def _of_organisation(organisation_id: str) -> ColumnElement[bool]:
+    """The key's team is one of this organisation's."""
+    owned = select(col(Team.team_id)).where(col(Team.organisation_id) == organisation_id)
+    return col(ApiKey.team_id).in_(owned)
+
+
 def _team(row: Row[*tuple[Any, ...]]) -> TeamRecord:
     return TeamRecord(**_with_settings(row._mapping))  # noqa: SLF001
 
@@ -340,7 +441,7 @@ def _with_settings(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {**fields, "allowed_models": _models(fields["allowed_models"]), "settings": settings}
 
 
-def _checked_settings(settings: TeamSettings) -> TeamSettings:
+def checked_settings(settings: TeamSettings) -> TeamSettings:
     """Raises BadSetting. Every comparison is false for NaN, so that it is refused too."""
     floor, share = settings.quality_floor, settings.shadow_share
     if floor is not None and not 0 < floor <= 1:

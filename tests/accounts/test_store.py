@@ -205,3 +205,72 @@ async def test_settings_of_nobody(store: AccountStore) -> None:
     await store.update_team("team_a", learning="off")
     assert await store.learning_of(["team_a", "team_z", "team_a"]) == {"team_a": "off"}
     assert await store.learning_of([]) == {}
+
+
+async def test_an_organisations_teams_and_keys_are_its_own(store: AccountStore) -> None:
+    """What is another's is as unknown as nothing, whether it is listed, read or changed."""
+    await store.create_organisation("acme")
+    await store.create_organisation("globex")
+    red = await store.create_team("red", organisation_id="acme")
+    await store.create_team("blue", organisation_id="globex")
+    minted = await store.create_key("blue", "ci", PEPPER)
+    assert await store.teams_of("acme") == [red]
+    assert await store.team_of("acme", "red") == red
+    assert await store.keys_of("acme", "blue") == []
+    assert [key.key_id for key in await store.keys_of("globex", "blue")] == [minted.key_id]
+    assert (await store.key_of("globex", None, minted.key_id)).team_id == "blue"
+    with pytest.raises(UnknownTeam):
+        await store.team_of("acme", "blue")
+    with pytest.raises(UnknownTeam):
+        await store.update_team("blue", organisation_id="acme", name="Mine")
+    with pytest.raises(UnknownKeyId):
+        await store.key_of("acme", None, minted.key_id)
+    with pytest.raises(UnknownKeyId):
+        await store.key_of("globex", "red", minted.key_id)
+    with pytest.raises(UnknownKeyId):
+        await store.set_expiry("acme", "blue", minted.key_id, NOON)
+    with pytest.raises(UnknownKeyId):
+        await store.rotate_key("acme", "blue", minted.key_id, PEPPER, overlap_s=0)
+
+
+async def test_a_teams_name_and_models_change(store: AccountStore) -> None:
+    """Together with what it chose; None gives all models back."""
+    await store.create_team("red", "Red", allowed_models=["a"])
+    team = await store.update_team("red", name="Crimson", allowed_models=["b", "a", "b"], weight=2.0)
+    assert (team.name, team.allowed_models, team.settings.weight) == ("Crimson", frozenset({"a", "b"}), 2.0)
+    assert await store.get_team("red") == team
+    assert (await store.update_team("red", allowed_models=None)).allowed_models is None
+    assert (await store.get_team("red")).allowed_models is None
+    with pytest.raises(BadName):
+        await store.update_team("red", name="")
+
+
+async def test_a_key_works_until_its_end(store: AccountStore) -> None:
+    """Not at the moment itself any more; a revoked one never."""
+    await store.create_team("red")
+    minted = await store.create_key("red", "ci", PEPPER)
+    key = await store.set_expiry("default", "red", minted.key_id, NOON + timedelta(hours=1))
+    assert key.works_at(NOON + timedelta(minutes=59))
+    assert not key.works_at(NOON + timedelta(hours=1))
+    await store.revoke_key(minted.key_id)
+    assert not (await store.key_of("default", "red", minted.key_id)).works_at(NOON)
+    with pytest.raises(UnknownKeyId, match="not revoked"):
+        await store.set_expiry("default", "red", minted.key_id, None)
+
+
+async def test_a_rotated_key_overlaps(store: AccountStore) -> None:
+    """The old one works for the overlap and no longer; the new one is found by its own digest."""
+    await store.create_team("red")
+    old = await store.create_key("red", "ci", PEPPER, role="finance")
+    new = await store.rotate_key("default", "red", old.key_id, PEPPER, overlap_s=60)
+    keys = {key.key_id: key for key in await store.keys_of("default", "red")}
+    assert keys[old.key_id].expires_at == NOON + timedelta(seconds=60)
+    assert (keys[new.key_id].expires_at, keys[new.key_id].role, keys[new.key_id].name) == (None, "finance", "ci")
+    found = await store.find_key(digest_key(new.plaintext, PEPPER).hex())
+    assert found is not None
+    assert found.key_id == new.key_id
+    last = await store.rotate_key("default", "red", new.key_id, PEPPER, overlap_s=0)
+    assert (await store.key_of("default", "red", new.key_id)).revoked_at == NOON
+    with pytest.raises(UnknownKeyId, match="revoked or expired"):
+        await store.rotate_key("default", "red", new.key_id, PEPPER, overlap_s=0)
+    assert (await store.key_of("default", "red", last.key_id)).works_at(NOON)

@@ -1,0 +1,115 @@
+"""What an entry tells of an object: plain values, bounded, and none of a secret but that there is one."""
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+MASK: Final = "•••"
+CHANGED: Final = "••• (changed)"
+"""Stands after a change of a secret, since both masked would look as if nothing had happened."""
+MAX_TEXT_CHARS: Final = 2_000
+MAX_DEPTH: Final = 6
+
+_WORDS: Final = re.compile(r"[a-z]+|[A-Z][a-z]*|[0-9]+")
+# Any of these words in a name makes it a secret's; of the second kind only the last one does, as in
+# `metrics_token`, since `token_burst` and `password_min_chars` are no secrets.
+_ANYWHERE: Final = frozenset({"secret", "secrets", "passphrase", "plaintext", "credential", "credentials"})
+_AT_THE_END: Final = frozenset(
+    {"password", "passwd", "token", "digest", "pepper", "peppers", "cookie", "cookies", "authorization", "key"}
+)
+_SHAPES: Final = (
+    # Our own keys keep their public part, so that the entry says which it was.
+    (re.compile(r"\b(wb-[0-9a-z]{12})-[0-9A-Za-z]{8,}"), rf"\1-{MASK}"),
+    (re.compile(r"\b(?:sk|xai|pk|rk)-[A-Za-z0-9_-]{12,}|\b(?:hf|gsk|ghp|glpat)[_-][A-Za-z0-9_-]{12,}"), MASK),
+    (re.compile(r"\bAKIA[A-Z0-9]{12,}"), MASK),
+    (re.compile(r"\b(bearer|basic)\s+[^\s,;]{8,}", re.IGNORECASE), rf"\1 {MASK}"),
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?"), MASK),
+    (re.compile(r"(://[^\s/:@]{0,200}):[^\s/@]{1,400}@"), rf"\1:{MASK}@"),
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), MASK),
+)
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """As JSON has it and in one order; nothing is masked yet. Values that differ stay different."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"the audit log keeps nothing that is nested deeper than {MAX_DEPTH} times")
+    match value:
+        case msgspec.Struct():
+            return plain(msgspec.structs.asdict(value), depth)
+        case Mapping():
+            return {_bounded(str(name)): plain(value[name], depth + 1) for name in sorted(value, key=str)}
+        case set() | frozenset():
+            return [plain(item, depth + 1) for item in sorted(value, key=str)]
+        case list() | tuple():
+            return [plain(item, depth + 1) for item in value]
+        case _:
+            return _single(value)
+
+
+def _single(value: Any) -> Any:
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return _bounded(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case Decimal():
+            return f"{value:f}"
+        case date():
+            at = value.astimezone(UTC) if isinstance(value, datetime) else value
+            return at.isoformat().replace("+00:00", "Z")
+    raise TypeError(f"the audit log keeps no {type(value).__name__}")
+
+
+def masked(value: Any, beside: Any = None, name: str = "") -> Any:
+    """`value`, which is plain, with its secrets masked; one that differs from what was `beside` it says so."""
+    match value:
+        case str():
+            if value and _is_secret(name):
+                return CHANGED if beside is not None and beside != value else MASK
+            shown = mask_text(value)
+            differs = isinstance(beside, str) and beside != value
+            # Two keys that differ only where they are masked.
+            return f"{shown} (changed)" if differs and mask_text(beside) == shown else shown
+        case dict():
+            fields = beside if isinstance(beside, dict) else {}
+            return {each: masked(item, fields.get(each), each) for each, item in value.items()}
+        case list():
+            others = beside if isinstance(beside, list) and len(beside) == len(value) else [None] * len(value)
+            return [masked(item, other, name) for item, other in zip(value, others, strict=True)]
+        case _:
+            return value
+
+
+def mask_text(text: str) -> str:
+    """A text without what looks like a secret."""
+    for shape, instead in _SHAPES:
+        text = shape.sub(instead, text)
+    return text
+
+
+def one_line(text: str, limit: int) -> str:
+    """Printable, without a secret's shape, at most `limit` characters: fit for a column and for a log line."""
+    shown = "".join(char if char.isprintable() else " " for char in mask_text(text[: 4 * limit])).strip()
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def _is_secret(name: str) -> bool:
+    words = [word.lower() for word in _WORDS.findall(name)]
+    return bool(words) and (words[-1] in _AT_THE_END or not _ANYWHERE.isdisjoint(words))
+
+
+def _bounded(text: str) -> str:
+    """Without lone surrogates, which no encoding knows, and not endless."""
+    whole = text.encode("utf-8", "replace").decode()
+    if len(whole) <= MAX_TEXT_CHARS:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()
+    return f"{whole[:MAX_TEXT_CHARS]}… ({len(whole) - MAX_TEXT_CHARS} more characters, sha256 {digest[:16]})"

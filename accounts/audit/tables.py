@@ -1,0 +1,52 @@
+"""The tables of the audit log: its entries, and the head of their chain."""
+
+from typing import ClassVar
+
+from sqlalchemy import BigInteger, Column, Index, Integer, String, Text
+from sqlmodel import Field, SQLModel
+
+from accounts.tables import ID_CHARS, NAME_CHARS
+
+
+class AuditEntryRow(SQLModel, table=True):
+    """Who did what to which object, from where, and how it was before and after. Nothing is ever updated or deleted."""
+
+    __tablename__: ClassVar[str] = "audit_entry"
+    __table_args__ = (
+        Index("ix_audit_entry_organisation_id_number", "organisation_id", "number"),
+        Index("ix_audit_entry_team_id_number", "team_id", "number"),
+        # Days are turned into numbers first, by this alone.
+        Index("ix_audit_entry_organisation_id_at_us", "organisation_id", "at_us", "number"),
+    )
+
+    number: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    """1, 2, 3, … without a gap, over all organisations."""
+    at_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    organisation_id: str = Field(sa_column=Column(String(ID_CHARS), nullable=False))
+    """Whose log it stands in."""
+    team_id: str = Field(sa_column=Column(String(ID_CHARS), nullable=False))
+    actor_kind: str = Field(sa_column=Column(String(16), nullable=False))
+    actor_id: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
+    actor_name: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
+    address: str = Field(sa_column=Column(String(64), nullable=False))
+    action: str = Field(sa_column=Column(String(64), nullable=False))
+    """Such as `key.revoked`."""
+    object_kind: str = Field(sa_column=Column(String(32), nullable=False))
+    object_id: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
+    reason: str = Field(sa_column=Column(Text, nullable=False))
+    before: str = Field(sa_column=Column(Text, nullable=False))
+    """JSON, or empty: there was nothing. Secrets are masked before they come here."""
+    after: str = Field(sa_column=Column(Text, nullable=False))
+    previous_hash: str = Field(sa_column=Column(String(64), nullable=False))
+    hash: str = Field(sa_column=Column(String(64), nullable=False))
+    """SHA-256 of the previous hash and of everything above."""
+
+
+class AuditHeadRow(SQLModel, table=True):
+    """The last entry. Whoever adds one changes this row first, so that entries come one after the other."""
+
+    __tablename__: ClassVar[str] = "audit_head"
+
+    only: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    number: int = Field(sa_column=Column(BigInteger, nullable=False))
+    hash: str = Field(sa_column=Column(String(64), nullable=False))

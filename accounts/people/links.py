@@ -1,0 +1,147 @@
+"""One-time links, with which people choose their password: the first one, or a new one."""
+
+import secrets
+from collections.abc import Callable
+from typing import Final, Self
+
+from sqlalchemy import ColumnElement, and_, delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
+
+from accounts.keys import Pepper
+from accounts.people.config import SignInSection
+from accounts.people.digests import Digests, is_secret, new_secret
+from accounts.people.errors import LinkUnusable, UnknownPerson
+from accounts.people.passwords import Passwords
+from accounts.people.people import PERSON_COLUMNS, person_of
+from accounts.people.person import Person
+from accounts.people.tables import OneTimeLinkRow, PersonRow, SessionRow, SignInFailureRow
+
+WELCOME: Final = "/dashboard/welcome"
+_US: Final = 1_000_000
+_KEPT_US: Final = 30 * 86_400 * _US
+
+
+class Links:
+    """The only writer of the table `one_time_link`, but for ending those of somebody who is disabled."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        section: SignInSection,
+        peppers: tuple[Pepper, ...],
+        passwords: Passwords,
+        *,
+        now_us: Callable[[], int],
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._engine = engine
+        self._section = section
+        self._peppers = peppers
+        self._passwords = passwords
+        self._digests = Digests("link", peppers)
+        self._accounts = Digests("account", peppers)
+        self._now_us = now_us
+        self._random_bytes = random_bytes
+
+    def within(self, engine: AsyncEngine) -> Self:
+        """The same in a transaction that somebody else began."""
+        return type(self)(
+            engine,
+            self._section,
+            self._peppers,
+            self._passwords,
+            now_us=self._now_us,
+            random_bytes=self._random_bytes,
+        )
+
+    async def make(self, person_id: str) -> str:
+        """A new link's token, which is in the answer and nowhere else. Earlier links of this person end."""
+        token = new_secret(self._random_bytes)
+        now_us = self._now_us()
+        values = {
+            "digest": self._digests.newest(token),
+            "person_id": person_id,
+            "created_us": now_us,
+            "expires_us": now_us + self._section.link_s * _US,
+            "used_us": None,
+        }
+        async with self._engine.begin() as connection:
+            entitled = and_(col(PersonRow.person_id) == person_id, col(PersonRow.disabled_at).is_(None))
+            # The person's row first, as everywhere: whoever locks in one order waits, and does not deadlock.
+            if (
+                await connection.execute(select(col(PersonRow.person_id)).where(entitled).with_for_update())
+            ).first() is None:
+                raise UnknownPerson("there is no such person, or they are disabled")
+            open_ones = and_(col(OneTimeLinkRow.person_id) == person_id, col(OneTimeLinkRow.used_us).is_(None))
+            await connection.execute(delete(OneTimeLinkRow).where(open_ones))
+            long_over = col(OneTimeLinkRow.expires_us) <= now_us - _KEPT_US
+            await connection.execute(
+                delete(OneTimeLinkRow).where(col(OneTimeLinkRow.person_id) == person_id, long_over)
+            )
+            await connection.execute(insert(OneTimeLinkRow).values(values))
+        return token
+
+    async def peek(self, token: str) -> Person | None:
+        """Whose link it is, while it can be used. Looking does not use it up: mail programs look too."""
+        if not is_secret(token):
+            return None
+        query = (
+            select(*PERSON_COLUMNS)
+            .join_from(OneTimeLinkRow, PersonRow, col(OneTimeLinkRow.person_id) == col(PersonRow.person_id))
+            .where(self._usable(token), col(PersonRow.disabled_at).is_(None))
+        )
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).first()
+        return None if row is None else person_of(row)
+
+    async def use(self, token: str, password: str) -> Person:
+        """Choose a password with a link, which ends it."""
+        return await self.accept(token, await self.hashed(token, password))
+
+    async def hashed(self, token: str, password: str) -> str:
+        """The password's hash for `accept`, once both link and password are found fit. Takes time, so outside of any
+        transaction.
+        """
+        person = await self.peek(token)
+        if person is None:
+            raise LinkUnusable
+        self._passwords.check(password, known=known_of(person))
+        return await self._passwords.hash(password)
+
+    async def accept(self, token: str, hashed: str) -> Person:
+        """Use the link up: the password is this one, every session and every lock of the person ends."""
+        async with self._engine.begin() as connection:
+            person_id = await connection.scalar(select(col(OneTimeLinkRow.person_id)).where(self._usable(token)))
+            entitled = and_(col(PersonRow.person_id) == person_id, col(PersonRow.disabled_at).is_(None))
+            changed = await connection.execute(update(PersonRow).where(entitled).values(password=hashed))
+            taken = await connection.execute(
+                update(OneTimeLinkRow).where(self._usable(token)).values(used_us=self._now_us())
+            )
+            # Of two at once the second waits for the person's row, and then finds the link used.
+            if not (changed.rowcount and taken.rowcount):
+                raise LinkUnusable
+            await connection.execute(delete(SessionRow).where(col(SessionRow.person_id) == person_id))
+            query = select(*PERSON_COLUMNS).where(col(PersonRow.person_id) == person_id)
+            person = person_of((await connection.execute(query)).one())
+            failures = col(SignInFailureRow.digest).in_(self._accounts.any(person.email))
+            await connection.execute(delete(SignInFailureRow).where(failures))
+        return person
+
+    def _usable(self, token: str) -> ColumnElement[bool]:
+        return and_(
+            col(OneTimeLinkRow.digest).in_(self._digests.any(token)),
+            col(OneTimeLinkRow.used_us).is_(None),
+            col(OneTimeLinkRow.expires_us) > self._now_us(),
+        )
+
+
+def known_of(person: Person) -> list[str]:
+    """What everybody knows of a person, so that no password is made of it."""
+    words = [person.email, person.email.partition("@")[0], person.organisation_id, "weighbridge", person.name]
+    return [*words, *person.name.split()]
+
+
+def link_url(base: str, token: str) -> str:
+    """What somebody is sent. `base` is where people reach the gateway, such as `sign_in.public_url`."""
+    return f"{base.rstrip('/')}{WELCOME}/{token}"

@@ -1,0 +1,16 @@
+"""Which account of an OpenID provider somebody signs in with."""
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
+
+from accounts.people.tables import PersonRow
+
+
+async def is_linked(engine: AsyncEngine, person_id: str, organisation_id: str) -> bool:
+    """Whether it is decided already which one it is."""
+    query = select(col(PersonRow.subject)).where(
+        col(PersonRow.person_id) == person_id, col(PersonRow.organisation_id) == organisation_id
+    )
+    async with engine.connect() as connection:
+        return await connection.scalar(query) is not None
