@@ -1,1 +1,1 @@
-"""Pages for people."""
+"""Pages for people: templates, tables, charts and words. They know figures, not requests."""

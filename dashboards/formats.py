@@ -1,0 +1,155 @@
+"""Numbers, money and times as people read them. What is unknown is a dash, never 0."""
+
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import Any, Final
+
+UNKNOWN: Final = "—"
+_NANO: Final = 1_000_000_000
+_SCALES: Final[tuple[tuple[int, str], ...]] = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+_BYTES: Final[tuple[tuple[int, str], ...]] = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_EXACT_BELOW: Final = 10_000
+_NEARLY_ALL: Final = Decimal("99.9")
+_ALL: Final = 100
+_WHOLE_FROM: Final = 1_000
+_WHOLE_MS_FROM_S: Final = 0.01
+_TENTHS_FROM_S: Final = 10
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3_600
+_DAY_S: Final = 86_400
+
+
+def money(nanousd: int | None) -> str:
+    """Dollars with cents; small amounts with as many digits as tell them from nothing, large ones without cents."""
+    if nanousd is None:
+        return UNKNOWN
+    amount, sign = abs(nanousd), "-" if nanousd < 0 else ""
+    if amount >= 10_000 * _NANO:
+        return f"{sign}${_rounded(amount, 0):,}"
+    if amount == 0 or amount >= _NANO // 10:
+        return f"{sign}${_rounded(amount, 2):,}"
+    if amount >= _NANO // 10_000:
+        return f"{sign}${_rounded(amount, 4)}"
+    return f"{sign}${_two_digits(amount)}"
+
+
+def exact_money(nanousd: int | None) -> str:
+    """All nine digits."""
+    return "unknown" if nanousd is None else f"${Decimal(nanousd).scaleb(-9):,.9f}"
+
+
+def number(value: float | Decimal | None) -> str:
+    """A count with separators; a fraction with three significant digits."""
+    if value is None:
+        return UNKNOWN
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.3g}" if -_WHOLE_FROM < value < _WHOLE_FROM else f"{value:,.0f}"
+
+
+def short(value: float | None) -> str:
+    """A count of at most four digits and a letter: 1.24M."""
+    if value is None:
+        return UNKNOWN
+    if abs(value) < _EXACT_BELOW:
+        return number(value)
+    for scale, letter in _SCALES:
+        if abs(value) >= scale:
+            return f"{value / scale:.3g}{letter}" if abs(value) < 999.5 * scale else f"{value / scale:,.0f}{letter}"
+    return number(value)
+
+
+def share(value: float | Decimal | None) -> str:
+    """A part of one, as a percentage with one decimal place. What is not all, or not none, never reads as if it were."""
+    if value is None:
+        return UNKNOWN
+    percent = Decimal(str(value)) * 100
+    if percent and abs(percent) < Decimal("0.1"):
+        return "<0.1 %" if percent > 0 else ">-0.1 %"
+    if _NEARLY_ALL < percent < _ALL:
+        return ">99.9 %"
+    return f"{percent:,.1f} %"
+
+
+def exact_share(value: Decimal | None) -> str:
+    """A part of one with both decimals that the books have of it: 39.99 % is no 40 %, where that is what was promised."""
+    return UNKNOWN if value is None else f"{value * 100:,.2f} %"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that reads best."""
+    if value is None:
+        return UNKNOWN
+    if value < 1:
+        return f"{value * 1000:.0f} ms" if value >= _WHOLE_MS_FROM_S or value == 0 else f"{value * 1000:.2g} ms"
+    if value < _MINUTE_S:
+        return f"{value:.2f} s" if value < _TENTHS_FROM_S else f"{value:.1f} s"
+    if value < _HOUR_S:
+        return _two(int(value // 60), "min", int(value % 60), "s")
+    if value < 2 * _DAY_S:
+        return _two(int(value // 3600), "h", int(value % 3600 // 60), "min")
+    return f"{value / _DAY_S:.1f} days"
+
+
+def _two(whole: int, unit: str, rest: int, smaller: str) -> str:
+    return f"{whole} {unit} {rest} {smaller}" if rest else f"{whole} {unit}"
+
+
+def size(value: int | None) -> str:
+    """Bytes."""
+    if value is None:
+        return UNKNOWN
+    for scale, unit in _BYTES:
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value} B"
+
+
+def moment(at_us: int | None) -> str:
+    """A moment in UTC, to the second; the page's script turns it into the viewer's own time."""
+    return UNKNOWN if at_us is None else f"{_utc(at_us):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def day(at_us: int | None) -> str:
+    """A UTC day."""
+    return UNKNOWN if at_us is None else f"{_utc(at_us):%Y-%m-%d}"
+
+
+def iso(at_us: int) -> str:
+    """A moment for machines."""
+    return _utc(at_us).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """`1 request`, `2 requests`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _rounded(nanousd: int, places: int) -> Decimal:
+    return Decimal(nanousd).scaleb(-9).quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_EVEN)
+
+
+def _two_digits(nanousd: int) -> str:
+    """Of a hundredth of a cent, or less: what one small request costs."""
+    return f"{_rounded(nanousd, 11 - len(str(nanousd)) if nanousd > 9 else 9):f}"  # noqa: PLR2004 - one digit is left
+
+
+def _utc(at_us: int) -> datetime:
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC)
+
+
+FILTERS: Final[dict[str, Any]] = {
+    "money": money,
+    "exact_money": exact_money,
+    "number": number,
+    "short": short,
+    "share": share,
+    "exact_share": exact_share,
+    "seconds": seconds,
+    "size": size,
+    "moment": moment,
+    "day": day,
+    "iso": iso,
+    "plural": plural,
+}
+"""What templates call them."""

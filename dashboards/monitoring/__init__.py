@@ -1,0 +1,1 @@
+"""Grafana's dashboards and Prometheus's rules, as files to be imported."""

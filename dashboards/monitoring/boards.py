@@ -1,0 +1,697 @@
+"""What the Grafana dashboards show; `python -m dashboards.monitoring.boards` writes the files beside it anew.
+
+The files are what people import. They are made from this, so that a panel is three lines and not eighty.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+FOLDER: Final = Path(__file__).parent / "grafana"
+_SCHEMA: Final = 39
+"""Of Grafana 10 and later."""
+_WIDTH: Final = 24
+_RATE: Final = "$__rate_interval"
+Unit = Literal["reqps", "s", "percentunit", "short", "currencyUSD", "bool", "none", "tps"]
+
+
+class Query(msgspec.Struct, frozen=True):
+    """One PromQL expression, and what its lines are called."""
+
+    expression: str
+    legend: str = ""
+
+
+class Panel(msgspec.Struct, frozen=True, kw_only=True):
+    """A graph, or with `stat` one figure."""
+
+    title: str
+    queries: Sequence[Query]
+    about: str
+    unit: Unit = "short"
+    width: int = 8
+    height: int = 7
+    stat: bool = False
+    stacked: bool = False
+    limit: float | None = None
+    """Red from here on."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Panels under one heading."""
+
+    title: str
+    panels: Sequence[Panel]
+
+
+class Board(msgspec.Struct, frozen=True):
+    """One dashboard. `variables` are labels to choose from: name, and the metric that has it."""
+
+    uid: str
+    title: str
+    about: str
+    rows: Sequence[Row]
+    variables: Sequence[tuple[str, str]] = ()
+
+
+def _rate(metric: str, labels: str = "", by: str = "") -> str:
+    grouped = f"sum by ({by}) " if by else "sum"
+    return f"{grouped}(rate({metric}{{{labels}}}[{_RATE}]))"
+
+
+def _quantile(share: float, metric: str, by: str = "", labels: str = "") -> str:
+    grouped = f"le, {by}" if by else "le"
+    return f"histogram_quantile({share:g}, sum by ({grouped}) (rate({metric}_bucket{{{labels}}}[{_RATE}])))"
+
+
+_TIER: Final = 'tier=~"$tier"'
+GATEWAY: Final = Board(
+    "weighbridge-gateway",
+    "Weighbridge: gateway",
+    "Requests, first tokens, failures, breakers, queues and limits.",
+    (
+        Row(
+            "At a glance",
+            (
+                Panel(
+                    title="Available (interactive)",
+                    queries=[
+                        Query(
+                            '1 - sum(rate(weighbridge_requests_total{tier="interactive", status=~"5.."}[1h])) '
+                            '/ sum(rate(weighbridge_requests_total{tier="interactive"}[1h]))'
+                        )
+                    ],
+                    about="Interactive requests that did not end with a 5xx, in the last hour. The promise is 99.9 %.",
+                    unit="percentunit",
+                    width=6,
+                    height=4,
+                    stat=True,
+                ),
+                Panel(
+                    title="First token, 90 % within (interactive)",
+                    queries=[
+                        Query(
+                            "histogram_quantile(0.9, sum by (le) "
+                            '(rate(weighbridge_ttft_seconds_bucket{tier="interactive"}[15m])))'
+                        )
+                    ],
+                    about="In the last quarter of an hour. The promise is one second.",
+                    unit="s",
+                    width=6,
+                    height=4,
+                    stat=True,
+                    limit=1,
+                ),
+                Panel(
+                    title="In flight",
+                    queries=[Query("sum(weighbridge_in_flight_requests)")],
+                    about="Requests being served now.",
+                    width=6,
+                    height=4,
+                    stat=True,
+                ),
+                Panel(
+                    title="Breakers open",
+                    queries=[Query("count(max by (deployment) (weighbridge_breaker_state) == 2) or vector(0)")],
+                    about="Deployments that get no requests because they failed.",
+                    width=6,
+                    height=4,
+                    stat=True,
+                    limit=1,
+                ),
+            ),
+        ),
+        Row(
+            "Requests",
+            (
+                Panel(
+                    title="Requests by status",
+                    queries=[Query(_rate("weighbridge_requests_total", _TIER, "status"), "{{status}}")],
+                    about="As callers saw them; 499: the caller hung up.",
+                    unit="reqps",
+                    stacked=True,
+                ),
+                Panel(
+                    title="Requests by target",
+                    queries=[Query(_rate("weighbridge_requests_total", _TIER, "target"), "{{target}}")],
+                    about="Who answered.",
+                    unit="reqps",
+                    stacked=True,
+                ),
+                Panel(
+                    title="Refusals by reason",
+                    queries=[Query(_rate("weighbridge_refusals_total", "", "code"), "{{code}}")],
+                    about="Requests that ended with an error, by the code that callers read.",
+                    unit="reqps",
+                    stacked=True,
+                ),
+                Panel(
+                    title="Time to the first token",
+                    queries=[
+                        Query(_quantile(0.5, "weighbridge_ttft_seconds", "target", _TIER), "{{target}} half"),
+                        Query(_quantile(0.9, "weighbridge_ttft_seconds", "target", _TIER), "{{target}} 90 %"),
+                    ],
+                    about="By target.",
+                    unit="s",
+                    limit=1,
+                ),
+                Panel(
+                    title="Time for each further token",
+                    queries=[
+                        Query(_quantile(0.9, "weighbridge_inter_token_seconds", "target", _TIER), "{{target}} 90 %")
+                    ],
+                    about="The mean of each request; nine of ten are quicker.",
+                    unit="s",
+                ),
+                Panel(
+                    title="Whole requests",
+                    queries=[
+                        Query(
+                            _quantile(0.9, "weighbridge_request_duration_seconds", "target", _TIER), "{{target}} 90 %"
+                        )
+                    ],
+                    about="From the first byte in to the last byte out.",
+                    unit="s",
+                ),
+            ),
+        ),
+        Row(
+            "Upstreams",
+            (
+                Panel(
+                    title="Attempts that failed",
+                    queries=[
+                        Query(
+                            _rate("weighbridge_attempts_total", 'result!="ok"', "deployment, result"),
+                            "{{deployment}} {{result}}",
+                        )
+                    ],
+                    about="By deployment and how they ended.",
+                    unit="reqps",
+                    stacked=True,
+                ),
+                Panel(
+                    title="Breakers",
+                    queries=[Query("max by (deployment) (weighbridge_breaker_state)", "{{deployment}}")],
+                    about="0 closed, 1 half-open, 2 open.",
+                    unit="none",
+                ),
+                Panel(
+                    title="Fallbacks and escalations",
+                    queries=[
+                        Query(
+                            _rate("weighbridge_fallbacks_total", "", "from_target, to_target"),
+                            "{{from_target}} → {{to_target}}",
+                        ),
+                        Query(
+                            _rate("weighbridge_escalations_total", "", "from_target, to_target"),
+                            "{{from_target}} ⇑ {{to_target}}",
+                        ),
+                    ],
+                    about="Requests that moved on after a failure (→), and weak answers that were asked again (⇑).",
+                    unit="reqps",
+                ),
+            ),
+        ),
+        Row(
+            "Queues and limits",
+            (
+                Panel(
+                    title="Waiting",
+                    queries=[Query("sum by (queue) (weighbridge_queue_waiting)", "{{queue}}")],
+                    about="Requests that wait for their turn before our own targets.",
+                ),
+                Panel(
+                    title="How full",
+                    queries=[
+                        Query(
+                            "sum by (queue) (weighbridge_queue_in_flight_tokens) / sum by (queue) (weighbridge_queue_capacity_tokens)",
+                            "{{queue}}",
+                        )
+                    ],
+                    about="Tokens in flight, as a part of what the replicas hold.",
+                    unit="percentunit",
+                    limit=0.95,
+                ),
+                Panel(
+                    title="Wait",
+                    queries=[
+                        Query(
+                            _quantile(0.9, "weighbridge_queue_wait_seconds", "queue, tier"), "{{queue}} {{tier}} 90 %"
+                        )
+                    ],
+                    about="Nine of ten waited less.",
+                    unit="s",
+                ),
+                Panel(
+                    title="Refused by queues",
+                    queries=[Query(_rate("weighbridge_queue_refusals_total", "", "queue, why"), "{{queue}} {{why}}")],
+                    about="What spilled over to another target counts, too.",
+                    unit="reqps",
+                    stacked=True,
+                ),
+                Panel(
+                    title="Refused by limits",
+                    queries=[Query(_rate("weighbridge_limits_refused_total", "", "scope, kind"), "{{scope}} {{kind}}")],
+                    about="429, by whose limit and of what.",
+                    unit="reqps",
+                    stacked=True,
+                ),
+                Panel(
+                    title="Idempotent requests",
+                    queries=[Query(_rate("weighbridge_idempotent_requests_total", "", "event"), "{{event}}")],
+                    about="Requests with an Idempotency-Key, and what became of them.",
+                    unit="reqps",
+                ),
+            ),
+        ),
+        Row(
+            "The process",
+            (
+                Panel(
+                    title="Event loop late by",
+                    queries=[Query("max(weighbridge_loop_lag_seconds)", "worst worker")],
+                    about="Above server.max_lag_s a worker refuses some requests.",
+                    unit="s",
+                    limit=0.25,
+                ),
+                Panel(
+                    title="Refused for overload",
+                    queries=[
+                        Query("sum(rate(weighbridge_overload_refusals_total[$__rate_interval]))", "503 at the door")
+                    ],
+                    about="Requests that a worker had no time for.",
+                    unit="reqps",
+                ),
+                Panel(
+                    title="Redis",
+                    queries=[
+                        Query(_quantile(0.99, "weighbridge_redis_call_seconds"), "99 % of calls within"),
+                        Query("min(weighbridge_redis_up)", "up"),
+                        Query("min(weighbridge_limits_shared)", "limits shared"),
+                    ],
+                    about="Calls in seconds; up and shared are 1 or 0. Without a Redis both stay 0.",
+                    unit="none",
+                ),
+                Panel(
+                    title="Redis failures",
+                    queries=[Query(_rate("weighbridge_redis_failures_total", "", "kind"), "{{kind}}")],
+                    about="Calls that failed or were slow.",
+                    unit="reqps",
+                ),
+                Panel(
+                    title="Journal",
+                    queries=[Query("sum(weighbridge_journal_depth)", "entries")],
+                    about="Ledger entries that are not in the database yet. It grows while the database is away; nothing is lost.",
+                ),
+                Panel(
+                    title="Classifier",
+                    queries=[
+                        Query(_quantile(0.99, "weighbridge_classifier_seconds", "source"), "{{source}} 99 %"),
+                        Query(_rate("weighbridge_second_opinions_total", "", "result"), "second opinion {{result}} /s"),
+                    ],
+                    about="Seconds to weigh a prompt, and how often the second weigher was asked.",
+                    unit="none",
+                ),
+            ),
+        ),
+    ),
+    (("tier", "weighbridge_requests_total"),),
+)
+
+_TEAM: Final = 'team=~"$team"'
+MONEY: Final = Board(
+    "weighbridge-money",
+    "Weighbridge: money",
+    "What was spent and saved, for a look. The ledger is the truth: /dashboard/finance and /v1/savings have it.",
+    (
+        Row(
+            "Spending",
+            (
+                Panel(
+                    title="Cost an hour, by team",
+                    queries=[Query(f"3600 * {_rate('weighbridge_cost_usd_total', _TEAM, 'team')}", "{{team}}")],
+                    about="At the planned rate for our own GPUs, without idle time.",
+                    unit="currencyUSD",
+                    width=12,
+                    stacked=True,
+                ),
+                Panel(
+                    title="Cost an hour, by target",
+                    queries=[Query(f"3600 * {_rate('weighbridge_cost_usd_total', _TEAM, 'target')}", "{{target}}")],
+                    about="The same money.",
+                    unit="currencyUSD",
+                    width=12,
+                    stacked=True,
+                ),
+                Panel(
+                    title="Saved against the reference",
+                    queries=[
+                        Query(
+                            f"1 - {_rate('weighbridge_cost_usd_total', _TEAM, 'team')} "
+                            f"/ {_rate('weighbridge_baseline_usd_total', _TEAM, 'team')}",
+                            "{{team}}",
+                        )
+                    ],
+                    about="The promise is 40 %, with idle GPUs counted; this graph does not count them.",
+                    unit="percentunit",
+                    width=12,
+                ),
+                Panel(
+                    title="Unpriced answers",
+                    queries=[Query(_rate("weighbridge_unpriced_requests_total", _TEAM, "target"), "{{target}}")],
+                    about="Their cost is unknown; they are in no sum. Enter a price.",
+                    unit="reqps",
+                    width=12,
+                    limit=0.000001,
+                ),
+            ),
+        ),
+        Row(
+            "Tokens",
+            (
+                Panel(
+                    title="Tokens",
+                    queries=[Query(_rate("weighbridge_tokens_total", _TEAM, "direction"), "{{direction}}")],
+                    about="Tokens a second; cached ones are a part of the input.",
+                    unit="tps",
+                    width=12,
+                ),
+                Panel(
+                    title="Prompt tokens found in a cache",
+                    queries=[
+                        Query(
+                            _rate("weighbridge_tokens_total", f'{_TEAM}, direction="cached_input"', "team")
+                            + " / "
+                            + _rate("weighbridge_tokens_total", f'{_TEAM}, direction="input"', "team"),
+                            "{{team}}",
+                        )
+                    ],
+                    about="A share of all prompt tokens.",
+                    unit="percentunit",
+                    width=12,
+                ),
+            ),
+        ),
+        Row(
+            "Budgets and books",
+            (
+                Panel(
+                    title="Budgets used",
+                    queries=[
+                        Query(
+                            "max by (budget_id) (weighbridge_budget_spent_usd) / max by (budget_id) (weighbridge_budget_limit_usd)",
+                            "{{budget_id}}",
+                        )
+                    ],
+                    about="Of each budget's limit in its period.",
+                    unit="percentunit",
+                    limit=0.9,
+                ),
+                Panel(
+                    title="Refused by budgets",
+                    queries=[Query(_rate("weighbridge_budget_refusals_total", "", "scope"), "{{scope}}")],
+                    about="Times that a hard budget had no room.",
+                    unit="reqps",
+                ),
+                Panel(
+                    title="Roll-ups that differ from the ledger",
+                    queries=[Query("max(weighbridge_ledger_differences)", "figures")],
+                    about="Must be 0.",
+                    limit=1,
+                ),
+                Panel(
+                    title="Since the last check of the books",
+                    queries=[Query("time() - max(weighbridge_ledger_verified_timestamp_seconds)", "age")],
+                    about="It happens each hour.",
+                    unit="s",
+                    limit=10_800,
+                ),
+                Panel(
+                    title="Webhooks",
+                    queries=[Query(_rate("weighbridge_webhooks_total", "", "result"), "{{result}}")],
+                    about="Tries to deliver warnings and reports.",
+                    unit="reqps",
+                ),
+                Panel(
+                    title="Verdicts on answers",
+                    queries=[Query(_rate("weighbridge_verdicts_total", "", "source, signal"), "{{source}} {{signal}}")],
+                    about="What people and signals said.",
+                    unit="reqps",
+                ),
+            ),
+        ),
+    ),
+    (("team", "weighbridge_requests_total"),),
+)
+
+_POOL: Final = 'pool=~"$pool"'
+FLEET: Final = Board(
+    "weighbridge-fleet",
+    "Weighbridge: our own engines",
+    "Pools, replicas, caches, the balancer and the scaler.",
+    (
+        Row(
+            "Pools",
+            (
+                Panel(
+                    title="Replicas by state",
+                    queries=[
+                        Query(
+                            f"sum by (pool, state) (max by (pool, replica, state) (weighbridge_replica_state{{{_POOL}}}))",
+                            "{{pool}} {{state}}",
+                        )
+                    ],
+                    about="As this gateway sees them.",
+                    stacked=True,
+                ),
+                Panel(
+                    title="Desired replicas",
+                    queries=[Query(f"max by (pool) (weighbridge_pool_desired_replicas{{{_POOL}}})", "{{pool}}")],
+                    about="What the scaler asks for; KEDA reads it.",
+                ),
+                Panel(
+                    title="Prompt tokens found in caches",
+                    queries=[Query(f"max by (pool) (weighbridge_pool_prefix_hit_rate{{{_POOL}}})", "{{pool}}")],
+                    about="By the engines' own counters.",
+                    unit="percentunit",
+                ),
+                Panel(
+                    title="Scale decisions",
+                    queries=[
+                        Query(_rate("weighbridge_scale_decisions_total", _POOL, "pool, reason"), "{{pool}} {{reason}}")
+                    ],
+                    about="What decided how many there should be.",
+                    unit="reqps",
+                ),
+                Panel(
+                    title="What chose the replica",
+                    queries=[
+                        Query(_rate("weighbridge_balancer_choices_total", _POOL, "pool, why"), "{{pool}} {{why}}")
+                    ],
+                    about="prefix: it is cached there.",
+                    unit="reqps",
+                    stacked=True,
+                ),
+                Panel(
+                    title="Nobody watched",
+                    queries=[Query(_rate("weighbridge_pool_unwatched_seconds_total", _POOL, "pool"), "{{pool}}")],
+                    about="Seconds a second in which no process knew whether replicas were up.",
+                    limit=0.01,
+                ),
+            ),
+        ),
+        Row(
+            "Replicas",
+            (
+                Panel(
+                    title="KV cache in use",
+                    queries=[
+                        Query(
+                            f"max by (pool, replica) (weighbridge_replica_kv_usage{{{_POOL}}})", "{{pool}}/{{replica}}"
+                        )
+                    ],
+                    about="Unknown while an engine does not tell.",
+                    unit="percentunit",
+                    limit=0.95,
+                ),
+                Panel(
+                    title="Running",
+                    queries=[
+                        Query(
+                            f"max by (pool, replica) (weighbridge_replica_running{{{_POOL}}})", "{{pool}}/{{replica}}"
+                        )
+                    ],
+                    about="Requests that the engine runs.",
+                ),
+                Panel(
+                    title="Waiting in the engine",
+                    queries=[
+                        Query(
+                            f"max by (pool, replica) (weighbridge_replica_waiting{{{_POOL}}})", "{{pool}}/{{replica}}"
+                        )
+                    ],
+                    about="Our own queues should wait instead.",
+                ),
+            ),
+        ),
+        Row(
+            "Watching",
+            (
+                Panel(
+                    title="Readings of statistics that failed",
+                    queries=[
+                        Query(
+                            _rate("weighbridge_scrapes_total", f'{_POOL}, result!="ok"', "pool, result"),
+                            "{{pool}} {{result}}",
+                        )
+                    ],
+                    about="A stale reading means unknown, not idle.",
+                    unit="reqps",
+                ),
+                Panel(
+                    title="Looks for replicas",
+                    queries=[
+                        Query(
+                            _rate("weighbridge_discovery_looks_total", _POOL, "pool, source, result"),
+                            "{{pool}} {{source}} {{result}}",
+                        ),
+                        Query(
+                            _rate("weighbridge_discovery_conflicts_total", _POOL, "pool, kind"),
+                            "{{pool}} conflict {{kind}}",
+                        ),
+                    ],
+                    about="DNS, Kubernetes or registrations.",
+                    unit="reqps",
+                ),
+                Panel(
+                    title="Registrations, adapters, KV events",
+                    queries=[
+                        Query(_rate("weighbridge_registrations_total", _POOL, "pool, result"), "{{pool}} {{result}}"),
+                        Query(
+                            _rate("weighbridge_adapter_loads_total", _POOL, "pool, result"),
+                            "{{pool}} adapter {{result}}",
+                        ),
+                        Query(
+                            _rate("weighbridge_kv_events_total", _POOL, "pool, result"), "{{pool}} events {{result}}"
+                        ),
+                    ],
+                    about="What engines told and were told.",
+                    unit="reqps",
+                ),
+            ),
+        ),
+    ),
+    (("pool", "weighbridge_replica_state"),),
+)
+BOARDS: Final = (GATEWAY, MONEY, FLEET)
+
+
+def written(board: Board) -> str:
+    """The dashboard as Grafana imports it: it asks for the data source, and nothing of it names an installation."""
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    return json.dumps(
+        {
+            "__inputs": [],
+            "__requires": [
+                {"type": "grafana", "id": "grafana", "name": "Grafana", "version": "10.0.0"},
+                {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"},
+            ],
+            "uid": board.uid,
+            "title": board.title,
+            "description": board.about,
+            "tags": ["weighbridge"],
+            "editable": True,
+            "graphTooltip": 1,
+            "schemaVersion": _SCHEMA,
+            "time": {"from": "now-6h", "to": "now"},
+            "refresh": "30s",
+            "timezone": "browser",
+            "templating": {
+                "list": [_DATASOURCE, *(_variable(name, metric, source) for name, metric in board.variables)]
+            },
+            "panels": list(_laid_out(board.rows, source)),
+        },
+        indent=1,
+        ensure_ascii=False,
+    )
+
+
+_DATASOURCE: Final = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
+
+
+def _variable(name: str, metric: str, source: dict[str, str]) -> dict[str, Any]:
+    query = f"label_values({metric}, {name})"
+    return {
+        "name": name,
+        "label": name.capitalize(),
+        "type": "query",
+        "datasource": source,
+        "query": {"query": query, "refId": name},
+        "definition": query,
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _laid_out(rows: Iterable[Row], source: dict[str, str]) -> Iterable[dict[str, Any]]:
+    number, y = 0, 0
+    for row in rows:
+        number += 1
+        place = {"h": 1, "w": _WIDTH, "x": 0, "y": y}
+        yield {"id": number, "type": "row", "title": row.title, "gridPos": place, "collapsed": False, "panels": []}
+        x, y, tallest = 0, y + 1, 0
+        for panel in row.panels:
+            if x + panel.width > _WIDTH:
+                x, y, tallest = 0, y + tallest, 0
+            number += 1
+            yield _panel(number, panel, x, y, source)
+            x, tallest = x + panel.width, max(tallest, panel.height)
+        y += tallest
+
+
+def _panel(number: int, panel: Panel, x: int, y: int, source: dict[str, str]) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
+    if panel.limit is not None:
+        steps.append({"color": "red", "value": panel.limit})
+    custom = {} if panel.stat else {"fillOpacity": 25 if panel.stacked else 8, "stacking": {"mode": "normal" if panel.stacked else "none"}, "showPoints": "never"}  # fmt: skip
+    return {
+        "id": number,
+        "type": "stat" if panel.stat else "timeseries",
+        "title": panel.title,
+        "description": panel.about,
+        "datasource": source,
+        "gridPos": {"h": panel.height, "w": panel.width, "x": x, "y": y},
+        "fieldConfig": {
+            "defaults": {"unit": panel.unit, "thresholds": {"mode": "absolute", "steps": steps}, "custom": custom},
+            "overrides": [],
+        },
+        "targets": [
+            {
+                "refId": chr(ord("A") + place),
+                "datasource": source,
+                "expr": query.expression,
+                "legendFormat": query.legend,
+            }
+            for place, query in enumerate(panel.queries)
+        ],
+    }
+
+
+def main() -> None:
+    """Write every dashboard."""
+    for board in BOARDS:
+        place = FOLDER / f"{board.uid}.json"
+        place.write_text(written(board) + "\n")
+        print(place.name)  # noqa: T201 - it is a command
+
+
+if __name__ == "__main__":
+    main()

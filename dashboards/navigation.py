@@ -1,0 +1,97 @@
+"""The menu: what somebody may open, in the order that they will look for it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from accounts.access import Right
+
+HOME: Final = "/dashboard"
+_OVERVIEW_DEPTH: Final = 3
+"""Slashes in the address of a team's own page."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One line of the menu."""
+
+    label: str
+    href: str
+    is_here: bool = False
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Lines that belong together."""
+
+    label: str
+    entries: tuple[Entry, ...]
+
+
+_TEAM: Final = (
+    ("Overview", ""),
+    ("Requests", "/requests"),
+    ("Policy", "/policy"),
+    ("Keys", "/keys"),
+    ("Budgets and limits", "/budgets"),
+    ("Members", "/members"),
+)
+_GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
+    (
+        "Finance",
+        "finance.read",
+        (
+            ("The claim", "/dashboard/finance"),
+            ("Month close", "/dashboard/finance/month"),
+            ("Showback", "/dashboard/finance/showback"),
+            ("Price book", "/dashboard/finance/prices"),
+            ("Reconciliation", "/dashboard/finance/reconciliation"),
+            ("Exports", "/dashboard/finance/exports"),
+            ("Reports", "/dashboard/finance/reports"),
+        ),
+    ),
+    (
+        "Operations",
+        "operations.read",
+        (
+            ("Overview", "/dashboard/operations"),
+            ("Targets", "/dashboard/operations/targets"),
+            ("Pools", "/dashboard/operations/pools"),
+            ("Queues", "/dashboard/operations/queues"),
+            ("Decisions", "/dashboard/operations/decisions"),
+            ("Classifier", "/dashboard/operations/classifier"),
+            ("Configuration", "/dashboard/operations/config"),
+        ),
+    ),
+    ("Organisation", "organisation.read", (("People", "/dashboard/people"),)),
+    ("Organisation", "audit.read", (("Audit log", "/dashboard/audit"),)),
+    ("Organisation", "organisation.change", (("Admin API", "/dashboard/api"),)),
+)
+
+
+def menu(
+    may: Callable[[Right], bool], path: str, team: tuple[str, str] | None, teams: Mapping[str, str]
+) -> tuple[Group, ...]:
+    """`team` is the one that the page is about, as id and name; `teams` those that one belongs to, by id."""
+    groups: dict[str, list[Entry]] = {}
+    shown = team or (next(iter(teams.items())) if len(teams) == 1 else None)
+    if shown is not None:
+        base = f"/dashboard/teams/{shown[0]}"
+        groups[shown[1]] = [Entry(label, base + rest, _is_here(path, base + rest)) for label, rest in _TEAM]
+    sees_all = may("organisation.read")
+    everyone = [("All teams" if sees_all else "Your teams", "/dashboard/teams")] if sees_all or len(teams) != 1 else []
+    groups["Teams"] = [
+        Entry(label, href, path == href) for label, href in [*everyone, ("Batches", "/dashboard/batches")]
+    ]
+    for label, right, lines in _GROUPS:
+        if may(right):
+            entries = groups.setdefault(label, [])
+            entries += [Entry(text, href, _is_here(path, href)) for text, href in lines]
+    return tuple(Group(label, tuple(entries)) for label, entries in groups.items())
+
+
+def _is_here(path: str, href: str) -> bool:
+    """A page below another belongs to it, but for the overviews, which everything is below of."""
+    overviews = href.count("/") == _OVERVIEW_DEPTH and href.startswith("/dashboard/teams/")
+    if overviews or href in {"/dashboard/finance", "/dashboard/operations", "/dashboard/teams"}:
+        return path == href
+    return path == href or path.startswith(f"{href}/")

@@ -1,0 +1,224 @@
+"""An OpenAPI document as a page reads it: groups of calls, each with what it takes, gives and asks for."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+_REF: Final = re.compile(r"#/components/schemas/(.+)")
+_NO_ANCHOR: Final = re.compile(r"[^a-z0-9]+")
+_METHODS: Final = ("get", "put", "post", "delete")
+_TONES: Final = {"get": "quiet", "put": "info", "post": "good", "delete": "bad"}
+_LIMITS: Final = (
+    ("minimum", "from {}"),
+    ("exclusiveMinimum", "above {}"),
+    ("maximum", "to {}"),
+    ("exclusiveMaximum", "below {}"),
+    ("minLength", "at least {} characters"),
+    ("maxLength", "at most {} characters"),
+    ("maxItems", "at most {} items"),
+)
+_WORDS: Final = {
+    "string": "text",
+    "integer": "whole number",
+    "boolean": "true or false",
+    "date-time": "moment",
+    "date": "day",
+}
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One field of a body, or one parameter."""
+
+    name: str
+    kind: str
+    is_required: bool
+    note: str
+    refers: str = ""
+    """The anchor of the kind that its value is, where that stands on the page too."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a call gives with one status."""
+
+    status: str
+    text: str
+    kind: str
+    refers: str
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One method of one address."""
+
+    anchor: str
+    method: str
+    tone: str
+    path: str
+    summary: str
+    text: str
+    right: str
+    parameters: tuple[Field, ...]
+    body: tuple[Field, ...]
+    answers: tuple[Answer, ...]
+    example: str
+    """As `curl` sends it."""
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Calls about one thing."""
+
+    name: str
+    anchor: str
+    calls: tuple[Call, ...]
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """Something that answers are made of."""
+
+    name: str
+    anchor: str
+    text: str
+    fields: tuple[Field, ...]
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """The whole page."""
+
+    text: str
+    groups: tuple[Group, ...]
+    kinds: tuple[Kind, ...]
+
+
+def reference(document: Mapping[str, Any], base_url: str) -> Reference:
+    """What an OpenAPI document says. `base_url` is where examples send their calls."""
+    schemas = document.get("components", {}).get("schemas", {})
+    groups: dict[str, list[Call]] = {}
+    for path, operations in document["paths"].items():
+        for method in _METHODS:
+            if method in operations:
+                call = _call(path, method, operations[method], schemas, base_url)
+                groups.setdefault(operations[method].get("tags", ["other"])[-1], []).append(call)
+    shown = {answer.refers for calls in groups.values() for call in calls for answer in call.answers if answer.refers}
+    return Reference(
+        document.get("info", {}).get("description", ""),
+        tuple(Group(name, _anchor("about", name), tuple(calls)) for name, calls in groups.items()),
+        tuple(_kinds(schemas, shown)),
+    )
+
+
+def _kinds(schemas: Mapping[str, Any], wanted: set[str]) -> Iterator[Kind]:
+    """Those that answers refer to, and those that these are made of."""
+    found: dict[str, Kind] = {}
+    left = set(wanted)
+    by_anchor = {_anchor("kind", name): name for name in schemas}
+    while left:
+        anchor = left.pop()
+        name = by_anchor.get(anchor)
+        if name is None or anchor in found:
+            continue
+        schema = schemas[name]
+        found[anchor] = Kind(_title(name), anchor, schema.get("description", ""), _fields(schema, schemas))
+        left |= {field.refers for field in found[anchor].fields if field.refers}
+    return iter(sorted(found.values(), key=lambda each: each.name))
+
+
+def _call(path: str, method: str, said: Mapping[str, Any], schemas: Mapping[str, Any], base_url: str) -> Call:
+    body = said.get("requestBody", {}).get("content", {}).get("application/json", {})
+    return Call(
+        anchor=_anchor(method, path),
+        method=method.upper(),
+        tone=_TONES[method],
+        path=path,
+        summary=said.get("summary", ""),
+        text=said.get("description", ""),
+        right=said.get("x-right", ""),
+        parameters=tuple(
+            _field(
+                each["name"],
+                each.get("schema", {}),
+                each.get("description", ""),
+                is_required=each.get("required", False),
+            )
+            for each in said.get("parameters", ())
+        ),
+        body=_fields(_resolved(body.get("schema", {}), schemas), schemas),
+        answers=tuple(_answer(status, each) for status, each in said.get("responses", {}).items()),
+        example=_example(path, method, body, base_url),
+    )
+
+
+def _example(path: str, method: str, body: Mapping[str, Any], base_url: str) -> str:
+    how = "" if method == "get" else f" -X {method.upper()}"
+    lines = [f'curl{how} "{base_url}{path}"', '  -H "Authorization: Bearer $WEIGHBRIDGE_ADMIN_KEY"']
+    if body:
+        sent = json.dumps(body.get("example", {}), ensure_ascii=False).replace("'", "'\\''")
+        lines += ['  -H "Content-Type: application/json"', f"  -d '{sent}'"]
+    return " \\\n".join(lines)
+
+
+def _answer(status: str, said: Mapping[str, Any]) -> Answer:
+    schema = said.get("content", {}).get("application/json", {}).get("schema", {})
+    kind, refers = _kind_of(schema) if schema else ("", "")
+    return Answer(status, said.get("description", ""), kind, refers)
+
+
+def _fields(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> tuple[Field, ...]:
+    needed = set(schema.get("required", ()))
+    properties = _resolved(schema, schemas).get("properties", {})
+    return tuple(_field(name, each, _said_of(each), is_required=name in needed) for name, each in properties.items())
+
+
+def _field(name: str, schema: Mapping[str, Any], text: str, *, is_required: bool) -> Field:
+    kind, refers = _kind_of(schema)
+    limits = [words.format(f"{each[key]:,}") for each in _parts(schema) for key, words in _LIMITS if key in each]
+    default = schema.get("default")
+    if default not in (None, ""):
+        limits.append(f"{json.dumps(default)} when left out")
+    note = text.rstrip(".") + "." if text else ""
+    told = ", ".join(limits)
+    return Field(name, kind, is_required, f"{note} {told[:1].upper()}{told[1:]}.".strip() if told else note, refers)
+
+
+def _kind_of(schema: Mapping[str, Any]) -> tuple[str, str]:
+    """In words, and where the kind that it names stands."""
+    named = _REF.fullmatch(schema.get("$ref", ""))
+    if named is not None:
+        return _title(named[1]), _anchor("kind", named[1])
+    if "enum" in schema:
+        return " or ".join(json.dumps(each, ensure_ascii=False) for each in schema["enum"]), ""
+    several = schema.get("anyOf") or schema.get("oneOf")
+    if several:
+        parts = [_kind_of(each) for each in several]
+        return " or ".join(words for words, _ in parts), next((refers for _, refers in parts if refers), "")
+    if schema.get("type") == "array":
+        words, refers = _kind_of(schema.get("items", {}))
+        return f"list of {words}", refers
+    kind = str(schema.get("format") or schema.get("type", "anything"))
+    return _WORDS.get(kind, kind), ""
+
+
+def _said_of(schema: Mapping[str, Any]) -> str:
+    """Its description, which of a choice stands in one of the parts."""
+    return next((str(each["description"]) for each in _parts(schema) if "description" in each), "")
+
+
+def _parts(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [schema, *(schema.get("anyOf") or schema.get("oneOf") or ())]
+
+
+def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:
+    named = _REF.fullmatch(schema.get("$ref", ""))
+    found: Mapping[str, Any] = schemas.get(named[1], {}) if named is not None else schema
+    return found
+
+
+def _title(name: str) -> str:
+    """`Listed_TeamOut_` as `Listed of TeamOut`."""
+    outer, _, inner = name.replace("[", "_").replace("]", "_").strip("_").partition("_")
+    return f"{outer} of {inner}" if inner else outer
+
+
+def _anchor(*parts: str) -> str:
+    return _NO_ANCHOR.sub("-", " ".join(parts).lower()).strip("-")
