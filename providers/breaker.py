@@ -7,23 +7,55 @@ The group rule keeps a target alive: of several deployments never more than half
 badly all of them do.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from typing import Final, Literal
+
+import msgspec
 
 from providers.config import BreakerConfig
 from providers.target import Deployment, Target
 
 BreakerState = Literal["closed", "half-open", "open"]
+FAULTS_KEPT: Final = 8
+"""Of each deployment, for people to read."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that went wrong at a deployment. It holds nothing of what was asked or answered."""
+
+    at: float
+    """Of the breakers' clock."""
+    kind: str
+    """The error's class, as `providers.errors` names it."""
+    status: int | None
+    counted: bool
+    """Whether the breaker counts it."""
+
+
+class BreakerLook(msgspec.Struct, frozen=True, kw_only=True):
+    """One deployment's breaker, for people."""
+
+    state: BreakerState
+    opens_again_s: float | None
+    """Until a probe is let through; None while it is closed."""
+    failures: int
+    """In a row, since the last success."""
+    ejections: int
+    """How often it was ejected, less what good standing took off; the next ejection lasts so many times longer."""
+    faults: tuple[tuple[float, Fault], ...]
+    """The last ones, newest first, each with how many seconds ago it was."""
 
 
 class _Breaker:
     """One deployment's state. `open_until` is None while closed."""
 
-    __slots__ = ("closed_at", "ejections", "epoch", "failures", "group", "open_until", "probe", "successes")
+    __slots__ = ("closed_at", "ejections", "epoch", "failures", "faults", "group", "open_until", "probe", "successes")
 
     def __init__(self, group: "_Group", now: float) -> None:
         self.group = group
         self.failures = 0
+        self.faults: deque[Fault] = deque(maxlen=FAULTS_KEPT)
         self.successes = 0
         self.ejections = 0
         self.open_until: float | None = None
@@ -87,6 +119,10 @@ class Permit:
             breaker.failures = self._failures_before
         breaker.failures += 1
         self._breakers._failed(breaker, self)  # noqa: SLF001
+
+    def went_wrong(self, kind: str, status: int | None, *, counted: bool) -> None:
+        """Remembered for people, whatever becomes of the breaker. `kind` is an error's class, never its text."""
+        self._breaker.faults.append(Fault(self._breakers._clock(), kind, status, counted))  # noqa: SLF001
 
     def silent(self) -> None:
         """Nothing came for long, which may be a long answer or a hang: a failure where nobody else had an answer either."""
@@ -167,6 +203,18 @@ class Breakers:
     def snapshot(self) -> dict[str, BreakerState]:
         """Every known deployment's state; those never looked at are closed and not named."""
         return {deployment_id: self.state(deployment_id) for deployment_id in self._breakers}
+
+    def look(self, deployment_id: str) -> BreakerLook:
+        """One deployment as people read it. One that was never called is closed."""
+        breaker = self._breakers.get(deployment_id)
+        now = self._clock()
+        return BreakerLook(
+            state=self.state(deployment_id),
+            opens_again_s=None if breaker is None or breaker.open_until is None else max(0.0, breaker.open_until - now),
+            failures=0 if breaker is None else breaker.failures,
+            ejections=0 if breaker is None else breaker.ejections,
+            faults=() if breaker is None else tuple((now - each.at, each) for each in reversed(breaker.faults)),
+        )
 
     def configure(self, config: BreakerConfig) -> None:
         """New thresholds apply from the next failure on; ejections under way run out as they were."""

@@ -205,9 +205,12 @@ class LearningStore:
         at all, and would make the share what nobody measured. Several verdicts on an answer are weighed together.
         """
         where = [
+            # An answer is judged after it was given, and few are: its verdicts lead to it, not the other way round.
+            col(VerdictRow.organisation_id) == organisation_id,
+            col(VerdictRow.at_us) >= start_us - _SKEW_US,
             col(WeighingRow.organisation_id) == organisation_id,
-            col(WeighingRow.at_us) >= start_us,
-            col(WeighingRow.at_us) < end_us,
+            col(WeighingRow.at_us) + 0 >= start_us,
+            col(WeighingRow.at_us) + 0 < end_us,
             col(VerdictRow.source).in_(_BOTH_WAYS),
             col(VerdictRow.weight) > 0,
         ]
@@ -220,7 +223,7 @@ class LearningStore:
                 WeighingRow, VerdictRow, _SAME_REQUEST & (col(VerdictRow.target_id) == col(WeighingRow.target_id))
             )
             .where(*where)
-            .group_by(col(WeighingRow.team_id), col(WeighingRow.request_id))
+            .group_by(col(VerdictRow.team_id), col(VerdictRow.request_id))
             .subquery()
         )
         query = select(func.sum(case((answers.c.said >= _ADEQUATE, 1), else_=0)), func.count()).select_from(answers)
@@ -374,6 +377,8 @@ _SAME_REQUEST: Final = (col(VerdictRow.team_id) == col(WeighingRow.team_id)) & (
 _BOTH_WAYS: Final = ("feedback", "shadow")
 """The sources that say of an answer that it was adequate as well as that it was not."""
 _ADEQUATE: Final = 0.5
+_SKEW_US: Final = 3_600_000_000
+"""Clocks of two machines differ by less."""
 _JUDGED: Final = select(
     *(getattr(WeighingRow if name in _OF_THE_PROMPT else VerdictRow, name) for name in JudgedAnswer.__struct_fields__)
 ).join_from(VerdictRow, WeighingRow, _SAME_REQUEST)

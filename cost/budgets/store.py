@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.budgets.budget import Budget, Standing, check_id, checked, tag_id
+from cost.budgets.budget import Budget, Scope, Standing, check_id, checked, tag_id
 from cost.budgets.errors import BudgetConflict, UnknownBudget
 from cost.budgets.grants import MAX_BUDGETS, budget_of, standings
 from cost.tables import BudgetGrant, BudgetRow, rollup_day
@@ -100,6 +100,10 @@ class BudgetStore:
 
     async def of_member(self, organisation_id: str, team_id: str, key_id: str) -> list[Standing]:
         """Those of one team, of one of its keys, and of the tags that the team has used lately."""
+        return await self.of_team(organisation_id, team_id, [key_id])
+
+    async def of_team(self, organisation_id: str, team_id: str, key_ids: Sequence[str]) -> list[Standing]:
+        """Those of one team, of these of its keys, and of the tags that the team has used lately."""
         tags = (
             select(rollup_day.c.tag)
             .distinct()
@@ -113,9 +117,13 @@ class BudgetStore:
         async with self._engine.connect() as connection:
             used = (await connection.execute(tags.limit(_MAX_TAGS))).scalars().all()
             mine = or_(
-                _of("team", [team_id]), _of("key", [key_id]), _of("tag", [tag_id(organisation_id, tag) for tag in used])
+                _of("team", [team_id]), _of("key", key_ids), _of("tag", [tag_id(organisation_id, tag) for tag in used])
             )
             return await standings(connection, self._now_us(), col(BudgetRow.organisation_id) == organisation_id, mine)
+
+    async def of_scope(self, organisation_id: str, scope: Scope, scope_id: str) -> list[Standing]:
+        """Those of exactly one team, key or tag, and of nothing below it."""
+        return await self._standings(col(BudgetRow.organisation_id) == organisation_id, _of(scope, [scope_id]))
 
     async def _standings(self, *where: ColumnElement[bool]) -> list[Standing]:
         async with self._engine.connect() as connection:

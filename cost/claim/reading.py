@@ -24,11 +24,15 @@ from cost.fleet.true_up import PoolDay as PoolBooks
 from cost.reports.errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.tables import LedgerEntry, rollup_day
-from cost.times import DAY_US
+from cost.times import DAY_US, HOUR_US
 
 MAX_DAYS: Final = 366
 ARMS_WITHIN_S: Final = 1.0
 """When reading the experiment's rows has taken this long, no earlier day is begun. A day's are read at once."""
+ARMS_KEPT_S: Final = 600.0
+"""So long what was read of a day that is over is not read again: only what comes very late can change it."""
+_MOST_KEPT: Final = 4_096
+_LATE_US: Final = 2 * HOUR_US
 _SUMS: Final = ("served", "attempts", "estimated_attempts", "unpriced_attempts", "cost_nanousd")
 _BASELINES: Final = ("baseline_nanousd", "cheapest_nanousd", "hosted_nanousd")
 _ROWS: Final = ("baseline_rows", "cheapest_rows", "hosted_rows")
@@ -82,6 +86,7 @@ class ClaimReader:
         self._fleet = fleet
         self._arms_within_s = arms_within_s
         self._clock = clock
+        self._kept: dict[tuple[ReadScope, int], tuple[float, dict[Arm, ArmSums]]] = {}
 
     async def read(
         self, scope: ReadScope, pools: Sequence[PoolSection], start_us: int, end_us: int, now_us: int
@@ -93,7 +98,7 @@ class ClaimReader:
         lines += [line for key, found in facts.items() for line in _pending_lines(scope, pools, key, found)]
         billed = {key: found.up_us > 0 for key, found in facts.items()}
         billed |= await self._billed_before(lines, {pool.name for pool in pools}, start_us, end_us)
-        arms, arms_from_us = await self._arms(scope, start_us, end_us)
+        arms, arms_from_us = await self._arms(scope, start_us, end_us, now_us)
         return ClaimBooks(
             start_us=start_us,
             end_us=end_us,
@@ -176,15 +181,29 @@ class ClaimReader:
         found = await asyncio.to_thread(pending, await self._fleet.day(pool, day, record, now_us))
         return _PoolFacts(up_us=up, busy_us=found.allocation.busy_us, overfull=found.allocation.overfull, pending=found)
 
-    async def _arms(self, scope: ReadScope, start_us: int, end_us: int) -> tuple[dict[Arm, ArmSums], int]:
+    async def _arms(self, scope: ReadScope, start_us: int, end_us: int, now_us: int) -> tuple[dict[Arm, ArmSums], int]:
         """Day by day, the newest first, for as long as there is time: both arms are of the same days, so they compare."""
         begun, day_us = self._clock(), end_us
         arms: dict[Arm, ArmSums] = {}
         while day_us > start_us and self._clock() - begun <= self._arms_within_s:
             day_us -= DAY_US
-            for arm, found in (await self._arms_of(scope, day_us)).items():
+            for arm, found in (await self._day_arms(scope, day_us, begun, now_us)).items():
                 arms[arm] = arms.get(arm, ArmSums()).plus(found)
         return arms, day_us
+
+    async def _day_arms(self, scope: ReadScope, day_us: int, begun: float, now_us: int) -> dict[Arm, ArmSums]:
+        """As they were read a moment ago, for a day that is over: a page that is looked at often need not wait for them."""
+        key = (scope, day_us)
+        kept = self._kept.get(key)
+        if kept is not None and begun - kept[0] < ARMS_KEPT_S:
+            return kept[1]
+        found = await self._arms_of(scope, day_us)
+        if day_us + DAY_US + _LATE_US <= now_us:
+            self._kept.pop(key, None)
+            while len(self._kept) >= _MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = (begun, found)
+        return found
 
     async def _arms_of(self, scope: ReadScope, day_us: int) -> dict[Arm, ArmSums]:
         """Each request's attempts together, then the sums over requests: the database does both."""
@@ -228,7 +247,10 @@ def _in_an_arm(scope: ReadScope, start_us: int, end_us: int) -> list[ColumnEleme
         col(LedgerEntry.at_us) < end_us,
         col(LedgerEntry.organisation_id) == scope.organisation_id,
     ]
-    return where if scope.team_id is None else [*where, col(LedgerEntry.team_id) == scope.team_id]
+    if scope.team_id is not None:
+        # Written so that no other index serves it: SQLite would rather go through all of a team's rows than through the arms'.
+        where.append(col(LedgerEntry.team_id).concat("") == scope.team_id)
+    return where
 
 
 def _refuse_range(start_us: int, end_us: int) -> None:

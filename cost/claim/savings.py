@@ -390,4 +390,4 @@ def ceiling(share: Fraction) -> Decimal:
 
 
 def _percent(share: float | Fraction) -> str:
-    return f"{float(share):.1%}"
+    return f"{float(share) * 100:.1f} %"

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from providers.breaker import Breakers, Permit
+from providers.breaker import FAULTS_KEPT, Breakers, Permit
 from providers.config import BreakerConfig
 from providers.target import Target
 from tests.providers.calls import target
@@ -315,3 +315,28 @@ class BreakerMachine(RuleBasedStateMachine):
 
 TestBreakerMachine = BreakerMachine.TestCase
 TestBreakerMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_the_last_faults_are_kept_for_people() -> None:
+    """The newest first, a bounded number, also across a reload; they do not move the breaker."""
+    made, clock, of = breakers("a")
+    for number in range(FAULTS_KEPT + 3):
+        clock.now += 1
+        take(made).went_wrong("UpstreamUnavailable", 500 + number, counted=True)
+    made.adopt([of])
+    clock.now += 1
+    found = made.look("t/a")
+    assert [fault.status for _, fault in found.faults] == [510 - each for each in range(FAULTS_KEPT)]
+    assert found.faults[0][0] == pytest.approx(1)
+    assert (found.state, found.failures, found.opens_again_s) == ("closed", 0, None)
+
+
+def test_what_people_are_told_of_an_open_one() -> None:
+    """How long it stays open, and how often it was ejected; one that is not known is closed."""
+    made, clock, _ = breakers("a")
+    fail(made, 5)
+    clock.now += 10
+    found = made.look("t/a")
+    assert (found.state, found.ejections) == ("open", 1)
+    assert found.opens_again_s == pytest.approx(20)
+    assert made.look("t/z").state == "closed"

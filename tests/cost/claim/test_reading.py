@@ -2,9 +2,11 @@
 
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.claim.holdout import ArmSums
@@ -17,6 +19,7 @@ from cost.reports.errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.store import LedgerStore
 from cost.times import DAY_US, HOUR_US
+from proxy.db import make_engine, migrate
 from tests.cost.fleet.pools import DAY, pool, work
 
 ALL = ReadScope(organisation_id="default", team_id=None)
@@ -60,6 +63,24 @@ class Books:
 
     async def true_up(self) -> None:
         await TrueUpRounds(self.fleet, lambda: POOLS, lambda: NIGHT).true_up("h100", date(2026, 11, 20))
+
+
+@pytest.mark.parametrize("scope", [ALL, PAYMENTS])
+async def test_the_arms_are_read_from_their_index_alone(tmp_path: Path, scope: ReadScope) -> None:
+    """Also by a team, of whose other requests there are a hundred times as many. SQLite plans without statistics."""
+    engine = make_engine(f"sqlite:///{tmp_path}/books.sqlite")
+    said: list[tuple[str, Any]] = []
+    try:
+        await migrate(engine)
+        event.listen(engine.sync_engine, "before_cursor_execute", lambda *told: said.append((told[2], told[3])))
+        await Books(engine).read(scope, pools=())
+        ((statement, values),) = [each for each in said if "holdout" in each[0] or ".arm" in each[0]]
+        async with engine.connect() as connection:
+            plan = [str(row[-1]) for row in await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)]
+    finally:
+        await engine.dispose()
+    assert any("USING COVERING INDEX ix_ledger_entry_arm" in step for step in plan), plan
+    assert not any("SCAN ledger_entry" in step or "team_id_at_us" in step for step in plan), plan
 
 
 @pytest.fixture
@@ -285,3 +306,25 @@ async def test_two_pools_are_told_together_and_apart(books: Books) -> None:
     found = (await books.claim(pools=(*POOLS, second))).fleets
     assert [each.pool for each in found] == ["", "h100", "l4"]
     assert [each.fleet.bill_nanousd for each in found] == [BILL + 24_000_000_000, BILL, 24_000_000_000]
+
+
+async def test_a_day_that_is_over_is_read_once(engine: AsyncEngine) -> None:
+    """What was read of the experiment is kept for ten minutes; today, and a day that ended just now, are always read."""
+    now = 0.0
+    books = Books(engine)
+    reader = ClaimReader(engine, books.fleet, clock=lambda: now)
+    later = NEXT + 5 * HOUR_US
+
+    async def held_out(now_us: int) -> int:
+        return (await reader.read(ALL, (), DAY, NEXT, now_us)).holdout.requests
+
+    await books.ledger.insert([bought("req_0", arm="holdout")])
+    assert await held_out(NIGHT) == 1
+    await books.ledger.insert([bought("req_1", arm="holdout")])
+    assert await held_out(NIGHT) == 2
+    assert await held_out(later) == 2
+    await books.ledger.insert([bought("req_2", arm="holdout")])
+    now = 599.0
+    assert await held_out(later) == 2
+    now = 600.0
+    assert await held_out(later) == 3

@@ -116,9 +116,9 @@ ALL = Against(1_000, 1_000)
     ("found", "against", "said"),
     [
         (Figures(served=99, attempts=99), Against(1, 99), "99 requests were served; 100 are needed"),
-        (GOOD, Against(1_000, 899), "89.9% of served requests have a price to compare with; 90.0% are needed"),
+        (GOOD, Against(1_000, 899), "89.9 % of served requests have a price to compare with; 90.0 % are needed"),
         (msgspec.structs.replace(GOOD, unpriced_attempts=1), ALL, "1 attempts have no price of their own"),
-        (msgspec.structs.replace(GOOD, estimated_attempts=211), ALL, "20.1% of attempts are estimated"),
+        (msgspec.structs.replace(GOOD, estimated_attempts=211), ALL, "20.1 % of attempts are estimated"),
     ],
 )
 def test_too_little_is_told_as_that(found: Figures, against: Against, said: str) -> None:
@@ -160,8 +160,8 @@ def test_a_share_never_looks_better_than_it_is() -> None:
         (Measured(saving=0.3, low=0.25, high=0.35), Fraction(1, 2), "not met", "below the target"),
         (Measured(saving=0.4, low=0.3, high=0.5), Fraction(1, 2), "met", "does not decide"),
         (Measured(saving=0.4, low=0.3, high=0.5), Fraction(1, 3), "not met", "does not decide"),
-        (Measured(saving=0.6, low=0.5, high=0.7), Fraction(1, 2), "met", "50.0% to 70.0%"),
-        (Measured(saving=0.6, low=0.5, high=0.7), Fraction(1, 3), "not met", "50.0% to 70.0%"),
+        (Measured(saving=0.6, low=0.5, high=0.7), Fraction(1, 2), "met", "50.0 % to 70.0 %"),
+        (Measured(saving=0.6, low=0.5, high=0.7), Fraction(1, 3), "not met", "50.0 % to 70.0 %"),
     ],
 )
 def test_a_measurement_can_only_take_the_claim_away(

@@ -1,0 +1,267 @@
+"""What must be settled before a month is closed, as steps with a state and a sentence each. Pure."""
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Final, Literal
+
+import msgspec
+
+from cost.close.checks import MonthCheck
+from cost.close.month import Month
+from cost.reports.period import PeriodLine, Spent, spent
+from cost.times import HOUR_US, day_of
+
+State = Literal["done", "look", "open", "waiting"]
+"""`open` is to be settled; `look` should be seen and decided by a person; `waiting` settles itself."""
+Kind = Literal["over", "books", "true-up", "unpriced", "estimated", "reconciliation", "idle"]
+
+OURS: Final = "self-hosted"
+"""The provider of what runs on GPUs of our own, also of those that no pool is configured for."""
+MOST_ESTIMATED: Final = Fraction(1, 100)
+"""Of a month's attempts. More is looked at before it is closed; the claim itself bears more."""
+_MOST_LISTED: Final = 5
+
+
+class ProviderMonth(msgspec.Struct, frozen=True, kw_only=True):
+    """One provider's part of the month: what its invoice should say."""
+
+    provider: str
+    spent: Spent
+
+    @property
+    def booked_nanousd(self) -> int:
+        """As requests were booked, shadow calls too."""
+        return self.spent.part("requests", "shadow")
+
+    @property
+    def posted_nanousd(self) -> int:
+        """What corrections and reconciliations changed of it."""
+        return self.spent.part("corrections", "reconciliations")
+
+    @property
+    def is_reconciled(self) -> bool:
+        """A difference was posted; that there was none leaves no trace in the books."""
+        return bool(self.spent.parts.get("reconciliations"))
+
+
+class MonthFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the steps are decided by."""
+
+    month: Month
+    now_us: int
+    check: MonthCheck
+    lines: tuple[PeriodLine, ...]
+    pools: tuple[str, ...] = ()
+    """Those that the organisation pays for."""
+    bill_nanousd: int = 0
+    """Of these pools."""
+    provisional_days: tuple[int, ...] = ()
+    unpriced_attempts: int = 0
+    """As the claim counts them: a pool's rows are priced by its bill."""
+
+    @property
+    def spent(self) -> Spent:
+        """The whole month."""
+        return spent(self.lines)
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the list: how it stands, and what is to do."""
+
+    kind: Kind
+    title: str
+    state: State
+    said: str
+    todo: str = ""
+    command: str = ""
+    """What whoever runs the gateway types."""
+
+
+def providers_of(lines: Sequence[PeriodLine]) -> tuple[ProviderMonth, ...]:
+    """Those that send invoices, the dearest first. What runs on our own GPUs is on none."""
+    by_provider: dict[str, list[PeriodLine]] = {}
+    for line in lines:
+        if not line.pool and line.provider != OURS and line.origin != "idle":
+            by_provider.setdefault(line.provider, []).append(line)
+    found = [ProviderMonth(provider=name, spent=spent(mine)) for name, mine in by_provider.items()]
+    return tuple(sorted(found, key=lambda each: (-each.spent.cost_nanousd, each.provider)))
+
+
+def steps(facts: MonthFacts) -> tuple[Step, ...]:
+    """The list, in the order in which it is worked through."""
+    return tuple(_steps(facts))
+
+
+def is_ready(found: Sequence[Step]) -> bool:
+    """Nothing is open and nothing is awaited; what is to look at is for a person to decide."""
+    return all(step.state in {"done", "look"} for step in found)
+
+
+def _steps(facts: MonthFacts) -> Iterator[Step]:
+    yield _over(facts)
+    if facts.pools:
+        yield _true_up(facts)
+    yield _unpriced(facts)
+    yield _estimated(facts)
+    yield from _reconciliation(facts)
+    if facts.pools:
+        yield _idle(facts)
+    yield _books(facts)
+
+
+def _over(facts: MonthFacts) -> Step:
+    title = "The month is over"
+    if facts.month.is_over(facts.now_us):
+        return Step(kind="over", title=title, state="done", said=f"It ended with {facts.month.last_day} (UTC).")
+    days = -(-(facts.month.end_us - facts.now_us) // (24 * HOUR_US))
+    return Step(
+        kind="over",
+        title=title,
+        state="waiting",
+        said=f"It runs until {facts.month.last_day} (UTC), {_counted(days, 'more day')}. All figures are so far.",
+    )
+
+
+def _true_up(facts: MonthFacts) -> Step:
+    title = "The bills of our own GPUs are posted"
+    today = facts.now_us - facts.now_us % (24 * HOUR_US)
+    missing = [day for day in facts.provisional_days if day != today]
+    if not facts.provisional_days:
+        return Step(kind="true-up", title=title, state="done", said="Every day adds up to its bill.")
+    if not missing:
+        return Step(
+            kind="true-up",
+            title=title,
+            state="waiting",
+            said="All days but today, whose bill is posted a quarter of an hour after midnight (UTC).",
+        )
+    shown = _listed([str(day_of(day)) for day in missing])
+    return Step(
+        kind="true-up",
+        title=title,
+        state="open",
+        said=f"{_counted(len(missing), 'day does', 'days do')} not add up to the bill yet: {shown}.",
+        todo="The last seven days are posted by themselves each night; an older one by:",
+        command="weighbridge pools true-up POOL --day DAY",
+    )
+
+
+def _unpriced(facts: MonthFacts) -> Step:
+    title = "Everything has a price"
+    if not facts.unpriced_attempts:
+        return Step(kind="unpriced", title=title, state="done", said="No attempt was booked without a price.")
+    targets = sorted({line.target_id for line in facts.lines if line.unpriced_attempts})
+    where = f": {_listed(targets)}" if targets else ""
+    return Step(
+        kind="unpriced",
+        title=title,
+        state="open",
+        said=f"{_counted(facts.unpriced_attempts, 'attempt stands', 'attempts stand')} in no sum{where}.",
+        todo="Enter the price, then book it for the days that are past by:",
+        command="weighbridge prices correct TARGET --version unpriced --from DAY --to DAY",
+    )
+
+
+def _estimated(facts: MonthFacts) -> Step:
+    title = "Usage was counted by the provider"
+    total = facts.spent
+    if not total.estimated_attempts:
+        return Step(kind="estimated", title=title, state="done", said="No attempt is an estimate of ours.")
+    share = Fraction(total.estimated_attempts, total.attempts) if total.attempts else Fraction(0)
+    said = (
+        f"{_counted(total.estimated_attempts, 'attempt')} of {total.attempts:,} ({float(share) * 100:.2f} %) "
+        "are counted by us, because the provider told no usage."
+    )
+    if share <= MOST_ESTIMATED:
+        return Step(kind="estimated", title=title, state="done", said=said)
+    return Step(
+        kind="estimated",
+        title=title,
+        state="look",
+        said=said,
+        todo="A reconciliation with the provider's own export puts right what an estimate missed.",
+    )
+
+
+def _reconciliation(facts: MonthFacts) -> Iterator[Step]:
+    for each in providers_of(facts.lines):
+        title = f"Compared with the books of {each.provider or 'an unnamed provider'}"
+        if each.is_reconciled:
+            yield Step(
+                kind="reconciliation",
+                title=title,
+                state="done",
+                said="A difference was posted for this month, so our figure is theirs for those days.",
+            )
+        elif each.booked_nanousd or each.spent.attempts:
+            yield Step(
+                kind="reconciliation",
+                title=title,
+                state="look",
+                said="No difference was posted. Either there is none, or nobody has compared yet: the books cannot tell.",
+                todo="Compare its export, or its invoice with the figure below.",
+            )
+
+
+def _idle(facts: MonthFacts) -> Step:
+    idle = facts.spent.part("idle")
+    title = "Idle GPU hours have an owner"
+    if idle <= 0:
+        return Step(kind="idle", title=title, state="done", said="Nothing of the GPUs' bill is nobody's.")
+    share = Fraction(idle, facts.bill_nanousd) if facts.bill_nanousd > 0 else None
+    told = "" if share is None else f", {float(share) * 100:.1f} % of the bill"
+    return Step(
+        kind="idle",
+        title=title,
+        state="look",
+        said=f"${idle / 10**9:,.2f}{told}, was used by nobody and stands in a row of its own.",
+        todo="Decide who carries it; the statement has it apart so that you can.",
+    )
+
+
+def _books(facts: MonthFacts) -> Step:
+    title = "The books add up"
+    known = facts.check
+    if known.state == "waiting":
+        return Step(kind="books", title=title, state="waiting", said="A check is asked for and starts within a minute.")
+    if known.state == "running":
+        return Step(kind="books", title=title, state="waiting", said="The ledger is being summed up anew, day by day.")
+    if known.state == "never":
+        return Step(
+            kind="books",
+            title=title,
+            state="open",
+            said="This month's figures were not held against the ledger yet.",
+            todo="Ask for a check. In the week after a month it is checked by itself, from two hours after its end on.",
+        )
+    if known.differences:
+        return Step(
+            kind="books",
+            title=title,
+            state="open",
+            said=f"{_counted(known.differences, 'figure is', 'figures are')} not what the ledger says.",
+            todo="Whoever runs the gateway lists them, and then writes those days anew by:",
+            command=f"weighbridge ledger rebuild --from {day_of(facts.month.start_us)} --to {facts.month.last_day}",
+        )
+    if known.done_us < facts.month.end_us:
+        return Step(
+            kind="books",
+            title=title,
+            state="waiting",
+            said="Every figure was what the ledger says when it was checked, before the month's end.",
+            todo="Check it again once the month is over.",
+        )
+    return Step(
+        kind="books",
+        title=title,
+        state="done",
+        said="Every figure of every team is what the ledger says, to the nano-dollar.",
+    )
+
+
+def _counted(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_LISTED]) + (" and more" if len(names) > _MOST_LISTED else "")

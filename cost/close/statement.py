@@ -1,0 +1,72 @@
+"""A month's statement: a line for each team, model and kind of cost. Its amounts add up to what was spent."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from cost.close.month import Month
+from cost.prices import usd
+from cost.reports.cells import Cell, csv_line
+from cost.reports.period import PeriodLine
+
+COLUMNS: Final = (
+    "month",
+    "organisation_id",
+    "team_id",
+    "team",
+    "provider",
+    "model",
+    "pool",
+    "kind",
+    "requests",
+    "attempts",
+    "input_tokens",
+    "cached_input_tokens",
+    "output_tokens",
+    "cost_usd",
+    "reference_usd",
+    "unpriced_attempts",
+    "estimated_attempts",
+)
+
+
+def statement_csv(
+    month: Month,
+    organisation_id: str,
+    lines: Sequence[PeriodLine],
+    teams: Mapping[str, str],
+    *,
+    gateway_nanousd: int = 0,
+) -> str:
+    """The whole file. `teams` are their names; the gateway's own machines are a line where the organisation pays them."""
+    rows = _rows(month, organisation_id, lines, teams, gateway_nanousd)
+    return "".join(csv_line(row) for row in (COLUMNS, *rows))
+
+
+def _rows(
+    month: Month, organisation_id: str, lines: Sequence[PeriodLine], teams: Mapping[str, str], gateway_nanousd: int
+) -> Iterator[tuple[Cell, ...]]:
+    for line in lines:
+        # All that is known of it is that it has no price: that is not 0.
+        unknown = line.unpriced_attempts and not line.cost_nanousd
+        yield (
+            month.text,
+            organisation_id,
+            line.team_id,
+            teams.get(line.team_id, ""),
+            line.provider,
+            line.target_id,
+            line.pool,
+            line.part,
+            line.requests,
+            line.attempts,
+            line.input_tokens,
+            line.cached_input_tokens,
+            line.output_tokens,
+            None if unknown else usd(line.cost_nanousd),
+            usd(line.baseline_nanousd) if line.baseline_rows else None,
+            line.unpriced_attempts,
+            line.estimated_attempts,
+        )
+    if gateway_nanousd:
+        zeros: tuple[Cell, ...] = (0,) * 5
+        yield (month.text, organisation_id, "", "", "", "", "", "gateway", *zeros, usd(gateway_nanousd), None, 0, 0)

@@ -1,0 +1,219 @@
+"""What a range of days cost and for whom: one look into the days' roll-up, and the ways to add it up.
+
+Showback, statements and a month's figures are sums of the same lines, so none of them can say another amount.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.reports.errors import BadQuery
+from cost.reports.scope import ReadScope
+from cost.reports.usage import COLUMNS, MAX_DAYS, scoped
+from cost.tables import rollup_day
+from cost.times import DAY_US
+
+Grouping = Literal["team", "key", "model", "provider", "tier", "tag"]
+Part = Literal["requests", "shadow", "corrections", "reconciliations", "true-up", "idle"]
+PARTS: Final[tuple[Part, ...]] = ("requests", "shadow", "corrections", "reconciliations", "true-up", "idle")
+"""What costs are told apart by: each entry of the books is in one of them."""
+MOST_LINES: Final = 100_000
+
+_PART_OF: Final[Mapping[str, Part]] = {
+    "caller": "requests",
+    "shadow": "shadow",
+    "correction": "corrections",
+    "reconciliation": "reconciliations",
+    "true-up": "true-up",
+    "idle": "idle",
+}
+_COUNTS: Final = (
+    "requests",
+    "attempts",
+    "served",
+    "input_tokens",
+    "cached_input_tokens",
+    "output_tokens",
+    "cost_nanousd",
+    "baseline_nanousd",
+    "baseline_rows",
+    "unpriced_attempts",
+    "estimated_attempts",
+)
+_FIELDS: Final[Mapping[Grouping, str]] = {
+    "team": "team_id",
+    "key": "key_id",
+    "model": "target_id",
+    "provider": "provider",
+    "tier": "tier",
+    "tag": "tag",
+}
+
+
+class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):
+    """The days' sums of one origin and pool, and of what was grouped by; the other names are empty."""
+
+    team_id: str = ""
+    key_id: str = ""
+    target_id: str = ""
+    provider: str = ""
+    tier: str = ""
+    tag: str = ""
+    pool: str = ""
+    origin: str = "caller"
+    requests: int = 0
+    attempts: int = 0
+    served: int = 0
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    cost_nanousd: int = 0
+    baseline_nanousd: int = 0
+    baseline_rows: int = 0
+    unpriced_attempts: int = 0
+    estimated_attempts: int = 0
+
+    @property
+    def part(self) -> Part:
+        """What kind of cost it is."""
+        return _PART_OF.get(self.origin, "corrections")
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """Some lines, added up. The parts are everything that was spent."""
+
+    parts: Mapping[Part, int] = {}
+    requests: int = 0
+    attempts: int = 0
+    served: int = 0
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    baseline_nanousd: int = 0
+    baseline_rows: int = 0
+    unpriced_attempts: int = 0
+    estimated_attempts: int = 0
+
+    @property
+    def cost_nanousd(self) -> int:
+        """Everything, as it is booked."""
+        return sum(self.parts.values())
+
+    @property
+    def known_cost_nanousd(self) -> int | None:
+        """None when all that is known of it is that something has no price: that is not 0."""
+        return None if self.unpriced_attempts and not self.cost_nanousd else self.cost_nanousd
+
+    @property
+    def saving_nanousd(self) -> int | None:
+        """The reference's price less the cost; None when nothing has one, or no cost is known."""
+        cost = self.known_cost_nanousd
+        return None if cost is None or not self.baseline_rows else self.baseline_nanousd - cost
+
+    def part(self, *names: Part) -> int:
+        """What was spent on these."""
+        return sum(self.parts.get(name, 0) for name in names)
+
+
+def spent(lines: Iterable[PeriodLine]) -> Spent:
+    """The sums of these lines."""
+    parts: dict[Part, int] = dict.fromkeys(PARTS, 0)
+    counts = dict.fromkeys((name for name in _COUNTS if name != "cost_nanousd"), 0)
+    for line in lines:
+        parts[line.part] += line.cost_nanousd
+        for name in counts:
+            counts[name] += getattr(line, name)
+    return Spent(parts=parts, **counts)
+
+
+def divided(lines: Iterable[PeriodLine], by: Grouping) -> dict[str, Spent]:
+    """The sums of each team, model or what it is, by name. Idle GPUs are nobody's, so they are in none of them."""
+    field = _FIELDS[by]
+    groups: dict[str, list[PeriodLine]] = {}
+    for line in lines:
+        if line.origin != "idle":
+            groups.setdefault(getattr(line, field), []).append(line)
+    return {name: spent(found) for name, found in groups.items()}
+
+
+def idle_of(lines: Iterable[PeriodLine]) -> Spent:
+    """What our own GPUs cost while nobody used them."""
+    return spent(line for line in lines if line.origin == "idle")
+
+
+class DaySpent(msgspec.Struct, frozen=True, kw_only=True):
+    """What one team spent on one day; without a team it is nobody's."""
+
+    day_us: int
+    team_id: str
+    is_idle: bool
+    cost_nanousd: int
+    baseline_nanousd: int
+
+
+class PeriodReader:
+    """Reads whole UTC days of what a scope may see."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def lines(
+        self, scope: ReadScope, start_us: int, end_us: int, by: Sequence[Grouping]
+    ) -> tuple[PeriodLine, ...]:
+        """The lines of `start_us` to before `end_us`, by name. Raises BadQuery."""
+        _check_range(start_us, end_us)
+        table = rollup_day.c
+        names = [*(_FIELDS[each] for each in by), "pool", "origin"]
+        group = [table[COLUMNS[each]] for each in by] + [table.pool, table.origin]
+        query = (
+            select(*group, *(func.sum(table[name]) for name in _COUNTS))
+            .where(*scoped(dict(table), scope), table.start_us >= start_us, table.start_us < end_us)
+            .group_by(*group)
+            .limit(MOST_LINES + 1)
+        )
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(query)).all()
+        if len(rows) > MOST_LINES:
+            raise BadQuery(f"there are more than {MOST_LINES:,} lines; ask for fewer days", param="end")
+        found = [_line(names, row) for row in rows]
+        return tuple(sorted(found, key=lambda line: [getattr(line, name) for name in names]))
+
+    async def days(self, scope: ReadScope, start_us: int, end_us: int) -> tuple[DaySpent, ...]:
+        """What each team spent on each day. Raises BadQuery."""
+        _check_range(start_us, end_us)
+        table = rollup_day.c
+        idle = (table.origin == "idle").label("idle")
+        group = (table.start_us, table.team_id, idle)
+        query = (
+            select(*group, func.sum(table.cost_nanousd), func.sum(table.baseline_nanousd))
+            .where(*scoped(dict(table), scope), table.start_us >= start_us, table.start_us < end_us)
+            .group_by(*group)
+            .limit(MOST_LINES)
+        )
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(query)).all()
+        return tuple(
+            DaySpent(
+                day_us=int(day), team_id=team, is_idle=bool(is_idle), cost_nanousd=int(cost), baseline_nanousd=int(base)
+            )
+            for day, team, is_idle, cost, base in sorted(rows)
+        )
+
+
+def _line(names: Sequence[str], row: Sequence[Any]) -> PeriodLine:
+    given: dict[str, Any] = dict(zip(names, row, strict=False))
+    # PostgreSQL sums integers to Decimals.
+    counts: dict[str, Any] = {name: int(value or 0) for name, value in zip(_COUNTS, row[len(names) :], strict=True)}
+    return PeriodLine(**given, **counts)
+
+
+def _check_range(start_us: int, end_us: int) -> None:
+    if start_us % DAY_US or end_us % DAY_US:
+        raise BadQuery("a period is of whole days (UTC)", param="start")
+    if not 0 <= start_us < end_us < 2**62:
+        raise BadQuery("the end must come after the start", param="end")
+    if end_us - start_us > MAX_DAYS * DAY_US:
+        raise BadQuery(f"at most {MAX_DAYS} days are told at once", param="end")
