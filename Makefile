@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve test test-vllm check format bench bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-fleet bench-routers soak-kill soak-books train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-vllm check format bench bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-fleet bench-pages bench-routers soak-kill soak-books train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,8 +21,14 @@ demo: $(VENV)/.demo  ## send a dozen prompts through two small real engines and 
 serve: $(VENV)/.demo  ## leave the demo's gateway running; prints its URL and a key
 	@$(BIN)/weighbridge serve --demo
 
-test: $(VENV)/.dev $(VENV)-focus/.ready check  ## everything that a change must pass
-	@$(BIN)/python -m pytest
+dashboard: $(VENV)/.demo  ## the pages on thirty days of ten sample teams; prints a link for each role
+	@$(BIN)/weighbridge serve --sample
+
+test: $(VENV)/.dev $(VENV)-focus/.ready packages build/oidc/.ready build/browser/.ready check  ## everything that a change must pass
+	@$(BIN)/python -m pytest -n 2 --dist loadfile || { echo "once more, one after the other: what failed"; $(BIN)/python -m pytest --lf; }
+
+packages:  # what pip cannot bring
+	@.ci/packages
 
 test-vllm: $(VENV)/.dev build/tiny-llama/made  ## two real vLLM replicas behind the gateway (vLLM for CPUs; its environment has 2.5 GB)
 	@WB_VLLM_PYTHON=$(CURDIR)/$(VENV)-vllm/bin/python WB_VLLM_MODEL=$(CURDIR)/build/tiny-llama $(BIN)/python -m pytest tests/vllm
@@ -64,6 +70,9 @@ bench-balancer: $(VENV)/.dev  ## how long it takes to choose one of 64 replicas,
 bench-fleet: $(VENV)/.dev  ## balancers and autoscalers side by side on two production traces (TRACES=folder with them)
 	@$(BIN)/python -m benchmarks.fleet_sim $(TRACES)
 
+bench-pages: $(VENV)/.dev  ## each page's server time over ten million ledger rows
+	@$(BIN)/python -m benchmarks.pages
+
 bench-restarts: $(VENV)/.dev  ## twenty rolling restarts under streams
 	@$(BIN)/python -m benchmarks.restarts
 
@@ -78,6 +87,9 @@ soak-books: $(VENV)/.dev  ## 100,000 requests with random faults: the books agai
 
 train: $(VENV)/.dev  ## train the shipped classifier anew (DATA=folder with prompts.parquet and outcomes.parquet)
 	@$(BIN)/weighbridge classifier train --data $(DATA)
+
+screens: $(VENV)/.dev packages  ## take the pictures of docs/screens anew
+	@$(BIN)/python -m benchmarks.screens
 
 lock: $(VENV)/.dev  ## compile the locks anew; needs uv
 	@./requirements/compile.sh
@@ -128,6 +140,13 @@ build/tiny-llama/made: tests/vllm/tiny_model.py $(VENV)-vllm/.ready
 # Large enough for a long prompt to take its time.
 build/wide-llama/made: tests/vllm/tiny_model.py $(VENV)-vllm/.ready
 	@HF_HUB_OFFLINE=1 $(VENV)-vllm/bin/python tests/vllm/tiny_model.py build/wide-llama 8 512
+
+# Two packages for Node.js that only tests use. Their locks carry hashes; no script of theirs is run.
+build/%/.ready: tests/%/package.json tests/%/package-lock.json
+	@mkdir -p $(@D)
+	@cp $^ $(@D)/
+	@if command -v npm >/dev/null; then cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --silent && touch .ready; \
+	  else echo "npm is not there: tests that need $* are left out" >&2; fi
 
 $(VENV)-routers/.ready: requirements/routers.txt
 	@echo "installing the public vllm-router in $(VENV)-routers"

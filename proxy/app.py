@@ -9,16 +9,25 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from typing import TypedDict
 
 import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from accounts.audit.log import AuditLog
 from accounts.directory import Directory
 from accounts.errors import AccountsError
+from accounts.keys import Pepper
+from accounts.people.links import Links
+from accounts.people.passwords import Passwords
+from accounts.people.people import PeopleStore
+from accounts.people.sessions import Sessions
+from accounts.people.sign_in import SignIn
 from accounts.store import AccountStore
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.requests import own_requests
@@ -57,7 +66,7 @@ from proxy.configuration.settings import (
 from proxy.db import make_engine
 from proxy.dispatch import Dispatcher
 from proxy.doorway import Doorway
-from proxy.errors import BadRequest, Refused, error_reply
+from proxy.errors import BadRequest, Refused, UsageUnavailable, error_reply
 from proxy.fleet.opened import OpenFleet, open_fleet
 from proxy.fleet.queues import sized
 from proxy.fleet.scaling import keep_scaling
@@ -73,6 +82,10 @@ from proxy.observers.learning import LearningLog
 from proxy.observers.logs import RequestLog, configure_logging
 from proxy.observers.metrics import Metrics
 from proxy.observers.telemetry import Tracing, build_tracing
+from proxy.operations.opened import open_operations
+from proxy.pages.errors import error_page, is_page
+from proxy.pages.forms import FormError
+from proxy.pages.routers import ROUTERS as PAGES
 from proxy.routes import (
     budgets,
     feedback,
@@ -82,6 +95,7 @@ from proxy.routes import (
     limits,
     litellm_shapes,
     models,
+    operations,
     organization,
     policy,
     prefixes,
@@ -89,6 +103,8 @@ from proxy.routes import (
     usage,
 )
 from proxy.routes import prices as price_routes
+from proxy.routes.admin.routers import ROUTERS as ADMIN
+from proxy.sign_in.providers import Providers, open_providers
 from proxy.tolerance import Tolerances, learn_from_own_requests
 from selfhosted.prefixes.habits import Habits
 from selfhosted.prefixes.store import HabitStore, KeepHabits
@@ -103,7 +119,15 @@ _OWN_REQUESTS_S = 300.0
 def create_app(config: GatewayConfig, environment: Environment, config_path: Path | None = None) -> Doorway:
     """The gateway as an ASGI application. `config_path` is the file that SIGHUP reads again."""
     running = _Running(config, environment, config_path)
-    app = FastAPI(title="Weighbridge", lifespan=running.lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Weighbridge",
+        lifespan=running.lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        # It would send people to whatever host they say that this is.
+        redirect_slashes=False,
+    )
     for module in (
         models,
         usage,
@@ -117,14 +141,21 @@ def create_app(config: GatewayConfig, environment: Environment, config_path: Pat
         limits,
         fleet,
         prefixes,
+        operations,
         feedback,
         health,
     ):
         app.include_router(module.router)
+    for router in (*ADMIN, *PAGES):
+        app.include_router(router)
     app.add_exception_handler(Refused, _tell)
     app.add_exception_handler(AccountsError, _tell)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(HTTPException, _tell_http)
+    app.add_exception_handler(FormError, _tell_form)
+    app.add_exception_handler(SQLAlchemyError, _tell_database)
+    # Drivers let through what the network says of a connection that cannot be made.
+    app.add_exception_handler(ConnectionError, _tell_database)
     app.add_exception_handler(Exception, _tell)
     app.state.begin_drain, app.state.cut_off, app.state.reload = running.begin_drain, running.cut_off, running.reload
     app.state.watch_door = running.watch_door
@@ -262,6 +293,11 @@ class _Running:
                 webhooks=frozenset(config.webhooks.names()),
                 operator=config.accounts.operator,
                 metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
+                accounts=accounts,
+                breakers=breakers,
+                operations=open_operations(engine, stack),
+                config=lambda: self._config,
+                **_people(engine, config, peppers(config, self._environment), stack),
             )
             self._keep_going(gateway, accounts, stack)
             await stack.enter_async_context(await keep_rounds(engine, config, metrics, claims, wall_us))
@@ -460,6 +496,35 @@ class _Running:
         _log.warning("configuration reloaded: %d targets", len(rules.catalog.targets))
 
 
+class _People(TypedDict):
+    people: PeopleStore
+    sessions: Sessions
+    sign_in: SignIn
+    links: Links
+    audit: AuditLog
+    providers: Providers
+    peppers: tuple[Pepper, ...]
+
+
+def _people(
+    engine: AsyncEngine, config: GatewayConfig, peppers: tuple[Pepper, ...], stack: contextlib.AsyncExitStack
+) -> _People:
+    """Who may use the pages, and what is remembered of what they change."""
+    section = config.sign_in
+    providers = open_providers(section, resolve_secret, peppers[0], wall_us)
+    stack.push_async_callback(providers.aclose)
+    passwords = Passwords(min_chars=section.password_min_chars)
+    return {
+        "people": PeopleStore(engine),
+        "sessions": Sessions(engine, section, peppers, now_us=wall_us),
+        "sign_in": SignIn(engine, section, peppers, passwords, now_us=wall_us),
+        "links": Links(engine, section, peppers, passwords, now_us=wall_us),
+        "audit": AuditLog(engine, now_us=wall_us),
+        "providers": providers,
+        "peppers": peppers,
+    }
+
+
 def _habits(
     config: GatewayConfig,
     environment: Environment,
@@ -539,10 +604,25 @@ def _rules(config: GatewayConfig, catalog: Catalog, classifier: Classifier | Non
     )
 
 
-async def _tell(_request: Request, error: Exception) -> Response:
+async def _tell(request: Request, error: Exception) -> Response:
     told = error_reply(error)
     headers = {name.decode(): value.decode() for name, value in told.headers}
+    if is_page(request):
+        return error_page(error, told.status, told.message, headers.get("retry-after"))
     return Response(told.body, told.status, headers, media_type="application/json")
+
+
+async def _tell_form(request: Request, error: Exception) -> Response:
+    """A page that does not show its form again says at least what was wrong."""
+    assert isinstance(error, FormError)  # noqa: S101 - registered for exactly this
+    return await _tell(request, BadRequest(f"`{error.field}` is not valid: {error.message}", param=error.field))
+
+
+async def _tell_database(request: Request, error: Exception) -> Response:
+    # The route, and not the address: a one-time link's token is a part of that.
+    place = getattr(request.scope.get("route"), "path", "an address of no route")
+    _log.error("the database did not answer for %s: %s", place, type(error).__name__)
+    return await _tell(request, UsageUnavailable("The database does not answer; nothing is lost, try again shortly."))
 
 
 async def _tell_invalid(request: Request, error: Exception) -> Response:
@@ -556,4 +636,6 @@ async def _tell_http(request: Request, error: Exception) -> Response:
     """Unknown paths and methods answer in the same shape as everything else."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for exactly this
     told = error_reply(BadRequest(f"{request.method} {request.scope['path'][:200]}: {error.detail}.", code="not_found"))
+    if is_page(request):
+        return error_page(error, error.status_code, "There is no such page; the address may be mistyped.")
     return Response(told.body, error.status_code, error.headers, media_type="application/json")

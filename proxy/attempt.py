@@ -289,10 +289,13 @@ class Attempt:
 
     def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
         """Whether the deployment failed; None when nothing was learnt of it."""
+        if isinstance(error, UpstreamError) and not isinstance(error, RequestRejected):
+            self._permit.went_wrong(type(error).__name__, error.status, counted=error.gateway_failure)
         if isinstance(error, UpstreamError) and error.gateway_failure:
             self._permit.failure()
             return True
         if isinstance(error, DeadlineExceeded) and self.sent and not self.token_events and self.was_patient:
+            self._permit.went_wrong(type(error).__name__, None, counted=True)
             self._permit.silent()
             return True
         if isinstance(error, CannotCarry) or (ending != "ok" and not isinstance(error, RequestRejected)):

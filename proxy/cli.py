@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 import typer
 from typer.core import TyperGroup
 
+from proxy.commands.audit import audit_app
 from proxy.commands.budgets import budgets_app
 from proxy.commands.classifier import classifier_app
 from proxy.commands.focus import focus_app
 from proxy.commands.ledger import ledger_app
 from proxy.commands.limits import limits_app
+from proxy.commands.people import people_app
 from proxy.commands.policy import policy_app
 from proxy.commands.pools import pools_app
 from proxy.commands.prices import prices_app
@@ -25,12 +27,13 @@ from proxy.commands.reconcile import reconcile
 from proxy.commands.report import report_app
 from proxy.commands.savings import savings
 from proxy.commands.selfhosted import selfhosted_app
+from proxy.commands.top import top
 from proxy.commands.webhooks import webhooks_app
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from accounts.store import AccountStore
+    from accounts.store import AccountStore, TeamRecord
     from proxy.configuration.settings import Environment, GatewayConfig
     from proxy.explain import Explanation
 
@@ -40,7 +43,7 @@ _USAGE = 2
 _FAILED = 1
 _INTERRUPTED = 130
 # What these find has the status 1; that they could not look has another.
-_FINDERS = frozenset({"ledger", "reconcile", "savings"})
+_FINDERS = frozenset({"audit", "ledger", "reconcile", "savings"})
 
 
 class _Weighbridge(TyperGroup):
@@ -130,14 +133,17 @@ app.add_typer(teams_app, name="teams")
 app.add_typer(config_app, name="config")
 app.command("reconcile")(reconcile)
 app.command("savings")(savings)
+app.command("top")(top)
 app.add_typer(pools_app, name="pools")
 app.add_typer(selfhosted_app, name="selfhosted")
 app.add_typer(report_app, name="report")
+app.add_typer(people_app, name="people")
 app.add_typer(policy_app, name="policy")
 app.add_typer(budgets_app, name="budgets")
 app.add_typer(limits_app, name="limits")
 app.add_typer(prices_app, name="prices")
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(audit_app, name="audit")
 app.add_typer(webhooks_app, name="webhooks")
 app.add_typer(focus_app, name="focus")
 app.add_typer(classifier_app, name="classifier")
@@ -157,8 +163,18 @@ def serve(
     demo: Annotated[
         bool, typer.Option("--demo", help="Serve two small local engines; needs no configuration.")
     ] = False,
+    sample: Annotated[
+        bool,
+        typer.Option("--sample", help="Serve a made-up company's last thirty days, for looking at the dashboards."),
+    ] = False,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM."""
+    if sample:
+        if config is not None or demo:
+            _fail("--sample brings its own configuration; leave --config and --demo out", _USAGE)
+        from proxy.demo.sample import serve_sample
+
+        raise typer.Exit(serve_sample(host=host, port=port, workers=workers, requests=None))
     if demo:
         if config is not None:
             _fail("--demo brings its own configuration; leave --config out", _USAGE)
@@ -217,8 +233,12 @@ def create_organisation(
     """Create an organisation. The one called `default` needs not be created."""
 
     async def create() -> None:
-        async with _accounts() as store:
-            await store.create_organisation(organisation_id, name)
+        from accounts.store import AccountStore
+        from proxy.commands.audit import audited
+
+        async with _engine() as engine, audited(engine, "organisation.created", organisation_id) as change:
+            await AccountStore(change.within).create_organisation(organisation_id, name)
+            change.tell("organisation", organisation_id, None, {"name": name or organisation_id})
 
     _run(create())
     typer.echo(
@@ -252,8 +272,13 @@ def create_team(
     allowed = [model.strip() for model in models.split(",") if model.strip()] if models is not None else None
 
     async def create() -> dict[str, Any]:
-        async with _accounts() as store:
+        from accounts.store import AccountStore
+        from proxy.commands.audit import audited
+
+        async with _engine() as engine, audited(engine, "team.set", organisation, team_id=team_id) as change:
+            store = AccountStore(change.within)
             team = await store.create_team(team_id, name, organisation_id=organisation, allowed_models=allowed)
+            change.tell("team", team_id, None, _team_state(team))
             return _plain(team)
 
     made = _run(create())
@@ -280,6 +305,7 @@ def list_teams(as_json: JsonOption = False) -> None:
 @teams_app.command("set")
 def set_team(
     team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="The team to change.")],
+    *,
     quality_floor: Annotated[
         str | None,
         typer.Option(metavar="SHARE|none", help="The share of the reference's quality to keep; none: the gateway's."),
@@ -308,6 +334,7 @@ def set_team(
             help="Whether its requests may go to a paid target when our own would keep them waiting.",
         ),
     ] = None,
+    reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Change what a team chose. Every server follows within seconds."""
@@ -323,8 +350,16 @@ def set_team(
         async with _engine() as engine:
             from accounts.store import AccountStore
             from classifier.learning.store import LearningStore
+            from proxy.commands.audit import audited
 
-            team = await AccountStore(engine).update_team(team_id, **changes)
+            action = "team.policy_changed" if set(changes) - {"weight"} else "team.set"
+            async with audited(engine, action, team_id=team_id, reason=reason) as change:
+                store = AccountStore(change.within)
+                before = await store.get_team(team_id)
+                team = await store.update_team(team_id, **changes)
+                change.tell(
+                    "team", team_id, _team_state(before), _team_state(team), organisation_id=team.organisation_id
+                )
             kept = LearningStore(engine)
             # At once, and on every call: a deletion that was interrupted is finished by asking again.
             if learning == "off":
@@ -376,8 +411,16 @@ def create_key(
     expiry = expires_at.replace(tzinfo=UTC) if expires_at is not None else None
 
     async def create() -> dict[str, Any]:
-        async with _accounts() as store:
+        from accounts.store import AccountStore
+        from proxy.changes.keys import told
+        from proxy.commands.audit import audited
+
+        async with _engine() as engine, audited(engine, "key.created", team_id=team_id) as change:
+            store = AccountStore(change.within)
             minted = await store.create_key(team_id, name, pepper, expires_at=expiry, role=role)
+            owner = (await store.get_team(team_id)).organisation_id
+            made = await store.key_of(owner, team_id, minted.key_id)
+            change.tell("key", made.key_id, None, told(made), organisation_id=owner)
             return {"key_id": minted.key_id, "team_id": team_id, "name": name, "role": role, "key": minted.plaintext}
 
     made = _run(create())
@@ -411,8 +454,18 @@ def revoke_key(
     """Refuse a key from now on. Every server refuses it within 5 seconds."""
 
     async def revoke() -> None:
-        async with _accounts() as store:
+        from accounts.store import AccountStore
+        from proxy.changes.keys import told
+        from proxy.commands.audit import audited
+
+        async with _engine() as engine, audited(engine, "key.revoked") as change:
+            store = AccountStore(change.within)
+            before = {key.key_id: key for key in await store.list_keys()}
             await store.revoke_key(key_id)
+            after = next(key for key in await store.list_keys() if key.key_id == key_id)
+            owner = (await store.get_team(after.team_id)).organisation_id
+            was, now = told(before[key_id]), told(after)
+            change.tell("key", key_id, was, now, team_id=after.team_id, organisation_id=owner)
 
     _run(revoke())
     typer.echo(f"revoked {key_id}")
@@ -498,6 +551,14 @@ def _plain(record: Any) -> dict[str, Any]:
         plain["allowed_models"].sort()
     plain.update(plain.pop("settings", {}))
     return plain
+
+
+def _team_state(team: "TeamRecord") -> dict[str, Any]:
+    """A team with its policy, as the audit log keeps it."""
+    from proxy.changes.policy import policy_of
+    from proxy.changes.teams import told
+
+    return told(team) | policy_of(team)
 
 
 def _print_json(value: Any) -> None:

@@ -13,6 +13,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlmodel import SQLModel
 
+import accounts.audit.tables
+import accounts.people.tables
 import accounts.tables
 import classifier.learning.tables
 import cost.tables
@@ -27,6 +29,13 @@ TABLES: Final = (
     accounts.tables.Organisation,
     accounts.tables.Team,
     accounts.tables.ApiKey,
+    accounts.people.tables.PersonRow,
+    accounts.people.tables.TeamMemberRow,
+    accounts.people.tables.SessionRow,
+    accounts.people.tables.OneTimeLinkRow,
+    accounts.people.tables.SignInFailureRow,
+    accounts.audit.tables.AuditEntryRow,
+    accounts.audit.tables.AuditHeadRow,
     cost.tables.LedgerEntry,
     cost.tables.SpendDay,
     cost.tables.Boot,

@@ -86,6 +86,54 @@ class OperatorOnly(Refused):
     """An admin of another organisation than the operator's was to change what holds for all."""
 
 
+class NotSignedIn(Refused):
+    """A page's script asks, and the session has ended."""
+
+
+class SignInFirst(Refused):
+    """A page needs somebody to be signed in. `where` is the page that does that."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__("Sign in first.")
+        self.where = where
+
+
+class CrossSite(Refused):
+    """A change that does not come from one of our own pages."""
+
+
+class NotAllowed(Refused):
+    """The person or the key lacks the right for this."""
+
+
+class KeyNotFound(Refused):
+    """No such key, or another team's: the two must look the same."""
+
+
+class PersonNotFound(Refused):
+    """No such person, or another organisation's: the two must look the same."""
+
+
+class LimitNotFound(Refused):
+    """No such limit, or another organisation's: the two must look the same."""
+
+
+class AuditEntryNotFound(Refused):
+    """No such entry, or another organisation's: the two must look the same."""
+
+
+class NameTaken(Refused):
+    """Something else has this name or id already."""
+
+
+class LastAdmin(Refused):
+    """Nobody would be left who may change anything in the organisation."""
+
+
+class ChangesUnavailable(Refused):
+    """The database does not answer; nothing was changed."""
+
+
 class ReadsOnly(Refused):
     """A finance key was to change something, or to spend."""
 
@@ -102,6 +150,10 @@ class ModelNotFound(Refused):
 
 class NotAcceptable(Refused):
     """The reply cannot have any of the kinds that the caller takes."""
+
+
+class DatabaseAway(Refused):
+    """The database does not answer, so that nobody knows who asks."""
 
 
 class UsageUnavailable(Refused):
@@ -170,6 +222,10 @@ class AddressNotAllowed(Refused):
 
 class PoolNotFound(Refused):
     """There is no such pool."""
+
+
+class TargetNotFound(Refused):
+    """There is no such target in the configuration in force."""
 
 
 class ReplicaNotFound(Refused):
@@ -282,9 +338,21 @@ TABLE: dict[type[BaseException], Fault] = {
     FinanceOnly: Fault(403, "permission_error", "finance_only"),
     AdminOnly: Fault(403, "permission_error", "admin_only"),
     OperatorOnly: Fault(403, "permission_error", "operator_only"),
+    NotSignedIn: Fault(401, _INVALID, "not_signed_in"),
+    SignInFirst: Fault(401, _INVALID, "not_signed_in"),
+    CrossSite: Fault(403, "permission_error", "cross_site"),
+    NotAllowed: Fault(403, "permission_error", "not_allowed"),
+    KeyNotFound: Fault(404, _INVALID, "key_not_found"),
+    PersonNotFound: Fault(404, _INVALID, "person_not_found"),
+    LimitNotFound: Fault(404, _INVALID, "limit_not_found"),
+    AuditEntryNotFound: Fault(404, _INVALID, "audit_entry_not_found"),
+    NameTaken: Fault(409, _INVALID, "name_taken"),
+    LastAdmin: Fault(409, _INVALID, "last_admin"),
+    ChangesUnavailable: Fault(503, _SERVER, "changes_unavailable"),
     ReadsOnly: Fault(403, "permission_error", "finance_reads_only"),
     ModelNotFound: Fault(404, _INVALID, "model_not_found"),
     NotAcceptable: Fault(406, _INVALID, "not_acceptable"),
+    DatabaseAway: Fault(503, _SERVER, "database_unavailable"),
     UsageUnavailable: Fault(503, _SERVER, "usage_unavailable"),
     MetricsClosed: Fault(403, "permission_error", "metrics_closed"),
     TeamNotFound: Fault(404, _INVALID, "team_not_found"),
@@ -303,6 +371,7 @@ TABLE: dict[type[BaseException], Fault] = {
     PoolTokenRefused: Fault(401, _INVALID, "invalid_pool_token"),
     AddressNotAllowed: Fault(403, "permission_error", "address_not_allowed"),
     PoolNotFound: Fault(404, _INVALID, "pool_not_found"),
+    TargetNotFound: Fault(404, _INVALID, "target_not_found"),
     ReplicaNotFound: Fault(404, _INVALID, "replica_not_found"),
     ReplicaNameTaken: Fault(409, _INVALID, "replica_name_taken"),
     PoolCrowded: Fault(429, _INVALID, "pool_full"),
@@ -347,6 +416,7 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
 
     status: int
     code: str | None
+    message: str
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...]
 
@@ -392,7 +462,13 @@ def _reply(
         headers.append((b"connection", b"close"))
     if should_retry is not None:
         headers.append((b"x-should-retry", b"true" if should_retry else b"false"))
-    return ErrorReply(status=fault.status, code=fault.code, body=msgspec.json.encode(body), headers=tuple(headers))
+    return ErrorReply(
+        status=fault.status,
+        code=fault.code,
+        message=message,
+        body=msgspec.json.encode(body),
+        headers=tuple(headers),
+    )
 
 
 def _refused(fault: Fault, error: Refused) -> ErrorReply:

@@ -1,26 +1,38 @@
 """The parts of a running gateway, as routes find them in the request's state."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Final, NamedTuple, TypedDict
 
 from fastapi import Depends, Request
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from accounts.audit.log import AuditLog
 from accounts.caller import Caller
+from accounts.keys import Pepper
+from accounts.people.links import Links
+from accounts.people.people import PeopleStore
+from accounts.people.sessions import Sessions
+from accounts.people.sign_in import SignIn
+from accounts.store import AccountStore
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.store import LearningStore
 from classifier.onnx_classifier import OnnxClassifier
 from cost.ledger import Ledger
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageReader
+from providers.breaker import Breakers
 from proxy.books.claims import Claims
 from proxy.books.price_watch import PriceWatch
+from proxy.configuration.settings import GatewayConfig
 from proxy.errors import AdminOnly, FinanceOnly, OperatorOnly, ReadsOnly
 from proxy.gate.opened import OpenGate
 from proxy.line import Line
 from proxy.observers.learning import LearningLog
 from proxy.observers.metrics import Metrics
+from proxy.operations.opened import Operations
 from proxy.request import read_headers
+from proxy.sign_in.providers import Providers
 from selfhosted.look import FleetView
 
 READS_AT_ONCE: Final = 4
@@ -48,6 +60,20 @@ class Gateway(NamedTuple):
     operator: str
     """The organisation whose admins may change what holds for all organisations."""
     metrics_token: str | None
+    accounts: AccountStore
+    people: PeopleStore
+    sessions: Sessions
+    sign_in: SignIn
+    links: Links
+    audit: AuditLog
+    breakers: Breakers
+    operations: Operations
+    providers: Providers
+    """OpenID providers that people may sign in through."""
+    peppers: tuple[Pepper, ...]
+    """The current one first."""
+    config: Callable[[], GatewayConfig]
+    """The configuration in force: a reload changes it."""
     fleet_view: FleetView | None = None
     """What is told of our own engines; None where there are none."""
 

@@ -87,12 +87,21 @@ async def running_gateway(folder: Path, models: list[dict[str, Any]], **sections
     accounts = AccountStore(engine)
     await accounts.create_team("team_a", name="Team A")
     minted = await accounts.create_key("team_a", "tests", peppers(config, environment)[0])
-    app = create_app(config, environment, config_path)
     try:
-        async with _served(app) as url:
-            yield Running(url, minted.plaintext, app, engine, accounts, config_path)
+        async with gateway_at(config_path, environment, engine, minted.plaintext) as running:
+            yield running
     finally:
         await engine.dispose()
+
+
+@contextlib.asynccontextmanager
+async def gateway_at(
+    config_path: Path, environment: Environment, engine: AsyncEngine, key: str
+) -> AsyncIterator[Running]:
+    """Starts a gateway over a database that is there already, and stops it in order."""
+    app = create_app(load(config_path, environment), environment, config_path)
+    async with _served(app) as url:
+        yield Running(url, key, app, engine, AccountStore(engine), config_path)
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from cost.budgets.budget import Standing
 from cost.budgets.grants import GrantStore
 from cost.budgets.holds import Holds, Teller
 from cost.budgets.presence import BudgetPresence
+from cost.close.checks import MonthChecks
 from cost.journal import Journal
 from cost.ledger import Ledger
 from cost.store import LedgerStore
@@ -30,6 +31,7 @@ _CHECK_S = 60.0
 _REPORTS_S = 60.0
 _TRUE_UP_S = 300.0
 _FORGET_S = 600.0
+_MONTHS_S = 20.0
 
 
 class OpenBooks(NamedTuple):
@@ -84,6 +86,7 @@ async def keep_rounds(
     stack = contextlib.AsyncExitStack()
     background(stack, every(_TRUE_UP_S, claims.rounds.look))
     background(stack, every(_CHECK_S, LedgerWatch(engine, metrics.set_ledger_check).look))
+    background(stack, every(_MONTHS_S, MonthChecks(engine, now_us).look))
     outbox = Outbox(engine)
     if config.cost.report is not None:
         reports = DailyReports(engine, config.cost.report, outbox)

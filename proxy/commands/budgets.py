@@ -92,24 +92,29 @@ def set_budget(
     async def write() -> "Standing":
         from cost.budgets.budget import Budget, limit_from_usd, tag_id
         from cost.budgets.store import BudgetStore, new_budget_id
+        from proxy.changes.budgets import told as state
+        from proxy.commands.audit import audited
 
         async with _engine() as engine:
-            owner = await _organisation_of(engine, scope, scope_id, organisation)
-            store = BudgetStore(engine)
-            kept = await store.set(
-                Budget(
-                    budget_id=new_budget_id(),
-                    organisation_id=owner,
-                    scope=scope,
-                    scope_id=tag_id(owner, scope_id) if scope == "tag" else scope_id,
-                    period=period,
-                    kind="hard" if hard else "soft",
-                    limit_nanousd=limit_from_usd(limit),
-                    on_exhausted=on_exhausted,
-                    webhook=webhook,
-                )
+            owner, team_id = await _owner_of(engine, scope, scope_id, organisation)
+            wanted = Budget(
+                budget_id=new_budget_id(),
+                organisation_id=owner,
+                scope=scope,
+                scope_id=tag_id(owner, scope_id) if scope == "tag" else scope_id,
+                period=period,
+                kind="hard" if hard else "soft",
+                limit_nanousd=limit_from_usd(limit),
+                on_exhausted=on_exhausted,
+                webhook=webhook,
             )
-            return await store.get(kept.budget_id)
+            async with audited(engine, "budget.set", owner, team_id=team_id) as change:
+                store = BudgetStore(change.within)
+                before = {each.budget.budget_id: each.budget for each in await store.of_organisation(owner)}
+                kept = await store.set(wanted)
+                was = before.get(kept.budget_id)
+                change.tell("budget", kept.budget_id, None if was is None else state(was), state(kept))
+            return await BudgetStore(engine).get(kept.budget_id)
 
     made = asyncio.run(write())
     if as_json:
@@ -125,9 +130,15 @@ def remove_budget(budget_id: IdArgument) -> None:
 
     async def remove() -> "Budget":
         from cost.budgets.store import BudgetStore
+        from proxy.changes.budgets import told as state
+        from proxy.commands.audit import audited
 
-        async with _engine() as engine:
-            return await BudgetStore(engine).remove(budget_id)
+        async with _engine() as engine, audited(engine, "budget.removed") as change:
+            removed = await BudgetStore(change.within).remove(budget_id)
+            team_id = removed.scope_id if removed.scope == "team" else ""
+            owner = removed.organisation_id
+            change.tell("budget", budget_id, state(removed), None, team_id=team_id, organisation_id=owner)
+            return removed
 
     typer.echo(f"removed {budget_id}: {_described(asyncio.run(remove()))}")
 
@@ -144,8 +155,10 @@ def _check_webhook(name: str) -> None:
         _fail(f"there is no webhook {name[:64]!r}; the configuration has: {', '.join(names) or 'none'}", 2)
 
 
-async def _organisation_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organisation: str) -> str:
-    """Whose it is. Raises an AccountsError, so that nobody keeps a budget for a misspelt name."""
+async def _owner_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organisation: str) -> tuple[str, str]:
+    """Whose it is: an organisation, and a team where it is one's. Raises an AccountsError, so that nobody keeps a budget
+    for a misspelt name.
+    """
     from accounts.errors import UnknownKeyId
     from accounts.store import AccountStore
 
@@ -153,14 +166,14 @@ async def _organisation_of(engine: "AsyncEngine", scope: "Scope", scope_id: str,
     if scope in {"organisation", "tag"}:
         owner = scope_id if scope == "organisation" else organisation
         await accounts.check_organisation(owner)
-        return owner
+        return owner, ""
     team_id = scope_id
     if scope == "key":
         found = next((key.team_id for key in await accounts.list_keys() if key.key_id == scope_id), None)
         if found is None:
             raise UnknownKeyId(f"there is no key {scope_id!r}")
         team_id = found
-    return (await accounts.get_team(team_id)).organisation_id
+    return (await accounts.get_team(team_id)).organisation_id, team_id
 
 
 def _plain(standing: "Standing") -> dict[str, Any]:

@@ -59,6 +59,7 @@ async def _proposed(settings: "GatewayConfig", team_id: str | None, *, accept: b
     from classifier.learning.store import LearningStore
     from providers.catalog import build_catalog
     from proxy.cli import _engine
+    from proxy.commands.audit import audited
     from proxy.explain import weigher_of
     from proxy.learning import tunings as moves
 
@@ -69,7 +70,14 @@ async def _proposed(settings: "GatewayConfig", team_id: str | None, *, accept: b
             raise UnknownTeam(f"there is no team {team_id!r}")
         proposal = await moves.propose(engine, weigher_of(settings), catalog, team_id)
         wanted = accept and proposal.report.improves
-        return proposal, await moves.accept(LearningStore(engine), proposal) if wanted else None
+        if not wanted:
+            return proposal, None
+        async with audited(engine, "tuning.accepted", settings.accounts.operator) as change:
+            store = LearningStore(change.within)
+            before = await store.active_version()
+            version = await moves.accept(store, proposal)
+            change.tell("tuning", str(version), {"in_use": before}, {"in_use": version, "team_id": team_id})
+        return proposal, version
 
 
 def rollback(
@@ -90,10 +98,15 @@ def rollback(
 async def _rolled_back(version: int | None) -> int:
     from classifier.learning.store import LearningStore
     from proxy.cli import _engine
+    from proxy.commands.audit import audited, operators
     from proxy.learning.tunings import roll_back
 
-    async with _engine() as engine:
-        return await roll_back(LearningStore(engine), version)
+    async with _engine() as engine, audited(engine, "tuning.rolled_back", operators()) as change:
+        store = LearningStore(change.within)
+        before = await store.active_version()
+        now = await roll_back(store, version)
+        change.tell("tuning", str(now), {"in_use": before}, {"in_use": await store.active_version()})
+        return now
 
 
 def tunings(as_json: JsonOption = False) -> None:

@@ -138,9 +138,12 @@ async def _listed(from_us: int, to_us: int) -> "list[Posting]":
 async def _reversed(posting_id: str) -> "list[Entry]":
     from cost.postings import reverse as taken_back
     from proxy.cli import _engine
+    from proxy.commands.audit import note, operators
 
     async with _engine() as engine:
-        return await taken_back(engine, posting_id)
+        entries = await taken_back(engine, posting_id)
+        await note(engine, operators(), "posting.reversed", "posting", posting_id, {"entries": len(entries)})
+        return entries
 
 
 def _plain_posting(each: "Posting") -> dict[str, Any]:
@@ -161,9 +164,12 @@ def _plain_posting(each: "Posting") -> dict[str, Any]:
 async def _rebuilt(from_us: int, to_us: int) -> int:
     from cost.rebuild import rebuild as written_anew
     from proxy.cli import _engine
+    from proxy.commands.audit import note, operators
 
     async with _engine() as engine:
-        return await written_anew(engine, from_us, to_us)
+        rebuilt = await written_anew(engine, from_us, to_us)
+        await note(engine, operators(), "ledger.rebuilt", "ledger", "rollups", {"from_us": from_us, "to_us": to_us})
+        return rebuilt
 
 
 def _plain(found: "Verification") -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     from proxy.gate.limits.config import LimitsSection
     from proxy.gate.limits.rules import Place, Rule
 
@@ -103,10 +105,8 @@ def set_limit(
     poll_s = _USUAL_POLL_S if section is None else section.poll_s
 
     async def write() -> "Rule":
-        from proxy.gate.limits.store import LimitStore
-
         async with _engine() as engine:
-            return await LimitStore(engine).change(place, changes)
+            return await _changed(engine, place, changes)
 
     made = asyncio.run(write())
     if as_json:
@@ -129,12 +129,47 @@ def remove_limit(scope: ScopeArgument, scope_id: IdArgument, model: ModelOption 
     place = _place(scope, scope_id, model)
 
     async def remove() -> "Rule":
-        from proxy.gate.limits.store import LimitStore
-
         async with _engine() as engine:
-            return await LimitStore(engine).remove(place)
+            return await _changed(engine, place, None)
 
     typer.echo(f"removed what was set for {place}: {_described(asyncio.run(remove()))}")
+
+
+async def _changed(engine: "AsyncEngine", place: "Place", changes: "dict[str, int | None] | None") -> "Rule":
+    """Writes it, and who did; no changes: what was set is removed."""
+    from proxy.changes.limits import told
+    from proxy.commands.audit import audited
+    from proxy.gate.limits.store import LimitStore
+
+    team_id, owner = await _owner(engine, place)
+    async with audited(engine, "limit.removed" if changes is None else "limit.set", owner, team_id=team_id) as change:
+        store = LimitStore(change.within)
+        before = next((rule for rule in await store.all() if rule.place == place), None)
+        if changes is None:
+            removed = await store.remove(place)
+            change.tell("limit", str(place), None if before is None else told(before), None)
+            return removed
+        made = await store.change(place, changes)
+        change.tell("limit", str(place), None if before is None else told(before), told(made))
+        return made
+
+
+async def _owner(engine: "AsyncEngine", place: "Place") -> tuple[str, str]:
+    """The team and the organisation that the limit is for; a model's is the operators'."""
+    from accounts.store import AccountStore
+    from proxy.commands.audit import operators
+
+    if place.scope == "model":
+        return "", operators()
+    if place.scope == "organisation":
+        return "", place.scope_id
+    accounts = AccountStore(engine)
+    team_id = place.scope_id
+    if place.scope == "key":
+        team_id = next((key.team_id for key in await accounts.list_keys() if key.key_id == place.scope_id), "")
+    teams = {team.team_id: team.organisation_id for team in await accounts.list_teams()}
+    # What is there of nobody is refused by the store.
+    return team_id, teams.get(team_id, "")
 
 
 def _place(scope: Literal["organisation", "team", "key", "model"], scope_id: str, model: str | None) -> "Place":

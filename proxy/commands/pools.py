@@ -151,20 +151,31 @@ def hours(
 ) -> None:
     """Enter how many replicas were up in some hours. It counts before what was recorded and configured."""
     section = _section(config)
-    count = asyncio.run(_entered(section, pool, _us(start), _us(end), replicas))
+    count = asyncio.run(_entered(section, _operator(config), pool, _us(start), _us(end), replicas))
     typer.echo(f"{pool}: {replicas} replicas up in {count} hours; days that are posted already are corrected by")
     typer.echo(f"  weighbridge pools true-up {pool} --day DAY")
 
 
-async def _entered(section: "CostSection", name: str, start_us: int, end_us: int, replicas: int) -> int:
+def _operator(config: Path | None) -> str:
+    from proxy.commands.audit import operators
+
+    return operators(config)
+
+
+async def _entered(section: "CostSection", owner: str, name: str, start_us: int, end_us: int, replicas: int) -> int:
     from cost.fleet.errors import UnknownPool
     from cost.fleet.hours import HoursStore
+    from cost.times import iso
     from proxy.cli import _engine
+    from proxy.commands.audit import note
 
     if all(pool.name != name for pool in section.pools):
         raise UnknownPool(f"there is no pool `{name}`; the configuration has them under `cost.pools`")
     async with _engine() as engine:
-        return await HoursStore(engine).enter(name, start_us, end_us, replicas)
+        count = await HoursStore(engine).enter(name, start_us, end_us, replicas)
+        told = {"from": iso(start_us), "to": iso(end_us), "replicas": replicas, "hours": count}
+        await note(engine, owner, "pool.hours_entered", "pool", name, told)
+        return count
 
 
 @pools_app.command("true-up")
@@ -183,7 +194,7 @@ def true_up(
     section = _section(config)
     chosen = (datetime.now(UTC) - timedelta(days=1)).date() if day is None else day.date()
     names = [each.name for each in section.pools] if pool is None else [pool]
-    postings = asyncio.run(_posted(section, names, chosen, rebill=rebill))
+    postings = asyncio.run(_posted(section, _operator(config), names, chosen, rebill=rebill))
     if as_json:
         from proxy.cli import _print_json
 
@@ -194,13 +205,21 @@ def true_up(
         _print_postings(postings)
 
 
-async def _posted(section: "CostSection", names: Sequence[str], day: date, *, rebill: bool) -> "list[Posting]":
+async def _posted(
+    section: "CostSection", owner: str, names: Sequence[str], day: date, *, rebill: bool
+) -> "list[Posting]":
     from proxy.books.claims import Claims
     from proxy.cli import _engine
+    from proxy.commands.audit import note
 
     async with _engine() as engine:
         claims = Claims(engine, lambda: section, wall_us, operator="")
-        return [await claims.rounds.true_up(name, day, rebill=rebill) for name in names]
+        found = [await claims.rounds.true_up(name, day, rebill=rebill) for name in names]
+        for each in found:
+            if each.posted:
+                told = {"day": day, "revision": each.revision, "changed_nanousd": each.changed_nanousd}
+                await note(engine, owner, "pool.trued_up", "pool", each.pool, {**told, "rebill": rebill})
+        return found
 
 
 def _told(posting: "Posting") -> dict[str, Any]:

@@ -153,9 +153,10 @@ def set_price(
     as_json: JsonOption = False,
 ) -> None:
     """Enter a price. It comes before the configured ones; every server follows within seconds."""
-    from cost.price_book.store import PriceStore
     from proxy.books.price_list import entry_told
+    from proxy.changes import prices as changes
     from proxy.cli import _config_only, _engine, _print_json, _run
+    from proxy.commands.audit import console, log_of, operators
 
     _known(_config_only(config), target)
     given = _entered(
@@ -178,7 +179,10 @@ def set_price(
 
     async def add() -> dict[str, Any]:
         async with _engine() as engine:
-            return entry_told(await PriceStore(engine).add_override(target, price, effective_us, note=given.note))
+            actor = console(operators(config))
+            return entry_told(
+                await changes.set_price(log_of(engine), actor, target, price, effective_us, note=given.note)
+            )
 
     kept = _run(add())
     if as_json:
@@ -193,12 +197,13 @@ def withdraw_price(
     version: Annotated[str, typer.Argument(metavar="VERSION", help="From `prices list --all`.")],
 ) -> None:
     """Take an entered price back: what lies beneath it counts again. What was booked at it stays."""
-    from cost.price_book.store import PriceStore
+    from proxy.changes import prices as changes
     from proxy.cli import _engine, _run
+    from proxy.commands.audit import console, log_of, operators
 
     async def withdraw() -> None:
         async with _engine() as engine:
-            await PriceStore(engine).withdraw(target, version)
+            await changes.withdraw_price(log_of(engine), console(operators()), target, version)
 
     _run(withdraw())
     typer.echo(f"{target}: {version} is withdrawn")
@@ -233,6 +238,7 @@ def correct_price(
     from cost.price_book.store import PriceStore
     from cost.store import LedgerStore
     from proxy.cli import _engine, _print_json, _run
+    from proxy.commands.audit import note, operators
 
     given = _entered(
         figures,
@@ -255,7 +261,13 @@ def correct_price(
             found = await find_correction(engine, target, wrong, price, first_day.date(), last_day.date())
             if not post:
                 return found, None
-            return found, (await post_correction(LedgerStore(engine), PriceStore(engine), found))[0]
+            posted, kept = await post_correction(LedgerStore(engine), PriceStore(engine), found)
+            if posted:
+                told = {"entries": posted, "as_version": kept, "difference_nanousd": found.total_nanousd}
+                await note(
+                    engine, operators(), "posting.posted", "posting", found.posting_id, {"target": target, **told}
+                )
+            return found, posted
 
     found, posted = _run(correct())
     if as_json:

@@ -118,31 +118,41 @@ async def _reconciled(
     from cost.reconcile.matching import compare, days_between
     from cost.reconcile.posting import entries_of, postable, posting_id
     from cost.store import LedgerStore
+    from cost.times import iso
     from proxy.cli import _engine
+    from proxy.commands.audit import note, operators
 
     told = days_between(statement, *days)
-    async with _engine() as engine, posting_alone(engine) if post else engine.connect() as connection:
-        rows = await booked(
-            connection,
-            first_day_us=told[0],
-            last_day_us=told[-1],
-            providers=providers,
-            organisation_id=organisation_id,
-        )
-        found = compare(statement, rows, matching, first=days[0], last=days[1])
-        if not post:
-            return found, None
-        if _is_split(found) and not unmatched:
-            return found, _Posted(0, "name the lines that are the same, or give --unmatched")
-        posting = posting_id(statement, matching, found)
-        if await is_posted(connection, posting):
-            return found, _Posted(0, f"these files were posted before, as {posting}")
-        now_us = _now_us()
-        entries = entries_of(found, posting, now_us)
-        left = sum(line.differs for line in found.lines) - len(postable(found, now_us))
-        await LedgerStore(engine).insert_within(connection, entries)
-        why = f"{left} differences are of days that are not over, or that the files do not tell all of" if left else ""
-        return found, _Posted(len(entries), why, closed=not left)
+    async with _engine() as engine:
+        async with posting_alone(engine) if post else engine.connect() as connection:
+            rows = await booked(
+                connection,
+                first_day_us=told[0],
+                last_day_us=told[-1],
+                providers=providers,
+                organisation_id=organisation_id,
+            )
+            found = compare(statement, rows, matching, first=days[0], last=days[1])
+            if not post:
+                return found, None
+            if _is_split(found) and not unmatched:
+                return found, _Posted(0, "name the lines that are the same, or give --unmatched")
+            posting = posting_id(statement, matching, found)
+            if await is_posted(connection, posting):
+                return found, _Posted(0, f"these files were posted before, as {posting}")
+            now_us = _now_us()
+            entries = entries_of(found, posting, now_us)
+            left = sum(line.differs for line in found.lines) - len(postable(found, now_us))
+            await LedgerStore(engine).insert_within(connection, entries)
+            why = (
+                f"{left} differences are of days that are not over, or that the files do not tell all of"
+                if left
+                else ""
+            )
+            posted = _Posted(len(entries), why, closed=not left)
+        said = {"entries": posted.entries, "providers": sorted(providers), "from": iso(told[0]), "to": iso(told[-1])}
+        await note(engine, operators(), "posting.posted", "posting", posting, said)
+        return found, posted
 
 
 def _is_split(found: "Reconciliation") -> bool:
@@ -172,18 +182,11 @@ def _contents(files: Sequence[Path]) -> list[tuple[str, bytes]]:
 
 def _upstream_models(config: Path | None, providers: set[str]) -> dict[str, tuple[str, ...]]:
     """The provider's targets, each with the names that the provider may know it by."""
+    from proxy.books.comparison import upstream_models
     from proxy.configuration.settings import load, read_environment
 
     settings = load(config, read_environment(), secrets_from=None)
-    wanted = {name.lower() for name in providers}
-    return {
-        model.model_id: tuple(
-            # litellm's names begin with the provider's.
-            dict.fromkeys((each.upstream_model or model.model_id).rpartition("/")[2] for each in model.deployments)
-        )
-        for model in settings.providers.models
-        if model.provider.lower() in wanted
-    }
+    return upstream_models(settings.providers.models, frozenset(providers))
 
 
 def _pairs(given: Sequence[str] | None, option: str) -> tuple[tuple[str, str], ...]:

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from accounts.config import AccountsSection, PepperSection
 from accounts.keys import MIN_PEPPER_BYTES, Pepper
+from accounts.people.config import SignInSection
 from accounts.pepper_file import pepper_id, read_or_make_pepper
 from classifier.config import ClassifierSection
 from cost.config import CostSection
@@ -229,6 +230,7 @@ class GatewayConfig(BaseModel):
         default=RedisSection(), description="The Redis that all processes share, where there is one."
     )
     accounts: AccountsSection = Field(default=AccountsSection(), description="Teams, keys and their peppers.")
+    sign_in: SignInSection = Field(default=SignInSection(), description="How people sign in to the pages.")
     classifier: ClassifierSection = Field(default=ClassifierSection(), description="How prompts are weighed.")
     cost: CostSection = Field(default=CostSection(), description="The ledger, and what savings are measured against.")
     selfhosted: SelfhostedSection = Field(

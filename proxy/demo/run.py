@@ -90,8 +90,8 @@ def _set_stage() -> Iterator[_Stage]:
     stage, dear = choose_stage(os.environ)
     folder = Path(tempfile.mkdtemp(prefix="weighbridge-demo-"))
     try:
-        with _interruptible(), family() as children:
-            environ = _environ(folder)
+        with interruptible(), family() as children:
+            environ = environ_without_others(folder)
             say(f"starting {len(stage.engines)} small engine{'s' if len(stage.engines) > 1 else ''} …")
             for alias in stage.engines:
                 command = ["-m", "proxy.demo.engine", alias]
@@ -106,7 +106,7 @@ def _set_stage() -> Iterator[_Stage]:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """SIGTERM unwinds as Ctrl-C does, so that it cleans up as well. A shell's background job ignores Ctrl-C by itself."""
 
     def interrupt(_signum: int, _frame: FrameType | None) -> None:
@@ -120,7 +120,7 @@ def _interruptible() -> Iterator[None]:
             signal.signal(signum, handler)
 
 
-def _environ(folder: Path) -> dict[str, str]:
+def environ_without_others(folder: Path) -> dict[str, str]:
     """The environment without what belongs to another gateway: the demo never writes into a real database."""
     kept = {
         name: value

@@ -36,6 +36,8 @@ class OpenGate(NamedTuple):
     once: Idempotency
     sharers: Callable[[], int]
     """How many processes serve, as known last."""
+    link: RedisLink | None = None
+    """To the Redis that all processes share, where there is one."""
 
     def adopt(self, config: GatewayConfig, queues: Mapping[str, QueueConfig]) -> None:
         """After a reload. `queues` are those of the configuration, each with its size."""
@@ -94,4 +96,4 @@ async def open_gate(
         lag_seen=metrics.set_loop_lag,
     )
     background(stack, guard.follow())
-    return OpenGate(limiter, book, queues, guard, Paces(time.monotonic), once, lambda: sharers.live)
+    return OpenGate(limiter, book, queues, guard, Paces(time.monotonic), once, lambda: sharers.live, link)

@@ -152,6 +152,11 @@ class OverloadGuard:
         self._doors: list[Door] = []
 
     @property
+    def guarding(self) -> bool:
+        """Whether it refuses some now, so that the others stay quick."""
+        return self._window.guarding
+
+    @property
     def max_lag_s(self) -> float:
         return self._window.max_lag_s
 

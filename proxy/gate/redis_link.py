@@ -79,6 +79,8 @@ class RedisLink:
         self._live = 1
         self._holder = ""
         self._told_down = False
+        self.problem = ""
+        """Why it is not used now; empty while it is."""
         self._tried = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
@@ -262,6 +264,7 @@ class RedisLink:
         self._holder = holder
         self._wire = wire
         self._told_down = False
+        self.problem = ""
         self._observer.set_redis_up(up=True)
         for usable in self._usable:
             _run_guarded(usable)
@@ -278,6 +281,7 @@ class RedisLink:
 
     def _tell_down(self, why: str) -> None:
         """Once each time, not at every try."""
+        self.problem = why
         if not self._told_down:
             self._told_down = True
             _log.warning("redis at %s is not used (%s); this process goes on with its share", self.place, why)

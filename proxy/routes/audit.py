@@ -1,13 +1,16 @@
-"""What administrators change through the API is told in the log, under a name of its own."""
+"""Whose key changes something, as the audit log names it."""
 
-import logging
-from typing import Final
+from fastapi import Request
 
+from accounts.access import principal_of
+from accounts.audit.entry import Actor
 from accounts.caller import Caller
+from proxy.gateway import gateway_of
+from proxy.pages.address import address_of
 
-_audit: Final = logging.getLogger("weighbridge.audit")
 
-
-def audited(caller: Caller, did: str) -> None:
-    """Who did what, once it is done."""
-    _audit.warning("key %s of %s/%s %s", caller.key_id, caller.organisation_id, caller.team_id, did)
+def actor_of(request: Request, caller: Caller) -> Actor:
+    """The key, and the address that it is used from."""
+    gateway = gateway_of(request)
+    address = address_of(request, gateway.config().sign_in.trusted_proxies)
+    return Actor.of_principal(principal_of(caller, gateway.operator), address)

@@ -7,18 +7,17 @@ from typing import Final
 
 from fastapi import APIRouter, Request
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.responses import Response
 
-from accounts.errors import UnknownTeam
-from accounts.store import AccountStore
-from cost.budgets.budget import Budget, checked
-from cost.budgets.errors import BadBudget, BudgetConflict, UnknownBudget
+from cost.budgets.budget import checked
+from cost.budgets.errors import BadBudget
 from cost.budgets.store import BudgetStore
 from proxy.books.budget_list import parse_budget, told, told_member
-from proxy.errors import BadRequest, BudgetNotFound, BudgetsOutOfReach, BudgetTaken
+from proxy.changes.budgets import put_budget
+from proxy.changes.budgets import remove_budget as remove_budget_of
+from proxy.errors import BadRequest, BudgetNotFound, BudgetsOutOfReach, BudgetTaken, ChangesUnavailable
 from proxy.gateway import AdminCaller, AuthenticatedCaller, gateway_of
-from proxy.routes.audit import audited
+from proxy.routes.audit import actor_of
 from proxy.routes.body import read_body
 from proxy.routes.reading import json_reply
 
@@ -50,15 +49,9 @@ async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> R
         budget = checked(parse_budget(body).budget(budget_id, caller.organisation_id))
     except BadBudget as error:
         raise BadRequest(f"The budget is not valid: {error}.") from error
-    if budget.webhook and budget.webhook not in gateway.webhooks:
-        # Nobody would ever be warned.
-        raise BadRequest(f"There is no webhook `{budget.webhook}` in the configuration.", param="webhook")
-    store = BudgetStore(gateway.database)
     async with _database():
-        await _check_scope(gateway.database, budget)
-        new = await store.put(budget)
-        standing = await store.get(budget_id, caller.organisation_id)
-    audited(caller, f"{'made' if new else 'changed'} the budget {budget_id}: {budget.limit_nanousd} nano-dollars")
+        actor = actor_of(request, caller)
+        standing, new = await put_budget(gateway.audit, actor, budget, webhooks=gateway.webhooks)
     return json_reply(told(standing), status=201 if new else 200)
 
 
@@ -66,26 +59,9 @@ async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> R
 async def remove_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
     """Takes a budget away: nothing is held or warned of any more. What was spent stays in the books."""
     async with _database():
-        await BudgetStore(gateway_of(request).database).remove(budget_id, caller.organisation_id)
-    audited(caller, f"removed the budget {budget_id}")
+        actor = actor_of(request, caller)
+        await remove_budget_of(gateway_of(request).audit, actor, caller.organisation_id, budget_id)
     return json_reply({"id": budget_id, "object": "budget.deleted", "deleted": True})
-
-
-async def _check_scope(engine: AsyncEngine, budget: Budget) -> None:
-    """Another organisation's team and one that does not exist must look the same."""
-    accounts = AccountStore(engine)
-    team_id = budget.scope_id if budget.scope == "team" else None
-    if budget.scope == "key":
-        keys = {key.key_id: key.team_id for key in await accounts.list_keys()}
-        team_id = keys.get(budget.scope_id, "")
-    elif team_id is None:
-        return
-    try:
-        owner = (await accounts.get_team(team_id)).organisation_id
-    except UnknownTeam:
-        owner = None
-    if owner != budget.organisation_id:
-        raise BadRequest(f"There is no {budget.scope} `{budget.scope_id[:80]}`.", param="scope_id")
 
 
 @contextlib.asynccontextmanager
@@ -93,9 +69,9 @@ async def _database() -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             yield
-    except UnknownBudget as error:
-        raise BudgetNotFound(f"{error}; GET /v1/budgets lists them.", param="budget_id") from error
-    except BudgetConflict as error:
-        raise BudgetTaken(f"{error}.", param="budget_id") from error
-    except (SQLAlchemyError, OSError, TimeoutError) as error:
+    except BudgetNotFound as error:
+        raise BudgetNotFound(f"{error.message} GET /v1/budgets lists them.", param="budget_id") from error
+    except BudgetTaken as error:
+        raise BudgetTaken(error.message, param="budget_id") from error
+    except (ChangesUnavailable, SQLAlchemyError, OSError, TimeoutError) as error:
         raise BudgetsOutOfReach("The database does not answer; try again shortly.") from error

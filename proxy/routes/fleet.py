@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
+from proxy.changes.drains import drain_replica, undrain_replica
 from proxy.errors import (
     AddressNotAllowed,
     BadRequest,
@@ -26,7 +27,7 @@ from proxy.errors import (
 )
 from proxy.gateway import OperatorCaller, gateway_of
 from proxy.request import read_headers
-from proxy.routes.audit import audited
+from proxy.routes.audit import actor_of
 from proxy.routes.body import read_body
 from proxy.routes.reading import json_reply
 from selfhosted.config import RegistrationConfig
@@ -144,11 +145,9 @@ async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) 
         )
     try:
         async with _database():
-            new = await view.store.order(pool, name, caller.key_id, known)
+            await drain_replica(gateway_of(request).audit, actor_of(request, caller), pool, name, known=known)
     except PoolFull as error:
         raise PoolCrowded(f"{_sentence(error)}.") from error
-    if new:
-        audited(caller, f"drained the replica {name} of the pool {pool}")
     await view.registry.look()
     return json_reply({"object": "fleet.drain", "pool": pool, "name": name, "drained": True})
 
@@ -158,9 +157,8 @@ async def undrain(pool: str, name: str, request: Request, caller: OperatorCaller
     """It takes work again, unless it says itself that it drains."""
     view, _ = _pool(request, pool)
     async with _database():
-        there = await view.store.take_back(pool, _replica_name(name))
-    if there:
-        audited(caller, f"took back the drain of the replica {name} of the pool {pool}")
+        actor = actor_of(request, caller)
+        there = await undrain_replica(gateway_of(request).audit, actor, pool, _replica_name(name))
     await view.registry.look()
     return json_reply({"object": "fleet.drain", "pool": pool, "name": name, "drained": False, "was_drained": there})
 

@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from fastapi import APIRouter, Request
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from cost.reports.focus import FocusQuery
+from cost.reports.scope import ReadScope
 from proxy.books.focus_export import focus_export
 from proxy.errors import BadRequest, UsageUnavailable
 from proxy.gateway import FinanceReader, Gateway, gateway_of
@@ -22,8 +24,13 @@ _MAX_PIECES: Final = 5_000
 @router.get("/v1/focus")
 async def focus(request: Request, scope: FinanceReader) -> Response:
     """The days from `start` to before `end`; a member key's own team. `granularity` is `day` or `hour`."""
-    parameters = Parameters(request.query_params, ("start", "end", "granularity"))
     best_kind(request.headers.get("accept"), ("text/csv",))
+    return await focus_reply(gateway_of(request), scope, request.query_params)
+
+
+async def focus_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
+    """The same for whoever may read the scope."""
+    parameters = Parameters(given, ("start", "end", "granularity"))
     start, end = parameters.day("start"), parameters.day("end")
     if start is None or end is None:
         missing = "start" if start is None else "end"
@@ -34,7 +41,6 @@ async def focus(request: Request, scope: FinanceReader) -> Response:
     with sound_query():
         query = FocusQuery(scope=scope, start=start, end=end, by_hour=by_hour).checked()
     # The first rows are read before anything is said, so that a database that does not answer is told as such.
-    gateway = gateway_of(request)
     async with reading(gateway):
         pieces = (await focus_export(gateway.database)).csv(query)
         first = [await anext(pieces), await anext(pieces, "")]

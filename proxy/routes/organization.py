@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Request
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from cost.reports.attempts import MINUTE_US, AttemptReader
@@ -107,30 +108,45 @@ class _Page(msgspec.Struct, frozen=True):
 @router.get("/v1/organization/usage/completions")
 async def completions(request: Request, scope: FinanceReader) -> Response:
     """Tokens and requests by bucket, but for those of targets that embed."""
-    question, limit, start_us = _asked(request, scope, _COMPLETIONS)
-    page = await _read(gateway_of(request), question, _COMPLETIONS, start_us, limit)
+    return await completions_reply(gateway_of(request), scope, request.query_params)
+
+
+async def completions_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
+    """The same for whoever may read the scope."""
+    question, limit, start_us = _asked(given, scope, _COMPLETIONS)
+    page = await _read(gateway, question, _COMPLETIONS, start_us, limit)
     return _reply(question, page, lambda rows: _completion_results(question, rows))
 
 
 @router.get("/v1/organization/usage/embeddings")
 async def embeddings(request: Request, scope: FinanceReader) -> Response:
     """The same of the targets that embed."""
-    question, limit, start_us = _asked(request, scope, _EMBEDDINGS)
-    page = await _read(gateway_of(request), question, _EMBEDDINGS, start_us, limit)
+    return await embeddings_reply(gateway_of(request), scope, request.query_params)
+
+
+async def embeddings_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
+    """The same for whoever may read the scope."""
+    question, limit, start_us = _asked(given, scope, _EMBEDDINGS)
+    page = await _read(gateway, question, _EMBEDDINGS, start_us, limit)
     return _reply(question, page, lambda rows: _embedding_results(question, rows))
 
 
 @router.get("/v1/organization/costs")
 async def costs(request: Request, scope: FinanceReader) -> Response:
     """Dollars by day."""
-    question, limit, start_us = _asked(request, scope, _COSTS)
-    page = await _read(gateway_of(request), question, _COSTS, start_us, limit)
+    return await costs_reply(gateway_of(request), scope, request.query_params)
+
+
+async def costs_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
+    """The same for whoever may read the scope."""
+    question, limit, start_us = _asked(given, scope, _COSTS)
+    page = await _read(gateway, question, _COSTS, start_us, limit)
     return _reply(question, page, lambda rows: _cost_results(question, rows))
 
 
-def _asked(request: Request, scope: ReadScope, kind: _Kind) -> tuple[_Question, int, int]:
+def _asked(given: QueryParams, scope: ReadScope, kind: _Kind) -> tuple[_Question, int, int]:
     """The question, how many buckets of it to show, and where to begin."""
-    parameters = Parameters(request.query_params, (*_RANGE, *kind.filters))
+    parameters = Parameters(given, (*_RANGE, *kind.filters))
     width = parameters.one_of("bucket_width", "1d", kind.limits)
     usual, most = kind.limits[width]
     width_us = {"1m": MINUTE_US, "1h": HOUR_US, "1d": DAY_US}[width]

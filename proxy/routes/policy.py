@@ -38,8 +38,10 @@ async def preview_policy(
         catalog=rules.catalog, policy=rules.policy, classifier=HeuristicClassifier()
     )
     own = await _own_requests(gateway, caller, tolerances)
-    # Some tens of milliseconds of arithmetic: off the loop that other requests are served by.
-    return JSONResponse(await asyncio.to_thread(_previewed, tolerances, floors or FLOORS, caller, own))
+    # Some tens of milliseconds of arithmetic: off the loop that other requests are served by, and a few at a time, for
+    # answers are checked in the same threads.
+    async with gateway.reads:
+        return JSONResponse(await asyncio.to_thread(_previewed, tolerances, floors or FLOORS, caller, own))
 
 
 def _previewed(

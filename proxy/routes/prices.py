@@ -12,9 +12,10 @@ from starlette.responses import Response
 from cost.errors import PriceError, UnknownPrice
 from cost.times import wall_us
 from proxy.books.price_list import BadPrice, checked_prices, entry_told, parse_prices, today, told
+from proxy.changes import prices as changes
 from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
 from proxy.gateway import AuthenticatedCaller, Gateway, OperatorCaller, gateway_of
-from proxy.routes.audit import audited
+from proxy.routes.audit import actor_of
 from proxy.routes.body import read_body
 from proxy.routes.reading import json_reply
 
@@ -50,8 +51,8 @@ async def set_price(target: str, request: Request, caller: OperatorCaller) -> Re
         raise BadRequest(f"The price is not valid: {error}.", param=error.field or None) from error
     price, effective_us = entered.entered(today(wall_us()))
     async with _store():
-        kept = await gateway.prices.store.add_override(target, price, effective_us, note=entered.note)
-    audited(caller, f"set the price of {target}: version {kept.price.version} from {effective_us} us on")
+        actor = actor_of(request, caller)
+        kept = await changes.set_price(gateway.audit, actor, target, price, effective_us, note=entered.note)
     await gateway.prices.look()
     return json_reply({"object": "price", "target": target, **entry_told(kept)})
 
@@ -61,8 +62,7 @@ async def withdraw_price(target: str, version: str, request: Request, caller: Op
     """Takes an entered price back: what lies beneath it counts again. What was booked at it stays."""
     gateway: Gateway = gateway_of(request)
     async with _store():
-        await gateway.prices.store.withdraw(target, version)
-    audited(caller, f"withdrew the price {version} of {target}")
+        await changes.withdraw_price(gateway.audit, actor_of(request, caller), target, version)
     await gateway.prices.look()
     return json_reply({"object": "price.withdrawn", "target": target, "version": version, "withdrawn": True})
 

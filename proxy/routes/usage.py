@@ -6,11 +6,12 @@ from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter, Request
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from accounts.caller import Caller
 from cost.prices import usd
 from cost.reports.cells import Cell, csv_line
+from cost.reports.scope import ReadScope
 from cost.reports.usage import Dimension, UsageFilters, UsagePage, UsageQuery, UsageRow, UsageSums
 from cost.tables import ROLLUP_SUMS
 from cost.times import DAY_US, iso, start_of, wall_us
@@ -47,24 +48,30 @@ _RANGE: Final = ("start", "end", "group_by", "limit", "page", *_FILTERS[1:])
 @router.get("/v1/usage")
 async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
     """One UTC day of a team (default: today, the key's own), or with a range what `group_by` asks for."""
+    scope = read_scope(caller)
     parameters = Parameters(request.query_params, ("team_id", "date", *_RANGE))
     kind = best_kind(request.headers.get("accept"), (JSON, CSV, NDJSON))
     with_range = any(name in parameters for name in _RANGE)
     if with_range and "date" in parameters:
         raise BadRequest("`date` asks for one day; leave it out with the parameters of a range.", param="date")
     if with_range and kind == JSON:
-        return await _range_reply(request, caller, parameters)
+        return await _range_reply(request, scope, parameters)
     if kind == JSON:
-        return await _day_reply(request, caller, parameters)
+        return await _day_reply(request, scope, parameters)
     for name in ("limit", "page"):
         if name in parameters:
             raise BadRequest(f"`{name}` is for JSON; {kind} comes whole.", param=name)
-    query = _range_query(caller, parameters) if with_range else _day_query(caller, parameters)
+    query = _range_query(scope, parameters) if with_range else _day_query(scope, parameters)
     return await _export(gateway_of(request), query, kind)
 
 
-async def _day_reply(request: Request, caller: Caller, parameters: Parameters) -> Response:
-    query = _day_query(caller, parameters)
+async def usage_export(gateway: Gateway, scope: ReadScope, given: QueryParams, kind: str) -> Response:
+    """A range, grouped and whole, as CSV or NDJSON, for whoever may read the scope."""
+    return await _export(gateway, _range_query(scope, Parameters(given, ("team_id", *_RANGE))), kind)
+
+
+async def _day_reply(request: Request, scope: ReadScope, parameters: Parameters) -> Response:
+    query = _day_query(scope, parameters)
     page = await _first_page(gateway_of(request), query, with_totals=True)
     teams = query.filters.team
     body = {
@@ -76,8 +83,8 @@ async def _day_reply(request: Request, caller: Caller, parameters: Parameters) -
     return json_reply(body)
 
 
-async def _range_reply(request: Request, caller: Caller, parameters: Parameters) -> Response:
-    query = _range_query(caller, parameters)
+async def _range_reply(request: Request, scope: ReadScope, parameters: Parameters) -> Response:
+    query = _range_query(scope, parameters)
     page = await _first_page(gateway_of(request), query, with_totals=True)
     body = {
         "object": "usage.page",
@@ -92,29 +99,29 @@ async def _range_reply(request: Request, caller: Caller, parameters: Parameters)
     return json_reply(body)
 
 
-def _day_query(caller: Caller, parameters: Parameters) -> UsageQuery:
+def _day_query(scope: ReadScope, parameters: Parameters) -> UsageQuery:
     day = parameters.day("date")
     start_us = _today_us() if day is None else start_of(day)
     return _query(
-        scope=read_scope(caller),
+        scope=scope,
         start_us=start_us,
         end_us=start_us + DAY_US,
         group_by=("model",),
-        filters=UsageFilters(team=_one_team(caller, parameters)),
+        filters=UsageFilters(team=_one_team(scope, parameters)),
         limit=MAX_LIMIT,
     )
 
 
-def _range_query(caller: Caller, parameters: Parameters) -> UsageQuery:
+def _range_query(scope: ReadScope, parameters: Parameters) -> UsageQuery:
     start_us, end_us = parameters.moment_us("start"), parameters.moment_us("end")
     today_us = _today_us()
     names = parameters.listed("group_by", _GROUPS)
     return _query(
-        scope=read_scope(caller),
+        scope=scope,
         start_us=today_us if start_us is None else start_us,
         end_us=today_us + DAY_US if end_us is None else end_us,
         group_by=tuple(_GROUPS[name] for name in names),
-        filters=_filters(caller, parameters),
+        filters=_filters(scope, parameters),
         limit=parameters.whole("limit", _DEFAULT_LIMIT, least=1, most=MAX_LIMIT),
         cursor=parameters.text("page"),
     )
@@ -125,10 +132,10 @@ def _query(**fields: Any) -> UsageQuery:
         return UsageQuery(**fields)
 
 
-def _filters(caller: Caller, parameters: Parameters) -> UsageFilters:
+def _filters(scope: ReadScope, parameters: Parameters) -> UsageFilters:
     teams = parameters.texts("team_id")
     for team_id in teams:
-        _may_read(caller, team_id)
+        _may_read(scope, team_id)
     return UsageFilters(
         team=teams,
         key=parameters.texts("key_id"),
@@ -139,17 +146,17 @@ def _filters(caller: Caller, parameters: Parameters) -> UsageFilters:
     )
 
 
-def _one_team(caller: Caller, parameters: Parameters) -> tuple[str, ...]:
+def _one_team(scope: ReadScope, parameters: Parameters) -> tuple[str, ...]:
     team_id = parameters.text("team_id")
     if team_id is None:
         return ()
-    _may_read(caller, team_id)
+    _may_read(scope, team_id)
     return (team_id,)
 
 
-def _may_read(caller: Caller, team_id: str) -> None:
+def _may_read(scope: ReadScope, team_id: str) -> None:
     """A team of another organisation has no rows for a finance key, exactly like one that is not there."""
-    if read_scope(caller).team_id not in {None, team_id}:
+    if scope.team_id not in {None, team_id}:
         raise TeamNotFound(f"There is no team `{team_id[:80]}` for this key.", param="team_id")
 
 

@@ -21,9 +21,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _USAGE: Final = 2
 _NOT_SERVING: Final = 3
-_BY: Final = "command line"
-_TIMEOUT_S: Final = 10.0
-_MOST_BYTES: Final = 50_000_000
 
 
 def status(
@@ -45,6 +42,7 @@ def status(
     The exit status is 3 when a running gateway says that a pool has nobody who can serve.
     """
     from proxy.cli import _fail, _print_json
+    from proxy.commands.asking import asked, key_of
 
     if url is None:
         if key_file is not None:
@@ -57,7 +55,7 @@ def status(
         return
     if key_file is None:
         _fail("--url needs --key-file with an admin key of the operator's organisation", _USAGE)
-    told = asyncio.run(_asked(url, _key(key_file)))
+    told = asyncio.run(asked(url, "/v1/fleet", key_of(key_file)))
     if as_json:
         _print_json(told)
     else:
@@ -72,12 +70,14 @@ def drain(pool: PoolArgument, name: NameArgument, config: ConfigOption = None) -
     _check_name(name)
 
     async def order() -> "tuple[bool, SharedState]":
+        from proxy.changes.drains import drain_replica
         from proxy.cli import _engine
+        from proxy.commands.audit import console, log_of, operators
         from selfhosted.registry.store import RegistryStore
 
         async with _engine() as engine:
-            store = RegistryStore(engine)
-            return await store.order(pool, name, _BY), await store.read([pool])
+            new = await drain_replica(log_of(engine), console(operators(config)), pool, name)
+            return new, await RegistryStore(engine).read([pool])
 
     new, state = asyncio.run(order())
     typer.echo(f"{pool}/{name}: drains{'' if new else ' already'}; `weighbridge selfhosted undrain {pool} {name}`")
@@ -95,11 +95,12 @@ def undrain(pool: PoolArgument, name: NameArgument, config: ConfigOption = None)
     _check_name(name)
 
     async def take_back() -> bool:
+        from proxy.changes.drains import undrain_replica
         from proxy.cli import _engine
-        from selfhosted.registry.store import RegistryStore
+        from proxy.commands.audit import console, log_of, operators
 
         async with _engine() as engine:
-            return await RegistryStore(engine).take_back(pool, name)
+            return await undrain_replica(log_of(engine), console(operators(config)), pool, name)
 
     if not asyncio.run(take_back()):
         from proxy.cli import _fail
@@ -131,57 +132,6 @@ def _check_name(name: str) -> None:
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         _fail("a replica's name has 1 to 64 letters, digits, dots, dashes and underscores", _USAGE)
-
-
-def _key(path: Path) -> str:
-    import sys
-
-    from proxy.cli import _fail
-
-    key = (sys.stdin.read(4096) if str(path) == "-" else path.read_text(encoding="utf-8")).strip()
-    if not key or not key.isascii() or not key.isprintable():
-        _fail("--key-file holds no key", _USAGE)
-    return key
-
-
-async def _asked(url: str, key: str) -> dict[str, Any]:
-    import aiohttp
-
-    from proxy.cli import _fail
-
-    if not url.startswith(("http://", "https://")) or "@" in url:
-        _fail("--url begins with http:// or https://, and has no user", _USAGE)
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    headers = {"authorization": f"Bearer {key}"}
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"{url.rstrip('/')}/v1/fleet", headers=headers, allow_redirects=False) as reply,
-        ):
-            status, body = reply.status, b""
-            async for chunk in reply.content.iter_chunked(65_536):
-                body += chunk
-                if len(body) > _MOST_BYTES:
-                    _fail(f"{url} answered with more than {_MOST_BYTES} bytes; is it a gateway?")
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        _fail(f"the gateway at {url} does not answer ({type(error).__name__})")
-    return _decoded(url, status, body)
-
-
-def _decoded(url: str, status: int, body: bytes) -> dict[str, Any]:
-    import msgspec
-
-    from proxy.cli import _fail
-
-    try:
-        told: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError:
-        _fail(f"{url} answered with {status} and no JSON; is it a gateway?")
-    if status != 200 or not isinstance(told.get("data"), list):  # noqa: PLR2004 - HTTP's own number
-        error = told.get("error")
-        message = error.get("message") if isinstance(error, dict) else None
-        _fail(f"the gateway refused ({status}): {message or 'without a reason'}")
-    return told
 
 
 def _known(config: Path | None) -> list[dict[str, Any]]:

@@ -98,6 +98,22 @@ class LimitStore:
             )
         )
 
+    async def of_team(self, organisation_id: str, team_id: str) -> list[Rule]:
+        """One of an organisation's teams' own rules and those of its keys; none of a team that is another's."""
+        team = and_(col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
+        teams = select(col(Team.team_id)).where(team)
+        keys = select(col(ApiKey.key_id)).where(col(ApiKey.team_id).in_(teams))
+        scope, scope_id = col(LimitRule.scope), col(LimitRule.scope_id)
+        return await self._select(
+            or_(and_(scope == "team", scope_id.in_(teams)), and_(scope == "key", scope_id.in_(keys)))
+        )
+
+    async def at(self, place: Place) -> Rule | None:
+        """The rule for a place, if there is one. Raises BadLimit for what is no place."""
+        check_place(place)
+        found = await self._select(_at(place))
+        return found[0] if found else None
+
     async def mark(self) -> Mark:
         """Whether anything changed since it was last asked, for much less than reading it all."""
         async with self._engine.connect() as connection:

@@ -13,6 +13,7 @@ from classifier.learning.recalibrate import Report, TargetReport
 from classifier.learning.store import LearningStore
 from classifier.tuning import Tuning
 from proxy.cli import _Weighbridge
+from proxy.cli import app as weighbridge
 from proxy.commands.learning import print_report, register
 from proxy.db import make_engine, migrate
 
@@ -71,6 +72,12 @@ def test_tunings_are_listed_and_taken_back(folder: Path) -> None:
     assert "tuning 2 is in use now" in invoke(app, ["rollback", "2"]).stdout
     told = json.loads(invoke(app, ["tunings", "--json"]).stdout)
     assert [(each["version"], each["active"]) for each in told] == [(2, True), (1, False)]
+    entries = json.loads(CliRunner().invoke(weighbridge, ["audit", "list", "--json"]).stdout)
+    assert [(each["action"], each["object_id"], each["after"]["in_use"]) for each in entries] == [
+        ("tuning.rolled_back", "2", 2),
+        ("tuning.rolled_back", "0", None),
+        ("tuning.rolled_back", "1", 1),
+    ]
 
 
 def test_what_cannot_be_done_is_one_line(folder: Path) -> None:

@@ -143,3 +143,5 @@ def test_a_posting_is_listed_and_taken_back(folder: Path) -> None:
     refused = invoke(app, ["ledger", "reverse", "true-up/h100/2026-04-05/1"])
     assert refused.exit_code == 2
     assert "`weighbridge ledger postings` lists them" in refused.stderr
+    (entry,) = json.loads(invoke(app, ["audit", "list", "--json"]).stdout)
+    assert (entry["action"], entry["object_id"]) == ("posting.reversed", "correction/abc")

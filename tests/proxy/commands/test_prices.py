@@ -171,3 +171,5 @@ def test_a_correction_is_shown_before_it_is_posted(tmp_path: Path) -> None:
     assert first["groups"][1]["difference_usd_by_meter"]["input"] == "-0.5"
     assert (again["posted"], again["groups"]) == (0, [])
     assert "the books say so already" in prices(*wrong, *right, "--post").stdout
+    (entry,) = json.loads(CliRunner().invoke(app, ["audit", "list", "--json"]).stdout)
+    assert (entry["action"], entry["after"]["difference_nanousd"]) == ("posting.posted", -500_000_000)

@@ -102,6 +102,8 @@ def test_differences_are_shown_posted_once_and_gone(tmp_path: Path) -> None:
     twice = reconcile("openai", usage, costs, "--post")
     assert twice.exit_code == 0
     assert "posted 0 entries; these files were posted before" in twice.stdout
+    (entry,) = json.loads(CliRunner().invoke(app, ["audit", "list", "--json"]).stdout)
+    assert (entry["action"], entry["after"]["entries"]) == ("posting.posted", 2)
 
 
 @pytest.mark.usefixtures("booked")

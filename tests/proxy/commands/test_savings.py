@@ -139,6 +139,8 @@ def test_hours_are_entered_shown_and_trued_up(tmp_path: Path) -> None:
     assert "$106.20" in second.output
     assert "-$35.40" in second.output
     assert "adds up already" in run("pools", "true-up", "h100", "--day", YESTERDAY.isoformat()).output
+    told = [each["action"] for each in json.loads(run("audit", "list", "--json").stdout)]
+    assert told == ["pool.trued_up", "pool.hours_entered", "pool.trued_up"]
     table = run("pools", "show", "--days", "3").output
     assert "h100: llama; 1 x 2 GPUs at $2.95 an hour, overhead 1; idle hours are default's" in table
     day = table_row(table, YESTERDAY.isoformat())

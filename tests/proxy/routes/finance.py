@@ -120,10 +120,11 @@ def entries() -> list[Entry]:
 
 
 @contextlib.asynccontextmanager
-async def running_finance(folder: Path, *more: dict[str, Any]) -> AsyncIterator[Finance]:
-    """Starts it all, with more models where a test needs them."""
+async def running_finance(folder: Path, *more: dict[str, Any], **sections: Any) -> AsyncIterator[Finance]:
+    """Starts it all, with more models and sections of configuration where a test needs them."""
     pepper = Pepper(id=pepper_id(PEPPER.encode()), secret=PEPPER.encode())
-    async with running_gateway(folder, [model("only", SCRIPTED), *more]) as gateway, aiohttp.ClientSession() as session:
+    started = running_gateway(folder, [model("only", SCRIPTED), *more], **sections)
+    async with started as gateway, aiohttp.ClientSession() as session:
         accounts = gateway.accounts
         for organisation_id, teams in (("acme", ("team_x", "team_y")), ("rival", ("team_q", "team_r"))):
             await accounts.create_organisation(organisation_id)

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request
+from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlmodel import SQLModel
 from starlette.responses import Response
 from starlette.types import Message
 
+from accounts.audit.chain import FIRST
+from accounts.audit.log import AuditLog
+from accounts.audit.tables import AuditHeadRow
 from accounts.caller import Caller
 from accounts.errors import AccountsError, UnknownKey
 from proxy.db import make_engine
@@ -50,6 +54,8 @@ class House:
             metrics=SimpleNamespace(count_registration=lambda _pool, result: self.registrations.append(result)),
             operator="default",
             fleet_view=view,
+            audit=AuditLog(engine),
+            config=lambda: SimpleNamespace(sign_in=SimpleNamespace(trusted_proxies=())),
         )
         self._app = FastAPI()
         self._app.include_router(router)
@@ -113,6 +119,8 @@ async def house() -> AsyncIterator[House]:
     engine = create_async_engine("sqlite+aiosqlite://")
     async with engine.begin() as connection:
         await connection.run_sync(SQLModel.metadata.create_all)
+        # As the migration does.
+        await connection.execute(insert(AuditHeadRow).values(only=1, number=0, hash=FIRST))
     yield House(engine)
     await engine.dispose()
 

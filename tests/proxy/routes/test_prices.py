@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from accounts.audit.log import AuditLog, Scope
 from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
 from tests.gateway import PEPPER, Running, model, running_gateway
@@ -104,7 +105,11 @@ async def test_an_entered_price_holds_from_the_next_request_on(
     versions = [row["price_version"] for row in await gateway.rows("entry = 'settle'")]
     assert versions == ["v1", told["version"], "v1"]
     said = [record.getMessage() for record in caplog.records if record.name == "weighbridge.audit"]
-    assert [told["version"] in message and "team_a" in message for message in said] == [True] * 3
+    # The same price entered twice is one change.
+    assert [f"plain {told['version']}" in message and ": key key_" in message for message in said] == [True] * 2
+    entries = await AuditLog(gateway.engine).page(Scope(organisation_id="default"))
+    assert [entry.action for entry in entries] == ["price.withdrawn", "price.set"]
+    assert {entry.actor_name for entry in entries} == {"admin"}
     assert admin not in "".join(said)
 
 

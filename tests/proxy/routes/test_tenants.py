@@ -115,12 +115,12 @@ async def finance(tmp_path: Path) -> AsyncIterator[Finance]:
 
 
 def routes(finance: Finance) -> list[str]:
-    """Every GET route of the gateway that tells figures, whoever wrote it."""
+    """Every GET route of the gateway that tells figures to keys, whoever wrote it. Pages take none: test_matrix has them."""
     app = finance.gateway.app.app
     assert isinstance(app, FastAPI)
     found = set(_paths(app.routes))
     assert found >= set(OURS)
-    return sorted(path for path in found - NO_FINANCE if "{" not in path)
+    return sorted(path for path in found - NO_FINANCE if "{" not in path and not path.startswith("/dashboard"))
 
 
 def _paths(routes: Sequence[Any]) -> Iterator[str]:

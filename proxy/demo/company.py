@@ -1,0 +1,334 @@
+"""Who lives in the sample: a made-up freight company with ten teams, what they ask, and a second company beside it."""
+
+from typing import Final
+
+import msgspec
+
+from accounts.access import OrganisationRole, TeamRole
+from accounts.caller import Escalation, Learning
+from classifier.prediction import Prompt
+
+ORGANISATION: Final = "default"
+ORGANISATION_NAME: Final = "Northwind Freight"
+NEIGHBOUR: Final = "fjord"
+NEIGHBOUR_NAME: Final = "Fjord Analytics"
+
+OWN: Final = "llama-3-70b"
+MINI: Final = "gpt-4o-mini"
+HAIKU: Final = "claude-haiku-4-5"
+SONNET: Final = "claude-sonnet-4-5"
+REFERENCE: Final = "gpt-4o"
+HOSTED: Final = "llama-3.3-70b-together"
+POOL: Final = "l40s"
+FAST: Final = "fast"
+"""An alias that stands for the small one."""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of prompt that a team sends, with the words that vary in it."""
+
+    text: str
+    words: tuple[str, ...]
+    system: str = ""
+    input_tokens: int
+    """The median, with what retrieval puts before the question."""
+    output_tokens: int
+    json_mode: bool = False
+
+    def prompts(self) -> list[Prompt]:
+        """One for each of its words."""
+        return [
+            Prompt(text=self.text.format(word), system=self.system, json_mode=self.json_mode) for word in self.words
+        ]
+
+
+class SampleTeam(msgspec.Struct, frozen=True, kw_only=True):
+    """A team and its ways."""
+
+    team_id: str
+    name: str
+    share: int
+    """Of all requests, beside the others' shares."""
+    work: tuple[Work, ...]
+    tags: tuple[str, ...] = ("",)
+    batch_share: float = 0.0
+    named_share: float = 0.0
+    """Requests that name a model, because somebody wrote it into the code once."""
+    names: str = REFERENCE
+    cached_share: float = 0.3
+    stream_share: float = 0.5
+    night: bool = False
+    """Its work goes on at night and on weekends."""
+    growth: float = 1.0
+    """Of its traffic over the month."""
+    learning: Learning = "numbers"
+    escalation: Escalation = "off"
+    quality_floor: float | None = None
+    allowed_models: tuple[str, ...] | None = None
+    spill_over: bool = True
+    budget_usd: int | None = None
+    hard: bool = False
+    keys: tuple[str, ...] = ("production", "staging")
+
+
+class SamplePerson(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who signs in."""
+
+    email: str
+    name: str
+    organisation_id: str = ORGANISATION
+    role: OrganisationRole = ""
+    teams: tuple[tuple[str, TeamRole], ...] = ()
+
+
+_SUPPORT_SYSTEM: Final = (
+    "You answer customers of a freight company. Be brief and kind, and quote the passage that you rely on."
+)
+_FAQ = Work(
+    text="Where is my {}? The tracking page has said `in transit` since Monday.",
+    words=("parcel", "pallet", "container", "return shipment", "customs paper", "second delivery"),
+    system=_SUPPORT_SYSTEM,
+    input_tokens=5_800,
+    output_tokens=240,
+)
+_SORT = Work(
+    text="Sort this mail into billing, shipping, damage or other. One word. Mail: the {} is wrong again.",
+    words=("invoice", "address", "label", "driver", "pick-up time", "VAT number"),
+    input_tokens=1_700,
+    output_tokens=6,
+)
+_EXTRACT = Work(
+    text="Extract consignee, weight in kg and Incoterm from this {} as JSON with exactly these keys.",
+    words=("bill of lading", "delivery note", "customs declaration", "packing list", "mail", "scan"),
+    input_tokens=7_700,
+    output_tokens=330,
+    json_mode=True,
+)
+_SEARCH = Work(
+    text="Rewrite this search so that the index finds it, three variants, one a line: {}",
+    words=("reefer rates rotterdam", "tail lift tuesday", "dangerous goods class 3", "tariff 2026 oslo", "empty legs"),
+    input_tokens=1_200,
+    output_tokens=90,
+)
+_ANSWER = Work(
+    text="Answer from the passages above only, with their numbers: what is our rule for {}?",
+    words=("late pick-ups", "damaged goods", "demurrage", "subcontractors", "temperature logs", "public holidays"),
+    system="You answer from the passages of the handbook that come with each question.",
+    input_tokens=15_600,
+    output_tokens=480,
+)
+_SUMMARY = Work(
+    text="Summarise the {} above in five bullet points for people who were not there.",
+    words=("meeting", "incident", "tender", "contract", "call", "audit"),
+    input_tokens=18_700,
+    output_tokens=570,
+)
+_REVIEW = Work(
+    text="Review this change to the {}. Name every bug with its line, and nothing that is only taste.\n\n"
+    "async def settle(self, entry):\n    async with self.lock:\n        for other in self.open:\n"
+    "            if other.id == entry.id:\n                self.open.remove(other)\n        await self.write(entry)",
+    words=("ledger", "scheduler", "router", "rate cache", "label printer", "webhook sender"),
+    input_tokens=22_800,
+    output_tokens=1_050,
+)
+_TESTS = Work(
+    text="Write property-based tests in Python for a function that merges overlapping {}.",
+    words=("time windows", "tariff zones", "delivery slots", "price bands", "shifts"),
+    input_tokens=6_200,
+    output_tokens=1_350,
+)
+_PROOF = Work(
+    text="Prove or refute with a counterexample: the greedy assignment of {} is within a factor of two of the optimum when "
+    "capacities are equal. State each lemma that you use.",
+    words=("loads to trucks", "containers to berths", "drivers to tours", "docks to arrivals"),
+    input_tokens=4_300,
+    output_tokens=2_100,
+)
+_SQL = Work(
+    text="Write SQL for PostgreSQL: revenue by lane and week with the share of {}, gaps filled with zero, as one statement.",
+    words=("late deliveries", "empty kilometres", "fuel surcharge", "claims", "spot loads"),
+    input_tokens=9_100,
+    output_tokens=630,
+)
+_CONTRACT = Work(
+    text="Compare clause 14 of both drafts on {}: who bears which risk, what changed, what we should ask for, and which "
+    "precedent supports it.",
+    words=("force majeure", "liability caps", "indemnities", "demurrage", "data protection", "termination"),
+    input_tokens=33_600,
+    output_tokens=1_650,
+)
+_COPY = Work(
+    text="Write three versions of a friendly notice of at most 40 words about {}.",
+    words=("new opening hours", "the spring tariff", "our electric trucks", "the app", "a strike on Friday"),
+    input_tokens=1_400,
+    output_tokens=360,
+)
+_TRANSLATE = Work(
+    text="Translate to {}, keep the placeholders: Your driver arrives at {{time}}, please have {{count}} pallets ready.",
+    words=("Norwegian", "Polish", "Dutch", "Turkish", "French", "Romanian"),
+    input_tokens=900,
+    output_tokens=90,
+)
+_RISK = Work(
+    text="Estimate from the figures above how our margin moves if {}, in three scenarios with their assumptions, and say "
+    "what would change your mind.",
+    words=("diesel rises by a fifth", "the strait closes", "two customers leave", "rates fall by a tenth"),
+    input_tokens=12_500,
+    output_tokens=1_420,
+)
+_FRAUD = Work(
+    text="Does this order look like fraud? Answer with JSON: score from 0 to 1, and the two strongest reasons. Order: {}",
+    words=("new account, night, card", "changed address", "10 laptops", "prepaid, no phone", "usual customer"),
+    input_tokens=3_600,
+    output_tokens=100,
+    json_mode=True,
+)
+_ON_CALL = Work(
+    text="Here are logs and the last deploys. What most likely broke {}, how sure are you, and what do we look at next?",
+    words=("label printing", "the booking page", "EDI imports", "driver logins", "the rate API"),
+    input_tokens=26_400,
+    output_tokens=930,
+)
+
+TEAMS: Final = (
+    SampleTeam(
+        team_id="support",
+        name="Customer support",
+        share=26,
+        work=(_FAQ, _FAQ, _SORT, _ANSWER, _TRANSLATE),
+        tags=("chat", "mail", "chat", "chat"),
+        stream_share=0.8,
+        cached_share=0.6,
+        learning="prompts",
+        escalation="all",
+        budget_usd=40,
+        keys=("chat widget", "mail triage", "staging"),
+    ),
+    SampleTeam(
+        team_id="search",
+        name="Search",
+        share=17,
+        work=(_SEARCH, _SEARCH, _ANSWER),
+        night=True,
+        named_share=0.45,
+        names=FAST,
+        stream_share=0.1,
+        budget_usd=25,
+        keys=("query rewriting", "staging"),
+    ),
+    SampleTeam(
+        team_id="paperwork",
+        name="Paperwork",
+        share=14,
+        work=(_EXTRACT, _EXTRACT, _SORT),
+        tags=("customs", "invoices"),
+        batch_share=0.7,
+        night=True,
+        stream_share=0.0,
+        cached_share=0.1,
+        budget_usd=30,
+    ),
+    SampleTeam(
+        team_id="developers",
+        name="Developer tools",
+        share=12,
+        work=(_REVIEW, _TESTS, _SQL, _PROOF, _SUMMARY),
+        tags=("review", "editor"),
+        cached_share=0.7,
+        stream_share=0.9,
+        escalation="whole",
+        quality_floor=0.99,
+        growth=1.6,
+        budget_usd=28,
+        keys=("editor", "review bot", "experiments"),
+    ),
+    SampleTeam(
+        team_id="fraud",
+        name="Fraud checks",
+        share=9,
+        work=(_FRAUD,),
+        night=True,
+        stream_share=0.0,
+        quality_floor=0.98,
+        learning="off",
+        spill_over=False,
+        budget_usd=15,
+        hard=True,
+    ),
+    SampleTeam(
+        team_id="handbook",
+        name="Handbook assistant",
+        share=7,
+        work=(_ANSWER, _SUMMARY),
+        cached_share=0.5,
+        stream_share=0.9,
+        budget_usd=25,
+        keys=("production",),
+    ),
+    SampleTeam(
+        team_id="pricing",
+        name="Pricing and risk",
+        share=5,
+        work=(_RISK, _SQL, _PROOF),
+        named_share=0.25,
+        growth=0.7,
+        budget_usd=30,
+    ),
+    SampleTeam(
+        team_id="legal",
+        name="Legal",
+        share=4,
+        work=(_CONTRACT, _SUMMARY),
+        named_share=0.6,
+        cached_share=0.4,
+        learning="off",
+        allowed_models=(OWN, SONNET, REFERENCE),
+        budget_usd=60,
+        keys=("contract desk",),
+    ),
+    SampleTeam(
+        team_id="marketing",
+        name="Marketing",
+        share=4,
+        work=(_COPY, _TRANSLATE, _SUMMARY),
+        named_share=0.1,
+        budget_usd=6,
+        keys=("campaigns",),
+    ),
+    SampleTeam(
+        team_id="on-call",
+        name="On-call assistant",
+        share=2,
+        work=(_ON_CALL, _SQL),
+        night=True,
+        cached_share=0.6,
+        stream_share=1.0,
+        budget_usd=20,
+        keys=("pager",),
+    ),
+)
+"""The company's ten teams, the busiest first."""
+
+NEIGHBOURS: Final = (
+    SampleTeam(team_id="fjord-lab", name="Fjord lab", share=2, work=(_SQL, _SUMMARY), budget_usd=50, keys=("lab",)),
+)
+"""What nobody of the company may ever see."""
+
+PEOPLE: Final = (
+    SamplePerson(email="ada@northwind.example", name="Ada Brandt", role="admin"),
+    SamplePerson(email="finn@northwind.example", name="Finn Okafor", role="finance"),
+    SamplePerson(email="ola@northwind.example", name="Ola Haugen", role="operator"),
+    SamplePerson(
+        email="tess@northwind.example", name="Tess Nakamura", teams=(("support", "admin"), ("handbook", "member"))
+    ),
+    SamplePerson(email="milo@northwind.example", name="Milo Varga", teams=(("support", "member"),)),
+    SamplePerson(
+        email="dina@northwind.example", name="Dina Rossi", teams=(("developers", "admin"), ("on-call", "admin"))
+    ),
+    SamplePerson(email="juri@northwind.example", name="Juri Lindqvist", teams=(("developers", "member"),)),
+    SamplePerson(email="petra@northwind.example", name="Petra Solberg", teams=(("paperwork", "admin"),)),
+    SamplePerson(email="leo@northwind.example", name="Leo Marchetti", teams=(("legal", "admin"),)),
+    SamplePerson(email="signe@fjord.example", name="Signe Dahl", organisation_id=NEIGHBOUR, role="admin"),
+)
+"""One for each role, and some more. Ada, Finn, Ola, Tess and Milo are the ones that `serve --sample` prints links for."""
+SHOWN: Final = PEOPLE[:5]

@@ -1,0 +1,84 @@
+"""The newest attempts of all processes, from the ledger. However large it is, only so many rows of an index are looked at."""
+
+from typing import Final
+
+import msgspec
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
+
+from cost.entries import TERMINAL
+from cost.tables import LedgerEntry
+
+LOOKED_AT: Final = 3
+"""Rows looked at for one that is wanted: each attempt has a reserve beside its end, and postings stand between them."""
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How one attempt ended: all figures and names, nothing of what was asked or answered."""
+
+    request_id: str
+    attempt: int
+    entry: str
+    at_us: int
+    organisation_id: str
+    team_id: str
+    tier: str
+    alias: str
+    target_id: str
+    deployment_id: str
+    reason: str
+    complexity: float | None
+    status: int
+    stream: bool
+    served: bool
+    origin: str
+    arm: str
+    input_tokens: int
+    cached_input_tokens: int
+    output_tokens: int
+    cost_nanousd: int | None
+    baseline_nanousd: int | None
+    ttft_us: int | None
+    duration_us: int | None
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What makes it unique."""
+        return (self.request_id, self.attempt, self.entry)
+
+    @property
+    def failed(self) -> bool:
+        """The upstream's fault: it gave an error, broke off, or was never heard of again."""
+        return self.entry == "expire" or self.status >= _FIRST_FAILURE or self.status == 0
+
+    @property
+    def turned_away(self) -> bool:
+        """The upstream, or a queue before it, had no room."""
+        return self.status == _TOO_MANY
+
+
+_FIRST_FAILURE: Final = 500
+_TOO_MANY: Final = 429
+_NAMES: Final = Ended.__struct_fields__
+
+
+async def newest(engine: AsyncEngine, most: int, *, since_us: int = 0, until_us: int = 2**62) -> list[Ended]:
+    """The last attempts that ended in a time, newest first; fewer than `most` where other entries stand between them."""
+    at = col(LedgerEntry.at_us)
+    looked_at = (
+        select(*(getattr(LedgerEntry, name) for name in _NAMES))
+        .where(at >= since_us, at < until_us)
+        .order_by(at.desc())
+        .limit(most * LOOKED_AT)
+        .subquery()
+    )
+    wanted = (
+        select(looked_at)
+        .where(looked_at.c.entry.in_(sorted(TERMINAL)))
+        .order_by(looked_at.c.at_us.desc(), looked_at.c.request_id, looked_at.c.attempt)
+        .limit(most)
+    )
+    async with engine.connect() as connection:
+        rows = (await connection.execute(wanted)).all()
+    return [Ended(**dict(zip(_NAMES, row, strict=True))) for row in rows]

@@ -1,0 +1,44 @@
+"""Where a request comes from, also behind reverse proxies that the operator named."""
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.requests import Request
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_MAX_HEADER: Final = 2_000
+
+
+def address_of(request: Request, trusted: Sequence[Network] = ()) -> str:
+    """The nearest address that is none of ours: what stands before it in X-Forwarded-For, anybody may have written."""
+    address = request.client.host[:64] if request.client else ""
+    if not trusted:
+        return address
+    forwarded = ",".join(request.headers.getlist("x-forwarded-for"))[-_MAX_HEADER:]
+    hops = [hop.strip() for hop in forwarded.split(",") if hop.strip()]
+    while hops and _is_among(address, trusted):
+        further = _plain(hops.pop())
+        if further is None:
+            break
+        address = further
+    return address
+
+
+def _is_among(address: str, networks: Sequence[Network]) -> bool:
+    plain = _plain(address)
+    return plain is not None and any(ipaddress.ip_address(plain) in network for network in networks)
+
+
+def _plain(text: str) -> str | None:
+    """The address without brackets or port; IPv4 as itself also where it came wrapped in IPv6."""
+    bare = text.removeprefix("[").partition("]")[0] if text.startswith("[") else text
+    if bare.count(":") == 1:
+        bare = bare.partition(":")[0]
+    try:
+        parsed = ipaddress.ip_address(bare)
+    except ValueError:
+        return None
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)

@@ -1,0 +1,130 @@
+"""What forms send: bounded, and each field read by name with a clear word where it is wrong."""
+
+import asyncio
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from proxy.errors import BadRequest, BodyTooLarge, UploadTimeout
+
+MAX_FORM_BYTES: Final = 64 * 1024
+MAX_FIELDS: Final = 500
+FORM: Final = "application/x-www-form-urlencoded"
+_PATIENCE_S: Final = 10.0
+_MAX_DIGITS: Final = 15
+_MAX_PLACES: Final = 12
+
+
+class FormError(Exception):
+    """A field is wrong. `field` names it, and the message says what to do."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+        self.message = message
+
+
+class Form:
+    """A form's fields. Control characters but tabs and line ends are taken out; text is stripped."""
+
+    def __init__(self, fields: Mapping[str, list[str]]) -> None:
+        self._fields = fields
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+    @property
+    def plain(self) -> dict[str, str]:
+        """Each field's last value, to be shown again."""
+        return {name: values[-1] for name, values in self._fields.items() if name != "csrf"}
+
+    def text(self, name: str, *, most: int = 200, required: bool = False) -> str:
+        """One value, empty when it is not there."""
+        value = (self._fields.get(name) or [""])[-1].strip()
+        if required and not value:
+            raise FormError(name, "This is needed.")
+        if len(value) > most:
+            raise FormError(name, f"At most {most} characters.")
+        return value
+
+    def secret(self, name: str, *, most: int = 1_024) -> str:
+        """One value as it was typed."""
+        value = (self._fields.get(name) or [""])[-1]
+        if len(value) > most:
+            raise FormError(name, f"At most {most} characters.")
+        return value
+
+    def texts(self, name: str, *, most: int = MAX_FIELDS) -> tuple[str, ...]:
+        """All values of a field that may have several."""
+        return tuple(value.strip() for value in self._fields.get(name, [])[:most] if value.strip())
+
+    def flag(self, name: str) -> bool:
+        """Whether a box is ticked."""
+        return bool(self._fields.get(name))
+
+    def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
+        """One of these words."""
+        value = self.text(name)
+        if value not in allowed:
+            raise FormError(name, f"Choose one of: {', '.join(word or 'none' for word in allowed)}.")
+        return value
+
+    def whole(self, name: str, *, least: int, most: int) -> int | None:
+        """A whole number, or None when the field is empty."""
+        value = self.text(name)
+        if not value:
+            return None
+        sound = value.removeprefix("-")
+        if not (sound.isascii() and sound.isdigit() and len(sound) <= _MAX_DIGITS and least <= int(value) <= most):
+            raise FormError(name, f"A whole number from {least:,} to {most:,}.")
+        return int(value)
+
+    def decimal(self, name: str, *, least: Decimal = Decimal(0), most: Decimal = Decimal(10) ** 9) -> Decimal | None:
+        """A decimal number, or None when the field is empty."""
+        value = self.text(name, most=40)
+        if not value:
+            return None
+        try:
+            found = Decimal(value)
+        except InvalidOperation:
+            found = Decimal("NaN")
+        if not found.is_finite() or not least <= found <= most or found.as_tuple().exponent < -_MAX_PLACES:  # type: ignore[operator]
+            raise FormError(name, f"A number from {least:,} to {most:,}.")
+        return found
+
+
+async def read_form(request: Request) -> Form:
+    """The body as a form; refused when it is none, too large, or late."""
+    if request.headers.get("content-type", "").split(";")[0].strip().lower() != FORM:
+        raise BadRequest(f"Send a form as {FORM}.")
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            body = await _bounded(request)
+    except TimeoutError as error:
+        raise UploadTimeout("The form did not arrive in time; send it again.") from error
+    fields: dict[str, list[str]] = {}
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
+    except (UnicodeDecodeError, ValueError) as error:
+        raise BadRequest(f"The form cannot be read; it has at most {MAX_FIELDS} fields of UTF-8 text.") from error
+    for name, value in pairs:
+        fields.setdefault(name, []).append(_printable(value))
+    return Form(fields)
+
+
+async def _bounded(request: Request) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_FORM_BYTES:
+            raise BodyTooLarge(f"A form has at most {MAX_FORM_BYTES:,} bytes.")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _printable(text: str) -> str:
+    return "".join(char for char in text.replace("\r\n", "\n") if char >= " " or char in "\n\t")

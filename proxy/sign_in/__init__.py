@@ -1,0 +1,1 @@
+"""Signing in through an OpenID provider: the protocol, and who somebody becomes here."""

@@ -1,0 +1,248 @@
+"""What each kind of person comes for, from the sign-in on."""
+
+import csv
+import io
+import re
+import time
+import uuid
+from decimal import Decimal
+
+import aiohttp
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.browser.site import PASSWORD, WEBHOOK_SECRET, Site, Visitor, visiting
+
+pytestmark = pytest.mark.timeout(300)
+
+_ADA = "ada@northwind.example"
+_FINN = "finn@northwind.example"
+_OLA = "ola@northwind.example"
+_TESS = "tess@northwind.example"
+_MILO = "milo@northwind.example"
+_DINA = "dina@northwind.example"
+
+
+async def _csv(page: Page, *, within: str = "main") -> list[dict[str, str]]:
+    """The rows of the first table's CSV."""
+    async with page.expect_download() as found:
+        await page.locator(within).get_by_role("link", name="CSV").first.click()
+    path = await (await found.value).path()
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+async def _ask(site: Site, team_id: str, **headers: str) -> int:
+    """A request of this team, with its own key."""
+    body = {"model": "auto", "messages": [{"role": "user", "content": "Where is my parcel?"}]}
+    sent = {"authorization": f"Bearer {site.keys[team_id]}", **headers}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{site.url}/v1/chat/completions", json=body, headers=sent) as reply,
+    ):
+        await reply.read()
+        return reply.status
+
+
+async def _until_shown(visitor: Visitor, path: str, selector: str) -> None:
+    """Opens a page again and again until it shows this, for half a minute at most."""
+    deadline = time.monotonic() + 30
+    while await visitor.page.locator(selector).count() == 0:
+        assert time.monotonic() < deadline, f"{path} never showed {selector}"
+        await visitor.page.wait_for_timeout(500)
+        await visitor.open(path)
+
+
+async def test_a_team_admin_reads_how_the_team_stands(browser: Browser, site: Site) -> None:
+    """Spend, forecast, savings and requests with their units; charts have a table twin; a request's decision in words."""
+    async with visiting(browser, site, _TESS) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/teams/support")
+        await visitor.settled()
+        text = await visitor.text()
+        for wanted in ("Spent today", "Spent this month", "Requests in 30 days", "$"):
+            assert wanted in text
+        charts = await page.locator("figure").count()
+        twins = await page.locator("figure details table, figure table").count()
+        assert charts > 0
+        assert twins >= charts
+        await visitor.open("/dashboard/teams/support/requests")
+        await page.get_by_role("link", name="Details").first.click()
+        await page.wait_for_url(re.compile(r"/requests/req_"))
+        await visitor.is_fine()
+        assert "$" in await visitor.text()
+
+
+async def test_a_team_admin_hands_out_a_key(browser: Browser, site: Site) -> None:
+    """It is shown once with what to paste, works, is rotated with an overlap, and is refused once it is revoked."""
+    name = f"walk {uuid.uuid4().hex[:6]}"
+    async with visiting(browser, site, _TESS) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/teams/support/keys/new")
+        await page.get_by_label("Name", exact=True).fill(name)
+        await visitor.press(page.get_by_role("button", name="Make the key"))
+        shown = await visitor.text()
+        found = re.search(r"\bwb-[A-Za-z0-9_-]{20,}", shown)
+        assert found is not None, shown[:1_000]
+        key = found[0]
+        assert "curl" in shown
+        assert "OpenAI" in shown
+        await visitor.is_fine()
+        async with aiohttp.ClientSession() as session:
+            answer = await session.get(f"{site.url}/v1/models", headers={"authorization": f"Bearer {key}"})
+            assert answer.status == 200
+        await visitor.open("/dashboard/teams/support/keys")
+        assert key not in await page.content()
+        await page.get_by_role("link", name=name).click()
+        await page.wait_for_url(re.compile(r"/keys/key_"))
+        assert key not in await page.content()
+        await visitor.press(page.get_by_role("button", name=re.compile("Rotate|Replace|new one", re.IGNORECASE)).first)
+        rotated = re.search(r"\bwb-[A-Za-z0-9_-]{20,}", await visitor.text())
+        assert rotated is not None
+        assert rotated[0] != key
+        await visitor.is_fine()
+
+
+async def test_a_team_admin_changes_the_policy(browser: Browser, site: Site) -> None:
+    """The slider tells quality and saving, the change is shown first, wants a reason, and stands in the audit log."""
+    reason = f"Measured by hand, {uuid.uuid4().hex[:6]}."
+    async with visiting(browser, site, _DINA) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/teams/developers/policy")
+        await visitor.settled()
+        slider = page.locator("input[type=range]")
+        before = await page.locator("main").inner_text()
+        await slider.focus()
+        await page.keyboard.press("Home")
+        await expect(page.locator("main")).not_to_have_text(before)
+        assert "%" in await visitor.text()
+        await visitor.press(page.get_by_role("button", name="Show what would change"))
+        await visitor.is_fine()
+        await page.get_by_label("Why").fill(reason)
+        await visitor.press(page.get_by_role("button", name=re.compile("Apply|Change", re.IGNORECASE)).first)
+        await visitor.is_fine()
+    async with visiting(browser, site, _ADA) as visitor:
+        await visitor.open("/dashboard/audit")
+        assert reason in await visitor.text()
+
+
+async def test_a_member_reads_and_changes_nothing(browser: Browser, site: Site) -> None:
+    """There is no form to change anything with, and the pages of others are not there."""
+    async with visiting(browser, site, _MILO) as visitor:
+        for path in ("", "/requests", "/policy", "/keys", "/budgets", "/members"):
+            await visitor.open(f"/dashboard/teams/support{path}")
+            forms = await visitor.page.locator("main form[method=post]").count()
+            assert forms == 0, path
+        await visitor.open("/dashboard/teams/legal", status=404)
+        await visitor.open("/dashboard/teams/fjord-lab", status=404)
+        await visitor.open("/dashboard/finance", status=403)
+        await visitor.open("/dashboard/operations", status=403)
+        await visitor.open("/dashboard/people", status=403)
+
+
+async def test_finance_checks_the_claim_and_closes_the_month(browser: Browser, site: Site) -> None:
+    """The verdict with its interval; a checklist; showback whose rows are the bill; and no way to change anything."""
+    async with visiting(browser, site, _FINN) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/finance")
+        text = await visitor.text()
+        assert re.search(r"\b(Met|Not met|Not enough data)\b", text)
+        # The interval, or that there are too few requests for one.
+        assert "95 %" in text or "fewer than 30 requests in an arm" in text
+        assert "Utilisation" in text or "utilisation" in text
+        rows = await _csv(page)
+        assert len(rows) == 3
+        await visitor.open("/dashboard/finance/showback")
+        text = await visitor.text()
+        bill = re.search(r"The bill\s+\$([\d,]+\.\d\d)", text)
+        assert bill is not None
+        rows = await _csv(page, within="section:has(table), main")
+        assert any("Idle" in value or "idle" in value for row in rows for value in row.values())
+        cost = next(name for name in rows[0] if re.search("total|cost|bill", name, re.IGNORECASE))
+        summed = sum((Decimal(re.sub(r"[^\d.-]", "", row[cost]) or 0) for row in rows), Decimal(0))
+        assert abs(summed - Decimal(bill[1].replace(",", ""))) < Decimal("0.02"), (cost, rows[:3])
+        await visitor.open("/dashboard/finance/month")
+        assert "open" in await visitor.text()
+        await visitor.open("/dashboard/finance/prices")
+        assert "contract-2026" in await visitor.text()
+        await visitor.open("/dashboard/teams/support/policy")
+        assert await page.locator("main form[method=post]").count() == 0
+
+
+async def test_finance_takes_exports_along(browser: Browser, site: Site) -> None:
+    """Usage as CSV, FOCUS and OpenAI's shape come with the session alone."""
+    async with visiting(browser, site, _FINN) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/finance/exports")
+        async with page.expect_download() as found:
+            await page.get_by_role("button", name="Download").first.click()
+        text = (await (await found.value).path()).read_text()
+        assert text.count("\n") > 2
+        async with page.expect_download() as found:
+            await page.get_by_role("link", name="By day").first.click()
+        assert "BilledCost" in (await (await found.value).path()).read_text().splitlines()[0]
+
+
+async def test_an_operator_sees_what_is_open_and_drains_a_replica(browser: Browser, site: Site) -> None:
+    """What needs somebody comes first; a drain is a button, said again on the page, and taken back."""
+    async with visiting(browser, site, _OLA) as visitor:
+        page = visitor.page
+        await visitor.open("/dashboard/operations")
+        assert "Needs somebody" in await visitor.text() or "Nothing needs" in await visitor.text()
+        await visitor.open("/dashboard/operations/pools/l40s")
+        await expect(page.get_by_text("replica-3").first).to_be_visible()
+        for now, then in (("drain", "undrain"), ("undrain", "drain")):
+            await visitor.press(page.locator(f"form[action$='/replicas/replica-3/{now}']").get_by_role("button"))
+            await visitor.is_fine()
+            # Every process follows within seconds; the page follows by itself, or when it is opened again.
+            await _until_shown(
+                visitor, "/dashboard/operations/pools/l40s", f"form[action$='/replicas/replica-3/{then}']"
+            )
+        await visitor.open("/dashboard/operations/config")
+        await visitor.press(page.get_by_role("link", name="webhooks"))
+        content = await page.content()
+        assert WEBHOOK_SECRET.removeprefix("whsec_") not in content
+        assert "SAMPLE_WEBHOOK_SECRET" in content
+
+
+async def test_an_operator_watches_decisions_live(browser: Browser, site: Site) -> None:
+    """An attempt stands on the page shortly after it ended, without loading it again."""
+    async with visiting(browser, site, _OLA) as visitor:
+        await visitor.open("/dashboard/operations/decisions")
+        rows = visitor.page.locator("table tbody tr")
+        first = await rows.first.inner_text()
+        assert await _ask(site, "support") == 200
+        await expect(rows.first).not_to_have_text(first, timeout=30_000)
+        await expect(rows.first).to_contain_text("support")
+        await visitor.is_fine()
+
+
+async def test_an_administrator_invites_and_sends_away(browser: Browser, site: Site) -> None:
+    """The link is shown once; it sets a password; who is disabled is out at the next click."""
+    email = f"nils-{uuid.uuid4().hex[:6]}@northwind.example"
+    async with visiting(browser, site, _ADA) as ada:
+        page = ada.page
+        await ada.open("/dashboard/people")
+        await page.get_by_label("E-mail address").fill(email)
+        await page.get_by_label("Name", exact=True).fill("Nils Berg")
+        await page.get_by_label("First team").select_option("support")
+        await ada.press(page.get_by_role("button", name="Invite"))
+        found = re.search(r"/dashboard/welcome/[A-Za-z0-9_-]+", await page.content())
+        assert found is not None
+        await ada.is_fine()
+        async with visiting(browser, site) as nils:
+            await nils.open(found[0])
+            await nils.is_fine()
+            for field in await nils.page.locator("input[type=password]").all():
+                await field.fill(PASSWORD)
+            await nils.page.locator("main form button[type=submit]").click()
+            await nils.page.wait_for_url(lambda url: "/welcome/" not in url)
+            if "/sign-in" in nils.page.url:
+                await nils.sign_in(email)
+            await nils.open("/dashboard/teams/support")
+            await nils.open(found[0], status=404)
+            await ada.open("/dashboard/people")
+            await ada.press(page.get_by_role("link", name="Nils Berg"))
+            await ada.is_fine()
+            await ada.press(page.get_by_role("button", name="Disable").first)
+            await nils.open("/dashboard/teams/support")
+            assert "/sign-in" in nils.page.url
