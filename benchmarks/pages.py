@@ -1,0 +1,529 @@
+"""Every page of the dashboards over ten million ledger rows, as each role: how long the server takes, and how heavy it is.
+
+    python -m benchmarks.pages [--database sqlite|postgresql] [--rows 10000000] [--audit 1000000] [--views 2000]
+
+The sample's thirty days of ten teams (`proxy.demo.history`) are copied within the database until ledger, weighings and
+audit log are as large as asked; roll-ups and true-ups are made anew by the gateway's own code; and a gateway serves it
+as a process of its own. Each role signs in and opens every page that it may, one after the other. A page's time is what
+a client on the same machine waits for its last byte on a kept connection: the server's time and a little more; the
+processor time beside it is the gateway's whole process. SQLite's database is kept in build/pages and found the next
+time. Exit status 1 means that a page did not answer, or that a route of a page was left out; not that it was slow.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+from sqlalchemy import Connection, Index, Table, func, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from benchmarks.figures import machine, percentile
+from cost.fleet.true_up import FleetBooks, TrueUpRounds
+from cost.rebuild import rebuild
+from cost.store import LedgerStore
+from cost.times import DAY_US, day_of, wall_us
+from dashboards.rendering import assets
+from proxy.configuration.settings import load, read_environment
+from proxy.db import make_engine, metadata, migrate
+from proxy.demo.company import SHOWN
+from proxy.demo.history import DAYS
+from proxy.demo.sample_config import Addresses, write_sample_config
+from tests.browser.serving import serving, write_history
+from tests.browser.site import PASSWORD, Site
+from tests.postgres import postgres_binaries, running_postgres
+from tests.proxy.pages.routes_table import RIGHTS
+
+AIM_MS: Final = 100
+MOST_BYTES: Final = 200_000
+_BASE_REQUESTS: Final = 40_000
+_WEIGHING_COPIES: Final = 10
+_TIMES: Final = 20
+_WARM: Final = 1
+_BATCH: Final = 5_000
+_TICKS_A_S: Final = os.sysconf("SC_CLK_TCK")
+_REFUSED: Final = frozenset({403, 404})
+_CSRF: Final = re.compile(r'name="csrf" value="([^"]+)"')
+_ASSET: Final = re.compile(r'(?:src|href)="(/dashboard/static/[^"]+\.(?:js|css))"')
+_LINK: Final = re.compile(r'href="(/dashboard/[^"#?]+)"')
+
+PAGES: Final = (
+    "/dashboard/teams",
+    "/dashboard/teams/support",
+    "/dashboard/teams/support?days=90",
+    "/dashboard/teams/support/savings",
+    "/dashboard/teams/support/latest",
+    "/dashboard/teams/support/requests",
+    "/dashboard/teams/support/requests?outcome=failed",
+    "/dashboard/teams/support/requests?outcome=escalated&tier=batch",
+    "/dashboard/teams/support/requests?tag=nothing-has-this-tag",
+    "/dashboard/teams/support/requests?format=csv",
+    "/dashboard/teams/support/policy",
+    "/dashboard/teams/support/keys",
+    "/dashboard/teams/support/keys/new",
+    "/dashboard/teams/support/budgets",
+    "/dashboard/teams/support/members",
+    "/dashboard/finance",
+    "/dashboard/finance?team=support",
+    "/dashboard/finance/month",
+    "/dashboard/finance/showback",
+    "/dashboard/finance/showback?by=key",
+    "/dashboard/finance/prices",
+    "/dashboard/finance/prices/gpt-4o-mini",
+    "/dashboard/finance/reconciliation",
+    "/dashboard/finance/exports",
+    "/dashboard/finance/reports",
+    "/dashboard/operations",
+    "/dashboard/operations/targets",
+    "/dashboard/operations/targets/gpt-4o",
+    "/dashboard/operations/pools",
+    "/dashboard/operations/pools/l40s",
+    "/dashboard/operations/queues",
+    "/dashboard/operations/decisions",
+    "/dashboard/operations/classifier",
+    "/dashboard/operations/config",
+    "/dashboard/audit",
+    "/dashboard/audit?action=key.created",
+    "/dashboard/audit?actor=nobody-is-called-so",
+    "/dashboard/audit?object=nothing-is-called-so",
+    "/dashboard/audit?team=support&before=500000",
+    "/dashboard/people",
+    "/dashboard/api",
+    "/dashboard/batches",
+    "/dashboard/account",
+)
+_FOUND_ON: Final = (
+    ("/dashboard/teams/support/requests", "/dashboard/teams/support/requests/req_"),
+    ("/dashboard/teams/support/keys", "/dashboard/teams/support/keys/key_"),
+    ("/dashboard/teams/support/budgets", "/dashboard/teams/support/budgets/"),
+    ("/dashboard/people", "/dashboard/people/person_"),
+    ("/dashboard/audit", "/dashboard/audit/"),
+)
+"""Those with an object in their address are found from the page that lists them."""
+NOT_PAGES: Final = frozenset(
+    {
+        "/dashboard",
+        "/dashboard/api/openapi.json",
+        "/dashboard/finance/exports/completions.json",
+        "/dashboard/finance/exports/costs.json",
+        "/dashboard/finance/exports/embeddings.json",
+        "/dashboard/finance/exports/focus.csv",
+        "/dashboard/finance/exports/usage",
+        "/dashboard/finance/reports/made",
+        "/dashboard/finance/reports/written",
+        "/dashboard/operations/decisions/stream",
+    }
+)
+"""Files of any length, a stream that does not end, and what only leads elsewhere."""
+
+
+class PageFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One page, opened some times by one role."""
+
+    path: str
+    role: str
+    status: int
+    first_ms: float
+    """Of the first view that this role had of it; of the first role's, the first view at all."""
+    median_ms: float
+    p90_ms: float
+    most_ms: float
+    cpu_ms: float
+    """Of the whole gateway process, for one view."""
+    page_bytes: int
+
+
+class Weight(msgspec.Struct, frozen=True):
+    """What a first load takes beside the page itself."""
+
+    files: int
+    raw_bytes: int
+    sent_bytes: int
+    """As a browser gets them, which takes gzip."""
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """The gateway's resident memory, before and after many views of all pages."""
+
+    views: int
+    before_mb: float
+    half_mb: float
+    after_mb: float
+
+
+class _Process:
+    """What the system tells of the gateway's process."""
+
+    def __init__(self, pid: int) -> None:
+        self._folder = Path(f"/proc/{pid}")
+
+    def cpu_ms(self) -> float:
+        """Processor time of all its threads."""
+        fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * 1_000 / _TICKS_A_S
+
+    def resident_mb(self) -> float:
+        line = next(each for each in (self._folder / "status").read_text().splitlines() if each.startswith("VmRSS"))
+        return int(line.split()[1]) / 1_024
+
+
+def routes_left_out(paths: Sequence[str]) -> list[str]:
+    """Routes of pages that none of these addresses belongs to."""
+    known = [path.partition("?")[0] for path in paths]
+    wanted = {
+        route.partition(" ")[2] for route in RIGHTS if route.startswith("GET /dashboard")
+    } - NOT_PAGES  # those are no pages
+    return sorted(route for route in wanted if not any(_fits(route, path) for path in known))
+
+
+def _fits(route: str, path: str) -> bool:
+    pattern = re.sub(r"{[a-z_]+}", "[^/]+", re.sub(r"{[a-z_]+:path}", ".+", route))
+    return re.fullmatch(pattern, path) is not None
+
+
+def multiplied(connection: Connection, rows: int, audit: int, progress: Callable[[str], None]) -> None:
+    """Copies what callers caused until the tables are as large as asked."""
+    ledger = metadata.tables["ledger_entry"]
+    moved = {
+        "request_id": "'req_' || substr(CAST(10000 + CAST(:copy AS BIGINT) AS VARCHAR), 2) || substr(request_id, 5)",
+        "at_us": "at_us - CAST(:copy AS BIGINT)",
+    }
+    whole = _count(connection, "ledger_entry")
+    base = int(connection.scalar(text("SELECT count(*) FROM ledger_entry WHERE boot_id <> 'books'")) or 0)
+    copies = max(0, -(-(rows - whole) // base))
+    with _without_indexes(connection, ledger):
+        connection.execute(text("CREATE TEMPORARY TABLE base AS SELECT * FROM ledger_entry WHERE boot_id <> 'books'"))
+        for copy in range(1, copies + 1):
+            connection.execute(text(_copying(ledger, moved, "base")), {"copy": copy})
+            if copy % 25 == 0:
+                progress(f"{whole + copy * base:,} ledger rows")
+        connection.execute(text("DROP TABLE base"))
+    weighings = metadata.tables["weighing"]
+    connection.execute(text("CREATE TEMPORARY TABLE weighed AS SELECT * FROM weighing"))
+    for copy in range(1, min(copies, _WEIGHING_COPIES) + 1):
+        connection.execute(text(_copying(weighings, moved, "weighed")), {"copy": copy})
+    connection.execute(text("DROP TABLE weighed"))
+    progress(f"{_count(connection, 'weighing'):,} weighings")
+    _audited(connection, audit)
+    progress(f"{_count(connection, 'audit_entry'):,} audit entries")
+
+
+def _count(connection: Connection, table: str) -> int:
+    return int(connection.scalar(select(func.count()).select_from(metadata.tables[table])) or 0)
+
+
+def _audited(connection: Connection, audit: int) -> None:
+    """The same entries again and again, evenly over four years. Their chain is no chain; pages do not look at it."""
+    base = _count(connection, "audit_entry")
+    moved = {"number": "number + CAST(:copy AS BIGINT) * CAST(:base AS BIGINT)"}
+    copies = max(0, -(-(audit - base) // base))
+    table = metadata.tables["audit_entry"]
+    connection.execute(text("CREATE TEMPORARY TABLE told AS SELECT * FROM audit_entry"))
+    for copy in range(1, copies + 1):
+        connection.execute(text(_copying(table, moved, "told")), {"copy": copy, "base": base})
+    connection.execute(text("DROP TABLE told"))
+    last = base * (copies + 1)
+    begun_us = wall_us() - 4 * 365 * DAY_US
+    spread = text("UPDATE audit_entry SET at_us = CAST(:begun AS BIGINT) + number * CAST(:step AS BIGINT)")
+    connection.execute(spread, {"begun": begun_us, "step": 4 * 365 * DAY_US // last})
+    connection.execute(metadata.tables["audit_head"].update().values(number=last))
+
+
+def _copying(table: Table, moved: Mapping[str, str], source: str) -> str:
+    names = [column.name for column in table.columns]
+    chosen = ", ".join(moved.get(name, name) for name in names)
+    return f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {chosen} FROM {source}"  # noqa: S608  Our own names.
+
+
+@contextlib.contextmanager
+def _without_indexes(connection: Connection, table: Table) -> Iterator[None]:
+    """An index that is made at the end is made in order."""
+    indexes: list[Index] = sorted(table.indexes, key=lambda each: str(each.name))
+    for index in indexes:
+        index.drop(connection)
+    yield
+    for index in indexes:
+        index.create(connection)
+
+
+async def billed_again(engine: AsyncEngine, config: Path) -> None:
+    """Roll-ups of all of it as `weighbridge ledger rebuild` makes them, and the nights' true-ups for that much work."""
+    today_us = wall_us() - wall_us() % DAY_US
+    start_us = today_us - (DAYS + 2) * DAY_US
+    await rebuild(engine, start_us, today_us + DAY_US)
+    pools = load(config, read_environment(), secrets_from=None).cost.pools
+    rounds = TrueUpRounds(FleetBooks(engine, LedgerStore(engine)), lambda: pools, wall_us)
+    for day_us in range(start_us, today_us, DAY_US):
+        for pool in pools:
+            await rounds.true_up(pool.name, day_of(day_us))
+
+
+async def copied(source: AsyncEngine, to: AsyncEngine) -> None:
+    """Every row of every table, into another kind of database."""
+    async with source.connect() as reading, to.begin() as writing:
+        for table in metadata.sorted_tables:
+            await writing.execute(table.delete())
+            found = await reading.stream(select(table))
+            async for some in found.mappings().partitions(_BATCH):
+                await writing.execute(insert(table), [dict(row) for row in some])
+
+
+async def filled(engine: AsyncEngine, config: Path, rows: int, audit: int, progress: Callable[[str], None]) -> None:
+    """The database as it is measured."""
+    async with engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            await connection.exec_driver_sql("PRAGMA cache_size = -1000000")
+        await connection.run_sync(multiplied, rows, audit, progress)
+    progress("indexes made")
+    await billed_again(engine, config)
+    progress("rolled up and trued up")
+    if engine.dialect.name == "postgresql":
+        # As its own housekeeping does after a while. SQLite has no statistics unless somebody asks for them; nobody does.
+        async with engine.connect() as plain:
+            connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
+            await connection.execute(text("VACUUM ANALYZE"))
+
+
+class Reader:
+    """Somebody who is signed in and opens pages on one kept connection."""
+
+    def __init__(self, site: Site, session: aiohttp.ClientSession, process: _Process, role: str) -> None:
+        self._site = site
+        self._session = session
+        self._process = process
+        self._role = role
+
+    async def sign_in(self, email: str) -> None:
+        """As the form does it."""
+        _, page, _ = await self.get("/dashboard/sign-in")
+        found = _CSRF.search(page)
+        fields = {"email": email, "password": PASSWORD, "csrf": found[1] if found else ""}
+        headers = {"sec-fetch-site": "same-origin"}
+        url = f"{self._site.url}/dashboard/sign-in"
+        async with self._session.post(url, data=fields, headers=headers, allow_redirects=False) as reply:
+            cookies = [each.split(";")[0] for each in reply.headers.getall("set-cookie", [])]
+            assert cookies, f"signing in answered {reply.status}"
+            self._session.headers["cookie"] = "; ".join(cookies)
+
+    async def get(self, path: str) -> tuple[int, str, float]:
+        """Status, text and milliseconds."""
+        begun = time.perf_counter()
+        async with self._session.get(self._site.url + path, allow_redirects=False) as reply:
+            body = await reply.read()
+            spent_ms = (time.perf_counter() - begun) * 1_000
+            return reply.status, body.decode(), spent_ms
+
+    async def measure(self, path: str, times: int) -> PageFigures:
+        """One page, some times in a row. What the role may not see is asked for once."""
+        status, page, first_ms = await self.get(path)
+        spent = [first_ms]
+        cpu_ms = 0.0
+        if status not in _REFUSED:
+            for _ in range(_WARM):
+                await self.get(path)
+            begun_ms = self._process.cpu_ms()
+            spent = [(await self.get(path))[2] for _ in range(times)]
+            cpu_ms = (self._process.cpu_ms() - begun_ms) / times
+        return PageFigures(
+            path=path,
+            role=self._role,
+            status=status,
+            first_ms=first_ms,
+            median_ms=percentile(spent, 0.5),
+            p90_ms=percentile(spent, 0.9),
+            most_ms=max(spent),
+            cpu_ms=cpu_ms,
+            page_bytes=len(page.encode()),
+        )
+
+    async def found_pages(self) -> list[str]:
+        """Of each kind of object one."""
+        paths = []
+        for listing, beginning in _FOUND_ON:
+            _, page, _ = await self.get(listing)
+            ends = r"\d+" if beginning.endswith("audit/") else r"[^/]+"
+            links = (link for link in _LINK.findall(page) if re.fullmatch(re.escape(beginning) + ends, link))
+            paths += [link for link in links if not link.endswith("/limits")][:1]
+        return paths
+
+
+async def weight_of(site: Site, page: str) -> Weight:
+    """Script and style that a page names, as they are and as they are sent."""
+    named = [path for path in dict.fromkeys(_ASSET.findall(page)) if path in assets()]
+    sent = 0
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+        for path in named:
+            async with session.get(site.url + path, headers={"accept-encoding": "gzip, deflate, br"}) as reply:
+                sent += len(await reply.read())
+    return Weight(len(named), sum(len(assets()[path].body) for path in named), sent)
+
+
+async def opened(
+    site: Site, process: _Process, times: int, views: int, progress: Callable[[str], None]
+) -> tuple[list[PageFigures], Weight, Memory]:
+    """Every page as every role, what the first one weighs, and what many views leave behind."""
+    figures: list[PageFigures] = []
+    paths: list[str] = []
+    async with contextlib.AsyncExitStack() as stack:
+        readers = []
+        for person in SHOWN:
+            session = await stack.enter_async_context(
+                aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), cookie_jar=aiohttp.DummyCookieJar())
+            )
+            role = person.role or f"team {dict(person.teams)['support']}"
+            readers.append(Reader(site, session, process, role))
+            await readers[-1].sign_in(person.email)
+        for reader in readers:
+            paths = paths or [*PAGES, *await reader.found_pages()]
+            for path in paths:
+                told = await reader.measure(path, times)
+                figures.append(told)
+                if told.status not in _REFUSED:
+                    progress(
+                        f"{told.median_ms:8.1f} ms  most {told.most_ms:7.1f}  cpu {told.cpu_ms:6.1f}  "
+                        f"first {told.first_ms:7.1f}  {told.role:12} {told.status} {path}"
+                    )
+        shown = [path for path in paths if "format=csv" not in path]
+        memory = await _many(readers[0], process, shown, views)
+        _, page, _ = await readers[0].get("/dashboard/teams/support")
+        return figures, await weight_of(site, page), memory
+
+
+async def _many(reader: Reader, process: _Process, paths: Sequence[str], views: int) -> Memory:
+    """All pages in turn. Every page was looked at before, so nothing is loaded for the first time."""
+    marks = [process.resident_mb()]
+    for number in range(views):
+        await reader.get(paths[number % len(paths)])
+        if number + 1 == views // 2:
+            marks.append(process.resident_mb())
+    return Memory(views, marks[0], marks[-1], process.resident_mb())
+
+
+def _gateway_pid() -> int:
+    """The child that serves."""
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and b"\0serve\0" in (folder / "cmdline").read_bytes():
+                return int(folder.name)
+    raise AssertionError("the gateway's process is not found")
+
+
+async def _prepared(
+    folder: Path, url: str | None, rows: int, audit: int, progress: Callable[[str], None]
+) -> tuple[int, int]:
+    """Fills what is not filled; tells how many rows the ledger and the audit log have."""
+    config = write_sample_config(folder, Addresses(), day_of(wall_us() - DAYS * DAY_US))
+    engine = make_engine(url or f"sqlite:///{folder}/sample.sqlite")
+    try:
+        if url is not None:
+            await migrate(engine)
+            base = make_engine(f"sqlite:///{folder}/base.sqlite")
+            await copied(base, engine)
+            await base.dispose()
+            progress("the sample is copied")
+        if url is not None or not (folder / "filled").exists():
+            await filled(engine, config, rows, audit, progress)
+            (folder / "filled").touch()
+        async with engine.connect() as connection:
+            ledger, log = [await connection.run_sync(_count, table) for table in ("ledger_entry", "audit_entry")]
+        return ledger, log
+    finally:
+        await engine.dispose()
+
+
+def _print(figures: Sequence[PageFigures], weight: Weight, memory: Memory, rows: tuple[int, int], times: int) -> None:
+    shown = [each for each in figures if each.status not in _REFUSED]
+    slow = sorted({each.path for each in shown if each.median_ms > AIM_MS})
+    load = f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    print(f"\n{rows[0]:,} ledger rows, {rows[1]:,} audit entries; {times} views each; {load}")
+    print(
+        f"{'median ms':>10} {'p90':>8} {'most':>8} {'first':>8} {'cpu ms':>7} {'KB':>7}  page (by the role that waits longest)"
+    )
+    for path in dict.fromkeys(each.path for each in shown):
+        each = max((one for one in shown if one.path == path), key=lambda one: one.median_ms)
+        print(
+            f"{each.median_ms:>10.1f} {each.p90_ms:>8.1f} {each.most_ms:>8.1f} {each.first_ms:>8.1f} {each.cpu_ms:>7.1f} "
+            f"{each.page_bytes / 1_000:>7.1f}  {path} ({each.role})"
+        )
+    print(f"\npages slower than {AIM_MS} ms at the median, to any role: {', '.join(slow) or 'none'}")
+    print(
+        f"script and style of a first load: {weight.raw_bytes:,} bytes in {weight.files} files, {weight.sent_bytes:,} as "
+        f"sent (aim: {MOST_BYTES:,})"
+    )
+    print(
+        f"resident memory over {memory.views:,} views: {memory.before_mb:.0f} MB before, {memory.half_mb:.0f} after half, "
+        f"{memory.after_mb:.0f} after all"
+    )
+
+
+async def _measured(arguments: argparse.Namespace, url: str | None, progress: Callable[[str], None]) -> bool:
+    folder: Path = arguments.folder.resolve()
+    before = machine()
+    rows = await _prepared(folder, url, arguments.rows, arguments.audit, progress)
+    progress(f"{rows[0]:,} ledger rows, {rows[1]:,} audit entries")
+    with serving(folder, url) as site:
+        process = _Process(_gateway_pid())
+        figures, weight, memory = await opened(site, process, arguments.times, arguments.views, progress)
+    _print(figures, weight, memory, rows, arguments.times)
+    left_out = routes_left_out([each.path for each in figures if each.status not in _REFUSED])
+    if left_out:
+        print(f"routes of pages that were not opened: {', '.join(left_out)}")
+    report: dict[str, Any] = {
+        "machine": before,
+        "database": arguments.database,
+        "rows": rows[0],
+        "audit_entries": rows[1],
+        "pages": [each for each in figures if each.status not in _REFUSED],
+        "weight": weight,
+        "memory": memory,
+    }
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    return not left_out and all(each.status in {200, *_REFUSED} for each in figures)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="ledger rows")
+    parser.add_argument("--audit", type=int, default=1_000_000, help="audit entries")
+    parser.add_argument("--times", type=int, default=_TIMES, help="views of each page by each role")
+    parser.add_argument("--views", type=int, default=2_000, help="views after which memory is looked at")
+    parser.add_argument("--folder", type=Path, default=Path("build/pages"), help="where the database is kept")
+    parser.add_argument("--json", type=Path, default=Path("build/pages.json"), help="where the figures go")
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+
+    def progress(what: str) -> None:
+        print(f"{time.perf_counter() - began:7.1f} s  {what}", flush=True)
+
+    folder: Path = arguments.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "base.sqlite").exists():
+        write_history(folder.resolve(), _BASE_REQUESTS)
+        (folder / "sample.sqlite").rename(folder / "base.sqlite")
+        progress(f"thirty days of {_BASE_REQUESTS:,} requests")
+    with contextlib.ExitStack() as stack:
+        url = None
+        if arguments.database == "postgresql":
+            binaries = postgres_binaries()
+            assert binaries is not None, "there is no PostgreSQL server on this machine"
+            server = stack.enter_context(running_postgres(binaries))
+            url = asyncio.run(server.database())
+        elif not (folder / "filled").exists():
+            (folder / "sample.sqlite").write_bytes((folder / "base.sqlite").read_bytes())
+        sound = asyncio.run(_measured(arguments, url, progress))
+    sys.exit(not sound)
+
+
+if __name__ == "__main__":
+    main()

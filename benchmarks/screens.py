@@ -1,0 +1,143 @@
+"""Pictures of every page, in light and dark, as wide as a desktop and as a phone: `python -m benchmarks.screens`.
+
+They go to docs/screens as `<page>-<light|dark>-<desktop|phone>.png`. The data is the sample's, as `make dashboard` shows it.
+"""
+
+import argparse
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+from PIL import Image
+from playwright.async_api import Browser, async_playwright
+
+from tests.browser.serving import serving, write_history
+from tests.browser.site import CHROMIUM_FLAGS, Site, Visitor, chromium, visiting
+
+FOLDER: Final = Path("docs/screens")
+_REQUESTS: Final = 40_000
+_COLOURS: Final = 64
+_MOST_PX: Final = 2_600
+"""Of a picture's height: what is below is more of the same table."""
+
+
+class Screen(msgspec.Struct, frozen=True):
+    """A page, who looks at it, and where it is found."""
+
+    name: str
+    email: str
+    path: str
+    follow: str = ""
+    """A link on it to follow first: the beginning of its address."""
+
+
+_ADA, _FINN, _OLA, _TESS = (f"{name}@northwind.example" for name in ("ada", "finn", "ola", "tess"))
+_NOBODY: Final = ""
+_SUPPORT: Final = "/dashboard/teams/support"
+SCREENS: Final = (
+    Screen("sign-in", _NOBODY, "/dashboard/sign-in"),
+    Screen("teams", _ADA, "/dashboard/teams"),
+    Screen("team", _TESS, _SUPPORT),
+    Screen("team-requests", _TESS, f"{_SUPPORT}/requests"),
+    Screen("team-request", _TESS, f"{_SUPPORT}/requests", follow=f"{_SUPPORT}/requests/req_"),
+    Screen("team-policy", _TESS, f"{_SUPPORT}/policy"),
+    Screen("team-keys", _TESS, f"{_SUPPORT}/keys"),
+    Screen("team-key", _TESS, f"{_SUPPORT}/keys", follow=f"{_SUPPORT}/keys/key_"),
+    Screen("team-key-new", _TESS, f"{_SUPPORT}/keys/new"),
+    Screen("team-budgets", _TESS, f"{_SUPPORT}/budgets"),
+    Screen("team-members", _TESS, f"{_SUPPORT}/members"),
+    Screen("finance", _FINN, "/dashboard/finance"),
+    Screen("finance-month", _FINN, "/dashboard/finance/month"),
+    Screen("finance-showback", _FINN, "/dashboard/finance/showback"),
+    Screen("finance-prices", _FINN, "/dashboard/finance/prices"),
+    Screen("finance-price", _FINN, "/dashboard/finance/prices/gpt-4o-mini"),
+    Screen("finance-reconciliation", _FINN, "/dashboard/finance/reconciliation"),
+    Screen("finance-exports", _FINN, "/dashboard/finance/exports"),
+    Screen("finance-reports", _FINN, "/dashboard/finance/reports"),
+    Screen("operations", _OLA, "/dashboard/operations"),
+    Screen("operations-targets", _OLA, "/dashboard/operations/targets"),
+    Screen("operations-target", _OLA, "/dashboard/operations/targets/gpt-4o"),
+    Screen("operations-pools", _OLA, "/dashboard/operations/pools"),
+    Screen("operations-pool", _OLA, "/dashboard/operations/pools/l40s"),
+    Screen("operations-queues", _OLA, "/dashboard/operations/queues"),
+    Screen("operations-decisions", _OLA, "/dashboard/operations/decisions"),
+    Screen("operations-classifier", _OLA, "/dashboard/operations/classifier"),
+    Screen("operations-config", _OLA, "/dashboard/operations/config"),
+    Screen("audit", _ADA, "/dashboard/audit"),
+    Screen("audit-entry", _ADA, "/dashboard/audit?action=team.policy_changed", follow="/dashboard/audit/"),
+    Screen("people", _ADA, "/dashboard/people"),
+    Screen("person", _ADA, "/dashboard/people", follow="/dashboard/people/person_"),
+    Screen("api", _ADA, "/dashboard/api"),
+    Screen("batches", _TESS, "/dashboard/batches"),
+    Screen("account", _TESS, "/dashboard/account"),
+    Screen("not-found", _TESS, "/dashboard/teams/nowhere"),
+)
+
+
+async def take(browser: Browser, site: Site, folder: Path, screens: tuple[Screen, ...]) -> int:
+    """Takes them all, and tells how many pictures that are."""
+    taken = 0
+    for dark in (False, True):
+        for phone in (False, True):
+            for email in dict.fromkeys(each.email for each in screens):
+                async with visiting(browser, site, email or None, phone=phone, dark=dark, calm=True) as visitor:
+                    for screen in (each for each in screens if each.email == email):
+                        name = f"{screen.name}-{'dark' if dark else 'light'}-{'phone' if phone else 'desktop'}.png"
+                        await _take_one(visitor, screen, folder / name)
+                        taken += 1
+                    # Pages that are not there are on purpose among these.
+                    visitor.wrong.clear()
+    return taken
+
+
+async def _take_one(visitor: Visitor, screen: Screen, place: Path) -> None:
+    page = visitor.page
+    await page.goto(visitor.site.url + screen.path, wait_until="load")
+    await visitor.settled()
+    if screen.follow:
+        link = page.locator(f"main a[href^='{screen.follow}']:not([href*='?'])").first
+        await visitor.press(link)
+        await visitor.settled()
+    height = await page.evaluate("document.documentElement.scrollHeight")
+    size = page.viewport_size or {"width": 0, "height": 0}
+    clip = {"x": 0, "y": 0, "width": size["width"], "height": min(_MOST_PX, max(height, size["height"]))}
+    await page.screenshot(path=place, full_page=True, clip=cast("Any", clip))
+    await asyncio.to_thread(_reduce, place)
+
+
+def _reduce(place: Path) -> None:
+    """To as many colours as a page needs: a quarter of the bytes, and nobody sees it."""
+    with Image.open(place) as picture:
+        reduced = picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+    reduced.save(place, optimize=True)
+
+
+async def _run(site: Site, folder: Path, screens: tuple[Screen, ...]) -> int:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium(), args=list(CHROMIUM_FLAGS))
+        try:
+            return await take(browser, site, folder, screens)
+        finally:
+            await browser.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.screens", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--only", help="pages whose names begin so")
+    parser.add_argument("--requests", type=int, default=_REQUESTS)
+    given = parser.parse_args()
+    chosen = tuple(each for each in SCREENS if given.only is None or each.name.startswith(given.only))
+    given.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="weighbridge-screens-") as made:
+        folder = Path(made)
+        write_history(folder, given.requests)
+        with serving(folder) as site:
+            taken = asyncio.run(_run(site, given.folder, chosen))
+    print(f"{taken} pictures in {given.folder}")
+
+
+if __name__ == "__main__":
+    main()
