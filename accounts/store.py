@@ -182,6 +182,16 @@ class AccountStore:
         async with self._engine.connect() as connection:
             return [_team(row) for row in await connection.execute(query)]
 
+    async def names_of(self, organisation_id: str, team_ids: Iterable[str]) -> dict[str, str]:
+        """What those of these teams are called that are this organisation's, by id and in its order."""
+        query = (
+            select(col(Team.team_id), col(Team.name))
+            .where(col(Team.team_id).in_(sorted(set(team_ids))), col(Team.organisation_id) == organisation_id)
+            .order_by(col(Team.team_id))
+        )
+        async with self._engine.connect() as connection:
+            return {row[0]: row[1] for row in await connection.execute(query)}
+
     async def team_of(self, organisation_id: str, team_id: str) -> TeamRecord:
         """One of an organisation's teams, or UnknownTeam: another's looks the same as none."""
         query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)

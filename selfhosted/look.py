@@ -19,7 +19,6 @@ PoolState = Literal["ok", "degraded", "starting", "draining", "down", "empty", "
 there and none can serve. `empty`: there are none, though there should be. `scaled_to_zero`: there are none, as decided."""
 
 STATES: Final[tuple[ReplicaState, ...]] = ("ready", "starting", "suspect", "draining", "down")
-SERVING: Final[frozenset[PoolState]] = frozenset({"ok", "degraded"})
 _PLACES: Final = 4
 
 

@@ -13,6 +13,8 @@ from providers.target import DeploymentKind
 Source = Literal["configured", "dns", "kubernetes", "registered"]
 """Who says that a replica is there."""
 
+Why = Literal["prefix", "adapter", "ring", "load", "only"]
+"""What decided which replica a request goes to."""
 ReplicaState = Literal["starting", "ready", "suspect", "draining", "down"]
 """`starting`: it has never answered a probe. `ready`: it takes work. `suspect`: a request failed there, or a probe was
 missed; it gets no work until a probe answered. `draining`: it finishes what runs and takes nothing new. `down`: several
@@ -126,7 +128,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """The replica that a request goes to, and why."""
 
     replica: str
-    why: Literal["prefix", "adapter", "ring", "load", "only"]
+    why: Why
     """`prefix`: most of it is cached there; `adapter`: it has the adapter; `ring`: consistent hashing; `load`: the least
     loaded of those that were compared; `only`: there was no other."""
     matched_tokens: int

@@ -74,7 +74,9 @@ class Allowed:
             if team is not None and not may(principal, "team.read", team_id=team_id):
                 raise _no_team(team_id or "")
             raise NotAllowed("Your role does not allow this; an administrator of your organisation can change it.")
-        names = await _names(gateway, principal.organisation_id, tuple(principal.teams))
+        # Who belongs to no team needs no question.
+        teams = principal.teams
+        names = await gateway.accounts.names_of(principal.organisation_id, teams) if teams else {}
         return View(request, gateway, principal, session, team, names, sent)
 
     def _while_away(self, request: Request, gateway: Gateway) -> View:
@@ -158,10 +160,3 @@ async def _team(gateway: Gateway, organisation_id: str, team_id: str) -> TeamRec
 
 def _no_team(team_id: str) -> TeamNotFound:
     return TeamNotFound(f"There is no team `{team_id[:80]}`.", param="team_id")
-
-
-async def _names(gateway: Gateway, organisation_id: str, team_ids: tuple[str, ...]) -> dict[str, str]:
-    if not team_ids:
-        return {}
-    teams = await gateway.accounts.teams_of(organisation_id)
-    return {team.team_id: team.name for team in teams if team.team_id in team_ids}

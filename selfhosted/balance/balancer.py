@@ -12,14 +12,14 @@ ring. Where that says nothing either, two are drawn and the less loaded one is t
 import random
 from collections.abc import Collection, Sequence
 from itertools import islice
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.balance.load import ATTENTION_TOKENS, Lease, Load, Pace
 from selfhosted.balance.ring import Ring
 from selfhosted.balance.room import pool_full
 from selfhosted.config import BalanceConfig, RoomConfig
-from selfhosted.replica import Ask, Choice, EngineStats, PoolSnapshot, Replica
+from selfhosted.replica import Ask, Choice, EngineStats, PoolSnapshot, Replica, Why
 
 _WORK: Final = 2.0
 """How much a second of own reading weighs against a second of waiting. On the conversation trace, simulated, 1 to 2 give
@@ -32,9 +32,6 @@ _STEPS: Final = 16
 """Along the ring at most."""
 _FADE: Final = 0.98
 """What one request leaves of the earlier ones' weight where means are kept."""
-
-
-Why = Literal["prefix", "adapter", "ring", "load", "only"]
 
 
 class Matched(NamedTuple):

@@ -1,6 +1,5 @@
 """Names for the beginnings of a prompt, so that prompts can be compared without keeping any of their text."""
 
-from hashlib import blake2b
 from typing import Final
 
 _SEED: Final = 0x5EED
@@ -19,10 +18,3 @@ def prompt_blocks(text: bytes, *, block_bytes: int, most: int) -> tuple[int, ...
         name = hash((name, text[start : start + block_bytes]))
         names.append(name)
     return tuple(names)
-
-
-def root_of(text: bytes) -> int:
-    """A conversation's name, the same in every process. To be given what stays while a conversation grows: its system
-    prompt and its first message.
-    """
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")

@@ -65,7 +65,6 @@ class Job:
         "arrived_at",
         "blocks",
         "cached_tokens",
-        "done_at",
         "first_token_at",
         "gateway",
         "generated",
@@ -93,7 +92,6 @@ class Job:
         self.generated = 0
         self.preemptions = 0
         self.first_token_at: float | None = None
-        self.done_at: float | None = None
         self.overflow = False
 
 
@@ -488,7 +486,6 @@ class Engine:
             job = sequence.job
             self._stop_generating(sequence)
             self._leave(sequence)
-            job.done_at = at
             if job.first_token_at is not None and job.output_tokens > 1:
                 self.tpot_sum_s += (at - job.first_token_at) / (job.output_tokens - 1)
                 self.tpot_count += 1

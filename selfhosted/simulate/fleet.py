@@ -114,14 +114,13 @@ def node_name(number: int) -> str:
 class Node:
     """One replica, from when it is ordered until it is gone."""
 
-    __slots__ = ("address", "engine", "gone_at", "name", "ordered_at", "since", "state")
+    __slots__ = ("address", "engine", "name", "ordered_at", "since", "state")
 
     def __init__(self, number: int, engine: Engine, now: float, *, ready: bool) -> None:
         self.name = node_name(number)
         self.engine = engine
         self.ordered_at = now
         self.since = now
-        self.gone_at: float | None = None
         self.state: Literal["starting", "ready", "draining"] = "ready" if ready else "starting"
         self.address = Address(
             pool=_POOL, name=self.name, url=f"http://{self.name}:8000", kind="vllm", source="configured"
@@ -450,7 +449,6 @@ class Fleet:
 
     def _credit(self, node: Node, now: float) -> None:
         """A replica costs from its order on, whether it works or not."""
-        node.gone_at = now
         self.measured.replica_s += now - node.ordered_at
         self.measured.busy_s += node.engine.busy_s
         self.measured.computed_tokens += node.engine.computed_tokens

@@ -216,6 +216,7 @@ async def test_an_organisations_teams_and_keys_are_its_own(store: AccountStore) 
     minted = await store.create_key("blue", "ci", PEPPER)
     assert await store.teams_of("acme") == [red]
     assert await store.team_of("acme", "red") == red
+    assert await store.names_of("acme", ("red", "blue", "nothing")) == {"red": red.name}
     assert await store.keys_of("acme", "blue") == []
     assert [key.key_id for key in await store.keys_of("globex", "blue")] == [minted.key_id]
     assert (await store.key_of("globex", None, minted.key_id)).team_id == "blue"
