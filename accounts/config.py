@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from accounts.tables import ID_CHARS
+from settings.types import Section
 
 
-class PepperSection(BaseModel):
+class PepperSection(Section):
     """One pepper, named and referred to; the secret itself never stands in a configuration file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(
         pattern=r"^[a-z0-9_-]{1,32}$", description="Stored beside each key, so that the pepper can be rotated."
@@ -21,10 +20,8 @@ class PepperSection(BaseModel):
     )
 
 
-class AccountsSection(BaseModel):
+class AccountsSection(Section):
     """Keys and how long an answer about one is believed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     peppers: tuple[PepperSection, ...] = Field(
         default=(), description="The current pepper first, then older ones that are still accepted."

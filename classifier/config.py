@@ -3,13 +3,13 @@
 from decimal import Decimal
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from settings.types import Section
 
 
-class LearningSection(BaseModel):
+class LearningSection(Section):
     """Learning from the teams' own traffic, as far as each team allows it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     keep_days: int = Field(
         default=30, ge=1, le=3_650, description="What was kept of a request to learn from is deleted after this."
@@ -19,10 +19,8 @@ class LearningSection(BaseModel):
     )
 
 
-class ShadowSection(BaseModel):
+class ShadowSection(Section):
     """Shadow evaluation, for teams that chose a share of their requests for it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     judge_target: str | None = Field(
         default=None,
@@ -40,10 +38,8 @@ class ShadowSection(BaseModel):
     )
 
 
-class ClassifierSection(BaseModel):
+class ClassifierSection(Section):
     """How prompts are weighed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool = Field(default=True, description="When false, the structural heuristic scores every prompt.")
     artifact_dir: Path | None = Field(

@@ -4,18 +4,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from cost.budgets.config import BudgetsConfig
 from cost.fleet.config import Pools, UsdPerHour
 from cost.price_book.book import Unpriced
 from cost.reports.config import ReportSection
+from settings.types import Finite, Section
 
 
-class CostSection(BaseModel):
+class CostSection(Section):
     """The books: where they are written, how safely, and what savings are measured against."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     reference_target: str | None = Field(
         default=None,
@@ -37,11 +36,10 @@ class CostSection(BaseModel):
         json_schema_extra={"unit": "number"},
         description="The share of the baseline that is to be saved; the verdict is on this.",
     )
-    holdout_share: float = Field(
+    holdout_share: Finite = Field(
         default=0.0,
         ge=0,
         le=0.5,
-        allow_inf_nan=False,
         description="The share of `auto` requests that go to the reference at random, so that the saving can be measured; "
         "as many more are counted beside them as their control.",
     )
@@ -57,11 +55,10 @@ class CostSection(BaseModel):
         description="What becomes of a request for a model without a known price: `refuse` it, or `book` it as unpriced. "
         "`auto` never chooses such a model.",
     )
-    prices_poll_s: float = Field(
+    prices_poll_s: Finite = Field(
         default=15.0,
         ge=0.1,
         le=3_600.0,
-        allow_inf_nan=False,
         description="How often to look for prices that operators entered or took back, and for those that begin today.",
     )
     report: ReportSection | None = Field(

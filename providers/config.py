@@ -4,13 +4,11 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from cost.price_book.config import ModelPrices
 from providers.target import OWN_ENGINES, Capability, DeploymentKind, Tier
-
-# A message of ours about a bad value must not print the value: it may be a key.
-_SECTION = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+from settings.types import Finite, Section, Share
 
 _REFERENCE = re.compile(r"(env:|os\.environ/)[A-Za-z_][A-Za-z0-9_]*|file:\S(.*\S)?")
 _SECRET_OPTION = re.compile(r"key|secret|token|password|credential", re.IGNORECASE)
@@ -37,10 +35,8 @@ SecretRef = Annotated[str, AfterValidator(_reference)]
 """Where a secret is found: `env:NAME`, LiteLLM's `os.environ/NAME`, or `file:PATH`. Never the secret."""
 
 
-class DeploymentConfig(BaseModel):
+class DeploymentConfig(Section):
     """One address at which a model can be called."""
-
-    model_config = _SECTION
 
     name: str = Field(default="main", pattern=_NAME, max_length=64, description="Unique within the model.")
     kind: DeploymentKind = Field(description="The wire it speaks; `litellm` for all that is not OpenAI-shaped.")
@@ -51,9 +47,7 @@ class DeploymentConfig(BaseModel):
     upstream_model: str | None = Field(
         default=None, min_length=1, max_length=256, description="The model's name there; the model_id, if left out."
     )
-    weight: float = Field(
-        default=1.0, gt=0, le=1_000, allow_inf_nan=False, description="Its share of the model's traffic."
-    )
+    weight: Finite = Field(default=1.0, gt=0, le=1_000, description="Its share of the model's traffic.")
     options: dict[str, str] = Field(
         default_factory=dict, max_length=32, description="litellm's keyword arguments, such as aws_region_name."
     )
@@ -89,10 +83,8 @@ def _check_url(url: str) -> None:
         raise ValueError("base_url must be http(s)://host[:port][/path], without a user, a query or a fragment")
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(Section):
     """A provider's model, with the facts that routing needs."""
-
-    model_config = _SECTION
 
     model_id: str = Field(pattern=_MODEL_ID, max_length=128, description="The name that callers may ask for.")
     provider: str = Field(pattern=_NAME, max_length=64, description="Who runs it, as finance should see it.")
@@ -107,9 +99,7 @@ class ModelConfig(BaseModel):
     max_context_tokens: int = Field(ge=1, le=100_000_000, description="Prompt and answer together.")
     max_output_tokens: int = Field(default=4_096, ge=1, le=10_000_000, description="The longest answer.")
     capabilities: frozenset[Capability] = Field(default=frozenset(), description="What else it can do.")
-    capability: float = Field(
-        default=0.5, ge=0, le=1, allow_inf_nan=False, description="The highest complexity it is trusted with."
-    )
+    capability: Share = Field(default=0.5, description="The highest complexity it is trusted with.")
     ability: str | None = Field(
         default=None,
         pattern=_MODEL_ID,
@@ -127,12 +117,8 @@ class ModelConfig(BaseModel):
         description="Tokens that it counts for a text that one tokenizer, the same for all models, counts as one. Where two "
         "models have it, what one counted is converted before it is priced at the other.",
     )
-    routing_weight: float = Field(
-        default=1.0,
-        ge=0,
-        le=1_000,
-        allow_inf_nan=False,
-        description="At 2 it counts as half as dear; 0 keeps it from `auto`.",
+    routing_weight: Finite = Field(
+        default=1.0, ge=0, le=1_000, description="At 2 it counts as half as dear; 0 keeps it from `auto`."
     )
     deployments: tuple[DeploymentConfig, ...] = Field(
         default=(),
@@ -159,10 +145,8 @@ def _first_repeated(names: Any) -> str | None:
     return None
 
 
-class BreakerConfig(BaseModel):
+class BreakerConfig(Section):
     """When a deployment is left alone for a while, in Envoy's spirit."""
-
-    model_config = _SECTION
 
     consecutive_failures: int = Field(default=5, ge=1, le=1_000, description="Gateway failures in a row that eject it.")
     base_ejection_s: float = Field(
@@ -174,10 +158,8 @@ class BreakerConfig(BaseModel):
     )
 
 
-class TimeoutsConfig(BaseModel):
+class TimeoutsConfig(Section):
     """How long an upstream may take."""
-
-    model_config = _SECTION
 
     connect_s: float = Field(default=5.0, gt=0, le=60, description="To get a connection.")
     first_token_interactive_s: float = Field(
@@ -193,10 +175,8 @@ class TimeoutsConfig(BaseModel):
         return self.first_token_interactive_s if tier == "interactive" else self.first_token_batch_s
 
 
-class RetryConfig(BaseModel):
+class RetryConfig(Section):
     """How often we try again. The budget keeps a total outage from being multiplied."""
-
-    model_config = _SECTION
 
     attempts: int = Field(default=2, ge=1, le=10, description="Attempts at one model before the next candidate.")
     budget_share: float = Field(
@@ -208,10 +188,8 @@ class RetryConfig(BaseModel):
     budget_window_s: float = Field(default=10.0, gt=0, le=3_600, description="Requests within it earn the budget.")
 
 
-class ProvidersSection(BaseModel):
+class ProvidersSection(Section):
     """Everything that can be called."""
-
-    model_config = _SECTION
 
     models: tuple[ModelConfig, ...] = Field(min_length=1, max_length=1_000, description="The catalog.")
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)

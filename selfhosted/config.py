@@ -6,12 +6,12 @@ from ipaddress import ip_address, ip_network
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from providers.config import SecretRef, is_reference
 from providers.target import OWN_ENGINES, CacheIsolation, DeploymentKind
+from settings.types import Finite, Seconds, Section, Share
 
-_SECTION: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _SECRET_NAME: Final = re.compile(r"(?:^|_)(?:TOKEN|KEY|SECRET|PASSWORD|CREDENTIALS)$", re.IGNORECASE)
 _ORIGIN: Final = r"^https?://[^\s/?#@]+$"
@@ -58,36 +58,30 @@ class PoolUnfit(Exception):
     """A pool whose configuration does not have what a command needs of it. The message says what."""
 
 
-class ReplicaConfig(BaseModel):
+class ReplicaConfig(Section):
     """One engine process at a fixed address."""
-
-    model_config = _SECTION
 
     name: Name = Field(description="Unique within the pool.")
     url: Origin = Field(description="http(s)://host:port, without a path.")
 
 
-class DnsConfig(BaseModel):
+class DnsConfig(Section):
     """Replicas behind one name: every address that it resolves to is one."""
-
-    model_config = _SECTION
 
     host: str = Field(min_length=1, max_length=253, pattern=_HOST, description="Such as a headless Service's name.")
     port: int = Field(ge=1, le=65_535, description="The engines' port.")
     scheme: Literal["http", "https"] = Field(default="http", description="How they are spoken to.")
-    every_s: float = Field(default=5.0, ge=0.1, le=3_600, allow_inf_nan=False, description="How often it is resolved.")
+    every_s: Finite = Field(default=5.0, ge=0.1, le=3_600, description="How often it is resolved.")
 
 
-class KubernetesConfig(BaseModel):
+class KubernetesConfig(Section):
     """Replicas behind a Service, as the cluster's API tells them: with their names, and who is terminating."""
-
-    model_config = _SECTION
 
     service: str = Field(min_length=1, max_length=63, pattern=_HOST, description="The Service's name.")
     namespace: str = Field(default="", max_length=63, description="Its namespace; the gateway's own when not set.")
     port: int | str = Field(default="http", description="The port's name or number.")
     scheme: Literal["http", "https"] = Field(default="http", description="How the engines are spoken to.")
-    every_s: float = Field(default=2.0, ge=0.1, le=3_600, allow_inf_nan=False, description="How often it is asked.")
+    every_s: Finite = Field(default=2.0, ge=0.1, le=3_600, description="How often it is asked.")
     api: Origin | None = Field(
         default=None, description="The API server; that of the cluster this process runs in when not set."
     )
@@ -102,10 +96,8 @@ class KubernetesConfig(BaseModel):
     )
 
 
-class RegistrationConfig(BaseModel):
+class RegistrationConfig(Section):
     """Engines, or who starts them, that say themselves where they are."""
-
-    model_config = _SECTION
 
     token: SecretRef = Field(description="Where the bearer token is found that they must send.")
     networks: tuple[Annotated[str, AfterValidator(_network)], ...] = Field(
@@ -113,48 +105,32 @@ class RegistrationConfig(BaseModel):
         max_length=64,
         description="The networks that their addresses must lie in, such as 10.0.0.0/8: nobody registers anything else.",
     )
-    ttl_s: float = Field(
-        default=15.0,
-        ge=1,
-        le=3_600,
-        allow_inf_nan=False,
-        description="Who did not say again for this long that it is there, is gone.",
+    ttl_s: Finite = Field(
+        default=15.0, ge=1, le=3_600, description="Who did not say again for this long that it is there, is gone."
     )
 
 
-class WatchConfig(BaseModel):
+class WatchConfig(Section):
     """How engines are probed and read."""
 
-    model_config = _SECTION
-
-    every_s: float = Field(
-        default=1.0, ge=0.05, le=60, allow_inf_nan=False, description="How often each is probed and read."
-    )
-    timeout_s: float = Field(
-        default=0.8, gt=0, le=60, allow_inf_nan=False, description="How long a probe or a reading may take."
-    )
+    every_s: Finite = Field(default=1.0, ge=0.05, le=60, description="How often each is probed and read.")
+    timeout_s: Finite = Field(default=0.8, gt=0, le=60, description="How long a probe or a reading may take.")
     misses: int = Field(
         default=3, ge=1, le=100, description="Probes in a row that were not answered, after which a replica is down."
     )
-    stale_s: float = Field(
-        default=5.0, gt=0, le=3_600, allow_inf_nan=False, description="Statistics that are older are unknown, not idle."
-    )
-    silent_s: float = Field(
+    stale_s: Seconds = Field(default=5.0, description="Statistics that are older are unknown, not idle.")
+    silent_s: Finite = Field(
         default=5.0,
         ge=0,
         le=600,
-        allow_inf_nan=False,
         description="A replica that is well by its probes and yet has given nobody a first token for this long, nor for three times "
         "as long as was to be expected, loses the streams that wait there to another one. 0 leaves them waiting.",
     )
     max_bytes: int = Field(
         default=2_000_000, ge=1_000, le=50_000_000, description="Of a longer page of metrics nothing is believed."
     )
-    max_suspicion_s: float = Field(
+    max_suspicion_s: Seconds = Field(
         default=30.0,
-        gt=0,
-        le=3_600,
-        allow_inf_nan=False,
         description="A replica whose probes are fine but whose requests fail again and again is left alone for up to this long.",
     )
     health_path: str = Field(
@@ -190,10 +166,8 @@ class WatchConfig(BaseModel):
     )
 
 
-class BalanceConfig(BaseModel):
+class BalanceConfig(Section):
     """How a replica is chosen."""
-
-    model_config = _SECTION
 
     policy: Literal["prefix", "least-loaded", "round-robin"] = Field(
         default="prefix",
@@ -211,33 +185,25 @@ class BalanceConfig(BaseModel):
     prompt_blocks: int = Field(
         default=512, ge=1, le=16_384, description="Of a longer prompt only so many blocks are compared."
     )
-    prefill_tokens_per_s: float = Field(
+    prefill_tokens_per_s: Finite = Field(
         default=8_000.0,
         gt=0,
         le=10_000_000,
-        allow_inf_nan=False,
         description="What one replica prefills, until its own statistics tell better.",
     )
-    load_bound: float = Field(
+    load_bound: Finite = Field(
         default=1.25,
         ge=1,
         le=100,
-        allow_inf_nan=False,
         description="Consistent hashing passes over a replica that has more than so many times the mean load.",
     )
 
 
-class RoomConfig(BaseModel):
+class RoomConfig(Section):
     """When a pool takes no more, so that requests wait in our queue, or go elsewhere, rather than in the engine's."""
 
-    model_config = _SECTION
-
-    kv_high: float = Field(
-        default=0.95,
-        gt=0,
-        le=1,
-        allow_inf_nan=False,
-        description="A replica whose KV cache is in use beyond this is full.",
+    kv_high: Finite = Field(
+        default=0.95, gt=0, le=1, description="A replica whose KV cache is in use beyond this is full."
     )
     max_waiting: int = Field(
         default=16, ge=0, le=100_000, description="A replica with more requests in its own queue is full."
@@ -248,89 +214,62 @@ class RoomConfig(BaseModel):
         le=1_000_000_000,
         description="Tokens that a replica holds whose engine does not tell. Read where a queue before the pool has no size of its own.",
     )
-    overcommit: float = Field(
+    overcommit: Finite = Field(
         default=1.0,
         ge=0.1,
         le=100,
-        allow_inf_nan=False,
         description="Such a queue lets in so many times what the caches hold: prompts that share their beginning share its place.",
     )
 
 
-class AdapterConfig(BaseModel):
+class AdapterConfig(Section):
     """A LoRA adapter that the pool can serve, as a model of its own."""
-
-    model_config = _SECTION
 
     name: Name = Field(description="As the engine knows it.")
     target: str = Field(min_length=1, max_length=128, description="The model_id that callers ask for.")
     path: str = Field(min_length=1, max_length=1_024, description="Where the engine finds it.")
 
 
-class ScaleConfig(BaseModel):
+class ScaleConfig(Section):
     """How many replicas a pool should have. The defaults are the owner's: up at 70 %, down at 20 % of GPU memory."""
-
-    model_config = _SECTION
 
     min_replicas: int = Field(default=1, ge=0, le=10_000, description="Never fewer.")
     max_replicas: int = Field(default=10, ge=0, le=10_000, description="Never more.")
-    cold_start_s: float = Field(
-        default=300.0, ge=0, le=7_200, allow_inf_nan=False, description="From the decision to the first answer."
+    cold_start_s: Finite = Field(default=300.0, ge=0, le=7_200, description="From the decision to the first answer.")
+    waiting_high: Finite = Field(
+        default=5.0, gt=0, le=100_000, description="Waiting requests a replica, above which it grows."
     )
-    waiting_high: float = Field(
-        default=5.0,
-        gt=0,
-        le=100_000,
-        allow_inf_nan=False,
-        description="Waiting requests a replica, above which it grows.",
+    kv_high: Finite = Field(default=0.8, gt=0, le=1, description="Mean KV use above which it grows.")
+    memory_high: Finite = Field(
+        default=0.7, gt=0, le=1, description="Mean use of what memory is left for work above which it grows."
     )
-    kv_high: float = Field(
-        default=0.8, gt=0, le=1, allow_inf_nan=False, description="Mean KV use above which it grows."
+    memory_low: Share = Field(default=0.2, description="The same, below which it shrinks.")
+    ttft_target_s: Finite = Field(
+        default=1.0, gt=0, le=600, description="The first token's target; it grows when it is missed."
     )
-    memory_high: float = Field(
-        default=0.7,
-        gt=0,
-        le=1,
-        allow_inf_nan=False,
-        description="Mean use of what memory is left for work above which it grows.",
-    )
-    memory_low: float = Field(
-        default=0.2, ge=0, le=1, allow_inf_nan=False, description="The same, below which it shrinks."
-    )
-    ttft_target_s: float = Field(
-        default=1.0,
-        gt=0,
-        le=600,
-        allow_inf_nan=False,
-        description="The first token's target; it grows when it is missed.",
-    )
-    ttft_attainment: float = Field(
-        default=0.9, ge=0.5, lt=1, allow_inf_nan=False, description="The part of first tokens that should meet it."
+    ttft_attainment: Finite = Field(
+        default=0.9, ge=0.5, lt=1, description="The part of first tokens that should meet it."
     )
     forecast: bool = Field(
         default=True, description="Expects what the same time of earlier days brought, one cold start ahead."
     )
-    up_stabilisation_s: float = Field(
-        default=0.0, ge=0, le=3_600, allow_inf_nan=False, description="Growth must have been wanted for so long."
+    up_stabilisation_s: Finite = Field(
+        default=0.0, ge=0, le=3_600, description="Growth must have been wanted for so long."
     )
-    down_stabilisation_s: float = Field(
-        default=300.0, ge=0, le=86_400, allow_inf_nan=False, description="Shrinking must have been wanted for so long."
+    down_stabilisation_s: Finite = Field(
+        default=300.0, ge=0, le=86_400, description="Shrinking must have been wanted for so long."
     )
-    cooldown_s: float = Field(default=60.0, ge=0, le=86_400, allow_inf_nan=False, description="Between two steps down.")
+    cooldown_s: Finite = Field(default=60.0, ge=0, le=86_400, description="Between two steps down.")
     max_step_up: int = Field(default=4, ge=1, le=10_000, description="Replicas that one decision adds at most.")
     max_step_down: int = Field(default=1, ge=1, le=10_000, description="Replicas that one decision takes away at most.")
-    max_step_down_share: float = Field(
+    max_step_down_share: Share = Field(
         default=0.2,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
         description="The same as a part of the pool, where that is more: large pools come down as fast as small ones.",
     )
-    max_usd_per_hour: float | None = Field(
+    max_usd_per_hour: Finite | None = Field(
         default=None,
         gt=0,
         le=1_000_000,
-        allow_inf_nan=False,
         description="The pool's GPUs may cost so much an hour, by `cost.pools`; it grows no further.",
     )
 
@@ -343,10 +282,8 @@ class ScaleConfig(BaseModel):
         return self
 
 
-class LaunchConfig(BaseModel):
+class LaunchConfig(Section):
     """How `weighbridge selfhosted run` starts an engine on this machine."""
-
-    model_config = _SECTION
 
     command: tuple[str, ...] = Field(
         min_length=1,
@@ -371,22 +308,12 @@ class LaunchConfig(BaseModel):
         description="The IP address that the gateway reaches it at, where that is not `host`.",
     )
     first_port: int = Field(default=8100, ge=1, le=65_535, description="Ports are taken from here on.")
-    ready_s: float = Field(
-        default=600.0, gt=0, le=7_200, allow_inf_nan=False, description="One that is not ready by then is ended."
+    ready_s: Finite = Field(default=600.0, gt=0, le=7_200, description="One that is not ready by then is ended.")
+    drain_s: Finite = Field(
+        default=600.0, ge=0, le=86_400, description="How long one that is drained may finish its work."
     )
-    drain_s: float = Field(
-        default=600.0,
-        ge=0,
-        le=86_400,
-        allow_inf_nan=False,
-        description="How long one that is drained may finish its work.",
-    )
-    grace_s: float = Field(
-        default=30.0,
-        ge=0,
-        le=600,
-        allow_inf_nan=False,
-        description="How long one may take to end after SIGTERM, before it is killed.",
+    grace_s: Finite = Field(
+        default=30.0, ge=0, le=600, description="How long one may take to end after SIGTERM, before it is killed."
     )
     log_bytes: int = Field(
         default=50_000_000, ge=10_000, le=10_000_000_000, description="What each engine's output may take on the disk."
@@ -400,10 +327,8 @@ class LaunchConfig(BaseModel):
         return value
 
 
-class PoolConfig(BaseModel):
+class PoolConfig(Section):
     """The replicas that serve one model, and its adapters."""
-
-    model_config = _SECTION
 
     name: Name = Field(description="The same as in `cost.pools`, where its hours cost something.")
     targets: tuple[str, ...] = Field(min_length=1, max_length=100, description="The model_ids that it serves.")
@@ -480,10 +405,8 @@ def _told_apart(pools: Sequence[PoolConfig]) -> Sequence[PoolConfig]:
     return pools
 
 
-class SelfhostedSection(BaseModel):
+class SelfhostedSection(Section):
     """Our own engines."""
-
-    model_config = _SECTION
 
     pools: Annotated[tuple[PoolConfig, ...], AfterValidator(_told_apart)] = Field(
         default=(), max_length=100, description="Each serves one model."

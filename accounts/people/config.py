@@ -4,17 +4,16 @@ import ipaddress
 from typing import Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, field_validator, model_validator
+from pydantic import Field, IPvAnyNetwork, field_validator, model_validator
 
 from accounts.people.oidc_config import OidcSection
+from settings.types import Section
 
 _DAY_S = 86_400
 
 
-class SignInSection(BaseModel):
+class SignInSection(Section):
     """How people sign in to the dashboards, and for how long."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     public_url: str | None = Field(
         default=None,

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from accounts.access import TeamRole
 from accounts.tables import ID_CHARS, NAME_CHARS
+from settings.types import Finite, Section
 
-# A message about a bad value must not print the value: it may be a secret.
-_SECTION: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 _NAME: Final = r"^[a-z0-9][a-z0-9_-]*$"
 _ID: Final = rf"^[a-z0-9_-]{{1,{ID_CHARS}}}$"
 _REFERENCE: Final = r"^((env:|os\.environ/)[A-Za-z_][A-Za-z0-9_]*|file:\S(.*\S)?)$"
@@ -50,10 +49,8 @@ def _issuer(value: str) -> str:
     return value
 
 
-class GroupRule(BaseModel):
+class GroupRule(Section):
     """What the members of one of the provider's groups are here."""
-
-    model_config = _SECTION
 
     group: Text = Field(description="The group as the provider names it, to the letter.")
     role: Literal["admin", "finance", "operator"] | None = Field(
@@ -69,10 +66,8 @@ class GroupRule(BaseModel):
         return self
 
 
-class OidcSection(BaseModel):
+class OidcSection(Section):
     """One OpenID provider that people of one organisation sign in with."""
-
-    model_config = _SECTION
 
     name: str = Field(pattern=_NAME, max_length=32, description="Its place in addresses: /dashboard/sign-in/NAME.")
     label: str = Field(min_length=1, max_length=64, description="What the button says: Sign in with LABEL.")
@@ -125,8 +120,8 @@ class OidcSection(BaseModel):
         default=None,
         description="Certificates in PEM that are trusted too, for a provider with an authority of its own.",
     )
-    timeout_s: float = Field(
-        default=10.0, ge=0.1, le=60, allow_inf_nan=False, description="What the provider has for one step of a sign-in."
+    timeout_s: Finite = Field(
+        default=10.0, ge=0.1, le=60, description="What the provider has for one step of a sign-in."
     )
 
     @model_validator(mode="after")

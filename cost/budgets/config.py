@@ -1,12 +1,12 @@
 """The `cost.budgets` section of the configuration."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from settings.types import Section
 
 
-class BudgetsConfig(BaseModel):
+class BudgetsConfig(Section):
     """How budgets are kept."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     patience_s: float = Field(
         default=2.0,

@@ -5,11 +5,11 @@ from datetime import date
 from decimal import Decimal
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from cost.prices import nanousd
+from settings.types import Section
 
-_SECTION: Final = ConfigDict(extra="forbid", frozen=True)
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _MOST_USD: Final = Decimal(10_000)
 _MOST_SECONDS: Final = Decimal(1_000_000)
@@ -43,20 +43,16 @@ _Overhead = Annotated[
 ]
 
 
-class SecondsPerMillion(BaseModel):
+class SecondsPerMillion(Section):
     """What one replica takes for a million tokens of a kind when it is fully busy, as measured."""
-
-    model_config = _SECTION
 
     input: _Seconds = Field(description="Of the prompt, not cached.")
     cached_input: _Seconds = Field(default=Decimal(0), description="Of the prompt, found in the replica's cache.")
     output: _Seconds = Field(description="Generated.")
 
 
-class PoolSection(BaseModel):
+class PoolSection(Section):
     """The replicas that serve one or more targets, and what their GPUs cost while they are up."""
-
-    model_config = _SECTION
 
     name: str = Field(min_length=1, max_length=64, pattern=_NAME, description="Its name in the books.")
     targets: tuple[str, ...] = Field(min_length=1, max_length=100, description="The models that it serves.")

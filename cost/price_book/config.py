@@ -6,15 +6,13 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from cost.price_book.book import DatedPrice
 from cost.price_book.litellm_table import MOST_NAME_CHARACTERS, LitellmTable, priced
 from cost.prices import MOST_LONG_PROMPTS, LongPrompt, Price, nanousd, price_from_usd
 from cost.times import start_of
-
-# A message of ours about a bad value must not print the value: it may be a key.
-_SECTION = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+from settings.types import Section
 
 _MAX_PRICE_USD = Decimal(1_000_000)
 _MOST_VERSIONS: Final = 64
@@ -40,10 +38,8 @@ Usd = Annotated[
 ]
 
 
-class MeterPrices(BaseModel):
+class MeterPrices(Section):
     """US dollars per million tokens. Cached and cache-written tokens cost the input price unless told otherwise."""
-
-    model_config = _SECTION
 
     input: Usd = Field(description="A million prompt tokens.")
     output: Usd = Field(description="A million generated tokens.")
@@ -179,10 +175,8 @@ class EnteredPrices(PricesConfig):
         return self._price(self.version or f"override-{day.isoformat()}"), start_of(day)
 
 
-class LitellmPrices(BaseModel):
+class LitellmPrices(Section):
     """The price that litellm's packaged table has for a name."""
-
-    model_config = _SECTION
 
     source: Literal["litellm"] = Field(description="In place of figures: take them from the installed litellm's table.")
     name: str = Field(

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from settings.types import Section
 
 
-class ReportSection(BaseModel):
+class ReportSection(Section):
     """A report of each day, for every team and for the organisation."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     at: str = Field(
         default="06:00",

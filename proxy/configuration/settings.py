@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AliasChoices, BaseModel, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from accounts.config import AccountsSection, PepperSection
@@ -35,6 +35,7 @@ from proxy.gate.redis_config import RedisSection, address_problem
 from proxy.idempotency.config import IdempotencySection
 from proxy.webhooks.config import WebhooksSection
 from selfhosted.config import SelfhostedSection
+from settings.types import Finite, Section, Share
 
 _NO_PEPPER = (
     f"no pepper: set WEIGHBRIDGE_PEPPER to a secret of at least {MIN_PEPPER_BYTES} characters, name one under "
@@ -53,10 +54,8 @@ _NO_CONFIG = (
 )
 
 
-class ServerConfig(BaseModel):
+class ServerConfig(Section):
     """The listening side."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = Field(default="127.0.0.1", min_length=1, description="The address to listen on; `0.0.0.0` for all.")
     port: int = Field(default=8080, ge=0, le=65_535, description="The port to listen on; 0 lets the system choose.")
@@ -76,34 +75,27 @@ class ServerConfig(BaseModel):
     max_in_flight: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Requests that one worker holds at once; more get 503."
     )
-    max_lag_s: float = Field(
+    max_lag_s: Finite = Field(
         default=0.25,
         ge=0,
         le=60,
-        allow_inf_nan=False,
         description="When a worker's event loop is late by more than this for about a second, or new connections wait "
         "for half a second to be accepted (seen on Linux), it has more work than a core does: it then refuses some requests with 503 "
         "so that the others stay quick. 0 turns this off.",
     )
 
 
-class EscalationConfig(BaseModel):
+class EscalationConfig(Section):
     """Asking a better target when an answer is weak, for teams and requests that opted in."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    max_share: float = Field(
+    max_share: Share = Field(
         default=0.1,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
         description="The share of those requests, beyond a burst of 20, that a process escalates; 0 turns it off.",
     )
     max_running: int = Field(default=64, ge=1, le=10_000, description="Escalations that a process runs at once.")
-    min_mean_logprob: float | None = Field(
+    min_mean_logprob: Finite | None = Field(
         default=None,
         le=0,
-        allow_inf_nan=False,
         description="An answer that carries log-probabilities is weak when their mean is lower. Not looked at when not set.",
     )
     hold_max_bytes: int = Field(
@@ -112,19 +104,13 @@ class EscalationConfig(BaseModel):
         le=4_194_304,
         description="A stream is held back until its end to be judged; when it grows larger, it flows on unjudged.",
     )
-    hold_max_s: float = Field(
-        default=30.0,
-        gt=0,
-        le=600,
-        allow_inf_nan=False,
-        description="A stream that is held back for longer flows on unjudged.",
+    hold_max_s: Finite = Field(
+        default=30.0, gt=0, le=600, description="A stream that is held back for longer flows on unjudged."
     )
 
 
-class PolicyConfig(BaseModel):
+class PolicyConfig(Section):
     """How names become targets, and how strict `auto` is."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     auto: tuple[str, ...] | None = Field(
         default=None, min_length=1, description="The targets that `auto` chooses from; all of them when not set."
@@ -135,11 +121,10 @@ class PolicyConfig(BaseModel):
     fallbacks: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="For a target that a caller named: the targets to try after it."
     )
-    quality_floor: float = Field(
+    quality_floor: Finite = Field(
         default=0.97,
         gt=0,
         le=1,
-        allow_inf_nan=False,
         description="The share of the reference target's quality that `auto` keeps where outcomes were measured; a team "
         "may have its own. `weighbridge policy preview` tells what each floor saves.",
     )
@@ -195,10 +180,8 @@ def build_escalation(config: EscalationConfig) -> "EscalationRules":
     )
 
 
-class TelemetryConfig(BaseModel):
+class TelemetryConfig(Section):
     """What the gateway tells about itself."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     otlp_endpoint: str | None = Field(
         default=None,
@@ -214,10 +197,8 @@ class TelemetryConfig(BaseModel):
     )
 
 
-class GatewayConfig(BaseModel):
+class GatewayConfig(Section):
     """The whole file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     server: ServerConfig = Field(default=ServerConfig(), description="The listening side.")
     providers: ProvidersSection = Field(description="The models that can be called, and how to call them.")

@@ -2,11 +2,11 @@
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from providers.target import Tier
+from settings.types import Seconds, Section
 
-_SECTION = ConfigDict(extra="forbid", frozen=True)
 _TO_FIRST = (
     "To the first token. It bounds the wait in our own queues, so that overload spills over or is refused early; "
     "null lets a request wait for as long as its queue allows."
@@ -17,13 +17,11 @@ _ANSWER = (
 )
 
 
-class TierDeadlines(BaseModel):
+class TierDeadlines(Section):
     """How late an answer of the tier interactive may be."""
 
-    model_config = _SECTION
-
-    first_token_s: float | None = Field(default=1.0, gt=0, le=3_600, allow_inf_nan=False, description=_TO_FIRST)
-    answer_s: float | None = Field(default=10.0, gt=0, le=3_600, allow_inf_nan=False, description=_ANSWER)
+    first_token_s: Seconds | None = Field(default=1.0, description=_TO_FIRST)
+    answer_s: Seconds | None = Field(default=10.0, description=_ANSWER)
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -35,14 +33,12 @@ class TierDeadlines(BaseModel):
 class BatchDeadlines(TierDeadlines):
     """How late an answer of the tier batch may be."""
 
-    first_token_s: float | None = Field(default=120.0, gt=0, le=3_600, allow_inf_nan=False, description=_TO_FIRST)
-    answer_s: float | None = Field(default=600.0, gt=0, le=3_600, allow_inf_nan=False, description=_ANSWER)
+    first_token_s: Seconds | None = Field(default=120.0, description=_TO_FIRST)
+    answer_s: Seconds | None = Field(default=600.0, description=_ANSWER)
 
 
-class DeadlinesSection(BaseModel):
+class DeadlinesSection(Section):
     """How late an answer may be, where the caller does not say."""
-
-    model_config = _SECTION
 
     interactive: TierDeadlines = Field(default=TierDeadlines(), description="Requests that somebody waits for.")
     batch: BatchDeadlines = Field(default=BatchDeadlines(), description="Requests that can wait.")

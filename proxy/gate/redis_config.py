@@ -4,9 +4,10 @@ import re
 from typing import Final, Self
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from providers.config import SecretRef
+from settings.types import Finite, Section
 
 _PREFIX: Final = re.compile(r"[!-~]*\{[!-~]+\}[!-~]*")
 _SCHEMES: Final = frozenset({"redis", "rediss", "unix"})
@@ -20,10 +21,8 @@ _NOT_AN_ADDRESS: Final = (
 _REPLY_SHARE: Final = 0.75
 
 
-class RedisSection(BaseModel):
+class RedisSection(Section):
     """One Redis (or Valkey) that all processes share. There is no client for a cluster or for Sentinel."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     url: SecretRef | None = Field(
         default=None,
@@ -36,35 +35,25 @@ class RedisSection(BaseModel):
         description="What every key begins with. The part in braces keeps all keys in one slot of a cluster. Gateways that "
         "share limits share it.",
     )
-    timeout_s: float = Field(
+    timeout_s: Finite = Field(
         default=0.1,
         ge=0.02,
         le=5,
-        allow_inf_nan=False,
         description="How long a call may take. A later reply is not waited for: the connection is given up.",
     )
-    slow_s: float = Field(
-        default=0.05,
-        ge=0.005,
-        le=2,
-        allow_inf_nan=False,
-        description="A reply that takes longer is used, and counts as a failure.",
+    slow_s: Finite = Field(
+        default=0.05, ge=0.005, le=2, description="A reply that takes longer is used, and counts as a failure."
     )
     failures: int = Field(
         default=5, ge=1, le=1_000, description="So many failures in a row, and each process goes on with its share."
     )
-    probe_s: float = Field(
-        default=0.25,
-        ge=0.02,
-        le=60,
-        allow_inf_nan=False,
-        description="How often a Redis that was given up is tried again.",
+    probe_s: Finite = Field(
+        default=0.25, ge=0.02, le=60, description="How often a Redis that was given up is tried again."
     )
-    connect_timeout_s: float = Field(
+    connect_timeout_s: Finite = Field(
         default=0.5,
         ge=0.05,
         le=30,
-        allow_inf_nan=False,
         description="How long connecting may take, TLS and the password included. A start waits no longer.",
     )
 

@@ -1,12 +1,12 @@
 """The `idempotency` section of the configuration: how long answers are kept, and how many."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from settings.types import Finite, Section
 
 
-class IdempotencySection(BaseModel):
+class IdempotencySection(Section):
     """Requests with an Idempotency-Key: what is kept of them in the database."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     keep_h: int = Field(default=24, ge=1, le=168, description="How long an answer is kept, and so stays repeatable.")
     max_answer_bytes: int = Field(
@@ -23,18 +23,16 @@ class IdempotencySection(BaseModel):
         description="Keys of one team that are kept at the same time; more are refused (429) until old ones expire. "
         "Several processes that count at the same time may let a few more pass.",
     )
-    claim_s: float = Field(
+    claim_s: Finite = Field(
         default=60.0,
         ge=1.0,
         le=3_600.0,
-        allow_inf_nan=False,
         description="How long a process that died still holds its keys; one that lives renews its hold three times in it.",
     )
-    timeout_s: float = Field(
+    timeout_s: Finite = Field(
         default=2.0,
         ge=0.05,
         le=60.0,
-        allow_inf_nan=False,
         description="How long such a request waits for the database; later it is refused (503), for nobody knows whether "
         "it was served before.",
     )

@@ -4,9 +4,10 @@ import ipaddress
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from providers.config import SecretRef
+from settings.types import Section
 
 
 def _is_loopback(host: str) -> bool:
@@ -29,10 +30,8 @@ def _destination_url(value: str) -> str:
     return value
 
 
-class WebhookDestination(BaseModel):
+class WebhookDestination(Section):
     """One receiver of messages."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9_-]*$",
@@ -50,10 +49,8 @@ class WebhookDestination(BaseModel):
     )
 
 
-class WebhooksSection(BaseModel):
+class WebhooksSection(Section):
     """Receivers of warnings and reports, as Standard Webhooks."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     destinations: tuple[WebhookDestination, ...] = Field(
         default=(), max_length=32, description="The only places that messages are ever sent to."

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from proxy.gate.limits.limit import Limits
 from proxy.gate.limits.rules import MOST, Place, over
 from proxy.gate.tables import MODEL_CHARS
+from settings.types import Finite, Section
 
 _MAX_MODELS: Final = 1_000
 
@@ -22,10 +23,8 @@ def _check_bursts(limits: Limits) -> None:
             raise ValueError(f"`{names[0]}` does nothing without `{names[1]}`")
 
 
-class EachLimits(BaseModel):
+class EachLimits(Section):
     """What each organisation, each team, each key or each model may use, unless a rule says otherwise."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     requests_per_minute: int | None = Field(
         default=None, ge=1, le=MOST["requests_per_minute"], description="Requests a minute; no limit when not set."
@@ -63,10 +62,8 @@ class EachLimits(BaseModel):
         return Limits(**dict(self))
 
 
-class ModelLimits(BaseModel):
+class ModelLimits(Section):
     """One model's own, all callers together. What is not set is as for each model."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     requests_per_minute: int | None = Field(
         default=None,
@@ -107,10 +104,8 @@ class ModelLimits(BaseModel):
 _ModelName = Annotated[str, Field(min_length=1, max_length=MODEL_CHARS)]
 
 
-class LimitsSection(BaseModel):
+class LimitsSection(Section):
     """What may be used in a minute and at once. `weighbridge limits set` makes exceptions, which no restart needs."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     moved_keys: ClassVar[Mapping[str, str]] = {
         "requests_per_minute": "key.requests_per_minute",
@@ -127,11 +122,10 @@ class LimitsSection(BaseModel):
     models: dict[_ModelName, ModelLimits] = Field(
         default_factory=dict, max_length=_MAX_MODELS, description="For these models, all callers together."
     )
-    poll_s: float = Field(
+    poll_s: Finite = Field(
         default=2.0,
         ge=0.1,
         le=60.0,
-        allow_inf_nan=False,
         description="How often a process looks for limits that `weighbridge limits` set. They hold everywhere after this time.",
     )
 

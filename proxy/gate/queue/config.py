@@ -3,33 +3,29 @@
 from collections.abc import Mapping
 from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from providers.target import Tier
+from settings.types import Finite, Section
 
-_SECTION: Final = ConfigDict(extra="forbid", frozen=True)
 _BACKLOG_TIMES: Final = 10
 
 QueueName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
-class MaxWait(BaseModel):
+class MaxWait(Section):
     """The longest wait by tier. A request that would wait longer is refused, or goes elsewhere, when it comes."""
 
-    model_config = _SECTION
-
-    interactive: float = Field(
+    interactive: Finite = Field(
         default=10.0,
         ge=0,
         le=600,
-        allow_inf_nan=False,
         description="Seconds. A person who has waited this long for a first word has given up.",
     )
-    batch: float = Field(
+    batch: Finite = Field(
         default=600.0,
         ge=0,
         le=86_400,
-        allow_inf_nan=False,
         description="Seconds. Nobody watches, so it may wait for a quiet moment, but its connection is held open.",
     )
 
@@ -37,10 +33,8 @@ class MaxWait(BaseModel):
         return self.batch if tier == "batch" else self.interactive
 
 
-class QueueConfig(BaseModel):
+class QueueConfig(Section):
     """One queue before targets that share the same machines. A target in no queue has none."""
-
-    model_config = _SECTION
 
     targets: tuple[str, ...] = Field(
         min_length=1, max_length=100, description="The models that it stands before; each in one queue at most."
@@ -72,27 +66,24 @@ class QueueConfig(BaseModel):
         description=f"Tokens that one process lets wait; {_BACKLOG_TIMES} times `tokens_in_flight` when not set.",
     )
     max_wait_s: MaxWait = Field(default=MaxWait(), description="The longest wait by tier.")
-    aging_s: float = Field(
+    aging_s: Finite = Field(
         default=60.0,
         ge=0.1,
         le=86_400,
-        allow_inf_nan=False,
         description="A batch request that waited this long counts as interactive, and within a team one that waited this "
         "long goes before one that is a step of priority above it: so nothing waits forever.",
     )
-    light_share: float = Field(
+    light_share: Finite = Field(
         default=0.1,
         ge=0,
         le=0.9,
-        allow_inf_nan=False,
         description="The part of the capacity kept for teams below their weighted share, so that they need not wait for a "
         "heavy team's work to end. A team that was alone for a minute uses all of it.",
     )
-    interactive_share: float = Field(
+    interactive_share: Finite = Field(
         default=0.1,
         ge=0,
         le=0.9,
-        allow_inf_nan=False,
         description="The part of the capacity that batch work leaves free, so that interactive work need not wait for it.",
     )
 
