@@ -29,7 +29,7 @@ from cost.rows import COLUMNS
 from cost.tables import ROLLUP_SUMS, LedgerEntry
 from cost.times import DAY_US, HOUR_US
 from cost.verify import check
-from proxy.db import make_engine, migrate
+from gateway.database import make_engine, migrate
 from tests.postgres import postgres_binaries, running_postgres
 
 DAYS: Final = 30

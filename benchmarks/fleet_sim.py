@@ -16,11 +16,11 @@ from typing import Any, Final
 import msgspec
 
 from selfhosted.config import ScaleConfig
-from selfhosted.simulate.fleet import Fleet, FleetSpec
-from selfhosted.simulate.machines import Machine, machine_of
-from selfhosted.simulate.plots import draw
-from selfhosted.simulate.report import HEADINGS, Report, report_of, row_of
-from selfhosted.simulate.traces import Trace, multiplied, read_trace, sped_up, spread, tiled
+from selfhosted.offline.simulate.fleet import Fleet, FleetSpec
+from selfhosted.offline.simulate.machines import Machine, machine_of
+from selfhosted.offline.simulate.plots import draw
+from selfhosted.offline.simulate.report import HEADINGS, Report, report_of, row_of
+from selfhosted.offline.simulate.traces import Trace, multiplied, read_trace, sped_up, spread, tiled
 
 POLICIES: Final = (
     *("oracle", "prefix", "vllm-cache-aware", "vllm-cache-aware-eager"),

@@ -14,7 +14,7 @@ from benchmarks.processes import Child, Children
 
 TEAM: Final = "team_bench"
 
-_COMMAND: Final = (sys.executable, "-c", "from proxy.cli import app; app()")
+_COMMAND: Final = (sys.executable, "-c", "from gateway.cli import app; app()")
 _CLI_TIMEOUT_S: Final = 60.0
 
 

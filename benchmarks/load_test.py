@@ -14,7 +14,7 @@ import msgspec
 
 from benchmarks import figures
 from benchmarks.processes import Child, Children
-from proxy.process.open_files import allow_many_sockets
+from gateway.process.open_files import allow_many_sockets
 
 _LOOK_S: Final = 0.25
 _TELL_S: Final = 5.0

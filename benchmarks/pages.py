@@ -2,7 +2,7 @@
 
     python -m benchmarks.pages [--database sqlite|postgresql] [--rows 10000000] [--audit 1000000] [--views 2000]
 
-The sample's thirty days of ten teams (`proxy.demo.history`) are copied within the database until ledger, weighings and
+The sample's thirty days of ten teams (`gateway.demo.history`) are copied within the database until ledger, weighings and
 audit log are as large as asked; roll-ups and true-ups are made anew by the gateway's own code; and a gateway serves it
 as a process of its own. Each role signs in and opens every page that it may, one after the other. A page's time is what
 a client on the same machine waits for its last byte on a kept connection: the server's time and a little more; the
@@ -31,16 +31,16 @@ from cost.fleet.true_up import FleetBooks, TrueUpRounds
 from cost.rebuild import rebuild
 from cost.store import LedgerStore
 from cost.times import DAY_US, day_of, wall_us
-from dashboards.rendering import assets
-from proxy.configuration.settings import load, read_environment
-from proxy.db import make_engine, metadata, migrate
-from proxy.demo.company import SHOWN
-from proxy.demo.history import DAYS
-from proxy.demo.sample_config import Addresses, write_sample_config
+from dashboards.ui.rendering import assets
+from gateway.configuration.settings import load, read_environment
+from gateway.database import make_engine, metadata, migrate
+from gateway.demo.company import SHOWN
+from gateway.demo.history import DAYS
+from gateway.demo.sample_config import Addresses, write_sample_config
 from tests.browser.serving import serving, write_history
 from tests.browser.site import PASSWORD, Site
+from tests.dashboards.pages.routes_table import RIGHTS
 from tests.postgres import postgres_binaries, running_postgres
-from tests.proxy.pages.routes_table import RIGHTS
 
 AIM_MS: Final = 100
 MOST_BYTES: Final = 200_000

@@ -35,10 +35,10 @@ from benchmarks.clients import (
     set_limit,
 )
 from benchmarks.load_test import Stage
-from tests.gateway import model
 from tests.postgres import Postgres
 from tests.processes import Server, Site, make_site, oracle, serving
 from tests.redis_server import RedisServer, running_redis
+from tests.running_gateway import model
 from tests.toxic import ToxicProxy, toxic_proxy
 
 GATEWAYS: Final = 2

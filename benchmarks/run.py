@@ -25,7 +25,7 @@ from benchmarks.gateway import start_gateway
 from benchmarks.mock_upstream import FRAMING_EVENTS
 from benchmarks.processes import Child, Children, Cores, choose_cores, free_port, on_core
 from classifier.tokens import estimate_tokens
-from proxy.process.open_files import allow_many_sockets
+from gateway.process.open_files import allow_many_sockets
 
 PROMPT_TOKENS: Final = 800
 MAX_SENTENCES: Final = 80

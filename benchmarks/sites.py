@@ -17,14 +17,14 @@ from pydantic import SecretStr
 from accounts.store import AccountStore
 from benchmarks import processes
 from benchmarks.processes import Child, Children, free_port
-from proxy.configuration.settings import Environment, load, peppers
-from proxy.db import make_engine, migrate
+from gateway.configuration.settings import Environment, load, peppers
+from gateway.database import make_engine, migrate
 
 _DRAIN_S: Final = 2
 _QUIET_WITHIN_S: Final = 60.0
 _QUIET_LOOK_S: Final = 0.5
 _ESTABLISHED: Final = "01"
-_COMMAND: Final = (sys.executable, "-c", "from proxy.cli import app; app()", "serve")
+_COMMAND: Final = (sys.executable, "-c", "from gateway.cli import app; app()", "serve")
 
 
 class Team(msgspec.Struct, frozen=True):

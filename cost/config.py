@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cost.budgets.config import BudgetsConfig
-from cost.fleet.config import Pools, UsdPerHour
+from cost.budgets.budgets_config import BudgetsConfig
+from cost.fleet.pool_config import Pools, UsdPerHour
 from cost.price_book.book import Unpriced
-from cost.reports.config import ReportSection
+from cost.reports.report_config import ReportSection
 from settings.types import Finite, Section
 
 

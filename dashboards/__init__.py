@@ -1,1 +1,1 @@
-"""Pages for people: templates, tables, charts and words. They know figures, not requests."""
+"""The control plane as people and their programs see it: pages, admin API, finance API, changes, boards and alerts."""

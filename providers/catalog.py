@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from cost.price_book.book import PriceBook, price_book
-from cost.price_book.config import dated_price, price_items
 from cost.price_book.litellm_table import read_table
+from cost.price_book.price_config import dated_price, price_items
 from cost.prices import Price
 from providers.config import DeploymentConfig, ModelConfig, ProvidersSection, SecretRef, is_reference
 from providers.target import Deployment, Target

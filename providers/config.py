@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from cost.price_book.config import ModelPrices
+from cost.price_book.price_config import ModelPrices
 from providers.target import OWN_ENGINES, Capability, DeploymentKind, Tier
 from settings.types import Finite, Section, Share
 

@@ -1,1 +1,1 @@
-"""The request's straight line, its HTTP surface, settings and wiring."""
+"""The data plane: the request line and what it stands on."""

@@ -28,10 +28,10 @@ from providers.target import Deployment
 from providers.wire import Event, WireUsage
 from proxy.comparisons import comparator_of
 from proxy.errors import DeadlineExceeded
-from proxy.gate.queue.work import Slot
 from proxy.job import Job
-from proxy.observers.outcome import AttemptOutcome, AttemptResult
+from proxy.outcome import AttemptOutcome, AttemptResult
 from proxy.policy import Candidate, is_own, most_nanousd
+from proxy.queues.work import Slot
 
 CALLER_GONE = 499
 """The status of a request whose caller hung up before its end (nginx's convention)."""

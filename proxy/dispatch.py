@@ -41,14 +41,14 @@ from providers.retry_budget import RetryBudget
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import ChatRequest, Event
-from proxy.answers.hold import hold
 from proxy.attempt import CALLER_GONE, Attempt, Lease
 from proxy.engine_fields import engine_fields
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
-from proxy.gate.pace import Paces
-from proxy.gate.queue.work import NoRoom, QueueState, Slot, Work
+from proxy.held_reply import hold
 from proxy.job import Hold, Job
+from proxy.latency import Paces
 from proxy.policy import Candidate, is_own
+from proxy.queues.work import NoRoom, QueueState, Slot, Work
 from selfhosted.adapters import AdapterUnavailable
 from selfhosted.replica import Ask, Choice, Crowd
 

@@ -27,12 +27,23 @@ from providers.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from proxy.gate.limits.headers import rate_headers
-from proxy.gate.limits.limit import Kind, Remaining, Scope
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What a caller sees of a failure."""
+
+    status: int
+    type: str
+    code: str | None
 
 
 class Refused(Exception):
     """The gateway says no. `message` tells the caller what to do; it is safe to show."""
+
+    fault: Fault | None = None
+    """What the caller sees, of a kind that the table does not have because its own part defines it."""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Stand in the reply beside those of every error."""
 
     def __init__(
         self,
@@ -256,27 +267,6 @@ class TargetsUnavailable(Refused):
     """Every eligible target's deployments are ejected by their breakers."""
 
 
-class RateLimited(Refused):
-    """A limit is used up. It tells the same figures as an admission does."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        retry_after_s: float | None,
-        scope: Scope,
-        kind: Kind,
-        requests: Remaining | None = None,
-        tokens: Remaining | None = None,
-        should_retry: bool | None = None,
-    ) -> None:
-        super().__init__(message, retry_after_s=retry_after_s, should_retry=should_retry)
-        self.scope = scope
-        self.kind = kind
-        self.requests = requests
-        self.tokens = tokens
-
-
 class QueueRefusal(Refused):
     """A target's queue does not take the request, or gave it up."""
 
@@ -314,14 +304,6 @@ class DeadlineExceeded(Refused):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, should_retry=False)
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """What a caller sees of a failure."""
-
-    status: int
-    type: str
-    code: str | None
 
 
 _INVALID = "invalid_request_error"
@@ -378,7 +360,6 @@ TABLE: dict[type[BaseException], Fault] = {
     FleetUnavailable: Fault(503, _SERVER, "fleet_unavailable"),
     ContextTooLong: Fault(400, _INVALID, "context_length_exceeded"),
     NoEligibleTarget: Fault(400, _INVALID, "no_eligible_target"),
-    RateLimited: Fault(429, "requests", "rate_limit_exceeded"),
     QueueRefusal: Fault(429, "requests", "queue_full"),
     KeyInFlight: Fault(409, _INVALID, "idempotency_key_in_flight"),
     KeyReused: Fault(422, _INVALID, "idempotency_key_reused"),
@@ -472,20 +453,16 @@ def _reply(
 
 
 def _refused(fault: Fault, error: Refused) -> ErrorReply:
-    limited = error if isinstance(error, RateLimited) else None
-    # OpenAI names the limit here: requests or tokens.
-    kind = "tokens" if limited is not None and limited.kind == "tokens" else fault.type
+    told = error.fault or fault
     reply = _reply(
-        Fault(fault.status, kind, error.code or fault.code),
+        Fault(told.status, told.type, error.code or told.code),
         error.message,
         param=error.param,
         retry_after_s=error.retry_after_s,
         should_retry=error.should_retry,
         details=error.details,
     )
-    if limited is None:
-        return reply
-    return msgspec.structs.replace(reply, headers=(*reply.headers, *rate_headers(limited)))
+    return msgspec.structs.replace(reply, headers=(*reply.headers, *error.headers))
 
 
 def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> ErrorReply:

@@ -10,7 +10,7 @@ from cost.claim.comparators import Comparators
 from cost.entries import Arm, Origin
 from providers.config import TimeoutsConfig
 from providers.wire import ChatRequest
-from proxy.gate.deadline import NO_DEADLINE, Deadline
+from proxy.deadlines.deadline import NO_DEADLINE, Deadline
 from proxy.policy import Facts, RoutePlan
 
 

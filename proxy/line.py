@@ -27,12 +27,12 @@ from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import UpstreamError
 from providers.wire import ChatRequest, Operation
 from proxy.affinity import Affinity
-from proxy.answers.escalation import EscalationAllowance, EscalationRules, escalation_candidate, may_escalate
 from proxy.answers.weak_answer import Weakness, graver, judge
 from proxy.attempt import CALLER_GONE, Attempt, Ending, Unused
 from proxy.comparisons import comparator_of
+from proxy.deadlines.deadline import NO_DEADLINE, Deadline, deadline_of, own_timeout_s
+from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.dispatch import Committed, Dispatcher, close_quietly
-from proxy.doorway import REQUEST_ID_HEADER, new_request_id
 from proxy.errors import (
     DeadlineExceeded,
     Draining,
@@ -43,18 +43,17 @@ from proxy.errors import (
     WrongTeam,
     error_reply,
 )
-from proxy.gate.deadline import NO_DEADLINE, Deadline, deadline_of, own_timeout_s
-from proxy.gate.deadlines_config import DeadlinesSection
-from proxy.gate.limits.headers import rate_headers
-from proxy.gate.limits.limit import Admission, Limiter
-from proxy.gate.overload import OverloadGuard
-from proxy.gate.pace import Paces
+from proxy.escalation import EscalationAllowance, EscalationRules, escalation_candidate, may_escalate
 from proxy.idempotency.claims import Idempotency, Replay, fingerprint_of
 from proxy.idempotency.recording import Recording, is_worth_keeping, replay
 from proxy.job import Hold, Job
+from proxy.latency import Paces
 from proxy.learning.shadow import MAX_PAYLOAD_BYTES, Shadow
-from proxy.observers.outcome import Observer, RequestOutcome, SecondOpinion
+from proxy.limits.headers import rate_headers
+from proxy.limits.limit import Admission, Limiter
 from proxy.observers.telemetry import RequestTrace, Tracing
+from proxy.outcome import Observer, RequestOutcome, SecondOpinion
+from proxy.overload import OverloadGuard
 from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, Policy, RoutePlan, absent, held_out, plan
 from proxy.relay import dollars, relay
 from proxy.reply import Header, Reply, read_body
@@ -71,6 +70,7 @@ from proxy.request import (
     read_headers,
     wants_escalation,
 )
+from proxy.request_id import REQUEST_ID_HEADER, new_request_id
 from proxy.tags import TagBounds
 from proxy.tolerance import Tolerances, plain_tolerance
 from selfhosted.rendering import instructions

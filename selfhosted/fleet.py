@@ -16,14 +16,12 @@ from providers.errors import UpstreamUnavailable
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
 from selfhosted.balance.blocks import prompt_blocks
-from selfhosted.balance.load import Lease as LoadLease
 from selfhosted.kv_events.sampling import Sample, tokenize_body
-from selfhosted.pool import Pool
+from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.rendering import rendered, root_of
 from selfhosted.replica import Ask, Choice, Crowd, PoolSnapshot, ReplicaState
 
 _LOOK_AGAIN_S: Final = 0.02
-_FAR_LONGER: Final = 3.0
 _SEVERAL: Final = 2
 _BYTES_A_TOKEN: Final = 4
 """Of English text, the rule of thumb of OpenAI's tokenizer guide."""
@@ -33,79 +31,6 @@ class FleetObserver(Protocol):
     """What is counted of the fleet's decisions. Pools are configured, so there are few."""
 
     def count_choice(self, pool: str, why: str) -> None: ...
-
-
-class ReplicaLease:
-    """A request's load at a replica, and what the replica's health learns of it. Ends once."""
-
-    __slots__ = ("_clock", "_ended", "_load", "_name", "_pool", "_streams", "began_at", "lost", "sample", "when_lost")
-
-    def __init__(
-        self, load: LoadLease, pool: Pool, name: str, clock: Callable[[], float], *, streams: bool = True
-    ) -> None:
-        self._load = load
-        self._pool = pool
-        self._name = name
-        self._clock = clock
-        self._streams = streams
-        self.began_at = clock()
-        self._ended = False
-        self.sample: Sample | None = None
-        """What the pool's KV events are to learn from, when the replica has cached it."""
-        self.lost = False
-        self.when_lost: Callable[[], None] | None = None
-        pool.unanswered.setdefault(name, {})[self] = None
-
-    def first_token(self) -> None:
-        now = self._clock()
-        self._answered()
-        self._load.first_token(now, told=self._streams)
-        self._pool.watch.succeeded(self._name)
-        if self._streams:
-            self._pool.first_tokens.saw(now - self.began_at, now)
-        if self.sample is not None and self._pool.kv_events is not None:
-            self._pool.kv_events.offer(self.sample)
-
-    def overdue(self, now: float, least_s: float) -> bool:
-        """It waits for a first token, and has for far longer than was to be expected there."""
-        expected_s = self._load.ahead_s + self._load.work * self._load.load.token_s
-        return self._streams and now - self.began_at > max(least_s, _FAR_LONGER * expected_s)
-
-    def lose(self) -> None:
-        """The replica is down, or silent, and this one still waits for it."""
-        self.lost = True
-        if self.when_lost is not None:
-            self.when_lost()
-
-    def end(
-        self,
-        *,
-        failed: bool | None,
-        silent: bool = False,
-        cached_tokens: int | None = None,
-        output_tokens: int | None = None,
-    ) -> None:
-        """`failed` says whether the replica did; None says nothing about it. One that was silent may only be busy."""
-        if self._ended:
-            return
-        self._ended = True
-        self._answered()
-        self._load.end(self._clock(), cached_tokens=cached_tokens, output_tokens=output_tokens)
-        watch = self._pool.watch
-        if failed and not (silent and watch.answered_since(self._name, self.began_at)):
-            watch.failed(self._name, self.began_at)
-        elif failed is False:
-            watch.succeeded(self._name)
-        else:
-            watch.left(self._name, self.began_at)
-
-    def _answered(self) -> None:
-        """It does not wait any more."""
-        waiting = self._pool.unanswered.get(self._name)
-        if waiting is not None:
-            waiting.pop(self, None)
-            if not waiting:
-                del self._pool.unanswered[self._name]
 
 
 class _Ready(msgspec.Struct, frozen=True):

@@ -1,21 +1,22 @@
 """One pool: where its replicas are, how they are, and how much they carry."""
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from providers.target import Deployment
 from selfhosted.adapters import Adapters
 from selfhosted.balance.balancer import Balancer
+from selfhosted.balance.load import Lease as LoadLease
 from selfhosted.balance.room import full
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery
 from selfhosted.kv_events.listening import KvEvents
+from selfhosted.kv_events.sampling import Sample
 from selfhosted.replica import Crowd, PoolSnapshot, Replica
 from selfhosted.scale.signals import FirstTokens
 from selfhosted.watch.watch import PoolWatch
 
-if TYPE_CHECKING:
-    from selfhosted.fleet import ReplicaLease
-
+_FAR_LONGER: Final = 3.0
 _RETRY_LEAST_S: Final = 0.5
 _RETRY_MOST_S: Final = 30.0
 _TTFT_TARGET_S: Final = 1.0
@@ -124,3 +125,76 @@ def known_ttft_s(snapshot: PoolSnapshot) -> float | None:
             total_s += stats.ttft_sum_s
             served += stats.ttft_count
     return total_s / served if served else None
+
+
+class ReplicaLease:
+    """A request's load at a replica, and what the replica's health learns of it. Ends once."""
+
+    __slots__ = ("_clock", "_ended", "_load", "_name", "_pool", "_streams", "began_at", "lost", "sample", "when_lost")
+
+    def __init__(
+        self, load: LoadLease, pool: Pool, name: str, clock: Callable[[], float], *, streams: bool = True
+    ) -> None:
+        self._load = load
+        self._pool = pool
+        self._name = name
+        self._clock = clock
+        self._streams = streams
+        self.began_at = clock()
+        self._ended = False
+        self.sample: Sample | None = None
+        """What the pool's KV events are to learn from, when the replica has cached it."""
+        self.lost = False
+        self.when_lost: Callable[[], None] | None = None
+        pool.unanswered.setdefault(name, {})[self] = None
+
+    def first_token(self) -> None:
+        now = self._clock()
+        self._answered()
+        self._load.first_token(now, told=self._streams)
+        self._pool.watch.succeeded(self._name)
+        if self._streams:
+            self._pool.first_tokens.saw(now - self.began_at, now)
+        if self.sample is not None and self._pool.kv_events is not None:
+            self._pool.kv_events.offer(self.sample)
+
+    def overdue(self, now: float, least_s: float) -> bool:
+        """It waits for a first token, and has for far longer than was to be expected there."""
+        expected_s = self._load.ahead_s + self._load.work * self._load.load.token_s
+        return self._streams and now - self.began_at > max(least_s, _FAR_LONGER * expected_s)
+
+    def lose(self) -> None:
+        """The replica is down, or silent, and this one still waits for it."""
+        self.lost = True
+        if self.when_lost is not None:
+            self.when_lost()
+
+    def end(
+        self,
+        *,
+        failed: bool | None,
+        silent: bool = False,
+        cached_tokens: int | None = None,
+        output_tokens: int | None = None,
+    ) -> None:
+        """`failed` says whether the replica did; None says nothing about it. One that was silent may only be busy."""
+        if self._ended:
+            return
+        self._ended = True
+        self._answered()
+        self._load.end(self._clock(), cached_tokens=cached_tokens, output_tokens=output_tokens)
+        watch = self._pool.watch
+        if failed and not (silent and watch.answered_since(self._name, self.began_at)):
+            watch.failed(self._name, self.began_at)
+        elif failed is False:
+            watch.succeeded(self._name)
+        else:
+            watch.left(self._name, self.began_at)
+
+    def _answered(self) -> None:
+        """It does not wait any more."""
+        waiting = self._pool.unanswered.get(self._name)
+        if waiting is not None:
+            waiting.pop(self, None)
+            if not waiting:
+                del self._pool.unanswered[self._name]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from proxy.demo.children import Child, family
+from gateway.demo.children import Child, family
 
 _SAMPLE: Final = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 ALIAS: Final = "tiny"
@@ -43,6 +43,6 @@ def llama_replicas(folder: Path, *names: str) -> Iterator[tuple[LlamaReplica, ..
     """Ready to answer; they are gone at the end of the block."""
     with family() as children:
         for name in names:
-            command = ["-m", "proxy.demo.engine", ALIAS]
+            command = ["-m", "gateway.demo.engine", ALIAS]
             children.append(Child(f"replica {name}", command, log=folder / f"{name}.log", environ=os.environ))
         yield tuple(LlamaReplica(name, child) for name, child in zip(names, children, strict=True))

@@ -13,8 +13,8 @@ import msgspec
 
 from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
-from tests.gateway import CHEAP_PRICES, PEPPER, Running, model
 from tests.processes import until
+from tests.running_gateway import CHEAP_PRICES, PEPPER, Running, model
 
 POOL: Final = "own"
 OWN: Final = "own-model"

@@ -22,7 +22,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from proxy.db import make_engine, migrate
+from gateway.database import make_engine, migrate
 
 Backend = Literal["sqlite", "postgresql"]
 

@@ -19,10 +19,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
+from gateway.configuration.settings import Environment, load, peppers
+from gateway.database import make_engine, migrate
 from providers.scripted_server import LogLine, read_log
-from proxy.configuration.settings import Environment, load, peppers
-from proxy.db import make_engine, migrate
-from tests.gateway import PEPPER
+from tests.running_gateway import PEPPER
 
 ROOT: Final = Path(__file__).parents[1]
 WAIT_S: Final = 60.0
@@ -73,7 +73,7 @@ class Site(msgspec.Struct, frozen=True):
         environ = {name: value for name, value in (self.environ() | variables).items() if value is not None}
         return await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, "-m", "proxy.cli", *arguments],
+            [sys.executable, "-m", "gateway.cli", *arguments],
             env=environ,
             cwd=ROOT,
             capture_output=True,
@@ -201,7 +201,7 @@ def start(site: Site, name: str = "gateway", *arguments: str) -> Server:
     log = site.folder / f"{name}.log"
     with log.open("wb") as written:
         process = subprocess.Popen(
-            [sys.executable, "-m", "proxy.cli", "serve", *arguments],
+            [sys.executable, "-m", "gateway.cli", "serve", *arguments],
             env=site.environ(),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,

@@ -9,14 +9,14 @@ import aiohttp
 from pydantic import SecretStr
 
 from accounts.access import OrganisationRole, TeamRole
-from accounts.people.config import SignInSection
 from accounts.people.people import PeopleStore
 from accounts.people.sessions import Sessions
+from accounts.people.sign_in_config import SignInSection
 from accounts.store import DEFAULT_ORGANISATION
 from cost.times import wall_us
-from proxy.configuration.settings import Environment, load, peppers
-from proxy.pages.cookie import COOKIE
-from tests.gateway import PEPPER, Running
+from dashboards.web.cookie import COOKIE
+from gateway.configuration.settings import Environment, load, peppers
+from tests.running_gateway import PEPPER, Running
 
 _CSRF = re.compile(r'name="csrf" value="([^"]+)"')
 

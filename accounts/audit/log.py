@@ -13,9 +13,9 @@ from sqlalchemy import ColumnElement, Row, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from accounts.audit.audit_errors import AuditHeadMissing
 from accounts.audit.chain import canonical, sealed
 from accounts.audit.entry import Actor, Entry
-from accounts.audit.errors import AuditHeadMissing
 from accounts.audit.masking import mask_text, masked, one_line, plain
 from accounts.audit.tables import AuditEntryRow, AuditHeadRow
 from accounts.audit.verify import Anchor, Verdict, Verification

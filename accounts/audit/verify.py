@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from accounts.audit.audit_errors import BadAnchor, BadExport
 from accounts.audit.chain import FIRST, hash_of
 from accounts.audit.entry import Entry
-from accounts.audit.errors import BadAnchor, BadExport
 
 MAX_BREAKS: Final = 20
 _ANCHOR: Final = re.compile(r"(\d{1,18}):([0-9a-f]{64})", re.ASCII)

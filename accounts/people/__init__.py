@@ -1,0 +1,1 @@
+"""Who signs in: people, passwords, sessions, one-time links and locks."""

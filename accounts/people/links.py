@@ -9,12 +9,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
 from accounts.keys import Pepper
-from accounts.people.config import SignInSection
 from accounts.people.digests import Digests, is_secret, new_secret
-from accounts.people.errors import LinkUnusable, UnknownPerson
 from accounts.people.passwords import Passwords
 from accounts.people.people import PERSON_COLUMNS, person_of
+from accounts.people.people_errors import LinkUnusable, UnknownPerson
 from accounts.people.person import Person
+from accounts.people.sign_in_config import SignInSection
 from accounts.people.tables import OneTimeLinkRow, PersonRow, SessionRow, SignInFailureRow
 
 WELCOME: Final = "/dashboard/welcome"

@@ -6,9 +6,9 @@ from typing import Any, Final
 import msgspec
 
 from accounts.access import OrganisationRole, TeamRole
-from accounts.people.errors import BadEmail
 from accounts.people.oidc_config import OidcSection
 from accounts.people.people import normal_email
+from accounts.people.people_errors import BadEmail
 from accounts.tables import NAME_CHARS
 
 MAX_GROUPS: Final = 5_000

@@ -10,7 +10,7 @@ from typing import Final, Protocol, TypeVar
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from accounts.people.errors import SignInBusy, WeakPassword
+from accounts.people.people_errors import SignInBusy, WeakPassword
 
 Result = TypeVar("Result")
 

@@ -20,7 +20,7 @@ from sqlmodel import col
 
 from accounts.access import OrganisationRole, TeamRole
 from accounts.errors import BadName, BadSetting, OrganisationExists, UnknownTeam
-from accounts.people.errors import BadEmail, PersonExists, UnknownPerson
+from accounts.people.people_errors import BadEmail, PersonExists, UnknownPerson
 from accounts.people.person import Member, Person, Source
 from accounts.people.tables import EMAIL_CHARS, OneTimeLinkRow, PersonRow, SessionRow, TeamMemberRow
 from accounts.store import DEFAULT_ORGANISATION, AccountStore, utc_now

@@ -14,11 +14,11 @@ from sqlmodel import col
 
 from accounts.access import Principal, TeamRole
 from accounts.keys import Pepper
-from accounts.people.config import SignInSection
 from accounts.people.digests import Digests, is_secret, new_secret
-from accounts.people.errors import UnknownPerson
 from accounts.people.people import PERSON_COLUMNS, person_of
+from accounts.people.people_errors import UnknownPerson
 from accounts.people.person import Person
+from accounts.people.sign_in_config import SignInSection
 from accounts.people.tables import PersonRow, SessionRow, TeamMemberRow
 from accounts.tables import NAME_CHARS
 

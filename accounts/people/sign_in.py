@@ -14,13 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from accounts.keys import Pepper
-from accounts.people.config import SignInSection
 from accounts.people.digests import Digests
-from accounts.people.errors import BadEmail, Locked, PasswordsOff, SignInBusy, UnknownPerson, WrongCredentials
 from accounts.people.links import known_of
 from accounts.people.passwords import Passwords
 from accounts.people.people import PERSON_COLUMNS, normal_email, person_of
+from accounts.people.people_errors import BadEmail, Locked, PasswordsOff, SignInBusy, UnknownPerson, WrongCredentials
 from accounts.people.person import Person
+from accounts.people.sign_in_config import SignInSection
 from accounts.people.tables import OneTimeLinkRow, PersonRow, SignInFailureRow
 
 _US: Final = 1_000_000

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cost.budgets.errors import BadBudget, UnknownBudget
+from cost.budgets.budget_errors import BadBudget, UnknownBudget
 from cost.budgets.periods import Period, end_us, start_us
 from cost.entries import TAG, TAG_RULE
 from cost.prices import NANO_PER_USD, nanousd

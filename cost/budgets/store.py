@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.budgets.budget import Budget, Scope, Standing, check_id, checked, tag_id
-from cost.budgets.errors import BudgetConflict, UnknownBudget
+from cost.budgets.budget_errors import BudgetConflict, UnknownBudget
 from cost.budgets.grants import MAX_BUDGETS, budget_of, standings
 from cost.tables import BudgetGrant, BudgetRow, rollup_day
 from cost.times import wall_us

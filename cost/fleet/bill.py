@@ -12,7 +12,7 @@ from typing import Final, cast
 
 import msgspec
 
-from cost.fleet.config import PoolSection
+from cost.fleet.pool_config import PoolSection
 from cost.prices import Meters, nanousd
 from cost.times import HOUR_US
 

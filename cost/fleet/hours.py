@@ -16,8 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.fleet.config import MOST_REPLICAS, PoolSection
-from cost.fleet.errors import HoursRefused
+from cost.fleet.fleet_errors import HoursRefused
+from cost.fleet.pool_config import MOST_REPLICAS, PoolSection
 from cost.tables import PoolHour, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US, start_of
 

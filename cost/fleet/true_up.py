@@ -22,9 +22,9 @@ from sqlmodel import col
 
 from cost.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
 from cost.fleet.bill import Allocation, Bill, allocate, bill_of, posted_bill, weights_ps
-from cost.fleet.config import PoolSection
-from cost.fleet.errors import DayNotOver, UnknownPool
+from cost.fleet.fleet_errors import DayNotOver, UnknownPool
 from cost.fleet.hours import HoursStore, PoolRecord, configured_hours, up_us
+from cost.fleet.pool_config import PoolSection
 from cost.prices import Meters, meters
 from cost.tables import TrueUp, rollup_day
 from cost.times import DAY_US, HOUR_US, day_of, start_of

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
 from cost.reports.cursor import decode_cursor, encode_cursor
-from cost.reports.errors import BadQuery
+from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import (
     COLUMNS,

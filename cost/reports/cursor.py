@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cost.reports.errors import BadQuery
+from cost.reports.report_errors import BadQuery
 
 _MAX_CHARS: Final = 4_096
 _MAX_TEXT_CHARS: Final = 400

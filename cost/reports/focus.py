@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.entries import METER_COLUMNS
 from cost.prices import METERS, Price
 from cost.reports.cells import Cell, csv_line
-from cost.reports.errors import BadQuery
+from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.rollups import ROLLUP_KEY
 from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, rollup_day, rollup_hour

@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.reports.errors import BadQuery
+from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import COLUMNS, MAX_DAYS, scoped
 from cost.tables import rollup_day

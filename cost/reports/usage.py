@@ -20,7 +20,7 @@ from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.reports.cursor import decode_cursor, encode_cursor
-from cost.reports.errors import BadQuery
+from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US

@@ -1,1 +1,1 @@
-"""Judging answers: what is weak, what is asked again of a better target, and what is held back meanwhile."""
+"""Judging answers: cut, refused, broken, or given with little confidence."""

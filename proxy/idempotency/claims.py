@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from proxy.errors import AnswerNotKept, BadRequest, IdempotencyUnavailable, KeyInFlight, KeyReused, TooManyKeys
-from proxy.idempotency.config import IdempotencySection
+from proxy.idempotency.idempotency_config import IdempotencySection
 from proxy.idempotency.store import IN_FLIGHT, NOT_KEPT, Found, IdempotencyStore, Wanted
 
 _log: Final = logging.getLogger("weighbridge.idempotency")

@@ -33,7 +33,7 @@ from proxy.dispatch import Dispatcher, close_quietly
 from proxy.errors import Refused, error_reply
 from proxy.job import Job
 from proxy.observers.learning import LearningOf
-from proxy.observers.outcome import RequestOutcome
+from proxy.outcome import RequestOutcome
 from proxy.policy import AUTO, Facts, Fleet, Policy, plan
 from proxy.request import input_tokens, most_input_tokens, needs, prompt_of
 

@@ -19,8 +19,8 @@ from classifier.learning.store import LearningStore, Verdict, Weighing
 from classifier.prediction import Prediction, Prompt
 from cost.times import wall_us
 from proxy.observers.metrics import Metrics
-from proxy.observers.outcome import RequestOutcome
 from proxy.observers.signals import Signals, Turn
+from proxy.outcome import RequestOutcome
 
 _log: Final = logging.getLogger("weighbridge.learning")
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from proxy.observers.outcome import AttemptOutcome, RequestOutcome
+from proxy.outcome import AttemptOutcome, RequestOutcome
 
 MAX_TEXT_CHARS: Final = 2_048
 MAX_FRAMES: Final = 30

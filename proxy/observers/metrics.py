@@ -17,10 +17,10 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from cost.budgets.budget import Standing
 from cost.prices import NANO_PER_USD
 from cost.watch import Checked
-from proxy.gate.limits.limit import Kind, Scope
-from proxy.gate.queue.work import QueueState, Why
+from proxy.limits.limit import Kind, Scope
 from proxy.observers.logs import safe_name
-from proxy.observers.outcome import AttemptResult, RequestOutcome
+from proxy.outcome import AttemptResult, RequestOutcome
+from proxy.queues.work import QueueState, Why
 from selfhosted.replica import EngineStats, ReplicaState
 
 BreakerState = Literal["closed", "half-open", "open"]

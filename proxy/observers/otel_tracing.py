@@ -25,8 +25,8 @@ from opentelemetry.util.types import AttributeValue
 from providers.target import Deployment
 from providers.wire import Operation
 from proxy.observers.logs import safe_name
-from proxy.observers.outcome import AttemptOutcome, RequestOutcome
 from proxy.observers.telemetry import RequestTrace
+from proxy.outcome import AttemptOutcome, RequestOutcome
 
 MAX_QUEUED_SPANS: Final = 8_192
 MAX_BATCH_SPANS: Final = 512

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Protocol
 
 from providers.target import Deployment
-from proxy.observers.outcome import RequestOutcome
+from proxy.outcome import RequestOutcome
 
 
 class TelemetryUnavailable(Exception):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from selfhosted.kv_events.errors import Unreadable
+from selfhosted.kv_events.kv_event_errors import Unreadable
 
 SEQUENCE_BYTES: Final = 8
 END: Final = (-1).to_bytes(SEQUENCE_BYTES, "big", signed=True)

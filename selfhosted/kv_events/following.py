@@ -11,8 +11,8 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from selfhosted.kv_events.chains import Chains
-from selfhosted.kv_events.errors import Unreadable
 from selfhosted.kv_events.events import END, Message, Stored, pieces, read_batch, read_message
+from selfhosted.kv_events.kv_event_errors import Unreadable
 from selfhosted.kv_events.sequence import Sequence as Numbers
 
 KvResult = Literal[

@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from cost.fleet.bill import rate_of, weights_ps
-from cost.fleet.config import PoolSection
+from cost.fleet.pool_config import PoolSection
 from cost.price_book.book import PriceBook
 from cost.prices import NANO_PER_USD
 from cost.times import DAY_US, iso

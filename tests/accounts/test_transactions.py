@@ -8,7 +8,7 @@ from sqlalchemy import text
 from accounts.errors import TeamExists
 from accounts.store import AccountStore
 from accounts.transactions import within
-from proxy.db import make_engine, migrate
+from gateway.database import make_engine, migrate
 
 
 async def test_all_or_nothing(tmp_path: Path) -> None:

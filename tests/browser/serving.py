@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from cost.times import DAY_US, day_of, wall_us
-from proxy.demo.children import Child
-from proxy.demo.history import DAYS
-from proxy.demo.sample_config import Addresses, write_sample_config
+from gateway.demo.children import Child
+from gateway.demo.history import DAYS
+from gateway.demo.sample_config import Addresses, write_sample_config
 from tests.browser.site import PASSWORD, WEBHOOK_SECRET, Site
 
 _PATIENCE_S = 90.0
@@ -25,7 +25,7 @@ _PATIENCE_S = 90.0
 
 def write_history(folder: Path, requests: int) -> None:
     """`sample.sqlite` in this folder, with what belongs beside it."""
-    command = ["-m", "proxy.demo.history", "sample.sqlite", "--requests", str(requests), "--password", PASSWORD]
+    command = ["-m", "gateway.demo.history", "sample.sqlite", "--requests", str(requests), "--password", PASSWORD]
     environ = {**environ_of(folder), "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, env=environ, capture_output=True, text=True, check=False
@@ -54,7 +54,7 @@ def serving(folder: Path, database_url: str | None = None) -> Iterator[Site]:
 
 @contextlib.contextmanager
 def _stand_ins(folder: Path) -> Iterator[Addresses]:
-    child = Child("the stand-ins", ["-m", "proxy.demo.stand_ins"], log=folder / "stand-ins.log", environ=os.environ)
+    child = Child("the stand-ins", ["-m", "gateway.demo.stand_ins"], log=folder / "stand-ins.log", environ=os.environ)
     try:
         yield msgspec.convert(child.read_announcement(), Addresses)
     finally:
@@ -66,7 +66,16 @@ def _gateway(folder: Path, database_url: str | None) -> Iterator[Site]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     log = folder / "gateway.log"
-    command = [sys.executable, "-m", "proxy.cli", "serve", "--config", str(folder / "sample.yaml"), "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "gateway.cli",
+        "serve",
+        "--config",
+        str(folder / "sample.yaml"),
+        "--port",
+        str(port),
+    ]
     with log.open("wb") as written:
         process = subprocess.Popen(command, env=environ_of(folder, database_url), stdout=written, stderr=written)
     url = f"http://127.0.0.1:{port}"

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from playwright.async_api import Browser
 
-from tests.gateway import model, running_gateway
 from tests.oidc.real import client, real_provider
+from tests.running_gateway import model, running_gateway
 
 SECRET: Final = "a secret + of/the tests%, 32 bytes and more"
 ALICE: Final = {"email": "alice@example.com", "email_verified": True, "name": "Alice"}

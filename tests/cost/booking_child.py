@@ -13,7 +13,7 @@ from typing import Literal, cast
 from cost.journal import Journal
 from cost.ledger import Ledger
 from cost.store import LedgerStore
-from proxy.db import make_engine
+from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
 
 _CONCURRENCY = 16

@@ -15,7 +15,7 @@ from cost.ledger import Ledger
 from cost.segments import boots
 from cost.store import LedgerStore
 from cost.verify import verify
-from proxy.db import make_engine
+from gateway.database import make_engine
 from tests.cost.entries import reserve
 
 ROUNDS = 3

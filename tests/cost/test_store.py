@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.entries import void_of
 from cost.errors import EntriesRefused
 from cost.store import LedgerStore
-from proxy.db import make_engine
+from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
 
 

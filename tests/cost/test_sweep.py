@@ -14,7 +14,7 @@ from cost.segments import encode_line, segment_path
 from cost.store import LedgerStore
 from cost.sweep import Sweep, expiry_of
 from cost.verify import check
-from proxy.db import make_engine
+from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
 
 NOON_S = reserve().at_us / 1_000_000

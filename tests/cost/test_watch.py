@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.store import LedgerStore
 from cost.times import DAY_US, HOUR_US
 from cost.watch import Checked, LedgerWatch, due
-from proxy.db import make_engine
+from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
 
 NOON_US = reserve().at_us

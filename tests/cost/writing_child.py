@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from cost.entries import Entry
 from cost.store import LedgerStore
-from proxy.db import make_engine
+from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
 
 KEYS = 5

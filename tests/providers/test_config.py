@@ -7,7 +7,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from cost.price_book.config import PricesConfig
+from cost.price_book.price_config import PricesConfig
 from providers.config import BreakerConfig, ProvidersSection, RetryConfig, TimeoutsConfig
 
 DIRECT: dict[str, Any] = {"kind": "openai", "base_url": "https://api.example.com/v1", "api_key": "env:KEY"}

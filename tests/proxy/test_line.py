@@ -10,7 +10,7 @@ from accounts.caller import Learning, TeamSettings
 from classifier.prediction import Outlook, Prediction, Prompt
 from providers.scripted import ScriptedUpstream
 from proxy.line import portion_bytes
-from proxy.observers.outcome import RequestOutcome
+from proxy.outcome import RequestOutcome
 from tests.scenarios.test_rules import MINTED, House, said
 
 

@@ -18,7 +18,7 @@ from providers.errors import AnswerLost, StreamCut, UpstreamError
 from providers.target import Capability
 from providers.upstream import UpstreamCall
 from providers.wire import Event, decode_embeddings
-from proxy.gate.limits.limit import Limit
+from proxy.limits.limit import Limit
 from tests.proxy.test_line_money import Gate, Look, TightBooks, exceeded, headers_of, settled
 from tests.proxy.test_policy import price
 from tests.scenarios.test_rules import MINTED, House

@@ -11,13 +11,13 @@ import pytest
 from starlette.types import Message
 
 from accounts.caller import TeamSettings
-from proxy.gate.deadlines_config import DeadlinesSection, TierDeadlines
-from proxy.gate.limits.limit import Limit
-from proxy.gate.pace import Paces
-from proxy.gate.queue.capacity import Capacity
-from proxy.gate.queue.config import QueueConfig
-from proxy.gate.queue.queues import Queues
-from proxy.gate.queue.work import Work
+from proxy.deadlines.deadlines_config import DeadlinesSection, TierDeadlines
+from proxy.latency import Paces
+from proxy.limits.limit import Limit
+from proxy.queues.capacity import Capacity
+from proxy.queues.queues import Queues
+from proxy.queues.queues_config import QueueConfig
+from proxy.queues.work import Work
 from tests.proxy.test_line_money import TightBooks
 from tests.scenarios.test_rules import House, said
 

@@ -10,10 +10,10 @@ import aiohttp
 import msgspec
 from pydantic import SecretStr
 
-from proxy.app import create_app
-from proxy.configuration.settings import Environment, load
-from tests.gateway import PEPPER, _served, model, running_gateway
+from gateway.app import create_app
+from gateway.configuration.settings import Environment, load
 from tests.processes import until
+from tests.running_gateway import PEPPER, _served, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
 # A busy machine must not be taken for a slow Redis where the test is about something else.

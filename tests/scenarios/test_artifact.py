@@ -14,8 +14,8 @@ import yaml
 
 from classifier.manifest import MANIFEST_FILE, MODEL_FILE, SAMPLE_FILE, read_artifact
 from classifier.prediction import Prompt
-from proxy.gateway import Gateway
-from tests.gateway import CHEAP_PRICES, Running, model, running_gateway
+from dashboards.web.gateway import Gateway
+from tests.running_gateway import CHEAP_PRICES, Running, model, running_gateway
 from tests.scenarios.conftest import PACKAGED
 
 SCRIPTED: Any = [{"name": "a", "kind": "scripted", "upstream_model": "ok"}]

@@ -21,11 +21,11 @@ import pytest
 
 from cost.prices import nanousd
 from cost.verify import verify
+from gateway.database import make_engine
 from providers.scripted_server import LogLine
-from proxy.db import make_engine
-from tests.gateway import CHEAP_PRICES, model
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, Site, make_site, oracle, start
+from tests.running_gateway import CHEAP_PRICES, model
 
 _log: Final = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
 from cost.prices import nanousd
 from cost.verify import verify
-from proxy.db import make_engine
-from tests.gateway import DEAR_PRICES, model, running_gateway
+from gateway.database import make_engine
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, make_site, oracle, start, until
+from tests.running_gateway import DEAR_PRICES, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
 LIMIT_USD: Final = Decimal("0.03")

@@ -11,7 +11,7 @@ import openai
 import pytest
 from aiohttp import web
 
-from tests.gateway import Running, model, running_gateway
+from tests.running_gateway import Running, model, running_gateway
 
 _CONTEXT = 64
 

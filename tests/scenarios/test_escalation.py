@@ -14,8 +14,8 @@ from starlette.types import Message
 from accounts.caller import Escalation, TeamSettings
 from cost.entries import Entry
 from proxy.affinity import CACHE_MIN_TOKENS
-from proxy.answers.escalation import EscalationRules
-from tests.gateway import CHEAP_PRICES, model, running_gateway
+from proxy.escalation import EscalationRules
+from tests.running_gateway import CHEAP_PRICES, model, running_gateway
 from tests.scenarios.conftest import Upstream
 from tests.scenarios.test_rules import House, said
 

@@ -8,7 +8,7 @@ import aiohttp
 import openai
 import pytest
 
-from tests.gateway import Running, model, running_gateway
+from tests.running_gateway import Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]

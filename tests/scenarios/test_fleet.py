@@ -9,8 +9,8 @@ import pytest
 
 from tests.engines import ALIAS, LlamaReplica, llama_replicas
 from tests.fleet import OWN, POOL, Callers, Place, Reply, callers, pool, pooled_model
-from tests.gateway import model, running_gateway
 from tests.processes import until
+from tests.running_gateway import model, running_gateway
 
 _TURNS: Final = 3
 _CLERKS: Final = 4

@@ -10,8 +10,8 @@ import aiohttp
 import msgspec
 import openai
 
-from tests.gateway import Running, model, running_gateway
 from tests.processes import Oracle, make_site, oracle, start, until
+from tests.running_gateway import Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]

@@ -25,12 +25,12 @@ from starlette.types import ASGIApp, Message
 
 from cost.ledger import unbooked_path
 from cost.segments import boots, read_segment, segment_path
+from gateway.app import create_app
+from gateway.configuration.settings import Environment, load
 from providers.scripted_server import LogLine
-from proxy.app import create_app
-from proxy.configuration.settings import Environment, load
-from tests.gateway import PEPPER, model
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, Site, make_site, oracle, start
+from tests.running_gateway import PEPPER, model
 from tests.scenarios.conftest import Upstream
 
 _log: Final = logging.getLogger(__name__)

@@ -15,13 +15,13 @@ from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
 from classifier.manifest import read_artifact
 from classifier.prediction import Prompt
+from dashboards.web.gateway import Gateway
 from proxy.attempt import CALLER_GONE
-from proxy.gateway import Gateway
 from proxy.learning.shadow import Shadow
 from proxy.learning.tunings import AS_TRAINED, TuningWatch, propose, roll_back
-from tests.gateway import CHEAP_PRICES, PEPPER, Running, model, running_gateway
 from tests.processes import Site, until
 from tests.proxy.learning.test_shadow import label_of, reply
+from tests.running_gateway import CHEAP_PRICES, PEPPER, Running, model, running_gateway
 from tests.scenarios.conftest import PACKAGED, Upstream
 
 GIVEN, REFERENCE = "ok+tokens-5", "ok+tokens-2"

@@ -10,7 +10,6 @@ import openai
 import pytest
 from aiohttp import web
 
-from tests.gateway import Running, model, running_gateway
 from tests.processes import until
 from tests.providers.wires import (
     LITELLM_WARNINGS,
@@ -24,6 +23,7 @@ from tests.providers.wires import (
     bedrock_whole,
     provider,
 )
+from tests.running_gateway import Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
 pytestmark = LITELLM_WARNINGS

@@ -8,7 +8,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.gateway import CHEAP_PRICES, Running, model, running_gateway
+from tests.running_gateway import CHEAP_PRICES, Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
 ASK: Any = [{"role": "user", "content": "What is the capital of France?"}]

@@ -9,9 +9,9 @@ from typing import Any, Final
 import yaml
 
 from tests.fleet import Callers, Place, callers, pool, pooled_model
-from tests.gateway import model, running_gateway
 from tests.odd_engine import OddEngine, odd_engines
 from tests.processes import until
+from tests.running_gateway import model, running_gateway
 
 _DEAR: Final = "dear"
 

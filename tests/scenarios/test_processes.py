@@ -18,9 +18,9 @@ import yaml
 from aiohttp import web
 
 from cost.segments import boots
-from tests.gateway import model
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, make_site, oracle, serving, start, until
+from tests.running_gateway import model
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 REFUSED_WITHIN_S = 5.0

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
 from tests.fleet import pooled_model
-from tests.gateway import PEPPER, Running, running_gateway
+from tests.running_gateway import PEPPER, Running, running_gateway
 
 TOKEN = "what the pool's engines know"
 

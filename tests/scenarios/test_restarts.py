@@ -11,8 +11,8 @@ from pathlib import Path
 import aiohttp
 
 from cost.segments import boots
-from tests.gateway import model
 from tests.processes import Server, Site, make_site, oracle, serving, start, until
+from tests.running_gateway import model
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 WORDS = 20

@@ -29,15 +29,15 @@ from providers.target import Deployment
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
 from proxy.affinity import Affinity
-from proxy.answers.escalation import EscalationRules
+from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.dispatch import Dispatcher, QueueDoor
-from proxy.gate.deadlines_config import DeadlinesSection
-from proxy.gate.limits.limit import Limit
-from proxy.gate.limits.limiter import BucketLimiter
-from proxy.gate.pace import Paces
+from proxy.escalation import EscalationRules
+from proxy.latency import Paces
+from proxy.limits.limit import Limit
+from proxy.limits.limiter import BucketLimiter
 from proxy.line import BudgetGate, Line, Rules, Weigher
-from proxy.observers.outcome import RequestOutcome
 from proxy.observers.telemetry import NullTracing
+from proxy.outcome import RequestOutcome
 from proxy.policy import Policy
 from tests.proxy.test_policy import price, target
 

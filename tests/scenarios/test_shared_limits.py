@@ -7,9 +7,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.gateway import model, running_gateway
 from tests.processes import until
 from tests.redis_server import RedisServer
+from tests.running_gateway import model, running_gateway
 from tests.scenarios.conftest import Upstream
 from tests.scenarios.neighbours import Neighbour, neighbours
 

@@ -16,8 +16,8 @@ from selfhosted.balance.balancer import Balancer
 from selfhosted.config import PoolConfig, ReplicaConfig, WatchConfig
 from selfhosted.discovery.discovery import Discovery
 from selfhosted.engines.scrape import Fetched
-from selfhosted.fleet import Fleet, ReplicaLease
-from selfhosted.pool import Pool
+from selfhosted.fleet import Fleet
+from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.registry.registry import Registry
 from selfhosted.registry.store import RegistryStore
 from selfhosted.replica import ReplicaState

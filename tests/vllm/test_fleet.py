@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.fleet import OWN, POOL, Callers, Place, Reply, callers, pool, pooled_model, renewed
-from tests.gateway import running_gateway
 from tests.processes import until
+from tests.running_gateway import running_gateway
 from tests.vllm.conftest import Pair
 from tests.vllm.conversations import Messages, conversation
 from tests.vllm.engines import CONTEXT_TOKENS, KV_PORT_ABOVE, MODEL, SEATS, VllmReplica, moved

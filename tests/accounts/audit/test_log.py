@@ -10,9 +10,9 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.access import Principal
+from accounts.audit.audit_errors import AuditHeadMissing
 from accounts.audit.chain import FIRST, hash_of
 from accounts.audit.entry import Actor, Difference
-from accounts.audit.errors import AuditHeadMissing
 from accounts.audit.log import MAX_STATE_CHARS, AuditLog, Filters, Scope
 from accounts.audit.tables import AuditHeadRow
 from accounts.errors import TeamExists, UnknownTeam

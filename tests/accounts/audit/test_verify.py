@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, delete, insert, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from accounts.audit.audit_errors import BadAnchor, BadExport
 from accounts.audit.chain import hash_of, sealed
 from accounts.audit.entry import Actor, Entry
-from accounts.audit.errors import BadAnchor, BadExport
 from accounts.audit.log import AuditLog, Scope
 from accounts.audit.tables import AuditEntryRow, AuditHeadRow
 from accounts.audit.verify import MAX_BREAKS, Anchor, parse_anchor, verify_lines

@@ -7,13 +7,13 @@ from argon2 import PasswordHasher
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.keys import Pepper
-from accounts.people.config import SignInSection
 from accounts.people.links import Links
 from accounts.people.passwords import Passwords
 from accounts.people.people import PeopleStore
 from accounts.people.person import Person
 from accounts.people.sessions import Sessions
 from accounts.people.sign_in import SignIn
+from accounts.people.sign_in_config import SignInSection
 from accounts.store import AccountStore
 
 PEPPERS: Final = (Pepper(id="p1", secret=b"a" * 32),)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from sqlalchemy import text
 
-from accounts.people.errors import LinkUnusable, UnknownPerson, WeakPassword, WrongCredentials
+from accounts.people.people_errors import LinkUnusable, UnknownPerson, WeakPassword, WrongCredentials
 from accounts.people.person import Person
 from tests.accounts.people.cheap import GOOD, Door
 

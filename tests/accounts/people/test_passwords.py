@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from accounts.people.errors import SignInBusy, WeakPassword
 from accounts.people.passwords import MAX_CHARS, Passwords
+from accounts.people.people_errors import SignInBusy, WeakPassword
 from tests.accounts.people.cheap import CountingHasher
 
 KNOWN = ("ada.lovelace@acme.test", "ada.lovelace", "acme", "Ada Lovelace", "Lovelace", "weighbridge")

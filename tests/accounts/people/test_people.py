@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from accounts.errors import BadName, BadSetting, UnknownOrganisation, UnknownTeam
-from accounts.people.errors import BadEmail, PersonExists, UnknownPerson
 from accounts.people.people import normal_email
+from accounts.people.people_errors import BadEmail, PersonExists, UnknownPerson
 from tests.accounts.people.cheap import Door
 
 

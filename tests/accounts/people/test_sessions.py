@@ -5,9 +5,9 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.keys import Pepper
-from accounts.people.config import SignInSection
-from accounts.people.errors import UnknownPerson
+from accounts.people.people_errors import UnknownPerson
 from accounts.people.sessions import MAX_SESSIONS, REMEMBERED_US, Sessions
+from accounts.people.sign_in_config import SignInSection
 from tests.accounts.people.cheap import PEPPERS, SECOND_US, Door
 
 

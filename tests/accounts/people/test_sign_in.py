@@ -8,10 +8,10 @@ from argon2 import PasswordHasher
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from accounts.people.config import SignInSection
-from accounts.people.errors import Locked, PasswordsOff, SignInBusy, WrongCredentials
 from accounts.people.passwords import Passwords
+from accounts.people.people_errors import Locked, PasswordsOff, SignInBusy, WrongCredentials
 from accounts.people.sign_in import SignIn
+from accounts.people.sign_in_config import SignInSection
 from tests.accounts.people.cheap import GOOD, PEPPERS, CountingHasher, Door
 
 WRONG = "a wrong password"

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from cost.budgets.budget import Standing, checked, limit_from_usd
-from cost.budgets.errors import BadBudget
+from cost.budgets.budget_errors import BadBudget
 from tests.cost.budgets.crowd import NOON_US, budget
 
 

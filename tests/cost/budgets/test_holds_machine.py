@@ -19,7 +19,7 @@ from cost.budgets.store import BudgetStore
 from cost.entries import TERMINAL, Entry, orphan_settlement, void_of
 from cost.store import LedgerStore
 from cost.times import DAY_US
-from proxy.db import make_engine, migrate
+from gateway.database import make_engine, migrate
 from tests.cost.budgets.crowd import NOON_US, Clock, Process, budget
 
 LIMIT = 100

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.budgets.errors import BadBudget, BudgetConflict, UnknownBudget
+from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.grants import Ask, GrantStore
 from cost.budgets.store import MAX_OF_ORGANISATION, BudgetStore, new_budget_id
 from cost.store import LedgerStore

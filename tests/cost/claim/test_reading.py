@@ -15,11 +15,11 @@ from cost.claim.report import DAILY_COLUMNS, Claim, claim, daily, told
 from cost.fleet.hours import HoursStore
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
 from cost.prices import usd
-from cost.reports.errors import BadQuery
+from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.store import LedgerStore
 from cost.times import DAY_US, HOUR_US
-from proxy.db import make_engine, migrate
+from gateway.database import make_engine, migrate
 from tests.cost.fleet.pools import DAY, pool, work
 
 ALL = ReadScope(organisation_id="default", team_id=None)

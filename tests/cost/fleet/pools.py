@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from cost.entries import Entry
-from cost.fleet.config import PoolSection
+from cost.fleet.pool_config import PoolSection
 from cost.times import start_of
 from tests.cost.entries import settle
 

@@ -5,7 +5,7 @@ from datetime import date
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.fleet.errors import HoursRefused
+from cost.fleet.fleet_errors import HoursRefused
 from cost.fleet.hours import HoursStore, PoolRecord, Recorded, configured_hours, up_us
 from cost.store import LedgerStore
 from cost.times import DAY_US, HOUR_US, day_of, start_of

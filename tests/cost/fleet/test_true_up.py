@@ -14,9 +14,9 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cost.entries import METER_COLUMNS, Entry
-from cost.fleet.config import PoolSection
-from cost.fleet.errors import DayNotOver, UnknownPool
+from cost.fleet.fleet_errors import DayNotOver, UnknownPool
 from cost.fleet.hours import HoursStore
+from cost.fleet.pool_config import PoolSection
 from cost.fleet.true_up import FleetBooks, Group, GroupKey, PoolDay, TrueUpRounds, entries, is_due, pending
 from cost.prices import Meters
 from cost.store import LedgerStore

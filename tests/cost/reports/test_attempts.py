@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.reports.attempts import MAX_LOG_DAYS, MINUTE_US, AttemptReader, LoggedAttempt, LogQuery
-from cost.reports.errors import BadQuery
+from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageFilters, UsageQuery, UsageReader
 from cost.times import DAY_US, HOUR_US

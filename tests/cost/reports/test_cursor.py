@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.reports.cursor import decode_cursor, encode_cursor
-from cost.reports.errors import BadQuery
+from cost.reports.report_errors import BadQuery
 
 QUERY = {"of": "somebody"}
 

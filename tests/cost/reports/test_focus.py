@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.entries import METER_COLUMNS
 from cost.prices import METERS, NANO_PER_USD
-from cost.reports.errors import BadQuery
 from cost.reports.focus import COLUMNS, CUSTOM_COLUMNS, FOCUS_COLUMNS, FocusExport, FocusNames, FocusQuery, charges
+from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.store import LedgerStore
 from cost.tables import ROLLUP_SUMS

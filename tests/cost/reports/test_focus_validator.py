@@ -11,7 +11,7 @@ import pytest
 
 from cost.reports.focus import APPLICABILITY, FocusExport, FocusQuery
 from cost.reports.scope import ReadScope
-from proxy.db import make_engine, migrate
+from gateway.database import make_engine, migrate
 from tests.cost.reports import books
 
 _ROOT = Path(__file__).parents[3]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.reports.errors import BadQuery
 from cost.reports.period import PeriodReader, divided, idle_of, spent
+from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader, UsageSums
 from cost.times import DAY_US

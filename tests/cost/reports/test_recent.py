@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.entries import Entry
-from cost.reports.errors import BadQuery
 from cost.reports.recent import OUTCOMES, RecentQuery, RecentReader, RecentRequest, matches
+from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from tests.cost.entries import reserve
 from tests.cost.reports.two_organisations import DAY, OTHERS, TEAM_A, WHOLE, booked, idle, keep

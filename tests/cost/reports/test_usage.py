@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.reports.errors import BadQuery
+from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import (
     COLUMNS,

@@ -15,7 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from dashboards.monitoring.boards import BOARDS, FOLDER, written
-from tests.gateway import model, running_gateway
+from tests.running_gateway import model, running_gateway
 
 RULES = FOLDER.parent / "prometheus" / "weighbridge.rules.yml"
 _NAME = re.compile(r"\bweighbridge[a-z0-9_:]*")

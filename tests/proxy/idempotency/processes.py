@@ -10,9 +10,9 @@ from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from proxy.db import make_engine, metadata
+from gateway.database import make_engine, metadata
 from proxy.idempotency.claims import Claim, Idempotency, Replay
-from proxy.idempotency.config import IdempotencySection
+from proxy.idempotency.idempotency_config import IdempotencySection
 from proxy.idempotency.store import Found, IdempotencyStore, Outcome, Wanted
 from proxy.idempotency.tables import IdempotentRequest
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from proxy.db import make_engine
+from gateway.database import make_engine
 from proxy.errors import (
     AnswerNotKept,
     BadRequest,

@@ -38,7 +38,7 @@ from proxy.learning.shadow import (
     question_of,
     sampled,
 )
-from proxy.observers.outcome import RequestOutcome
+from proxy.outcome import RequestOutcome
 from proxy.request import RequestHeaders, parse_chat
 from tests.proxy.test_policy import price, target
 

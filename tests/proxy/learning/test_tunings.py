@@ -15,8 +15,8 @@ from classifier.learning.silence import NOTICED, silent_answers
 from classifier.learning.store import LearningStore, UnknownTuning, Verdict, Weighing
 from classifier.prediction import Prediction, Prompt
 from classifier.tuning import SKETCH, Ability, Tuning
+from gateway.database import make_engine
 from providers.catalog import Catalog
-from proxy.db import make_engine
 from proxy.learning.tunings import AS_TRAINED, TuningRefused, TuningWatch, accept, propose, roll_back
 from tests.classifier.learning.simulated import LOADS, ability, verdicts
 from tests.proxy.test_policy import target

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from proxy.observers.outcome import AttemptOutcome, AttemptResult, RequestOutcome
+from proxy.outcome import AttemptOutcome, AttemptResult, RequestOutcome
 
 
 def an_attempt(target_id: str = "llama-3-70b", result: AttemptResult = "ok", duration_s: float = 0.2) -> AttemptOutcome:

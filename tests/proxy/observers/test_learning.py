@@ -16,11 +16,11 @@ from accounts.caller import TeamSettings
 from accounts.store import AccountStore
 from classifier.learning.store import LearningStore, Verdict, Weighing
 from classifier.prediction import Prediction, Prompt
-from proxy.db import make_engine, migrate
+from gateway.database import make_engine, migrate
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.observers.learning import MAX_PROMPT_CHARS, LearningLog, kept_text
 from proxy.observers.metrics import Metrics
-from proxy.observers.outcome import RequestOutcome
+from proxy.outcome import RequestOutcome
 from tests.classifier.learning.kept import NOON_US, a_verdict, a_weighing
 from tests.proxy.observers.outcomes import an_outcome
 

@@ -19,7 +19,7 @@ from proxy.observers.logs import (
     is_sampled,
     request_fields,
 )
-from proxy.observers.outcome import AttemptOutcome, RequestOutcome
+from proxy.outcome import AttemptOutcome, RequestOutcome
 from tests.proxy.observers.outcomes import an_attempt, an_outcome
 
 _PROMPT = "canary: my patient's diagnosis is gout"

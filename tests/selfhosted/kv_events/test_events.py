@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfhosted.kv_events.errors import Unreadable
 from selfhosted.kv_events.events import Cleared, Event, Removed, Stored, pieces, read_batch, read_message
+from selfhosted.kv_events.kv_event_errors import Unreadable
 from tests.selfhosted.kv_events.engine import payload
 
 HASHES = [b"\x01" * 32, b"\x02" * 32]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cost.fleet.bill import usd_per_million
-from cost.fleet.config import PoolSection, SecondsPerMillion
+from cost.fleet.pool_config import PoolSection, SecondsPerMillion
 from cost.price_book.book import DatedPrice, price_book
 from cost.prices import Price
 from cost.times import DAY_US

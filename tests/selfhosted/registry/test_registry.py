@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from proxy.db import make_engine
+from gateway.database import make_engine
 from tests.selfhosted.registry.registered import Clock, Process, pool
 
 

@@ -1,0 +1,1 @@
+"""The API described: an OpenAPI document as a page and for programs."""

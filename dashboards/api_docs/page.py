@@ -1,0 +1,53 @@
+"""/dashboard/api: the admin API's own description, as a page and as the document that programs read."""
+
+from typing import Annotated, Final
+
+import msgspec
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from dashboards.api_docs.reference import reference
+from dashboards.sign_in.welcome import base_url
+from dashboards.web.access import allowed
+from dashboards.web.openapi import document
+from dashboards.web.view import View
+
+router: Final = APIRouter(include_in_schema=False)
+
+_RIGHTS: Final = {
+    "signed-in": "any key",
+    "team.read": "a key of the team, finance or admin",
+    "team.change": "an admin key",
+    "organisation.read": "a finance or admin key",
+    "organisation.change": "an admin key",
+    "finance.read": "a finance or admin key",
+    "audit.read": "a finance or admin key",
+    "prices.change": "an admin key of the operators' organisation",
+    "operations.read": "a finance or admin key of the operators' organisation",
+    "operations.change": "an admin key of the operators' organisation",
+}
+
+
+@router.get("/dashboard/api")
+async def show_reference(view: Annotated[View, Depends(allowed("organisation.change"))]) -> Response:
+    """Every call with its fields and an example."""
+    base = base_url(view.request, view.gateway.config().sign_in.public_url)
+    return view.page(
+        "api_docs/reference.html",
+        title="Admin API",
+        reference=reference(document(view.request.app.routes), base),
+        base=base,
+        rights=_RIGHTS,
+    )
+
+
+@router.get("/dashboard/api/openapi.json")
+async def download(view: Annotated[View, Depends(allowed("organisation.change"))]) -> Response:
+    """The document as GET /v1/admin/openapi.json gives it to keys."""
+    headers = {
+        "content-disposition": 'attachment; filename="weighbridge-admin-openapi.json"',
+        "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
+    }
+    body = msgspec.json.format(msgspec.json.encode(document(view.request.app.routes)), indent=2)
+    return Response(body, media_type="application/json", headers=headers)

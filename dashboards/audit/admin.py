@@ -1,0 +1,142 @@
+"""GET /v1/admin/audit: the organisation's audit log, by pages as JSON, or whole as CSV or NDJSON."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Depends
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from accounts.audit.log import MAX_PAGE, Filters, Scope
+from dashboards.audit.listing import BadFilter, filters_from, pieces, told
+from dashboards.web.admin_access import Desk, admin
+from dashboards.web.changing import looking
+from dashboards.web.gateway import Gateway
+from dashboards.web.openapi import PREFIX, described
+from dashboards.web.reading import Export
+from proxy.errors import BadRequest
+
+router = APIRouter(tags=["audit"])
+
+KINDS: Final = {"csv": "text/csv; charset=utf-8; header=present", "ndjson": "application/x-ndjson"}
+_USUAL: Final = 50
+_MAX_NUMBER_DIGITS: Final = 18
+_PATIENCE_S: Final = 10.0
+_QUERY: Final = {
+    "actor": "Who: an id, or a part of a name.",
+    "action": "What: such as `key.revoked`, or only `key`.",
+    "object": "On what: an id, or a kind such as `budget`.",
+    "team": "In which team.",
+    "from": "The first UTC day, such as 2026-04-30.",
+    "to": "The last UTC day.",
+    "before": "Only entries before this number: the `next_before` of the page before.",
+    "limit": f"Entries on a page, at most {MAX_PAGE}; {_USUAL} when left out.",
+    "format": "`csv` or `ndjson` gives all entries, the oldest first, as a file; ndjson can be verified later.",
+}
+
+
+class ActorOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Who did it: a person, a key, somebody at the command line, or the gateway itself."""
+
+    kind: str
+    id: str
+    name: str
+    address: str | None
+
+
+class AuditEntryOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Who did what to which object, from where, and how it was before and after. Secrets are masked."""
+
+    number: int
+    at: str
+    organisation_id: str
+    team_id: str | None
+    actor: ActorOut
+    action: str
+    object_kind: str
+    object_id: str
+    reason: str | None
+    before: Any
+    after: Any
+    previous_hash: str
+    hash: str
+    object: str = "audit.entry"
+
+
+class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest entries first. `next_before` goes on, also where a search found less than a page; null: these are the last."""
+
+    data: list[AuditEntryOut]
+    next_before: int | None
+    object: str = "list"
+
+
+@router.get(
+    f"{PREFIX}/audit",
+    **described("Read the organisation's audit log", gives={200: AuditPage}, query=_QUERY),
+)
+async def read_audit(desk: Annotated[Desk, Depends(admin("audit.read"))]) -> Response:
+    """The organisation's own entries. Numbers count over all organisations, so they have gaps."""
+    query = desk.request.query_params
+    unknown = sorted(set(query) - set(_QUERY))
+    if unknown:
+        raise BadRequest(
+            f"There is no parameter `{unknown[0][:80]}`; there are {', '.join(_QUERY)}.", param=unknown[0][:80]
+        )
+    filters = asked_filters(query)
+    scope = Scope(organisation_id=desk.organisation_id)
+    kind = query.get("format", "json")
+    if kind in KINDS:
+        return export_reply(desk.gateway, scope, filters, kind)
+    if kind != "json":
+        raise BadRequest("`format` is json, csv or ndjson.", param="format")
+    limit = _whole(query, "limit", MAX_PAGE) or _USUAL
+    before = _whole(query, "before", 10**_MAX_NUMBER_DIGITS)
+    async with looking(), desk.gateway.reads:
+        found = await desk.gateway.audit.search(scope, filters, before_number=before, limit=limit + 1)
+    page = found.entries[:limit]
+    next_before = page[-1].number if len(found.entries) > limit else found.reached
+    return desk.reply({"object": "list", "data": [told(each) for each in page], "next_before": next_before})
+
+
+def asked_filters(query: QueryParams) -> Filters:
+    """What an address asks for. Raises BadRequest."""
+    try:
+        return filters_from(query)
+    except BadFilter as error:
+        raise BadRequest(f"`{error.param}` is not valid: {error}.", param=error.param) from error
+
+
+def export_reply(gateway: Gateway, scope: Scope, filters: Filters, kind: str) -> Response:
+    """A file of all entries."""
+    headers = {
+        "content-disposition": f'attachment; filename="audit.{kind}"',
+        "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
+    }
+    found = pieces(gateway.audit, scope, filters, kind)
+    return Export(_in_time(found, gateway.reads), media_type=KINDS[kind], headers=headers)
+
+
+async def _in_time(found: AsyncIterator[bytes], reads: asyncio.Semaphore) -> AsyncIterator[bytes]:
+    """What fails on the way cuts the connection: half a file is not a whole one. A few are read at once: requests need the
+    database's connections, too.
+    """
+    while True:
+        async with asyncio.timeout(_PATIENCE_S), reads:
+            piece = await anext(found, None)
+        if piece is None:
+            return
+        yield piece
+
+
+def _whole(query: QueryParams, name: str, most: int) -> int | None:
+    text = query.get(name, "")
+    if not text:
+        return None
+    digits = text.isascii() and text.isdigit() and len(text) <= _MAX_NUMBER_DIGITS
+    if not digits or not 1 <= int(text) <= most:
+        raise BadRequest(f"`{name}` is a whole number from 1 to {most:,}.", param=name)
+    return int(text)

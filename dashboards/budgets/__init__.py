@@ -1,0 +1,1 @@
+"""Budgets: their page, their API, and how they are changed."""

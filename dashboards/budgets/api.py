@@ -1,0 +1,77 @@
+"""/v1/budgets: what may be spent, how much of it is, and how an administrator sets it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+from fastapi import APIRouter, Request
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import Response
+
+from cost.budgets.budget import checked
+from cost.budgets.budget_errors import BadBudget
+from cost.budgets.store import BudgetStore
+from dashboards.budgets.change import put_budget
+from dashboards.budgets.change import remove_budget as remove_budget_of
+from dashboards.budgets.listing import parse_budget, told, told_member
+from dashboards.web.actor import actor_of
+from dashboards.web.gateway import AdminCaller, AuthenticatedCaller, gateway_of
+from dashboards.web.reading import json_reply
+from dashboards.web.request_body import read_body
+from proxy.errors import BadRequest, BudgetNotFound, BudgetsOutOfReach, BudgetTaken, ChangesUnavailable
+
+router = APIRouter(tags=["budgets"])
+
+MAX_BODY_BYTES: Final = 16 * 1024
+_PATIENCE_S: Final = 3.0
+
+
+@router.get("/v1/budgets")
+async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Response:
+    """A member's key sees those of its team, of itself and of its team's tags; finance and admin see all."""
+    store = BudgetStore(gateway_of(request).database)
+    async with _database():
+        if caller.role == "member":
+            found = await store.of_member(caller.organisation_id, caller.team_id, caller.key_id)
+            data = [told_member(each) for each in found]
+        else:
+            data = [told(each) for each in await store.of_organisation(caller.organisation_id)]
+    return json_reply({"object": "list", "data": data})
+
+
+@router.put("/v1/budgets/{budget_id}")
+async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
+    """Sets a budget, or changes its limit and what happens at its end. Every server follows within seconds."""
+    gateway = gateway_of(request)
+    body = await read_body(request, timeout_s=gateway.line.rules.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    try:
+        budget = checked(parse_budget(body).budget(budget_id, caller.organisation_id))
+    except BadBudget as error:
+        raise BadRequest(f"The budget is not valid: {error}.") from error
+    async with _database():
+        actor = actor_of(request, caller)
+        standing, new = await put_budget(gateway.audit, actor, budget, webhooks=gateway.webhooks)
+    return json_reply(told(standing), status=201 if new else 200)
+
+
+@router.delete("/v1/budgets/{budget_id}")
+async def remove_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
+    """Takes a budget away: nothing is held or warned of any more. What was spent stays in the books."""
+    async with _database():
+        actor = actor_of(request, caller)
+        await remove_budget_of(gateway_of(request).audit, actor, caller.organisation_id, budget_id)
+    return json_reply({"id": budget_id, "object": "budget.deleted", "deleted": True})
+
+
+@contextlib.asynccontextmanager
+async def _database() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            yield
+    except BudgetNotFound as error:
+        raise BudgetNotFound(f"{error.message} GET /v1/budgets lists them.", param="budget_id") from error
+    except BudgetTaken as error:
+        raise BudgetTaken(error.message, param="budget_id") from error
+    except (ChangesUnavailable, SQLAlchemyError, OSError, TimeoutError) as error:
+        raise BudgetsOutOfReach("The database does not answer; try again shortly.") from error

@@ -1,0 +1,117 @@
+"""What may be spent, as people and administrators' keys set it."""
+
+from decimal import Decimal
+from typing import Any
+
+from accounts.audit.entry import Actor
+from accounts.audit.log import AuditLog
+from accounts.errors import UnknownKeyId, UnknownTeam
+from accounts.store import AccountStore, TeamRecord
+from cost.budgets.alerts import dollars
+from cost.budgets.budget import Budget, Standing, checked
+from cost.budgets.budget_errors import UnknownBudget
+from cost.budgets.store import BudgetStore
+from dashboards.web.changing import changing, check_may_change, looking, refusals
+from proxy.errors import BadRequest, NotAllowed
+
+
+async def put_budget(
+    log: AuditLog,
+    actor: Actor,
+    budget: Budget,
+    *,
+    webhooks: frozenset[str],
+    only_keys_of: TeamRecord | None = None,
+    reason: str = "",
+) -> tuple[Standing, bool]:
+    """Set a budget, or change its limit and what happens at its end; and whether it is new. Servers follow within seconds.
+
+    Who may only change one team's things names it: then the budget is for one of that team's keys.
+    """
+    with refusals():
+        checked(budget)
+    if budget.webhook and budget.webhook not in webhooks:
+        # Nobody would ever be warned.
+        raise BadRequest(f"There is no webhook `{budget.webhook}` in the configuration.", param="webhook")
+    owner = budget.organisation_id
+    team_id = budget.scope_id if budget.scope == "team" else "" if only_keys_of is None else only_keys_of.team_id
+    async with changing(log, actor, "budget.set", owner, team_id=team_id, reason=reason) as change:
+        store = BudgetStore(change.within)
+        team_id = await _team_of(AccountStore(change.within), budget, only_keys_of)
+        before = await _found(store, budget.budget_id, owner)
+        if before != budget:
+            await store.put(budget)
+        standing = await store.get(budget.budget_id, owner)
+        change.tell("budget", budget.budget_id, None if before is None else told(before), told(budget), team_id=team_id)
+    return standing, before is None
+
+
+async def remove_budget(
+    log: AuditLog,
+    actor: Actor,
+    organisation_id: str,
+    budget_id: str,
+    *,
+    only_keys_of: TeamRecord | None = None,
+    reason: str = "",
+) -> Budget:
+    """Take a budget away: nothing is held or warned of any more. What was spent stays in the books."""
+    async with changing(log, actor, "budget.removed", organisation_id, reason=reason) as change:
+        store = BudgetStore(change.within)
+        found = (await store.get(budget_id, organisation_id)).budget
+        if only_keys_of is not None:
+            await _team_of(AccountStore(change.within), found, only_keys_of)
+        await store.remove(budget_id, organisation_id)
+        team_id = found.scope_id if found.scope == "team" else "" if only_keys_of is None else only_keys_of.team_id
+        change.tell("budget", budget_id, told(found), None, team_id=team_id)
+    return found
+
+
+async def read_budgets(store: BudgetStore, organisation_id: str) -> list[Standing]:
+    """All of an organisation's."""
+    async with looking():
+        return await store.of_organisation(organisation_id)
+
+
+async def read_budget(store: BudgetStore, organisation_id: str, budget_id: str) -> Standing:
+    """One of an organisation's. Raises BudgetNotFound."""
+    async with looking():
+        return await store.get(budget_id, organisation_id)
+
+
+def told(budget: Budget) -> dict[str, Any]:
+    """A budget as the audit log keeps it."""
+    return {
+        "scope": budget.scope,
+        "of": budget.shown_id,
+        "period": budget.period,
+        "kind": budget.kind,
+        "limit_usd": Decimal(dollars(budget.limit_nanousd)),
+        "on_exhausted": budget.on_exhausted,
+        "webhook": budget.webhook,
+    }
+
+
+async def _team_of(accounts: AccountStore, budget: Budget, only_keys_of: TeamRecord | None) -> str:
+    """Whose log it also stands in, a team's or nobody's. Another organisation's team or key looks like none."""
+    owner = budget.organisation_id
+    if only_keys_of is not None and budget.scope != "key":
+        raise NotAllowed("Only the organisation's administrators set budgets of teams, tags and the organisation.")
+    try:
+        if budget.scope == "team":
+            return (await accounts.team_of(owner, budget.scope_id)).team_id
+        if budget.scope == "key":
+            within = None if only_keys_of is None else only_keys_of.team_id
+            key = await accounts.key_of(owner, within, budget.scope_id)
+            check_may_change(key, may_all=only_keys_of is None)
+            return key.team_id
+    except (UnknownTeam, UnknownKeyId) as error:
+        raise BadRequest(f"There is no {budget.scope} `{budget.scope_id[:80]}`.", param="scope_id") from error
+    return ""
+
+
+async def _found(store: BudgetStore, budget_id: str, organisation_id: str) -> Budget | None:
+    try:
+        return (await store.get(budget_id, organisation_id)).budget
+    except UnknownBudget:
+        return None

@@ -1,0 +1,394 @@
+"""/dashboard/teams/{team_id}/budgets: what a team and its keys may spend, and what they may use in a minute and at once.
+
+Whoever may change the team divides what it has among its keys; the team's own budgets and limits are for the
+organisation's administrators.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple, cast
+
+import msgspec
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from accounts.store import KeyRecord, TeamRecord, utc_now
+from cost.budgets.budget import Budget, Kind, OnExhausted, Standing
+from cost.budgets.periods import Period
+from cost.budgets.store import BudgetStore, new_budget_id
+from dashboards.budgets.change import put_budget, remove_budget
+from dashboards.limits.change import put_limit, remove_limit
+from dashboards.limits.limit_fields import (
+    ENDS,
+    FIELDS,
+    HEADINGS,
+    KINDS,
+    PERIODS,
+    dollars_in,
+    limits_in,
+    limits_shown,
+    said,
+)
+from dashboards.ui.tables import Column, Row, Table
+from dashboards.web.access import allowed
+from dashboards.web.changing import looking
+from dashboards.web.forms import Form, FormError
+from dashboards.web.view import View
+from proxy.errors import BadRequest, BudgetNotFound, BudgetTaken, LimitNotFound
+from proxy.limits.limit import Limits
+from proxy.limits.rules import Place, Rule, says_nothing
+from proxy.limits.store import LimitStore
+from proxy.redis.gate_tables import MODEL_CHARS
+
+router: Final = APIRouter(include_in_schema=False)
+
+_PLACE: Final = "/dashboard/teams/{team_id}/budgets"
+_TEAM: Final = "team"
+_KEY: Final = "key:"
+_MENDABLE: Final = (BadRequest, BudgetTaken)
+_BUDGETS: Final = (
+    Column("of", "Of"),
+    Column("period", "Period"),
+    Column("kind", "Kind", note="A hard budget is never overrun; a soft one warns at 50, 80 and 100 %."),
+    Column("limit", "Limit", "money"),
+    Column("spent", "Spent", "money", "Booked in the running period."),
+    Column("share", "Share spent", "share"),
+    Column("held", "Held", "money", "Kept for requests that run now, or on its way into the books."),
+    Column("state", "State", "badge"),
+    Column("resets", "Begins anew", "time"),
+)
+_LIMITS: Final = (
+    Column("of", "Of"),
+    Column("model", "On model"),
+    *(Column(name, HEADINGS[name], note=f"{label}. {hint}") for name, label, hint in FIELDS),
+)
+_STATES: Final = {"open": ("open", "good"), "warning": ("80 % spent", "warn"), "spent": ("spent", "bad")}
+
+
+class _Found(NamedTuple):
+    """What the page is about."""
+
+    keys: Sequence[KeyRecord]
+    budgets: Sequence[Standing]
+    limits: Sequence[Rule]
+
+
+@router.get(_PLACE)
+async def list_budgets(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+    """How everything stands, and the forms for more."""
+    return await _list(view, {}, {})
+
+
+@router.post(_PLACE)
+async def add_budget(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+    """Sets a new budget."""
+    form = await view.form()
+    try:
+        place = _place_in(view, form, "budget_of")
+        limit = dollars_in(form, "limit_usd")
+        budget = Budget(
+            budget_id=new_budget_id(),
+            organisation_id=view.the_team.organisation_id,
+            scope="team" if place.scope == "team" else "key",
+            scope_id=place.scope_id,
+            period=cast(Period, form.one_of("period", tuple(name for name, _ in PERIODS))),
+            kind=cast(Kind, form.one_of("kind", tuple(name for name, _ in KINDS))),
+            limit_nanousd=_needed(limit, "limit_usd"),
+            on_exhausted=cast(OnExhausted, form.one_of("on_exhausted", tuple(name for name, _ in ENDS))),
+            webhook=form.one_of("webhook", ("", *sorted(view.gateway.webhooks))),
+        )
+        await _put(view, budget)
+    except FormError as error:
+        return await _list(view, form.plain, {error.field: error.message})
+    except _MENDABLE as error:
+        return await _list(view, form.plain, {_BUDGET_FIELDS.get(error.param or "", "limit_usd"): error.message})
+    return view.redirect(_base(view), "The budget is set; every server follows within seconds.")
+
+
+@router.post(f"{_PLACE}/limits")
+async def set_limits(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+    """Sets limits in place of what was set for the same; with nothing said, the configuration's hold again."""
+    form = await view.form()
+    try:
+        place = msgspec.structs.replace(_place_in(view, form, "limit_of"), model=form.text("model", most=MODEL_CHARS))
+        limits = limits_in(form)
+        if says_nothing(limits):
+            raise FormError(FIELDS[0][0], "Say at least one limit; to have the configuration's again, remove it.")  # noqa: TRY301
+        await _limit(view, place, limits)
+    except FormError as error:
+        return await _list(view, form.plain, {error.field: error.message})
+    except _MENDABLE as error:
+        return await _list(view, form.plain, {FIELDS[0][0]: error.message})
+    return view.redirect(_base(view), "The limits are set; every server follows within seconds.")
+
+
+@router.post(f"{_PLACE}/limits/remove")
+async def take_limits(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+    """The configuration's hold again."""
+    form = await view.form()
+    try:
+        place = msgspec.structs.replace(_place_in(view, form, "limit_of"), model=form.text("model", most=MODEL_CHARS))
+        await remove_limit(
+            view.gateway.audit, view.actor, view.the_team.organisation_id, place, only_keys_of=_only_keys_of(view)
+        )
+    except FormError as error:
+        return await _list(view, form.plain, {error.field: error.message})
+    except LimitNotFound:
+        return view.redirect(_base(view), "These limits were removed already.", "info")
+    return view.redirect(_base(view), "The limits are removed; the configuration's hold again.")
+
+
+@router.get(f"{_PLACE}/{{budget_id}}")
+async def show_budget(view: Annotated[View, Depends(allowed("team.read"))], budget_id: str) -> Response:
+    """One budget: how it stands, and the form to change it."""
+    return await _show(view, budget_id, {}, {})
+
+
+@router.post(f"{_PLACE}/{{budget_id}}")
+async def change_budget(view: Annotated[View, Depends(allowed("team.change"))], budget_id: str) -> Response:
+    """Changes its limit, and what happens at its end."""
+    form = await view.form()
+    found = (await _one(view, budget_id)).budget
+    try:
+        limit = dollars_in(form, "limit_usd")
+        changed = msgspec.structs.replace(
+            found,
+            limit_nanousd=_needed(limit, "limit_usd"),
+            on_exhausted=cast(OnExhausted, form.one_of("on_exhausted", tuple(name for name, _ in ENDS))),
+            webhook=form.one_of("webhook", ("", *sorted(view.gateway.webhooks))),
+        )
+        await _put(view, changed)
+    except FormError as error:
+        return await _show(view, budget_id, form.plain, {error.field: error.message})
+    except _MENDABLE as error:
+        return await _show(view, budget_id, form.plain, {error.param or "limit_usd": error.message})
+    return view.redirect(_base(view), "The budget is changed; every server follows within seconds.")
+
+
+@router.post(f"{_PLACE}/{{budget_id}}/remove")
+async def take_budget(view: Annotated[View, Depends(allowed("team.change"))], budget_id: str) -> Response:
+    """Nothing is held or warned of any more; what was spent stays in the books."""
+    await _one(view, budget_id)
+    await remove_budget(
+        view.gateway.audit,
+        view.actor,
+        view.the_team.organisation_id,
+        budget_id,
+        only_keys_of=_only_keys_of(view),
+    )
+    return view.redirect(_base(view), "The budget is removed; what was spent stays in the books.")
+
+
+_BUDGET_FIELDS: Final = {"scope_id": "budget_of", "webhook": "webhook"}
+"""Where the form shows what was refused."""
+
+
+async def _list(view: View, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+    found = await _read(view)
+    names = _names(found.keys)
+    budgets = Table.of(
+        _BUDGETS,
+        [_budget_row(view, each, names) for each in found.budgets],
+        view.query,
+        name="budgets",
+        caption="Budgets",
+        sort="-share",
+        search=("of",),
+        empty="No budgets: nothing here bounds what is spent. Set one below, or ask an administrator to.",
+    )
+    limits = Table.of(
+        _LIMITS,
+        [_limit_row(view, each, names) for each in found.limits],
+        view.query,
+        name="limits",
+        caption="Limits",
+        sort="of",
+        search=("of", "model"),
+        empty="Nothing is set here: what the configuration says holds for the team and for each of its keys.",
+    )
+    places = _places(view, found.keys)
+    return view.csv_asked(f"budgets-{view.the_team.team_id}", budgets, limits) or view.page(
+        "budgets/budgets.html",
+        title="Budgets and limits",
+        status=400 if errors else 200,
+        base=_base(view),
+        budgets=budgets,
+        limits=limits,
+        places=places,
+        may_change=view.may("team.change"),
+        may_all=view.may("organisation.change"),
+        periods=PERIODS,
+        kinds=KINDS,
+        ends=ENDS,
+        webhooks=_webhooks(view),
+        fields=FIELDS,
+        values=values or _prefilled(view, found, places),
+        errors=errors,
+    )
+
+
+async def _show(view: View, budget_id: str, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+    standing = await _one(view, budget_id)
+    keys = await _keys(view)
+    budget = standing.budget
+    row = _budget_row(view, standing, _names(keys))
+    return view.page(
+        "budgets/budget.html",
+        title=f"Budget of {row['of']}",
+        status=400 if errors else 200,
+        base=_base(view),
+        budget=budget,
+        row=row,
+        words=dict(KINDS)[budget.kind],
+        may_change=row["may_change"],
+        ends=ENDS,
+        webhooks=_webhooks(view),
+        values={
+            "limit_usd": _dollars(budget.limit_nanousd),
+            "on_exhausted": budget.on_exhausted,
+            "webhook": budget.webhook,
+            **values,
+        },
+        errors=errors,
+    )
+
+
+async def _keys(view: View) -> list[KeyRecord]:
+    team = view.the_team
+    async with looking():
+        return await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)
+
+
+async def _read(view: View) -> _Found:
+    team = view.the_team
+    keys = await _keys(view)
+    async with looking():
+        budgets = await BudgetStore(view.gateway.database).of_team(
+            team.organisation_id, team.team_id, [key.key_id for key in keys]
+        )
+        limits = await LimitStore(view.gateway.database).of_team(team.organisation_id, team.team_id)
+    return _Found(keys, budgets, limits)
+
+
+async def _one(view: View, budget_id: str) -> Standing:
+    """One of those that the team's page shows; any other is as unknown as none."""
+    found = await _read(view)
+    for standing in found.budgets:
+        if standing.budget.budget_id == budget_id:
+            return standing
+    raise BudgetNotFound("This team has no such budget; it may have been removed.")
+
+
+async def _put(view: View, budget: Budget) -> None:
+    await put_budget(
+        view.gateway.audit,
+        view.actor,
+        budget,
+        webhooks=view.gateway.webhooks,
+        only_keys_of=_only_keys_of(view),
+    )
+
+
+async def _limit(view: View, place: Place, limits: Limits) -> None:
+    await put_limit(
+        view.gateway.audit,
+        view.actor,
+        view.the_team.organisation_id,
+        Rule(place=place, limits=limits),
+        only_keys_of=_only_keys_of(view),
+    )
+
+
+def _names(keys: Sequence[KeyRecord]) -> dict[str, str]:
+    """Two keys have the same name while one replaces the other."""
+    return {key.key_id: f"{key.name} (…{key.last4})" for key in keys}
+
+
+def _only_keys_of(view: View) -> TeamRecord | None:
+    return None if view.may("organisation.change") else view.the_team
+
+
+def _base(view: View) -> str:
+    return f"/dashboard/teams/{view.the_team.team_id}/budgets"
+
+
+def _places(view: View, keys: Sequence[KeyRecord]) -> list[tuple[str, str]]:
+    """What somebody of this role may bound: the team as a whole, and each of its keys that works."""
+    now = utc_now()
+    whole = [(_TEAM, "The whole team")] if view.may("organisation.change") else []
+    return whole + [
+        (f"{_KEY}{key.key_id}", f"Key {key.name} (…{key.last4})") for key in reversed(keys) if key.works_at(now)
+    ]
+
+
+def _place_in(view: View, form: Form, field: str) -> Place:
+    """What a form names. That a key is the team's is looked at in the change."""
+    value = form.text(field, required=True)
+    if value == _TEAM:
+        return Place("team", view.the_team.team_id)
+    if value.startswith(_KEY):
+        return Place("key", value.removeprefix(_KEY))
+    raise FormError(field, "Choose the team or one of its keys.")
+
+
+def _needed(limit_nanousd: int | None, field: str) -> int:
+    if limit_nanousd is None:
+        raise FormError(field, "This is needed: an amount of dollars such as 500 or 0.25.")
+    return limit_nanousd
+
+
+def _prefilled(view: View, found: _Found, places: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The limits that the address names (`?limit_of=key:…&model=…`), to be changed."""
+    of, model = view.query.get("limit_of", ""), view.query.get("model", "")
+    if of not in dict(places):
+        return {}
+    for rule in found.limits:
+        if (_of(rule.place), rule.place.model) == (of, model):
+            return {"limit_of": of, "model": model, **limits_shown(rule.limits)}
+    return {"limit_of": of, "model": model[:MODEL_CHARS]}
+
+
+def _of(place: Place) -> str:
+    return _TEAM if place.scope == "team" else f"{_KEY}{place.scope_id}"
+
+
+def _webhooks(view: View) -> list[tuple[str, str]]:
+    return [("", "Nobody"), *((name, name) for name in sorted(view.gateway.webhooks))]
+
+
+def _budget_row(view: View, standing: Standing, names: Mapping[str, str]) -> Row:
+    budget = standing.budget
+    # What is spent under a tag is other teams' spending too.
+    told = budget.scope != "tag" or view.may("organisation.read")
+    whose = {"team": "The whole team", "key": f"Key {names.get(budget.scope_id, budget.scope_id)}"}
+    all_of_it = view.may("organisation.change")
+    return {
+        "id": budget.budget_id,
+        "of": whose.get(budget.scope, f"Tag {budget.shown_id}"),
+        "period": budget.period,
+        "kind": budget.kind,
+        "limit": budget.limit_nanousd,
+        "spent": standing.spent_nanousd if told else None,
+        "share": standing.share if told else None,
+        "held": standing.held_nanousd if told else None,
+        "state": _STATES[standing.state] if told else None,
+        "resets": standing.resets_us,
+        "may_change": view.may("team.change") and (all_of_it or budget.scope == "key"),
+    }
+
+
+def _limit_row(view: View, rule: Rule, names: Mapping[str, str]) -> Row:
+    place = rule.place
+    return {
+        "of": "The whole team" if place.scope == "team" else f"Key {names.get(place.scope_id, place.scope_id)}",
+        "place": _of(place),
+        "model": place.model or "all",
+        "model_name": place.model,
+        **said(rule),
+        "may_change": view.may("team.change") and (view.may("organisation.change") or place.scope == "key"),
+    }
+
+
+def _dollars(nanousd: int) -> str:
+    """As it is typed: no separators, no zeros at the end."""
+    whole, rest = divmod(nanousd, 10**9)
+    return f"{whole}.{rest:09d}".rstrip("0").rstrip(".") if rest else str(whole)

@@ -1,0 +1,1 @@
+"""What callers say of answers."""

@@ -1,0 +1,176 @@
+"""POST /v1/feedback: what a caller says of an answer, and GET /v1/feedback/summary: what was said so far."""
+
+import asyncio
+import re
+import time
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import Response
+
+from accounts.caller import Caller
+from classifier.learning.store import Verdict, Weighing
+from cost.times import wall_us
+from dashboards.web.gateway import ActingCaller, AuthenticatedCaller, Gateway, gateway_of
+from dashboards.web.request_body import read_body
+from proxy.errors import (
+    BadRequest,
+    FeedbackUnavailable,
+    LearningOff,
+    RequestNotFound,
+)
+
+router = APIRouter(tags=["feedback"])
+
+MAX_BODY_BYTES: Final = 4_096
+_PATIENCE_S: Final = 5.0
+# A request that ended a moment ago may still wait in another worker's queue, which is written every second.
+_LATE_S: Final = 1.5
+_YOUNG_MS: Final = 900_000
+_REQUEST_ID: Final = re.compile(r"req_([0-9a-f]{12})[0-9a-f]{16}", re.ASCII)
+_MAX_ID_CHARS: Final = 200
+
+
+class _Feedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    request_id: str
+    rating: float | None = None
+    passed: bool | None = None
+    better_target: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Feedback)
+
+
+@router.post("/v1/feedback")
+async def give_feedback(request: Request, caller: ActingCaller) -> Response:
+    """Books what the key's own team says of the answer to one of its `auto` requests."""
+    gateway = gateway_of(request)
+    feedback = _decoded(
+        await read_body(request, timeout_s=gateway.line.rules.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    )
+    _check(feedback, gateway, caller)
+    if caller.settings.learning == "off":
+        raise LearningOff(
+            "Your team's learning is off, so nothing is kept that feedback could be booked to. "
+            f"Ask an operator for `weighbridge teams set {caller.team_id} --learning numbers`."
+        )
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            weighing = await _find(gateway, caller.team_id, feedback.request_id)
+            if weighing is None:
+                raise RequestNotFound(
+                    "There is no such request of your team: feedback is for answered requests with `model: auto`, "
+                    "by the `x-request-id` of their reply, as long as they are kept.",
+                    param="request_id",
+                )
+            verdict = _verdict(feedback, weighing, wall_us())
+            if feedback.better_target == weighing.target_id:
+                raise BadRequest(
+                    "`better_target` is the target that gave this answer; name another one.", param="better_target"
+                )
+            await gateway.learning.add_verdicts([verdict])
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise FeedbackUnavailable("The database does not answer; send the feedback again shortly.") from error
+    gateway.metrics.count_verdict(verdict.source, verdict.signal)
+    return _json(
+        {
+            "object": "feedback",
+            "request_id": verdict.request_id,
+            "target": verdict.target_id,
+            "rating": verdict.adequate,
+            "better_target": verdict.better_target,
+        }
+    )
+
+
+@router.get("/v1/feedback/summary")
+async def summary(request: Request, caller: AuthenticatedCaller) -> Response:
+    """How many verdicts of each kind are kept of the key's own team, and what they say on average."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            counts = await gateway_of(request).learning.counts(caller.team_id)
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise FeedbackUnavailable("The database does not answer; try again shortly.") from error
+    rows = [
+        {
+            "target": each.target_id,
+            "source": each.source,
+            "signal": each.signal,
+            "verdicts": each.verdicts,
+            "adequate": round(each.adequate, 4),
+        }
+        for each in counts
+    ]
+    return _json(
+        {"object": "feedback.summary", "team_id": caller.team_id, "learning": caller.settings.learning, "data": rows}
+    )
+
+
+def _decoded(body: bytes) -> _Feedback:
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise BadRequest(
+            f"The feedback is not valid: {error}. It has `request_id`, one of `rating` and `passed`, "
+            "and may have `better_target`."
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest("The body is not JSON.") from error
+
+
+def _check(feedback: _Feedback, gateway: Gateway, caller: Caller) -> None:
+    if not 1 <= len(feedback.request_id) <= _MAX_ID_CHARS:
+        raise BadRequest(f"`request_id` must have 1 to {_MAX_ID_CHARS} characters.", param="request_id")
+    if (feedback.rating is None) == (feedback.passed is None):
+        raise BadRequest(
+            "Send exactly one of `rating` (0 to 1) and `passed` (true or false).",
+            param="rating" if feedback.passed is None else "passed",
+        )
+    if feedback.rating is not None and not 0 <= feedback.rating <= 1:
+        raise BadRequest("`rating` must be between 0 (useless) and 1 (as good as it can be).", param="rating")
+    better = feedback.better_target
+    known = gateway.line.rules.catalog.targets
+    if better is not None and (better not in known or not _may_use(caller, better)):
+        raise BadRequest(
+            "`better_target` is no target that your team may use; GET /v1/models lists them.", param="better_target"
+        )
+
+
+def _may_use(caller: Caller, target_id: str) -> bool:
+    return caller.allowed_models is None or target_id in caller.allowed_models
+
+
+async def _find(gateway: Gateway, team_id: str, request_id: str) -> Weighing | None:
+    """The team's request, also when it ended a moment ago and is still on its way to the database."""
+    shape = _REQUEST_ID.fullmatch(request_id)
+    if shape is None:
+        return None
+    found = await gateway.learning.find_weighing(team_id, request_id)
+    if found is None:
+        await gateway.learning_log.flush()
+        found = await gateway.learning.find_weighing(team_id, request_id)
+    if found is None and abs(time.time_ns() // 1_000_000 - int(shape[1], 16)) < _YOUNG_MS:
+        await asyncio.sleep(_LATE_S)
+        found = await gateway.learning.find_weighing(team_id, request_id)
+    return found
+
+
+def _verdict(feedback: _Feedback, weighing: Weighing, now_us: int) -> Verdict:
+    """What a person said counts fully. Both ways to say it are one signal, so that the last word replaces the first."""
+    return Verdict(
+        request_id=weighing.request_id,
+        at_us=now_us,
+        organisation_id=weighing.organisation_id,
+        team_id=weighing.team_id,
+        target_id=weighing.target_id,
+        source="feedback",
+        signal="rating",
+        adequate=float(bool(feedback.passed)) if feedback.rating is None else feedback.rating,
+        better_target=feedback.better_target,
+    )
+
+
+def _json(value: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,1 @@
+"""Savings, month close, showback, reconciliation and exports: the pages and APIs of finance."""

@@ -1,0 +1,231 @@
+"""/dashboard/finance: the claim. What was saved, against whom, how sure that is, and whether it is what was promised."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from cost.claim.reading import ClaimBooks
+from cost.claim.report import DAILY_COLUMNS, Claim, FleetClaim, daily
+from cost.claim.savings import ComparatorName, Part, Word
+from cost.prices import NANO_PER_USD
+from cost.times import start_of
+from dashboards.finance.period import chosen_scope, kept_fields, period_of, presets, team_names
+from dashboards.ui.charts import Chart, Series
+from dashboards.ui.tables import Column, Table
+from dashboards.web.access import allowed
+from dashboards.web.reading import reading
+from dashboards.web.view import View
+
+router: Final = APIRouter(include_in_schema=False)
+
+TONES: Final[Mapping[Word, str]] = {"met": "good", "not met": "bad", "not enough data": "warn"}
+_COMPARED: Final[Mapping[ComparatorName, str]] = {
+    "reference": "The reference",
+    "cheapest": "Cheapest that was good enough",
+    "hosted": "Same weights, hosted by others",
+}
+_PARTS: Final[Mapping[Part, tuple[str, str]]] = {
+    "requests": ("Requests", "failed attempts and retries too"),
+    "shadow": ("Shadow calls", "comparisons made behind requests, and their judge"),
+    "corrections": ("Corrections", "of prices, and to the provider's own figures"),
+    "true-up": ("True-up of our GPUs", "from the planned rate to the bill"),
+    "idle": ("Idle GPU hours", "nobody's"),
+    "gateway": ("The gateway's machines", "beside the ledger"),
+}
+_COMPARISONS: Final = (
+    Column("compared", "Compared with"),
+    Column("verdict", "Verdict", "badge"),
+    Column("share", "Saved", "exact_share", "By what it would have cost; rounded down"),
+    Column("saved", "In dollars", "money"),
+    Column("baseline", "Would have cost", "money", "The same served requests, at those prices"),
+    Column(
+        "cost", "Cost", "money", "Everything that was spent, but for requests that this comparison has no figure for"
+    ),
+    Column("coverage", "Coverage", "exact_share", "Served requests that have a figure to compare with"),
+)
+_FLEET: Final = (
+    Column("pool", "Pool"),
+    Column("compared", "Compared with"),
+    Column("verdict", "Verdict", "badge"),
+    Column("share", "Here by elsewhere", "exact_share", "Rounded up; 60 % or less is a saving of 40 %"),
+    Column("cost", "Here", "money", "The bill for the hours up, idle or not"),
+    Column("baseline", "Elsewhere", "money", "What its tokens would have cost there"),
+    Column(
+        "needed", "Needed utilisation", "share", "Where the target would be reached at these prices; above 100 % never"
+    ),
+)
+_DAYS: Final = (
+    Column("day", "Day (UTC)", "day"),
+    Column("served", "Requests served", "number"),
+    Column("cost", "Cost", "money"),
+    Column("reference", "At the reference", "money"),
+    Column("reference_share", "Saved", "share"),
+    Column("cheapest", "At the cheapest good enough", "money"),
+    Column("hosted", "Same weights, hosted", "money"),
+    Column("idle", "Idle GPUs", "money"),
+    Column("bill", "GPUs' bill", "money"),
+    Column("utilisation", "Utilisation", "share"),
+    Column("estimated", "Estimated", "share"),
+    Column("unpriced", "Without a price", "number"),
+    Column("state", "State", "badge"),
+)
+
+
+@router.get("/dashboard/finance")
+async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+    """The claim for the chosen days, of the organisation or of one team."""
+    gateway, now_us = view.gateway, view.now_us
+    period = period_of(view.query, now_us)
+    async with reading(gateway, on=True):
+        scope, team = await chosen_scope(view)
+        teams = await team_names(view)
+        books = await gateway.claims.books(scope, period.start_us, period.end_us)
+        found = await gateway.claims.claim(scope, books)
+    section = gateway.config().cost
+    days = _days(books, found, section.gateway_usd_per_hour, now_us, view.query)
+    names = _names(section.reference_target)
+    comparisons = Table.of(
+        _COMPARISONS, _comparison_rows(found, names), view.query, name="comparisons", caption="Comparisons", sort=""
+    )
+    fleet = Table.of(
+        _FLEET, _fleet_rows(found.fleets, names), view.query, name="pools", caption="Our own GPUs", sort=""
+    )
+    stem = f"claim-{period.first}-{period.last}"
+    return view.csv_asked(stem, comparisons, fleet, days) or view.page(
+        "finance/claim.html",
+        title="The claim",
+        period=period,
+        presets=presets(view.query, now_us, period),
+        kept=kept_fields(view.query),
+        team=team,
+        teams=[("", "The whole organisation"), *sorted(teams.items(), key=lambda each: each[1].casefold())],
+        claim=found,
+        cost=known_cost(found.figures.unpriced_attempts, found.cost_nanousd),
+        tone=TONES[found.verdict],
+        reference=section.reference_target,
+        comparisons=comparisons,
+        reasons=[(names[each.comparator], each.reasons) for each in found.comparisons if each.reasons],
+        parts=_parts(found),
+        fleets=[(each, _busy(each)) for each in found.fleets],
+        fleet=fleet,
+        days=days,
+        chart=_chart(days.all_rows),
+        holdout_share=section.holdout_share,
+    )
+
+
+def _names(reference: str | None) -> dict[ComparatorName, str]:
+    named = f"{reference} (the reference)" if reference else _COMPARED["reference"]
+    return {**_COMPARED, "reference": named}
+
+
+def _comparison_rows(found: Claim, names: Mapping[ComparatorName, str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "compared": names[each.comparator],
+            # Without a figure for any request there is nothing that it would have cost.
+            "baseline": each.baseline_nanousd or None,
+            "cost": known_cost(found.figures.unpriced_attempts, each.cost_nanousd),
+            "saved": each.saving_nanousd if each.baseline_nanousd else None,
+            "share": each.share,
+            "coverage": each.coverage,
+            "verdict": (each.verdict, TONES[each.verdict]),
+        }
+        for each in found.comparisons
+    ]
+
+
+def _parts(found: Claim) -> list[tuple[str, str, int]]:
+    """What was spent, told apart; what is nothing is left out, but for requests."""
+    return [
+        (label, note, found.parts[part])
+        for part, (label, note) in _PARTS.items()
+        if found.parts[part] or part == "requests"
+    ]
+
+
+def _busy(each: FleetClaim) -> Decimal | None:
+    utilisation = each.fleet.utilisation
+    return None if utilisation is None else Decimal(utilisation.numerator) / utilisation.denominator
+
+
+def _fleet_rows(fleets: Sequence[FleetClaim], names: Mapping[ComparatorName, str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "pool": each.pool or "All pools",
+            "compared": names[one.comparator],
+            "baseline": one.baseline_nanousd or None,
+            "cost": one.cost_nanousd,
+            "share": one.cost_share,
+            "needed": one.needed_utilisation,
+            "verdict": (one.verdict, TONES[one.verdict]),
+        }
+        for each in fleets
+        for one in each.comparisons
+    ]
+
+
+def _days(books: ClaimBooks, found: Claim, usd_per_hour: Decimal, now_us: int, query: Mapping[str, str]) -> Table:
+    # The gateway is paid by one organisation only, which the claim has decided already.
+    paid = usd_per_hour if found.parts["gateway"] else Decimal(0)
+    rows = [_day_row(row) for row in daily(books, gateway_usd_per_hour=paid, now_us=now_us)]
+    return Table.of(
+        _DAYS,
+        rows,
+        query,
+        name="days",
+        caption="Days",
+        sort="-day",
+        page_rows=15,
+        empty="No day of this time has begun.",
+    )
+
+
+def _day_row(told: Sequence[Any]) -> dict[str, Any]:
+    row = dict(zip(DAILY_COLUMNS, told, strict=True))
+    return {
+        "day": start_of(date.fromisoformat(row["day"])),
+        "served": row["served_requests"],
+        "cost": known_cost(row["unpriced_attempts"], _nanousd(row["cost_usd"])),
+        # Without a figure for any request there is nothing that it would have cost.
+        "reference": _nanousd(row["reference_baseline_usd"]) or None,
+        "reference_share": row["reference_savings_share"],
+        "cheapest": _nanousd(row["cheapest_baseline_usd"]) or None,
+        "hosted": _nanousd(row["hosted_baseline_usd"]) or None,
+        "idle": _nanousd(row["idle_usd"]),
+        "bill": _nanousd(row["fleet_bill_usd"]),
+        "utilisation": row["fleet_utilisation"],
+        "estimated": row["estimated_share"],
+        "unpriced": row["unpriced_attempts"],
+        "state": ("provisional", "warn") if row["provisional"] == "yes" else ("final", "quiet"),
+    }
+
+
+def known_cost(unpriced_attempts: int, cost_nanousd: int) -> int | None:
+    """None when all that is known of it is that something has no price: that is not 0."""
+    return None if unpriced_attempts and not cost_nanousd else cost_nanousd
+
+
+def _nanousd(amount: Decimal) -> int:
+    return int(amount * NANO_PER_USD)
+
+
+def _chart(rows: Sequence[Mapping[str, Any]]) -> Chart:
+    """By day, whatever the table is sorted by."""
+    ordered = sorted(rows, key=lambda row: int(row["day"]))
+    return Chart(
+        shape="line",
+        title="Cost and what it would have cost",
+        x=[row["day"] for row in ordered],
+        series=[
+            Series("Cost", [row["cost"] for row in ordered], "accent"),
+            Series("At the reference", [row["reference"] for row in ordered], "warn"),
+            Series("At the cheapest good enough", [row["cheapest"] for row in ordered], "quiet"),
+        ],
+        unit="usd",
+        caption="US dollars a day; the space between the lines is what was saved.",
+    )

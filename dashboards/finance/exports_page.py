@@ -1,0 +1,136 @@
+"""/dashboard/finance/exports: the files that finance's own tools read, with the session instead of a key."""
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from dashboards.finance.focus_api import focus_reply
+from dashboards.finance.organization_api import completions_reply, costs_reply, embeddings_reply
+from dashboards.finance.period import Period, period_of, presets, team_names, whole_organisation
+from dashboards.finance.usage_api import CSV, NDJSON, usage_export
+from dashboards.web.access import allowed
+from dashboards.web.headers import SAFE
+from dashboards.web.reading import reading
+from dashboards.web.view import View
+from proxy.errors import BadRequest
+
+router: Final = APIRouter(include_in_schema=False)
+
+PATH: Final = "/dashboard/finance/exports"
+_GROUPS: Final = ("day", "team", "key", "model", "provider", "tier", "tag")
+_MOST_BUCKETS: Final = 31
+"""Days of one page in OpenAI's shape; a file has no next page."""
+_MOST_COST_BUCKETS: Final = 180
+
+
+@router.get(PATH)
+async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+    """What there is, for the chosen days."""
+    now_us = view.now_us
+    period = period_of(view.query, now_us)
+    async with reading(view.gateway, on=True):
+        teams = await team_names(view)
+    days = urlencode({"from": period.first, "to": period.last})
+    return view.page(
+        "finance/exports.html",
+        title="Exports",
+        period=period,
+        presets=presets(view.query, now_us, period),
+        groups=_GROUPS,
+        days=days,
+        teams=[("", "All teams"), *sorted(teams.items(), key=lambda each: each[1].casefold())],
+        fits_usage=period.days <= _MOST_BUCKETS,
+        fits_costs=period.days <= _MOST_COST_BUCKETS,
+        address=str(view.request.base_url).rstrip("/"),
+    )
+
+
+@router.get(f"{PATH}/usage")
+async def usage(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+    """Tokens and cost, grouped as the form says; CSV, or NDJSON."""
+    period = _sound(view)
+    given = [("start", period.first), ("end", period.end)]
+    given += [("group_by", each) for each in view.query.getlist("group_by")]
+    if view.query.get("team_id"):
+        given.append(("team_id", view.query["team_id"]))
+    is_lines = view.query.get("format") == "ndjson"
+    reply = await usage_export(view.gateway, whole_organisation(view), QueryParams(given), NDJSON if is_lines else CSV)
+    return _file(reply, f"usage-{period.first}-{period.last}.{'ndjson' if is_lines else 'csv'}")
+
+
+@router.get(f"{PATH}/focus.csv")
+async def focus(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+    """FOCUS 1.2."""
+    period = _sound(view)
+    given = {"start": period.first, "end": period.end, "granularity": view.query.get("granularity", "day")}
+    reply = await focus_reply(view.gateway, whole_organisation(view), QueryParams(given))
+    return _file(reply, f"focus-{period.first}-{period.last}.csv")
+
+
+@router.get(f"{PATH}/costs.json")
+async def costs(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+    """OpenAI's costs: by day, project and line item."""
+    period = _sound(view)
+    given = _buckets(period, _MOST_COST_BUCKETS, "project_id,line_item")
+    return _file(
+        await costs_reply(view.gateway, whole_organisation(view), QueryParams(given)),
+        f"costs-{period.first}-{period.last}.json",
+    )
+
+
+@router.get(f"{PATH}/completions.json")
+async def completions(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+    """OpenAI's usage of completions: by day, project, key and model."""
+    period = _sound(view)
+    given = _buckets(period, _MOST_BUCKETS, "project_id,api_key_id,model")
+    return _file(
+        await completions_reply(view.gateway, whole_organisation(view), QueryParams(given)),
+        f"completions-{period.first}-{period.last}.json",
+    )
+
+
+@router.get(f"{PATH}/embeddings.json")
+async def embeddings(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+    """OpenAI's usage of embeddings, likewise."""
+    period = _sound(view)
+    given = _buckets(period, _MOST_BUCKETS, "project_id,api_key_id,model")
+    return _file(
+        await embeddings_reply(view.gateway, whole_organisation(view), QueryParams(given)),
+        f"embeddings-{period.first}-{period.last}.json",
+    )
+
+
+def _sound(view: View) -> Period:
+    """A file of other days than those that were asked for would be taken for them."""
+    period = period_of(view.query, view.now_us)
+    if period.problem:
+        raise BadRequest(period.problem.partition(". ")[0] + ".", param="from")
+    return period
+
+
+def _buckets(period: Period, most: int, group_by: str) -> Mapping[str, str]:
+    """The whole period in one page."""
+    if period.days > most:
+        raise BadRequest(
+            f"One such file has at most {most} days; choose fewer, or ask the API page by page.", param="to"
+        )
+    return {
+        "start_time": str(period.start_us // 1_000_000),
+        "end_time": str(period.end_us // 1_000_000),
+        "bucket_width": "1d",
+        "group_by": group_by,
+        "limit": str(most),
+    }
+
+
+def _file(reply: Response, name: str) -> Response:
+    """To be kept, not shown, and not by anybody on the way."""
+    for header, value in SAFE.items():
+        reply.headers[header] = value
+    reply.headers["content-disposition"] = f'attachment; filename="{name}"'
+    reply.headers["cache-control"] = "no-store"
+    return reply

@@ -1,0 +1,62 @@
+"""GET /v1/focus: the FOCUS 1.2 dataset of some days, as CSV."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from cost.reports.focus import FocusQuery
+from cost.reports.scope import ReadScope
+from dashboards.finance.focus_export import focus_export
+from dashboards.web.accept import best_kind
+from dashboards.web.gateway import FinanceReader, Gateway, gateway_of
+from dashboards.web.parameters import Parameters
+from dashboards.web.reading import Export, reading, sound_query
+from proxy.errors import BadRequest, UsageUnavailable
+
+router = APIRouter(tags=["usage"])
+
+_MAX_PIECES: Final = 5_000
+
+
+@router.get("/v1/focus")
+async def focus(request: Request, scope: FinanceReader) -> Response:
+    """The days from `start` to before `end`; a member key's own team. `granularity` is `day` or `hour`."""
+    best_kind(request.headers.get("accept"), ("text/csv",))
+    return await focus_reply(gateway_of(request), scope, request.query_params)
+
+
+async def focus_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
+    """The same for whoever may read the scope."""
+    parameters = Parameters(given, ("start", "end", "granularity"))
+    start, end = parameters.day("start"), parameters.day("end")
+    if start is None or end is None:
+        missing = "start" if start is None else "end"
+        raise BadRequest(
+            f"`{missing}` is missing: the export is of the days from `start` to before `end`.", param=missing
+        )
+    by_hour = "hour" in (parameters.listed("granularity", ("day", "hour")) or ("day",))
+    with sound_query():
+        query = FocusQuery(scope=scope, start=start, end=end, by_hour=by_hour).checked()
+    # The first rows are read before anything is said, so that a database that does not answer is told as such.
+    async with reading(gateway):
+        pieces = (await focus_export(gateway.database)).csv(query)
+        first = [await anext(pieces), await anext(pieces, "")]
+    headers = {"vary": "accept", "content-disposition": f'attachment; filename="focus-{start}-{end}.csv"'}
+    return Export(
+        _rest(gateway, "".join(first), pieces), media_type="text/csv; charset=utf-8; header=present", headers=headers
+    )
+
+
+async def _rest(gateway: Gateway, first: str, pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+    """What fails on the way cuts the connection: half a file is not a whole one."""
+    yield first.encode()
+    for _ in range(_MAX_PIECES):
+        async with reading(gateway, on=True):
+            piece = await anext(pieces, None)
+        if piece is None:
+            return
+        yield piece.encode()
+    raise UsageUnavailable("These days have more rows than one export may; ask for fewer.")

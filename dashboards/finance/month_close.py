@@ -1,0 +1,71 @@
+"""What a month's close is decided by, gathered: its lines, its claim, its bills, and whether the books add up."""
+
+from collections.abc import Callable
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.claim.report import Claim
+from cost.close.checklist import MonthFacts
+from cost.close.checks import MonthChecks
+from cost.close.month import Month
+from cost.reports.period import PeriodLine, PeriodReader, Spent, spent
+from cost.reports.scope import ReadScope
+from dashboards.savings import Claims
+
+
+class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):
+    """A month as finance closes it, with the one before it to compare with."""
+
+    facts: MonthFacts
+    claim: Claim
+    before: Spent
+
+    @property
+    def lines(self) -> tuple[PeriodLine, ...]:
+        """By team, model and provider."""
+        return self.facts.lines
+
+    @property
+    def gateway_nanousd(self) -> int:
+        """What the gateway's machines cost, which stands beside the ledger."""
+        return self.claim.parts["gateway"]
+
+
+class MonthClose:
+    """Reads what a scope may see of a month."""
+
+    def __init__(self, engine: AsyncEngine, claims: Claims, now_us: Callable[[], int]) -> None:
+        self._periods = PeriodReader(engine)
+        self._checks = MonthChecks(engine, now_us)
+        self._claims = claims
+        self._now_us = now_us
+
+    async def read(self, scope: ReadScope, month: Month) -> ClosingMonth:
+        """The whole month."""
+        facts, claim = await self._facts(scope, month)
+        before = month.previous
+        lines = await self._periods.lines(scope, before.start_us, before.end_us, ())
+        return ClosingMonth(facts=facts, claim=claim, before=spent(lines))
+
+    async def facts(self, scope: ReadScope, month: Month) -> MonthFacts:
+        """Only what the list of steps is made from."""
+        return (await self._facts(scope, month))[0]
+
+    async def _facts(self, scope: ReadScope, month: Month) -> tuple[MonthFacts, Claim]:
+        lines = await self._periods.lines(scope, month.start_us, month.end_us, ("team", "model", "provider"))
+        books = await self._claims.books(scope, month.start_us, month.end_us)
+        claim = await self._claims.claim(scope, books)
+        pays = [pool.name for pool in self._claims.pools if pool.organisation == scope.organisation_id]
+        uses = {line.pool for line in lines if line.pool}
+        facts = MonthFacts(
+            month=month,
+            now_us=self._now_us(),
+            check=await self._checks.known(month),
+            lines=lines,
+            pools=tuple(sorted({*pays, *uses})),
+            bill_nanousd=sum(each.fleet.bill_nanousd for each in books.pools),
+            provisional_days=books.provisional_days,
+            unpriced_attempts=claim.figures.unpriced_attempts,
+        )
+        return facts, claim

@@ -1,0 +1,411 @@
+"""OpenAI's usage and cost API of an organisation, read-only: tools made for it read our books.
+
+A project is a team. There are no users here: nobody but teams and keys is booked to.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from cost.reports.attempts import MINUTE_US, AttemptReader
+from cost.reports.cells import exact
+from cost.reports.cursor import decode_cursor, encode_cursor
+from cost.reports.daily import meters_of
+from cost.reports.report_errors import BadQuery
+from cost.reports.scope import ReadScope
+from cost.reports.usage import Dimension, UsageFilters, UsageQuery, UsageRow, UsageSums, added
+from cost.rollups import SPENT_ORIGINS
+from cost.times import DAY_US, HOUR_US, wall_us
+from dashboards.web.gateway import FinanceReader, Gateway, gateway_of
+from dashboards.web.parameters import Parameters
+from dashboards.web.reading import json_reply, known_usd, reading, sound_query
+from proxy.errors import BadRequest
+
+router = APIRouter(tags=["organization"])
+
+MAX_ROWS: Final = 10_000
+"""Of groups in a page, however many buckets that makes."""
+_BATCH: Final = "batch"
+_LAST_S: Final = 253_370_764_800
+"""The year 9999: what is later was meant in milliseconds."""
+_PAGE: Final = "page_"
+_RANGE: Final = ("start_time", "end_time", "bucket_width", "limit", "page", "group_by")
+_FILTERS: Final[Mapping[str, str]] = {"project_ids": "team", "api_key_ids": "key", "models": "model"}
+
+Width = Literal["1m", "1h", "1d"]
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """One of the API's questions: what it can be grouped by, and its buckets."""
+
+    path: str
+    groups: Mapping[str, Dimension | None]
+    filters: tuple[str, ...]
+    limits: Mapping[Width, tuple[int, int]]
+    """The usual number of buckets and the highest."""
+    day_step_us: int
+    """What the ends of a range are rounded to where buckets are days."""
+
+
+_USAGE_LIMITS: Final[Mapping[Width, tuple[int, int]]] = {"1m": (60, 1_440), "1h": (24, 168), "1d": (7, 31)}
+_COMPLETIONS: Final = _Kind(
+    path="completions",
+    groups={
+        "project_id": "team",
+        "user_id": None,
+        "api_key_id": "key",
+        "model": "model",
+        "batch": "tier",
+        "service_tier": "tier",
+    },
+    filters=("project_ids", "user_ids", "api_key_ids", "models", "batch"),
+    limits=_USAGE_LIMITS,
+    day_step_us=HOUR_US,
+)
+_EMBEDDINGS: Final = _Kind(
+    path="embeddings",
+    groups={"project_id": "team", "user_id": None, "api_key_id": "key", "model": "model"},
+    filters=("project_ids", "user_ids", "api_key_ids", "models"),
+    limits=_USAGE_LIMITS,
+    day_step_us=HOUR_US,
+)
+_COSTS: Final = _Kind(
+    path="costs",
+    groups={"project_id": "team", "line_item": "model", "api_key_id": "key"},
+    filters=("project_ids", "api_key_ids"),
+    limits={"1d": (7, 180)},
+    day_step_us=DAY_US,
+)
+
+
+class _Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked. The end is None where it is now."""
+
+    path: str
+    scope: ReadScope
+    width_us: int
+    start_us: int
+    end_us: int | None
+    group_by: tuple[str, ...]
+    filters: UsageFilters
+
+
+class _Bucket(msgspec.Struct, frozen=True):
+    start_us: int
+    end_us: int
+    rows: list[UsageRow]
+
+
+class _Page(msgspec.Struct, frozen=True):
+    buckets: list[_Bucket]
+    next_us: int | None
+
+
+@router.get("/v1/organization/usage/completions")
+async def completions(request: Request, scope: FinanceReader) -> Response:
+    """Tokens and requests by bucket, but for those of targets that embed."""
+    return await completions_reply(gateway_of(request), scope, request.query_params)
+
+
+async def completions_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
+    """The same for whoever may read the scope."""
+    question, limit, start_us = _asked(given, scope, _COMPLETIONS)
+    page = await _read(gateway, question, _COMPLETIONS, start_us, limit)
+    return _reply(question, page, lambda rows: _completion_results(question, rows))
+
+
+@router.get("/v1/organization/usage/embeddings")
+async def embeddings(request: Request, scope: FinanceReader) -> Response:
+    """The same of the targets that embed."""
+    return await embeddings_reply(gateway_of(request), scope, request.query_params)
+
+
+async def embeddings_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
+    """The same for whoever may read the scope."""
+    question, limit, start_us = _asked(given, scope, _EMBEDDINGS)
+    page = await _read(gateway, question, _EMBEDDINGS, start_us, limit)
+    return _reply(question, page, lambda rows: _embedding_results(question, rows))
+
+
+@router.get("/v1/organization/costs")
+async def costs(request: Request, scope: FinanceReader) -> Response:
+    """Dollars by day."""
+    return await costs_reply(gateway_of(request), scope, request.query_params)
+
+
+async def costs_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
+    """The same for whoever may read the scope."""
+    question, limit, start_us = _asked(given, scope, _COSTS)
+    page = await _read(gateway, question, _COSTS, start_us, limit)
+    return _reply(question, page, lambda rows: _cost_results(question, rows))
+
+
+def _asked(given: QueryParams, scope: ReadScope, kind: _Kind) -> tuple[_Question, int, int]:
+    """The question, how many buckets of it to show, and where to begin."""
+    parameters = Parameters(given, (*_RANGE, *kind.filters))
+    width = parameters.one_of("bucket_width", "1d", kind.limits)
+    usual, most = kind.limits[width]
+    width_us = {"1m": MINUTE_US, "1h": HOUR_US, "1d": DAY_US}[width]
+    step_us = kind.day_step_us if width == "1d" else width_us
+    if "start_time" not in parameters:
+        raise BadRequest("`start_time` is needed: seconds since 1970.", param="start_time")
+    start_us = parameters.whole("start_time", 0, least=0, most=_LAST_S) * 1_000_000
+    end_us = None
+    if "end_time" in parameters:
+        end_us = _up(parameters.whole("end_time", 0, least=0, most=_LAST_S) * 1_000_000, step_us)
+    question = _Question(
+        path=kind.path,
+        scope=scope,
+        width_us=width_us,
+        start_us=start_us - start_us % step_us,
+        end_us=end_us,
+        group_by=parameters.listed("group_by", kind.groups),
+        filters=_filters(parameters),
+    )
+    if end_us is not None and end_us <= question.start_us:
+        raise BadRequest("`end_time` must be after `start_time`.", param="end_time")
+    limit = parameters.whole("limit", usual, least=1, most=most)
+    return question, limit, _begin(question, parameters.text("page"))
+
+
+def _filters(parameters: Parameters) -> UsageFilters:
+    if parameters.texts("user_ids"):
+        raise BadRequest("`user_ids` is not supported: the books know teams and keys, no users.", param="user_ids")
+    batch = parameters.flag("batch") if "batch" in parameters else None
+    chosen = {name: parameters.texts(param) for param, name in _FILTERS.items()}
+    return UsageFilters(**chosen, tier=(_BATCH,) if batch else (), not_tier=(_BATCH,) if batch is False else ())
+
+
+def _begin(question: _Question, page: str | None) -> int:
+    if page is None:
+        return question.start_us
+    with sound_query():
+        (at_us,) = decode_cursor(page.removeprefix(_PAGE), question, (int,))
+        if not isinstance(at_us, int) or at_us % question.width_us or not question.start_us < at_us < _end(question):
+            raise BadQuery("it is not one of ours", param="page")
+    return at_us
+
+
+def _end(question: _Question) -> int:
+    return _up(wall_us(), question.width_us) if question.end_us is None else question.end_us
+
+
+def _up(at_us: int, step_us: int) -> int:
+    return -(-at_us // step_us) * step_us
+
+
+def _buckets(question: _Question, start_us: int, limit: int) -> tuple[list[_Bucket], int | None]:
+    """Buckets end on full minutes, hours or days; the first and the last may be cut short by the range."""
+    buckets: list[_Bucket] = []
+    end_us, width_us = _end(question), question.width_us
+    while start_us < end_us and len(buckets) < limit:
+        next_us = min(start_us - start_us % width_us + width_us, end_us)
+        buckets.append(_Bucket(start_us, next_us, []))
+        start_us = next_us
+    return buckets, start_us if start_us < end_us else None
+
+
+async def _read(gateway: Gateway, question: _Question, kind: _Kind, start_us: int, limit: int) -> _Page:
+    buckets, next_us = _buckets(question, start_us, limit)
+    if not buckets:
+        return _Page([], None)
+    groups = [kind.groups[name] for name in question.group_by]
+    dimensions = tuple(dict.fromkeys(group for group in groups if group is not None))
+    filters = _counted(question, _embedders(gateway))
+    if filters is None:
+        return _Page(buckets, next_us)
+    async with reading(gateway):
+        rows = await _rows(gateway, question, filters, buckets, dimensions)
+    by_start = {bucket.start_us - bucket.start_us % question.width_us: bucket for bucket in buckets}
+    for row in rows[:MAX_ROWS]:
+        by_start[int(row.group[0])].rows.append(row)
+    if len(rows) <= MAX_ROWS:
+        return _Page(buckets, next_us)
+    return _shortened(buckets, int(rows[MAX_ROWS].group[0]))
+
+
+def _shortened(buckets: list[_Bucket], cut_us: int) -> _Page:
+    """Only the buckets before the one that there was no room for: a page never has a part of a bucket."""
+    whole = [bucket for bucket in buckets if bucket.end_us <= cut_us]
+    if not whole:
+        raise BadRequest(f"One bucket has more than {MAX_ROWS} groups; group by less, or filter.", param="group_by")
+    return _Page(whole, whole[-1].end_us)
+
+
+def _embedders(gateway: Gateway) -> tuple[str, ...]:
+    """The targets that embed. The books do not say what a request was, and a target does either."""
+    targets = gateway.line.rules.catalog.targets.values()
+    return tuple(sorted(target.target_id for target in targets if "embeddings" in target.capabilities))
+
+
+def _counted(question: _Question, embedders: tuple[str, ...]) -> UsageFilters | None:
+    """What a route counts of what was asked for; None where that can be nothing.
+
+    A target that is in the catalog no more counts among the completions, whatever it did: so each token is in one of the
+    two, and in one alone.
+    """
+    filters = question.filters
+    if question.path == _COSTS.path:
+        return filters
+    # What costs money without a request behind it is in the costs only.
+    filters = msgspec.structs.replace(filters, origin=SPENT_ORIGINS)
+    if question.path == _COMPLETIONS.path:
+        return msgspec.structs.replace(filters, not_model=embedders)
+    asked = tuple(name for name in embedders if not filters.model or name in filters.model)
+    return msgspec.structs.replace(filters, model=asked) if asked else None
+
+
+async def _rows(
+    gateway: Gateway,
+    question: _Question,
+    filters: UsageFilters,
+    buckets: list[_Bucket],
+    dimensions: tuple[Dimension, ...],
+) -> tuple[UsageRow, ...]:
+    start_us, end_us = buckets[0].start_us, buckets[-1].end_us
+    if question.width_us == MINUTE_US:
+        reader = AttemptReader(gateway.database)
+        return await reader.by_minute(
+            question.scope, start_us, end_us, group_by=dimensions, filters=filters, limit=MAX_ROWS + 1
+        )
+    time_of: Dimension = "hour" if question.width_us == HOUR_US else "day"
+    query = UsageQuery(
+        scope=question.scope,
+        start_us=start_us,
+        end_us=end_us,
+        group_by=(time_of, *dimensions),
+        filters=filters,
+        limit=MAX_ROWS + 1,
+    )
+    return (await gateway.usage.page(query, with_totals=False)).rows
+
+
+def _reply(question: _Question, page: _Page, results: Callable[[list[UsageRow]], list[dict[str, Any]]]) -> Response:
+    data = [
+        {
+            "object": "bucket",
+            "start_time": bucket.start_us // 1_000_000,
+            "end_time": bucket.end_us // 1_000_000,
+            "results": results(bucket.rows),
+        }
+        for bucket in page.buckets
+    ]
+    next_page = None if page.next_us is None else _PAGE + encode_cursor(question, [page.next_us])
+    return json_reply({"object": "page", "data": data, "has_more": next_page is not None, "next_page": next_page})
+
+
+def _completion_results(question: _Question, rows: list[UsageRow]) -> list[dict[str, Any]]:
+    return [_completion(group, sums) for group, sums in _results(question, _COMPLETIONS, rows)]
+
+
+def _embedding_results(question: _Question, rows: list[UsageRow]) -> list[dict[str, Any]]:
+    return [
+        {
+            "object": "organization.usage.embeddings.result",
+            "input_tokens": sums.input_tokens,
+            "num_model_requests": sums.attempts,
+            **group,
+        }
+        for group, sums in _results(question, _EMBEDDINGS, rows)
+    ]
+
+
+def _results(question: _Question, kind: _Kind, rows: list[UsageRow]) -> list[tuple[dict[str, Any], UsageSums]]:
+    """A result a group. What the groups do not tell apart, such as two tiers that are no batch, is one."""
+    by_group: dict[tuple[Any, ...], list[UsageSums]] = {}
+    for row in rows:
+        by_group.setdefault(tuple(_named(question, kind, row).values()), []).append(row.sums)
+    named = [(dict(zip(kind.groups, group, strict=True)), added(sums)) for group, sums in by_group.items()]
+    return [(group, sums) for group, sums in named if sums.attempts or sums.input_tokens]
+
+
+def _completion(group: dict[str, Any], sums: UsageSums) -> dict[str, Any]:
+    """The books do not keep text, images and audio apart, so what is only of one of them is null."""
+    uncached = sums.input_tokens - sums.cached_input_tokens - sums.cache_write_tokens
+    return {
+        "object": "organization.usage.completions.result",
+        "input_tokens": sums.input_tokens,
+        "input_cached_tokens": sums.cached_input_tokens,
+        "input_cache_write_tokens": sums.cache_write_tokens,
+        "input_uncached_tokens": uncached,
+        "output_tokens": sums.output_tokens,
+        **dict.fromkeys(_BY_MEDIUM),
+        "num_model_requests": sums.attempts,
+        **group,
+    }
+
+
+_BY_MEDIUM: Final = (
+    "input_text_tokens",
+    "output_text_tokens",
+    "input_cached_text_tokens",
+    "input_audio_tokens",
+    "input_cached_audio_tokens",
+    "output_audio_tokens",
+    "input_image_tokens",
+    "input_cached_image_tokens",
+    "output_image_tokens",
+)
+
+
+def _named(question: _Question, kind: _Kind, row: UsageRow) -> dict[str, Any]:
+    """Each of the kind's groups, null where it was not asked for."""
+    asked = dict.fromkeys(group for name in question.group_by if (group := kind.groups[name]) is not None)
+    values = dict(zip(asked, row.group[1:], strict=True))
+    return {
+        name: _told(name, values[group]) if name in question.group_by and group is not None else None
+        for name, group in kind.groups.items()
+    }
+
+
+def _told(name: str, value: str | int) -> str | bool | None:
+    if name == "batch":
+        return value == _BATCH
+    # What belongs to nobody, such as idle GPUs, has no project and no key.
+    return str(value) or None
+
+
+def _cost_results(question: _Question, rows: list[UsageRow]) -> list[dict[str, Any]]:
+    results = []
+    for row in rows:
+        group = _named(question, _COSTS, row)
+        if "line_item" not in question.group_by:
+            results.append(_cost(row.sums.known_cost_nanousd, group))
+            continue
+        model = group["line_item"] or "no model"
+        for meter, amount, quantity, unit in _line_items(row.sums):
+            item = {**group, "line_item": f"{model}, {meter}"}
+            known = None if row.sums.known_cost_nanousd is None else amount
+            results.append(_cost(known, item, quantity=quantity, quantity_unit=unit))
+    return results
+
+
+def _cost(
+    amount_nanousd: int | None, group: dict[str, Any], quantity: int | None = None, quantity_unit: str | None = None
+) -> dict[str, Any]:
+    """An unknown price is null and never 0."""
+    amount = known_usd(amount_nanousd)
+    return {
+        "object": "organization.costs.result",
+        "amount": {"value": amount, "currency": "usd", "value_decimal": None if amount is None else exact(amount)},
+        **group,
+        "quantity": quantity,
+        "quantity_unit": quantity_unit,
+    }
+
+
+def _line_items(sums: UsageSums) -> list[tuple[str, int, int | None, str | None]]:
+    """The meters that cost something or were used, and what no meter has, such as idle GPUs: together the cost."""
+    items: list[tuple[str, int, int | None, str | None]] = []
+    for meter in meters_of(sums):
+        # Requests are no unit of the API's.
+        quantity = None if meter.name == "request" else meter.used
+        if meter.cost_nanousd or quantity:
+            unit = None if quantity is None else "tokens"
+            items.append((meter.name.replace("_", " "), meter.cost_nanousd, quantity, unit))
+    other = sums.cost_nanousd - sum(item[1] for item in items)
+    return [*items, ("other", other, None, None)] if other else items

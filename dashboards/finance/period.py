@@ -1,0 +1,154 @@
+"""The days that a page of finance is about, as its address has them: `from` and `to`, both included, or a `month`."""
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from accounts.errors import UnknownTeam
+from accounts.store import TeamRecord
+from cost.close.month import Month, month_of, parse_month
+from cost.reports.scope import ReadScope
+from cost.reports.usage import MAX_DAYS
+from cost.times import DAY_US, day_of, start_of
+from dashboards.web.view import View
+from proxy.errors import TeamNotFound
+
+_DAY_CHARS: Final = 10
+_WEEK: Final = 7
+_MONTH_DAYS: Final = 30
+_QUARTER: Final = 90
+_OWN: Final = frozenset({"from", "to", "month", "format", "table", "page"})
+
+
+class Period(msgspec.Struct, frozen=True, kw_only=True):
+    """Whole UTC days; `end_us` is not one of them."""
+
+    start_us: int
+    end_us: int
+    problem: str = ""
+    """What was wrong with the address; the usual days are shown instead."""
+
+    @property
+    def first(self) -> str:
+        """The first day."""
+        return day_of(self.start_us).isoformat()
+
+    @property
+    def last(self) -> str:
+        """The last day, which is included."""
+        return day_of(self.end_us - 1).isoformat()
+
+    @property
+    def end(self) -> str:
+        """The first day that is left out, as the API asks for it."""
+        return day_of(self.end_us).isoformat()
+
+    @property
+    def days(self) -> int:
+        """How many."""
+        return (self.end_us - self.start_us) // DAY_US
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        month = month_of(self.start_us)
+        if (self.start_us, self.end_us) == (month.start_us, month.end_us):
+            return month.title
+        return self.first if self.days == 1 else f"{self.first} to {self.last}"
+
+
+def period_of(query: Mapping[str, str], now_us: int, *, usual_days: int = _MONTH_DAYS) -> Period:
+    """What the address asks for; the last days, today included, where it asks for nothing or for what is not sound."""
+    usual = _last_days(now_us, usual_days)
+    try:
+        return _asked(query, usual)
+    except ValueError as error:
+        return msgspec.structs.replace(usual, problem=f"{error}. The last {usual_days} days are shown.")
+
+
+def _asked(query: Mapping[str, str], usual: Period) -> Period:
+    if query.get("month"):
+        month = parse_month(query["month"])
+        return Period(start_us=month.start_us, end_us=month.end_us)
+    first, last = _day(query, "from"), _day(query, "to")
+    if first is None and last is None:
+        return usual
+    end_us = usual.end_us if last is None else start_of(last) + DAY_US
+    start_us = end_us - (usual.end_us - usual.start_us) if first is None else start_of(first)
+    if end_us <= start_us:
+        raise ValueError("The last day is before the first one")
+    if end_us - start_us > MAX_DAYS * DAY_US:
+        raise ValueError(f"At most {MAX_DAYS} days are shown at once")
+    return Period(start_us=max(0, start_us), end_us=end_us)
+
+
+def _day(query: Mapping[str, str], name: str) -> dt.date | None:
+    given = query.get(name, "")
+    if not given:
+        return None
+    try:
+        found = dt.date.fromisoformat(given) if len(given) == _DAY_CHARS else None
+    except ValueError:
+        found = None
+    if found is None or not dt.date(1971, 1, 1) <= found < dt.date(9990, 1, 1):
+        raise ValueError("A day is written like 2026-11-05")
+    return found
+
+
+def _last_days(now_us: int, days: int) -> Period:
+    end_us = now_us - now_us % DAY_US + DAY_US
+    return Period(start_us=end_us - days * DAY_US, end_us=end_us)
+
+
+def presets(query: Mapping[str, str], now_us: int, shown: Period) -> list[tuple[str, str, bool]]:
+    """Links to the periods that people ask for most; what else the address says stays."""
+    this = month_of(now_us)
+    months: list[tuple[str, Month]] = [("This month", this), ("Last month", this.previous)]
+    kept = {name: value for name, value in query.items() if name not in _OWN}
+    links = []
+    for label, days in (("7 days", _WEEK), ("30 days", _MONTH_DAYS), ("90 days", _QUARTER)):
+        found = _last_days(now_us, days)
+        given = {"from": found.first, "to": found.last}
+        links.append((label, f"?{urlencode({**kept, **given})}", _same(found, shown)))
+    for label, month in months:
+        found = Period(start_us=month.start_us, end_us=month.end_us)
+        links.append((label, f"?{urlencode({**kept, 'month': month.text})}", _same(found, shown)))
+    return links
+
+
+def kept_fields(query: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The other parameters, which choosing days must not lose."""
+    return [(name, value) for name, value in query.items() if name not in _OWN]
+
+
+def _same(one: Period, other: Period) -> bool:
+    return (one.start_us, one.end_us) == (other.start_us, other.end_us)
+
+
+def whole_organisation(view: View) -> ReadScope:
+    """What finance reads: all of its own organisation."""
+    return ReadScope(organisation_id=view.principal.organisation_id, team_id=None)
+
+
+async def chosen_scope(view: View) -> tuple[ReadScope, TeamRecord | None]:
+    """The organisation, or its team that the address names. Raises TeamNotFound."""
+    scope, team_id = whole_organisation(view), view.query.get("team", "")
+    if not team_id:
+        return scope, None
+    try:
+        if not team_id.isprintable():
+            # PostgreSQL could not even be asked.
+            raise UnknownTeam(team_id)  # noqa: TRY301
+        team = await view.gateway.accounts.team_of(scope.organisation_id, team_id)
+    except UnknownTeam as error:
+        raise TeamNotFound(f"There is no team `{team_id[:80]}`.", param="team") from error
+    return ReadScope(organisation_id=scope.organisation_id, team_id=team.team_id), team
+
+
+async def team_names(view: View) -> dict[str, str]:
+    """The organisation's teams and what they are called."""
+    teams = await view.gateway.accounts.teams_of(view.principal.organisation_id)
+    return {team.team_id: team.name for team in teams}

@@ -1,0 +1,175 @@
+"""/dashboard/finance/reports: the daily reports, what is configured, which were delivered, and any of them to download."""
+
+import asyncio
+import datetime as dt
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from cost.reports.report_config import ReportSection
+from cost.times import DAY_US, day_of, start_of
+from dashboards.finance.daily_reports import FORMATS, Format, ReportReader, Subject, rendered, subject_of
+from dashboards.finance.period import whole_organisation
+from dashboards.ui.tables import Column, Table
+from dashboards.web.access import allowed
+from dashboards.web.headers import SAFE
+from dashboards.web.reading import reading
+from dashboards.web.view import View
+from dashboards.webhooks.outbox import DestinationState, Outbox
+from proxy.errors import BadRequest
+
+router: Final = APIRouter(include_in_schema=False)
+
+PATH: Final = "/dashboard/finance/reports"
+_DAYS_SHOWN: Final = 31
+_KINDS: Final = {"html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8"}
+_DELIVERED: Final = (
+    Column("day", "Day (UTC)", "day"),
+    Column("subject", "Whose", "link"),
+    Column("html", "Page", "link", sortable=False),
+    Column("csv", "Figures", "link", sortable=False),
+    Column("delivered_us", "Written", "time"),
+)
+
+
+@router.get(PATH)
+async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+    """What is configured, the last ones that were written, and a form for any day."""
+    section = view.gateway.config().cost.report
+    async with reading(view.gateway, on=True):
+        subjects = await _subjects(view)
+        webhook = await _webhook(view, section)
+    yesterday = day_of(view.now_us - DAY_US)
+    rows = []
+    if section is not None and section.folder is not None:
+        rows = await asyncio.to_thread(_delivered, section.folder, subjects, yesterday)
+    table = Table.of(
+        _DELIVERED,
+        rows,
+        view.query,
+        name="reports",
+        caption="Reports",
+        sort="-day",
+        search=("subject",),
+        empty="None was written in the last month. A day's reports follow at the configured time of the next day.",
+    )
+    return view.csv_asked("reports", table) or view.page(
+        "finance/reports.html",
+        title="Reports",
+        section=section,
+        webhook=webhook,
+        table=table,
+        yesterday=yesterday.isoformat(),
+        subjects=[(each.file_stem, each.title) for each in subjects],
+    )
+
+
+@router.get(f"{PATH}/made")
+async def made(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+    """Any day's report, made from the books as they are now."""
+    day, kind = _day(view.query.get("day", ""), view.now_us), _kind(view.query.get("format", "html"))
+    async with reading(view.gateway, on=True):
+        subject = _named(await _subjects(view), view.query.get("subject", ""))
+        report = await ReportReader(view.gateway.database).read(subject, day)
+    text = await asyncio.to_thread(rendered, report, kind, dt.datetime.now(dt.UTC))
+    return _file(text, kind, f"report-{day}-{subject.file_stem}.{kind}")
+
+
+@router.get(f"{PATH}/written")
+async def written(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+    """A report as it was written at its time."""
+    section = view.gateway.config().cost.report
+    day, kind = _day(view.query.get("day", ""), view.now_us), _kind(view.query.get("format", "html"))
+    async with reading(view.gateway, on=True):
+        subject = _named(await _subjects(view), view.query.get("subject", ""))
+    text = None
+    if section is not None and section.folder is not None:
+        # The names are ours: of a day that was read as one, and of a team that is there.
+        place = section.folder / day.isoformat() / f"{subject.file_stem}.{kind}"
+        text = await asyncio.to_thread(_read, place)
+    if text is None:
+        raise BadRequest(f"No report of {day} was written here; make one from the books instead.", code="not_found")
+    return _file(text, kind, f"report-{day}-{subject.file_stem}.{kind}")
+
+
+async def _subjects(view: View) -> list[Subject]:
+    """The organisation, and each of its teams."""
+    scope = whole_organisation(view)
+    teams = await view.gateway.accounts.teams_of(scope.organisation_id)
+    whole = Subject(scope=scope, title="The whole organisation")
+    return [whole, *sorted((subject_of(team) for team in teams), key=lambda each: each.title.casefold())]
+
+
+async def _webhook(view: View, section: ReportSection | None) -> DestinationState | None:
+    if section is None or section.webhook is None:
+        return None
+    # It takes every organisation's messages, so only who runs the gateway is told how many.
+    return await Outbox(view.gateway.database).state(section.webhook) if view.principal.of_operators else None
+
+
+def _named(subjects: list[Subject], stem: str) -> Subject:
+    found = next((each for each in subjects if each.file_stem == stem), None)
+    if found is None:
+        raise BadRequest("There is no such team in your organisation.", param="subject", code="not_found")
+    return found
+
+
+def _day(given: str, now_us: int) -> dt.date:
+    try:
+        found = dt.date.fromisoformat(given)
+    except ValueError as error:
+        raise BadRequest("`day` is written like 2026-11-05.", param="day") from error
+    if not dt.date(1971, 1, 1) <= found or start_of(found) > now_us:
+        raise BadRequest("`day` must be a day that has begun (UTC).", param="day")
+    return found
+
+
+def _kind(given: str) -> Format:
+    for kind in FORMATS:
+        if kind == given:
+            return kind
+    raise BadRequest(f"`format` is one of {', '.join(FORMATS)}.", param="format")
+
+
+def _delivered(folder: Path, subjects: list[Subject], last: dt.date) -> list[dict[str, Any]]:
+    """The files of the last days that are this organisation's."""
+    rows = []
+    for back in range(_DAYS_SHOWN):
+        day = last - dt.timedelta(days=back)
+        for subject in subjects:
+            place = folder / day.isoformat()
+            found = {kind: place / f"{subject.file_stem}.{kind}" for kind in FORMATS}
+            times = [path.stat().st_mtime_ns // 1_000 for path in found.values() if path.is_file()]
+            if times:
+                rows.append(_row(day, subject, max(times)))
+    return rows
+
+
+def _row(day: dt.date, subject: Subject, at_us: int) -> dict[str, Any]:
+    def href(kind: str) -> str:
+        return f"{PATH}/written?{urlencode({'day': day.isoformat(), 'subject': subject.file_stem, 'format': kind})}"
+
+    team = subject.scope.team_id
+    return {
+        "day": start_of(day),
+        "subject": subject.title,
+        "subject_href": None if team is None else f"/dashboard/teams/{team}",
+        "html": "HTML",
+        "html_href": href("html"),
+        "csv": "CSV",
+        "csv_href": href("csv"),
+        "delivered_us": at_us,
+    }
+
+
+def _read(place: Path) -> str | None:
+    return place.read_text("utf-8") if place.is_file() else None
+
+
+def _file(text: str, kind: Format, name: str) -> Response:
+    """To be kept and opened from there: a report has a style of its own, which no page of ours may have."""
+    headers = {**SAFE, "content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
+    return Response(text, media_type=_KINDS[kind], headers=headers)

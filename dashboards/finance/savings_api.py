@@ -1,0 +1,48 @@
+"""GET /v1/savings: what was saved, against whom, and whether it is what was promised."""
+
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from cost.reports.scope import ReadScope
+from cost.times import DAY_US, start_of, wall_us
+from dashboards.web.gateway import FinanceReader, gateway_of
+from dashboards.web.parameters import Parameters
+from dashboards.web.reading import json_reply, reading
+from proxy.errors import TeamNotFound
+
+router = APIRouter(tags=["savings"])
+
+DEFAULT_DAYS: Final = 30
+
+
+@router.get("/v1/savings")
+async def savings(request: Request, scope: FinanceReader) -> Response:
+    """The claim for UTC days from `start` to before `end`; by default the last thirty, today included.
+
+    A team's key sees its team's comparisons; idle GPUs and the fleet's verdict are told to finance.
+    """
+    parameters = Parameters(request.query_params, ("start", "end", "team_id"))
+    scope = _narrowed(scope, parameters.text("team_id"))
+    start_us, end_us = _range(parameters)
+    gateway = gateway_of(request)
+    async with reading(gateway):
+        books = await gateway.claims.books(scope, start_us, end_us)
+        found = await gateway.claims.claim(scope, books)
+    return json_reply(gateway.claims.told(scope, found))
+
+
+def _narrowed(scope: ReadScope, team_id: str | None) -> ReadScope:
+    if team_id is None:
+        return scope
+    if scope.team_id not in {None, team_id}:
+        raise TeamNotFound(f"There is no team `{team_id[:80]}` for this key.", param="team_id")
+    return ReadScope(organisation_id=scope.organisation_id, team_id=team_id)
+
+
+def _range(parameters: Parameters) -> tuple[int, int]:
+    end, start = parameters.day("end"), parameters.day("start")
+    now_us = wall_us()
+    end_us = now_us - now_us % DAY_US + DAY_US if end is None else start_of(end)
+    return end_us - DEFAULT_DAYS * DAY_US if start is None else start_of(start), end_us

@@ -1,0 +1,200 @@
+"""/dashboard/finance/showback: who spent what. Every row together, the idle row too, is the bill."""
+
+from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Final, cast, get_args
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from cost.reports.period import DaySpent, Grouping, PeriodLine, PeriodReader, Spent, divided, idle_of, spent
+from cost.times import DAY_US
+from dashboards.finance.period import Period, chosen_scope, kept_fields, period_of, presets, team_names
+from dashboards.ui.charts import Chart, Series
+from dashboards.ui.tables import Column, Table
+from dashboards.web.access import allowed
+from dashboards.web.reading import reading
+from dashboards.web.view import View
+
+router: Final = APIRouter(include_in_schema=False)
+
+IDLE: Final = "Idle GPUs (nobody's)"
+_NOBODY: Final[Mapping[Grouping, str]] = {
+    "team": "No team",
+    "key": "No key",
+    "model": "No model",
+    "provider": "No provider",
+    "tier": "No tier",
+    "tag": "No tag",
+}
+_LABELS: Final[Mapping[Grouping, str]] = {
+    "team": "Team",
+    "key": "Key",
+    "model": "Model",
+    "provider": "Provider",
+    "tier": "Tier",
+    "tag": "Tag",
+}
+_SERIES: Final = 5
+"""Lines of the chart that have a name of their own."""
+_SHARE: Final = Decimal("0.0001")
+
+
+@router.get("/dashboard/finance/showback")
+async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+    """The chosen days, divided by team or by what the address says, of the organisation or of one team."""
+    gateway, now_us = view.gateway, view.now_us
+    period = period_of(view.query, now_us)
+    by = _by(view.query.get("by", ""))
+    reader = PeriodReader(gateway.database)
+    async with reading(gateway, on=True):
+        scope, team = await chosen_scope(view)
+        teams = await team_names(view)
+        lines = await reader.lines(scope, period.start_us, period.end_us, (by,))
+        days = await reader.days(scope, period.start_us, period.end_us)
+    total = spent(lines)
+    idle = idle_of(lines)
+    table = Table.of(
+        _columns(by),
+        _rows(lines, by, teams, _priced(view), period),
+        view.query,
+        name="showback",
+        caption=f"Costs by {by}",
+        sort="-total",
+        search=("name", "id"),
+        empty="Nothing was spent in this time.",
+    )
+    return view.csv_asked(f"showback-{by}-{period.first}-{period.last}", table) or view.page(
+        "finance/showback.html",
+        title="Showback",
+        period=period,
+        presets=presets(view.query, now_us, period),
+        kept=kept_fields(view.query),
+        tabs=_tabs(view.query, by),
+        team=team,
+        teams=[("", "The whole organisation"), *sorted(teams.items(), key=lambda each: each[1].casefold())],
+        by=_LABELS[by].lower(),
+        total=total,
+        idle=idle,
+        nobody=divided(lines, "team").get("", Spent()) if by == "team" else Spent(),
+        planned_days=_running(period, now_us),
+        table=table,
+        chart=_chart(days, teams, period, now_us),
+    )
+
+
+def _by(given: str) -> Grouping:
+    return cast("Grouping", given) if given in get_args(Grouping) else "team"
+
+
+def _tabs(query: Mapping[str, str], by: Grouping) -> list[tuple[str, str, bool]]:
+    # Another division has other rows: its search, its sorting and its page begin anew.
+    kept = {name: value for name, value in query.items() if name in {"from", "to", "month", "team"}}
+    return [(label, f"?{urlencode({**kept, 'by': name})}", name == by) for name, label in _LABELS.items()]
+
+
+def _columns(by: Grouping) -> tuple[Column, ...]:
+    columns = (
+        Column("name", _LABELS[by], "link"),
+        Column("total", "Total", "money", "Everything that is booked to it"),
+        Column("share", "Of the bill", "share"),
+        Column("booked", "Booked", "money", "Requests and shadow calls, at the price of the day"),
+        Column("corrected", "Corrected", "money", "Corrections of prices, and to the providers' own figures"),
+        Column("true_up", "True-up", "money", "From the planned rate of our own GPUs to their bill"),
+        Column("reference", "At the reference", "money", "What the same served requests would have cost there"),
+        Column("saved", "Saved", "money", "At the reference, less the total"),
+        Column("requests", "Requests", "number"),
+        Column("input_tokens", "Tokens in", "number"),
+        Column("output_tokens", "Tokens out", "number"),
+        Column("unpriced", "Without a price", "number", "Attempts that stand in no sum"),
+    )
+    return (*columns, Column("id", "Id", "code")) if by == "team" else columns
+
+
+def _priced(view: View) -> Collection[str]:
+    """Models that have a page in the price book: what left the configuration years ago has none."""
+    return view.gateway.line.rules.catalog.targets.keys() | view.gateway.prices.book.prices.keys()
+
+
+def _rows(
+    lines: Sequence[PeriodLine], by: Grouping, teams: Mapping[str, str], priced: Collection[str], period: Period
+) -> list[dict[str, Any]]:
+    whole = spent(lines).cost_nanousd
+    rows = [_row(_name(by, key, teams), key, found, whole) for key, found in divided(lines, by).items()]
+    for row in rows:
+        row["name_href"] = _href(by, row["id"], teams, priced, period)
+    idle = idle_of(lines)
+    if idle.cost_nanousd:
+        rows.append({**_row(IDLE, "", idle, whole), "total": idle.cost_nanousd, "name_href": None})
+    return rows
+
+
+def _name(by: Grouping, key: str, teams: Mapping[str, str]) -> str:
+    if not key:
+        return _NOBODY[by]
+    return teams.get(key, key) if by == "team" else key
+
+
+def _href(by: Grouping, key: str, teams: Mapping[str, str], priced: Collection[str], period: Period) -> str | None:
+    """A team's own models; a model's price."""
+    if by == "team" and key in teams:
+        given = {"team": key, "by": "model", "from": period.first, "to": period.last}
+        return f"/dashboard/finance/showback?{urlencode(given)}"
+    if by == "model" and key in priced:
+        return f"/dashboard/finance/prices/{quote(key, safe='')}"
+    return None
+
+
+def _row(name: str, key: str, found: Spent, whole: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "id": key,
+        "requests": found.requests,
+        "input_tokens": found.input_tokens,
+        "output_tokens": found.output_tokens,
+        "booked": None if found.known_cost_nanousd is None else found.part("requests", "shadow"),
+        "corrected": found.part("corrections", "reconciliations"),
+        "true_up": found.part("true-up"),
+        "total": found.known_cost_nanousd,
+        "share": (Decimal(found.cost_nanousd) / whole).quantize(_SHARE) if whole > 0 else None,
+        "reference": found.baseline_nanousd if found.baseline_rows else None,
+        "saved": found.saving_nanousd,
+        "unpriced": found.unpriced_attempts,
+    }
+
+
+def _running(period: Period, now_us: int) -> bool:
+    """Today's GPUs are booked at the planned rate until their bill is posted at night."""
+    return period.start_us <= now_us < period.end_us
+
+
+def _chart(days: Sequence[DaySpent], teams: Mapping[str, str], period: Period, now_us: int) -> Chart:
+    """The teams that spent most by name, the others together, and idle."""
+    totals: dict[str, int] = {}
+    for each in days:
+        if not each.is_idle:
+            totals[each.team_id] = totals.get(each.team_id, 0) + each.cost_nanousd
+    named = sorted(totals, key=lambda team: (-totals[team], team))[:_SERIES]
+    x = list(range(period.start_us, min(period.end_us, now_us), DAY_US))
+    place = {day: at for at, day in enumerate(x)}
+    columns: dict[str, list[int]] = {each: [0] * len(x) for each in named}
+    others, idle = [0] * len(x), [0] * len(x)
+    for each in days:
+        column = idle if each.is_idle else columns.get(each.team_id, others)
+        if each.day_us in place:
+            # A day whose corrections are larger than what it cost has no bar.
+            column[place[each.day_us]] += each.cost_nanousd
+    series = [Series(teams.get(each, each) or _NOBODY["team"], columns[each]) for each in named]
+    if any(others):
+        series.append(Series("All other teams", others))
+    if any(idle):
+        series.append(Series("Idle GPUs", idle, "quiet"))
+    return Chart(
+        shape="stacked",
+        title="Cost by day",
+        x=x,
+        series=series,
+        unit="usd",
+        caption="US dollars a day (UTC), by team; the dearest teams have a colour of their own.",
+    )

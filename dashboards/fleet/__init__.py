@@ -1,0 +1,1 @@
+"""Our own engines over HTTP: their state, registration, drains and prompt prefixes."""

@@ -1,0 +1,221 @@
+"""/v1/fleet: how our own engines stand, and who drains them; and where engines, or who starts them, say where they are."""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import Response
+
+from dashboards.fleet.drain import drain_replica, undrain_replica
+from dashboards.web.actor import actor_of
+from dashboards.web.gateway import OperatorCaller, gateway_of
+from dashboards.web.reading import json_reply
+from dashboards.web.request_body import read_body
+from proxy.errors import (
+    AddressNotAllowed,
+    BadRequest,
+    FleetUnavailable,
+    PoolCrowded,
+    PoolNotFound,
+    PoolTokenRefused,
+    ReplicaNameTaken,
+    ReplicaNotFound,
+)
+from proxy.request import read_headers
+from selfhosted.config import RegistrationConfig
+from selfhosted.fleet_view import FleetView, Watched, told, told_pool, told_wish
+from selfhosted.registry.origin import OriginOutside, OriginRefused, checked_origin
+from selfhosted.registry.store import NameTaken, PoolFull
+
+router = APIRouter(tags=["fleet"])
+_audit: Final = logging.getLogger("weighbridge.audit")
+
+MAX_BODY_BYTES: Final = 4 * 1024
+_PATIENCE_S: Final = 3.0
+_BEATS: Final = 3
+"""How often a replica should show itself within its time to live."""
+_INSTANCE: Final = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
+_NAME: Final = re.compile(_INSTANCE)
+_BEARER: Final = "bearer "
+
+
+class Registered(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a replica says of itself."""
+
+    url: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    instance: Annotated[str, msgspec.Meta(pattern=_INSTANCE)]
+    draining: bool = False
+
+
+_decoder: Final = msgspec.json.Decoder(Registered)
+
+
+@router.get("/v1/fleet")
+async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
+    """All pools with their replicas, as the process sees them that answers."""
+    view = gateway_of(request).fleet_view
+    if view is None:
+        return json_reply({"object": "list", "data": [], "registry": {"reachable": True, "problem": None}})
+    return json_reply(told(view, time.monotonic()))
+
+
+@router.get("/v1/fleet/pools/{pool}")
+async def show_pool(pool: str, request: Request, _caller: OperatorCaller) -> Response:
+    """One of them."""
+    view, watched = _pool(request, pool)
+    return json_reply(told_pool(watched, view.registry, time.monotonic()))
+
+
+@router.get("/v1/fleet/pools/{pool}/target")
+async def show_target(pool: str, request: Request) -> Response:
+    """How many replicas there should be, for who starts them: it has the pool's token and nothing else."""
+    view, watched, _ = _trusted(request, pool)
+    return json_reply({"object": "fleet.target", "pool": pool, **told_wish(view.registry.target(watched.config.name))})
+
+
+@router.put("/v1/fleet/pools/{pool}/replicas/{name}")
+@router.post("/v1/fleet/pools/{pool}/replicas/{name}")
+async def register(pool: str, name: str, request: Request) -> Response:
+    """A replica says where it is, and again and again that it still is there. Every server follows within seconds."""
+    view, watched, rules = _trusted(request, pool)
+    gateway = gateway_of(request)
+    body = await read_body(request, timeout_s=gateway.line.rules.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    said, url = _checked(_replica_name(name), body, rules)
+    ttl_us = int(rules.ttl_s * 1_000_000)
+    try:
+        async with _database():
+            entered = await view.store.register(
+                pool, name, url=url, instance=said.instance, draining=said.draining, ttl_us=ttl_us
+            )
+    except NameTaken as error:
+        gateway.metrics.count_registration(pool, "taken")
+        raise ReplicaNameTaken(f"{_sentence(error)}.", param="name", retry_after_s=rules.ttl_s) from error
+    except PoolFull as error:
+        gateway.metrics.count_registration(pool, "full")
+        raise PoolCrowded(f"{_sentence(error)}.") from error
+    gateway.metrics.count_registration(pool, entered)
+    if entered == "registered":
+        _audit.warning("the token of the pool %s registered %s at %s as %s", pool, name, url, said.instance)
+    state = next((each.state for each in watched.snapshot().replicas if each.name == name), None)
+    return json_reply(
+        {
+            "object": "fleet.replica",
+            "pool": pool,
+            "name": name,
+            "url": url,
+            "instance": said.instance,
+            "draining": said.draining or name in view.registry.ordered(pool),
+            "ttl_s": rules.ttl_s,
+            "again_s": round(rules.ttl_s / _BEATS, 3),
+            "state": state,
+        }
+    )
+
+
+@router.delete("/v1/fleet/pools/{pool}/replicas/{name}")
+async def deregister(pool: str, name: str, request: Request, instance: str = "") -> Response:
+    """It leaves. Another process that took the name since stays."""
+    view, _, _ = _trusted(request, pool)
+    if not _NAME.match(instance):
+        raise BadRequest("`instance` says which process leaves: the one that it registered with.", param="instance")
+    async with _database():
+        left = await view.store.leave(pool, _replica_name(name), instance)
+    if left:
+        gateway_of(request).metrics.count_registration(pool, "left")
+        _audit.warning("the token of the pool %s took %s away, which was %s", pool, name, instance)
+    return json_reply({"object": "fleet.replica.deleted", "pool": pool, "name": name, "deleted": left})
+
+
+@router.put("/v1/fleet/pools/{pool}/replicas/{name}/drain")
+async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) -> Response:
+    """It takes nothing new and finishes what it has, until that is taken back. Every server follows within seconds."""
+    view, watched = _pool(request, pool)
+    known = {address.name for address in watched.discovery.addresses}
+    if name not in known:
+        raise ReplicaNotFound(
+            f"The pool `{pool}` has no replica `{name[:64]}` now; GET /v1/fleet lists them.", param="name"
+        )
+    try:
+        async with _database():
+            await drain_replica(gateway_of(request).audit, actor_of(request, caller), pool, name, known=known)
+    except PoolFull as error:
+        raise PoolCrowded(f"{_sentence(error)}.") from error
+    await view.registry.look()
+    return json_reply({"object": "fleet.drain", "pool": pool, "name": name, "drained": True})
+
+
+@router.delete("/v1/fleet/pools/{pool}/replicas/{name}/drain")
+async def undrain(pool: str, name: str, request: Request, caller: OperatorCaller) -> Response:
+    """It takes work again, unless it says itself that it drains."""
+    view, _ = _pool(request, pool)
+    async with _database():
+        actor = actor_of(request, caller)
+        there = await undrain_replica(gateway_of(request).audit, actor, pool, _replica_name(name))
+    await view.registry.look()
+    return json_reply({"object": "fleet.drain", "pool": pool, "name": name, "drained": False, "was_drained": there})
+
+
+def _pool(request: Request, pool: str) -> tuple[FleetView, Watched]:
+    view = gateway_of(request).fleet_view
+    watched = None if view is None else view.pools.get(pool)
+    if view is None or watched is None:
+        raise PoolNotFound(f"There is no pool `{pool[:64]}`; GET /v1/fleet lists them.", param="pool")
+    return view, watched
+
+
+def _trusted(request: Request, pool: str) -> tuple[FleetView, Watched, RegistrationConfig]:
+    """A pool that is not there looks like one whose token is another."""
+    view = gateway_of(request).fleet_view
+    watched = None if view is None else view.pools.get(pool)
+    shown = read_headers(request.scope["headers"]).authorization or ""
+    token = shown[len(_BEARER) :].strip() if shown.lower().startswith(_BEARER) else ""
+    expected = "" if watched is None else watched.token or ""
+    same = hmac.compare_digest(token.encode(), expected.encode())
+    rules = None if watched is None else watched.config.registration
+    if view is None or watched is None or rules is None or not expected or not same:
+        raise PoolTokenRefused(
+            f"`authorization: Bearer ...` does not have the token of a pool `{pool[:64]}` that takes registrations: "
+            "`selfhosted.pools[].registration.token` says where it is found."
+        )
+    return view, watched, rules
+
+
+def _checked(name: str, body: bytes, rules: RegistrationConfig) -> tuple[Registered, str]:
+    try:
+        said = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f'The body of `{name}` is not {{"url", "instance", "draining"}}: {error}.') from error
+    try:
+        return said, checked_origin(said.url, rules.networks)
+    except OriginOutside as error:
+        raise AddressNotAllowed(f"{_sentence(error)}.", param="url") from error
+    except OriginRefused as error:
+        raise BadRequest(f"{_sentence(error)}.", param="url") from error
+
+
+def _replica_name(name: str) -> str:
+    if not _NAME.match(name):
+        raise BadRequest("A replica's name has 1 to 64 letters, digits, dots, dashes and underscores.", param="name")
+    return name
+
+
+def _sentence(error: Any) -> str:
+    text = str(error)
+    return text[:1].upper() + text[1:]
+
+
+@contextlib.asynccontextmanager
+async def _database() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            yield
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise FleetUnavailable("The database does not answer; the fleet stays as it is, try again shortly.") from error

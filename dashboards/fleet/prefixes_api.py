@@ -1,0 +1,48 @@
+"""GET /v1/fleet/prefixes: which teams begin their prompts so that no cache can keep them, and what that costs a month."""
+
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from cost.reports.scope import ReadScope
+from cost.times import DAY_US, wall_us
+from dashboards.web.gateway import FinanceReader, gateway_of
+from dashboards.web.parameters import Parameters
+from dashboards.web.reading import json_reply, reading
+from proxy.errors import TeamNotFound
+from selfhosted.prefixes.report import rates_of, stability, told
+from selfhosted.prefixes.store import KEPT_DAYS, HabitStore
+
+router = APIRouter(tags=["fleet"])
+
+DEFAULT_DAYS: Final = 7
+
+
+@router.get("/v1/fleet/prefixes")
+async def prefixes(request: Request, scope: FinanceReader) -> Response:
+    """The last `days` UTC days, today included; by default a week.
+
+    A team's key sees its own; a finance or admin key all teams of its organisation. No prompt is kept or shown.
+    """
+    parameters = Parameters(request.query_params, ("days", "team_id"))
+    scope = _narrowed(scope, parameters.text("team_id"))
+    days = parameters.whole("days", DEFAULT_DAYS, least=1, most=KEPT_DAYS)
+    gateway = gateway_of(request)
+    now_us = wall_us()
+    end_us = now_us - now_us % DAY_US + DAY_US
+    start_us = end_us - days * DAY_US
+    async with reading(gateway, on=True):
+        habits = await HabitStore(gateway.database).read(scope, start_us, end_us)
+    rates = rates_of(gateway.claims.pools, gateway.prices.book, now_us)
+    report = stability(habits, rates, start_us=start_us, end_us=end_us, now_us=now_us)
+    return json_reply({"organisation_id": scope.organisation_id, "team_id": scope.team_id, **told(report)})
+
+
+def _narrowed(scope: ReadScope, team_id: str | None) -> ReadScope:
+    """A team of another organisation has no rows for a finance key, exactly like one that is not there."""
+    if team_id is None:
+        return scope
+    if scope.team_id not in {None, team_id}:
+        raise TeamNotFound(f"There is no team `{team_id[:80]}` for this key.", param="team_id")
+    return ReadScope(organisation_id=scope.organisation_id, team_id=team_id)

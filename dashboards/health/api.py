@@ -1,0 +1,82 @@
+"""Liveness, readiness and metrics."""
+
+import asyncio
+import hmac
+from ipaddress import ip_address
+
+from fastapi import APIRouter, Request
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import JSONResponse, Response
+
+from dashboards.web.gateway import Gateway, gateway_of
+from proxy.errors import MetricsClosed
+
+router = APIRouter(tags=["health"])
+
+_DATABASE_TIMEOUT_S = 1.0
+_FORWARDED = {"forwarded", "x-forwarded-for", "x-real-ip", "via"}
+
+
+@router.get("/healthz")
+@router.get("/health", include_in_schema=False)
+async def alive() -> JSONResponse:
+    """The process answers; says nothing about what it depends on."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/readyz")
+@router.get("/ready", include_in_schema=False)
+async def ready(request: Request) -> JSONResponse:
+    """Whether this process should get traffic, and if not, why."""
+    gateway = gateway_of(request)
+    checks = {
+        "accepting": not gateway.line.draining,
+        "ledger": gateway.ledger.accepting,
+        "database": await _database_answers(gateway),
+    }
+    # An unreachable database alone is no reason to leave: known keys are served and the journal holds the books.
+    fine = checks["accepting"] and checks["ledger"]
+    return JSONResponse(
+        {"status": "ready" if fine else "not ready", "checks": checks, "classifier": _classifier(gateway)},
+        status_code=200 if fine else 503,
+    )
+
+
+def _classifier(gateway: Gateway) -> dict[str, str | None]:
+    """Which weighs prompts. The rule is no reason to leave either: it serves, if less well."""
+    reason = gateway.classifier.fallback_reason
+    return {"in_use": "onnx" if reason is None else "heuristic", "fallback_reason": reason}
+
+
+async def _database_answers(gateway: Gateway) -> bool:
+    try:
+        async with asyncio.timeout(_DATABASE_TIMEOUT_S), gateway.database.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+    except (SQLAlchemyError, OSError, TimeoutError):
+        return False
+    return True
+
+
+@router.get("/metrics", include_in_schema=False)
+async def metrics(request: Request) -> Response:
+    """Prometheus text, of all workers together: for this machine, or for who brings `telemetry.metrics_token`."""
+    gateway = gateway_of(request)
+    if not _may_read(request, gateway.metrics_token):
+        raise MetricsClosed(
+            "Metrics are for this machine only; set `telemetry.metrics_token` and send it as `Authorization: Bearer …`."
+        )
+    gateway.metrics.set_journal_depth(gateway.ledger.depth)
+    gateway.metrics.set_in_flight(gateway.line.in_flight)
+    # Many teams make many series: not on the loop that streams.
+    body, media_type = await asyncio.to_thread(gateway.metrics.render)
+    return Response(body, media_type=media_type)
+
+
+def _may_read(request: Request, token: str | None) -> bool:
+    if token is not None:
+        sent = request.headers.get("authorization", "")
+        return hmac.compare_digest(sent.encode(), f"Bearer {token}".encode())
+    # A proxy on this machine makes everybody look local, and says so.
+    forwarded = not _FORWARDED.isdisjoint(request.headers.keys())
+    return not forwarded and request.client is not None and ip_address(request.client.host).is_loopback

@@ -1,0 +1,65 @@
+"""The start page, which is another one for each role; the place of batch jobs; and the files that pages load."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from dashboards.ui.rendering import STATIC_PATH, assets
+from dashboards.web.access import allowed
+from dashboards.web.headers import SAFE
+from dashboards.web.view import View
+
+router: Final = APIRouter(include_in_schema=False)
+
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+
+@router.get("/dashboard")
+async def start(view: Annotated[View, Depends(allowed("signed-in"))]) -> Response:
+    """Where somebody of this role works."""
+    return view.redirect(start_page(view))
+
+
+def start_page(view: View) -> str:
+    """One's only team; the claim for finance, operations for operators; otherwise the list of teams."""
+    if view.principal.role == "operator":
+        return "/dashboard/operations"
+    if view.principal.role == "finance":
+        return "/dashboard/finance"
+    if len(view.principal.teams) == 1 and view.principal.role == "":
+        return f"/dashboard/teams/{next(iter(view.principal.teams))}"
+    return "/dashboard/teams"
+
+
+@router.get("/dashboard/batches")
+async def batches(view: Annotated[View, Depends(allowed("signed-in"))]) -> Response:
+    """The place of batch jobs."""
+    return view.page("home/batches.html", title="Batches")
+
+
+@router.get("/dashboard/static/{digest}/{name:path}")
+async def static(digest: str, name: str, request: Request) -> Response:
+    """A file, at the address that has its content's digest in it; so it never changes."""
+    found = assets().get(f"{STATIC_PATH}/{digest}/{name}")
+    if found is None:
+        raise HTTPException(404)
+    packed = takes_gzip(request.headers.get("accept-encoding", ""))
+    # Two bodies of one address have two tags.
+    etag = f'"{digest}-gzip"' if packed else f'"{digest}"'
+    headers = {**SAFE, "cache-control": _FOR_EVER, "etag": etag, "vary": "accept-encoding"}
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers=headers)
+    if not packed:
+        return Response(found.body, media_type=found.kind, headers=headers)
+    return Response(found.packed, media_type=found.kind, headers={**headers, "content-encoding": "gzip"})
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Whether an Accept-Encoding names gzip and does not refuse it."""
+    for each in accepted.lower().split(","):
+        coding, _, weight = each.partition(";")
+        if coding.strip() == "gzip":
+            return not weight or weight.strip().removeprefix("q=").strip("0.") != ""
+    return False

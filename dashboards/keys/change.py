@@ -1,0 +1,288 @@
+"""API keys: handed out once, replaced with an overlap, ended, and revoked.
+
+Who may only change one team's things (`may_all` false) hands out member keys: a key of the role finance or admin reads or
+changes the whole organisation, so it takes an administrator to make, replace or end one.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from accounts.audit.entry import Actor
+from accounts.audit.log import AuditLog, Change
+from accounts.caller import Role
+from accounts.keys import MintedKey, Pepper
+from accounts.store import AccountStore, KeyRecord, TeamRecord, utc_now
+from cost.budgets.store import BudgetStore, new_budget_id
+from dashboards.budgets import change as budgets
+from dashboards.limits import change as limits
+from dashboards.web.changing import changing, check_may_change, looking
+from proxy.errors import BadRequest, KeyNotFound, NameTaken, NotAllowed
+from proxy.limits.rules import Place, Rule
+from proxy.limits.store import LimitStore
+
+MAX_LIVE_KEYS: Final = 1_000
+"""Of one team."""
+MAX_OVERLAP_S: Final = 30 * 86_400
+_TRIES: Final = 3
+
+
+async def put_key(
+    log: AuditLog,
+    actor: Actor,
+    team: TeamRecord,
+    name: str,
+    pepper: Pepper,
+    *,
+    may_all: bool,
+    role: Role = "member",
+    expires_at: datetime | None = None,
+    clock: Callable[[], datetime] = utc_now,
+) -> tuple[KeyRecord, MintedKey | None]:
+    """See to it that the team has a working key of this name and expiry. Only one that was made now is told whole."""
+    for _ in range(_TRIES):
+        found = await _changed(log, actor, team, name, role, expires_at, may_all=may_all, clock=clock)
+        if found is not None:
+            return found, None
+        try:
+            return await create_key(
+                log, actor, team, name, pepper, may_all=may_all, role=role, expires_at=expires_at, clock=clock
+            )
+        except NameTaken:
+            # Somebody made it in between.
+            continue
+    raise NameTaken(f"Others are changing the key {name[:80]!r} right now; try again.", param="name")
+
+
+async def create_key(
+    log: AuditLog,
+    actor: Actor,
+    team: TeamRecord,
+    name: str,
+    pepper: Pepper,
+    *,
+    may_all: bool,
+    role: Role = "member",
+    expires_at: datetime | None = None,
+    clock: Callable[[], datetime] = utc_now,
+) -> tuple[KeyRecord, MintedKey]:
+    """Make a key. Raises NameTaken while another one of this name works, so that sending a form twice makes one key."""
+    _check_role(role, may_all=may_all)
+    _check_expiry(expires_at, clock())
+    owner = team.organisation_id
+    async with changing(log, actor, "key.created", owner, team_id=team.team_id) as change:
+        store = AccountStore(change.within, clock=clock)
+        await store.team_of(owner, team.team_id)
+        working = [key for key in await store.keys_of(owner, team.team_id) if key.works_at(clock())]
+        if any(key.name == name for key in working):
+            raise NameTaken(
+                f"The team has a key named {name[:80]!r} already; use another name, or rotate that key.", param="name"
+            )
+        if len(working) >= MAX_LIVE_KEYS:
+            raise BadRequest(f"The team has {MAX_LIVE_KEYS} keys that work; revoke some first.")
+        minted = await store.create_key(team.team_id, name, pepper, expires_at=expires_at, role=role)
+        made = await store.key_of(owner, team.team_id, minted.key_id)
+        change.tell("key", made.key_id, None, told(made))
+    return made, minted
+
+
+async def rotate_key(
+    log: AuditLog,
+    actor: Actor,
+    team: TeamRecord,
+    key_id: str,
+    pepper: Pepper,
+    *,
+    overlap_s: int,
+    may_all: bool,
+    clock: Callable[[], datetime] = utc_now,
+) -> tuple[KeyRecord, MintedKey]:
+    """A new key in an old one's place, which works for a while longer. The old one's limits and budgets hold for the new
+    one too; what was spent by the old one is not counted against the new one's budget.
+    """
+    if not 0 <= overlap_s <= MAX_OVERLAP_S:
+        raise BadRequest(f"The overlap is between 0 and {MAX_OVERLAP_S} seconds (30 days).", param="overlap_s")
+    owner = team.organisation_id
+    async with changing(log, actor, "key.rotated", owner, team_id=team.team_id) as change:
+        store = AccountStore(change.within, clock=clock)
+        old = await _one(store, team, key_id, may_all=may_all)
+        if not old.works_at(clock()):
+            raise KeyNotFound("This key works no more, so there is nothing to replace; make a new key.")
+        newest = newest_working(await store.keys_of(owner, team.team_id), old.name, clock())
+        if newest is not None and newest.key_id != key_id:
+            # A form that is sent twice replaces once.
+            raise NameTaken("A newer key of this name works already: rotate that one, or revoke this one.")
+        minted = await store.rotate_key(owner, team.team_id, key_id, pepper, overlap_s=overlap_s)
+        made = await store.key_of(owner, team.team_id, minted.key_id)
+        change.tell("key", key_id, told(old), told(await store.key_of(owner, team.team_id, key_id)))
+        change.tell("key", made.key_id, None, told(made))
+        keys = await store.keys_of(owner, team.team_id)
+        dead = frozenset(key.key_id for key in keys if key.name == old.name and not key.works_at(clock()))
+        await _hand_over_limits(change, team, key_id, made.key_id, dead)
+        await _hand_over_budgets(change, team, key_id, made.key_id, dead)
+    return made, minted
+
+
+async def set_key_expiry(
+    log: AuditLog,
+    actor: Actor,
+    team: TeamRecord,
+    key_id: str,
+    expires_at: datetime | None,
+    *,
+    may_all: bool,
+    clock: Callable[[], datetime] = utc_now,
+) -> KeyRecord:
+    """Let a key work until then, or without an end. One that expired or was revoked never works again."""
+    _check_expiry(expires_at, clock())
+    async with changing(log, actor, "key.changed", team.organisation_id, team_id=team.team_id) as change:
+        store = AccountStore(change.within, clock=clock)
+        before = await _one(store, team, key_id, may_all=may_all)
+        return await _set_expiry(change, store, team, before, expires_at, clock())
+
+
+async def revoke_key(
+    log: AuditLog,
+    actor: Actor,
+    team: TeamRecord,
+    key_id: str,
+    *,
+    may_all: bool,
+    reason: str = "",
+    clock: Callable[[], datetime] = utc_now,
+) -> KeyRecord:
+    """Refuse a key from now on. Twice is the same. Servers follow within `accounts.fresh_s`."""
+    async with changing(log, actor, "key.revoked", team.organisation_id, team_id=team.team_id, reason=reason) as change:
+        store = AccountStore(change.within, clock=clock)
+        before = await _one(store, team, key_id, may_all=may_all)
+        if before.revoked_at is None:
+            await store.revoke_key(key_id)
+        after = await store.key_of(team.organisation_id, team.team_id, key_id)
+        change.tell("key", key_id, told(before), told(after))
+    return after
+
+
+async def read_keys(store: AccountStore, team: TeamRecord) -> list[KeyRecord]:
+    """A team's keys, oldest first."""
+    async with looking():
+        return await store.keys_of(team.organisation_id, team.team_id)
+
+
+async def read_key(store: AccountStore, team: TeamRecord, key_id: str) -> KeyRecord:
+    """One of a team's keys. Raises KeyNotFound."""
+    async with looking():
+        return await store.key_of(team.organisation_id, team.team_id, key_id)
+
+
+def newest_working(keys: list[KeyRecord], name: str, now: datetime) -> KeyRecord | None:
+    """The key that a name stands for: after a rotation two have it for a while, and the newer one is meant."""
+    return next((key for key in reversed(keys) if key.name == name and key.works_at(now)), None)
+
+
+def told(key: KeyRecord) -> dict[str, Any]:
+    """A key as the audit log keeps it."""
+    return {
+        "name": key.name,
+        "role": key.role,
+        "last4": key.last4,
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
+    }
+
+
+async def _changed(
+    log: AuditLog,
+    actor: Actor,
+    team: TeamRecord,
+    name: str,
+    role: Role,
+    expires_at: datetime | None,
+    *,
+    may_all: bool,
+    clock: Callable[[], datetime],
+) -> KeyRecord | None:
+    """The working key of this name with the expiry that is asked for; None: there is none."""
+    owner = team.organisation_id
+    async with changing(log, actor, "key.changed", owner, team_id=team.team_id) as change:
+        store = AccountStore(change.within, clock=clock)
+        found = newest_working(await store.keys_of(owner, team.team_id), name, clock())
+        if found is None:
+            return None
+        if found.role != role:
+            raise NameTaken(
+                f"The key {name[:80]!r} has the role {found.role}, which never changes; revoke it, or use another name.",
+                param="role",
+            )
+        if found.expires_at == expires_at:
+            return found
+        check_may_change(found, may_all=may_all)
+        _check_expiry(expires_at, clock())
+        return await _set_expiry(change, store, team, found, expires_at, clock())
+
+
+async def _set_expiry(
+    change: Change,
+    store: AccountStore,
+    team: TeamRecord,
+    before: KeyRecord,
+    expires_at: datetime | None,
+    now: datetime,
+) -> KeyRecord:
+    if not before.works_at(now):
+        raise KeyNotFound("This key works no more; make a new key.")
+    after = await store.set_expiry(team.organisation_id, team.team_id, before.key_id, expires_at)
+    change.tell("key", before.key_id, told(before), told(after))
+    return after
+
+
+async def _one(store: AccountStore, team: TeamRecord, key_id: str, *, may_all: bool) -> KeyRecord:
+    found = await store.key_of(team.organisation_id, team.team_id, key_id)
+    check_may_change(found, may_all=may_all)
+    return found
+
+
+def _check_role(role: Role, *, may_all: bool) -> None:
+    if role != "member" and not may_all:
+        raise NotAllowed(f"Only the organisation's administrators hand out keys of the role {str(role)[:20]}.")
+
+
+def _check_expiry(expires_at: datetime | None, now: datetime) -> None:
+    if expires_at is None:
+        return
+    if expires_at.tzinfo is None:
+        raise BadRequest("The expiry needs its time zone, such as 2027-01-31T00:00:00Z.", param="expires_at")
+    if expires_at <= now:
+        raise BadRequest("The expiry lies in the past; choose a later day, or none.", param="expires_at")
+
+
+async def _hand_over_limits(change: Change, team: TeamRecord, old_id: str, new_id: str, dead: frozenset[str]) -> None:
+    """The old key's limits for the new one. What dead keys of the name still had goes, or rotations would pile it up."""
+    store = LimitStore(change.within)
+    for rule in await store.of_team(team.organisation_id, team.team_id):
+        if rule.place.scope != "key":
+            continue
+        if rule.place.scope_id == old_id:
+            place = Place("key", new_id, rule.place.model)
+            await store.put(Rule(place=place, limits=rule.limits))
+            change.tell("limit", str(place), None, limits.told(rule))
+        if rule.place.scope_id in dead:
+            await store.remove(rule.place)
+            change.tell("limit", str(rule.place), limits.told(rule), None)
+
+
+async def _hand_over_budgets(change: Change, team: TeamRecord, old_id: str, new_id: str, dead: frozenset[str]) -> None:
+    """The same of its budgets."""
+    store = BudgetStore(change.within)
+    for standing in await store.of_team(team.organisation_id, team.team_id, sorted({old_id, *dead})):
+        budget = standing.budget
+        if budget.scope != "key":
+            continue
+        if budget.scope_id == old_id:
+            made = msgspec.structs.replace(budget, budget_id=new_budget_id(), scope_id=new_id)
+            await store.put(made)
+            change.tell("budget", made.budget_id, None, budgets.told(made))
+        if budget.scope_id in dead:
+            await store.remove(budget.budget_id, team.organisation_id)
+            change.tell("budget", budget.budget_id, budgets.told(budget), None)

@@ -1,0 +1,412 @@
+"""/dashboard/teams/{team_id}/keys: handing out, replacing and ending a team's keys. A key is shown once, to who made it."""
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any, Final, cast, get_args
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from accounts.caller import Role
+from accounts.keys import MintedKey
+from accounts.store import KeyRecord, utc_now
+from cost.budgets.budget import Budget, Kind, Standing
+from cost.budgets.periods import Period
+from cost.budgets.store import BudgetStore, new_budget_id
+from cost.reports.keys import KeyUse, read_key_use
+from dashboards.budgets.change import put_budget
+from dashboards.keys.change import (
+    MAX_OVERLAP_S,
+    create_key,
+    read_key,
+    read_keys,
+    revoke_key,
+    rotate_key,
+    set_key_expiry,
+)
+from dashboards.limits.change import put_limit, remove_limit
+from dashboards.limits.limit_fields import FIELDS, KINDS, PERIODS, dollars_in, limits_in, limits_shown, said
+from dashboards.sign_in.welcome import base_url
+from dashboards.ui.tables import Column, Table
+from dashboards.web.access import allowed
+from dashboards.web.changing import looking
+from dashboards.web.forms import Form, FormError
+from dashboards.web.reading import reading
+from dashboards.web.view import View
+from proxy.errors import BadRequest, BudgetTaken, LimitNotFound, NameTaken, Refused
+from proxy.limits.limit import Limits
+from proxy.limits.rules import Place, Rule, says_nothing
+from proxy.limits.store import LimitStore
+
+router: Final = APIRouter(include_in_schema=False)
+
+_PLACE: Final = "/dashboard/teams/{team_id}/keys"
+_DAY: Final = timedelta(days=1)
+_ROLES: Final = (
+    ("member", "Member: calls models and reads the team's figures"),
+    ("finance", "Finance: reads the whole organisation's figures, calls no models"),
+    ("admin", "Administrator: changes everything of the organisation"),
+)
+_OVERLAPS: Final = (
+    ("3600", "1 hour"),
+    ("86400", "1 day"),
+    ("604800", "7 days"),
+    (str(MAX_OVERLAP_S), "30 days"),
+    ("0", "Not at all: the old key is revoked now"),
+)
+_MENDABLE: Final = (BadRequest, NameTaken, BudgetTaken)
+"""What whoever filled a form in can mend in it."""
+_COLUMNS: Final = (
+    Column("name", "Name", "link"),
+    Column("state", "State", "badge"),
+    Column("used", "Last used", "day", "The UTC day of its last request; — for none within 90 days."),
+    Column("requests", "Requests, 30 days", "number"),
+    Column(
+        "cost",
+        "Booked, 30 days",
+        "money",
+        "Our own GPUs at their planned rate: true-ups stand on the team's overview. What has no price is not in it.",
+    ),
+    Column("expires", "Expires", "time", "When it stops working; — has no end."),
+    Column("ends_in", "Ends in", "code", "The last four characters of the key."),
+    Column("role", "Role"),
+    Column("created", "Created", "time"),
+)
+
+
+@router.get(_PLACE)
+async def list_keys(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+    """All of the team's keys and what they were used for."""
+    team = view.the_team
+    keys = await read_keys(view.gateway.accounts, team)
+    async with reading(view.gateway, on=True):
+        use = await read_key_use(view.gateway.database, team.organisation_id, team.team_id, view.now_us)
+    now = utc_now()
+    table = Table.of(
+        _COLUMNS,
+        [_row(view, key, use.get(key.key_id), now) for key in keys],
+        view.query,
+        caption="Keys",
+        sort="-created",
+        search=("name", "ends_in"),
+        empty="No keys yet. Make one: programs of this team send it with each request.",
+    )
+    return view.csv_asked(f"keys-{team.team_id}", table) or view.page(
+        "keys/keys.html", title="Keys", table=table, base=_base(view), may_change=view.may("team.change")
+    )
+
+
+@router.get(f"{_PLACE}/new")
+async def new_key(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+    """The form for a new key."""
+    return _new(view, {}, {})
+
+
+@router.post(_PLACE)
+async def make_key(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+    """Makes the key and shows it."""
+    form = await view.form()
+    try:
+        name = form.text("name", required=True)
+        role = cast(Role, form.one_of("role", get_args(Role))) if "role" in form else "member"
+        expires_at = _expiry_in(form)
+        limits, budget = limits_in(form), _budget_in(view, form)
+        key, minted = await create_key(
+            view.gateway.audit,
+            view.actor,
+            view.the_team,
+            name,
+            view.gateway.peppers[0],
+            may_all=view.may("organisation.change"),
+            role=role,
+            expires_at=expires_at,
+        )
+    except FormError as error:
+        return _new(view, form.plain, {error.field: error.message})
+    except _MENDABLE as error:
+        return _new(view, form.plain, {error.param or "name": error.message})
+    return _once(view, key, minted, await _bounded(view, key, limits, budget))
+
+
+@router.get(f"{_PLACE}/{{key_id}}")
+async def show_key(view: Annotated[View, Depends(allowed("team.read"))], key_id: str) -> Response:
+    """One key, its limits and budgets, and what can be done with it."""
+    return await _show(view, key_id, {}, {})
+
+
+@router.post(f"{_PLACE}/{{key_id}}/rotate")
+async def replace_key(view: Annotated[View, Depends(allowed("team.change"))], key_id: str) -> Response:
+    """A new key in its place, shown once; the old one goes on for a while."""
+    form = await view.form()
+    try:
+        overlap_s = int(form.one_of("overlap_s", tuple(value for value, _ in _OVERLAPS)))
+        key, minted = await rotate_key(
+            view.gateway.audit,
+            view.actor,
+            view.the_team,
+            key_id,
+            view.gateway.peppers[0],
+            overlap_s=overlap_s,
+            may_all=view.may("organisation.change"),
+        )
+    except FormError as error:
+        return await _show(view, key_id, form.plain, {error.field: error.message})
+    except NameTaken as error:
+        return await _show(view, key_id, form.plain, {"overlap_s": error.message})
+    old = await read_key(view.gateway.accounts, view.the_team, key_id)
+    return _once(view, key, minted, "", replaced=old)
+
+
+@router.post(f"{_PLACE}/{{key_id}}/expiry")
+async def change_expiry(view: Annotated[View, Depends(allowed("team.change"))], key_id: str) -> Response:
+    """The day after which the key works no more."""
+    form = await view.form()
+    try:
+        expires_at = _expiry_in(form)
+        await set_key_expiry(
+            view.gateway.audit,
+            view.actor,
+            view.the_team,
+            key_id,
+            expires_at,
+            may_all=view.may("organisation.change"),
+        )
+    except FormError as error:
+        return await _show(view, key_id, form.plain, {error.field: error.message})
+    except _MENDABLE as error:
+        return await _show(view, key_id, form.plain, {"expires_on": error.message})
+    return view.redirect(
+        f"{_base(view)}/{key_id}", "The expiry is changed." if expires_at else "The key has no end now."
+    )
+
+
+@router.post(f"{_PLACE}/{{key_id}}/limits")
+async def change_limits(view: Annotated[View, Depends(allowed("team.change"))], key_id: str) -> Response:
+    """What the key may use in a minute and at once."""
+    form = await view.form()
+    # Another team's key is as unknown as none.
+    await read_key(view.gateway.accounts, view.the_team, key_id)
+    place = Place("key", key_id)
+    try:
+        limits = limits_in(form)
+        if says_nothing(limits):
+            await _lift(view, place)
+        else:
+            await _limit(view, place, limits)
+    except FormError as error:
+        return await _show(view, key_id, form.plain, {error.field: error.message})
+    except _MENDABLE as error:
+        return await _show(view, key_id, form.plain, {error.param or FIELDS[0][0]: error.message})
+    return view.redirect(f"{_base(view)}/{key_id}", "The limits are changed; every server follows within seconds.")
+
+
+@router.post(f"{_PLACE}/{{key_id}}/revoke")
+async def end_key(view: Annotated[View, Depends(allowed("team.change"))], key_id: str) -> Response:
+    """The key is refused from now on."""
+    key = await revoke_key(
+        view.gateway.audit, view.actor, view.the_team, key_id, may_all=view.may("organisation.change")
+    )
+    return view.redirect(_base(view), f"The key {key.name} is revoked; every server refuses it within seconds.")
+
+
+def _base(view: View) -> str:
+    return f"/dashboard/teams/{view.the_team.team_id}/keys"
+
+
+def _row(view: View, key: KeyRecord, use: KeyUse | None, now: datetime) -> dict[str, Any]:
+    return {
+        "name": key.name,
+        "name_href": f"{_base(view)}/{key.key_id}",
+        "state": _state(key, now),
+        "role": key.role,
+        "ends_in": key.last4,
+        "created": _us(key.created_at),
+        "expires": None if key.expires_at is None else _us(key.expires_at),
+        "used": None if use is None else use.last_day_us,
+        "requests": 0 if use is None else use.requests,
+        "cost": 0 if use is None else use.cost_nanousd,
+    }
+
+
+def _state(key: KeyRecord, now: datetime) -> tuple[str, str]:
+    """In one word, and its tone."""
+    if key.revoked_at is not None:
+        return "revoked", "quiet"
+    if not key.works_at(now):
+        return "expired", "quiet"
+    if key.expires_at is not None and key.expires_at - now < 7 * _DAY:
+        return "expires soon", "warn"
+    return "working", "good"
+
+
+def _us(moment: datetime) -> int:
+    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1))
+
+
+def _new(view: View, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+    return view.page(
+        "keys/key_new.html",
+        title="New key",
+        status=400 if errors else 200,
+        base=_base(view),
+        roles=_ROLES if view.may("organisation.change") else (),
+        fields=FIELDS,
+        periods=PERIODS,
+        kinds=KINDS,
+        tomorrow=(utc_now() + _DAY).date().isoformat(),
+        values=values,
+        errors=errors,
+    )
+
+
+async def _show(view: View, key_id: str, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+    team, gateway = view.the_team, view.gateway
+    key = await read_key(gateway.accounts, team, key_id)
+    async with looking():
+        rules = [
+            rule
+            for rule in await LimitStore(gateway.database).of_team(team.organisation_id, team.team_id)
+            if rule.place == Place("key", key_id, rule.place.model)
+        ]
+        budgets = [
+            standing
+            for standing in await BudgetStore(gateway.database).of_team(team.organisation_id, team.team_id, [key_id])
+            if standing.budget.scope == "key"
+        ]
+    own = next((rule.limits for rule in rules if not rule.place.model), Limits())
+    now = utc_now()
+    may_change = view.may("team.change") and (key.role == "member" or view.may("organisation.change"))
+    last_day = "" if key.expires_at is None else (key.expires_at - timedelta(microseconds=1)).date().isoformat()
+    return view.page(
+        "keys/key.html",
+        title=key.name,
+        status=400 if errors else 200,
+        base=_base(view),
+        key=key,
+        state=_state(key, now),
+        works=key.works_at(now),
+        created_us=_us(key.created_at),
+        expires_us=None if key.expires_at is None else _us(key.expires_at),
+        revoked_us=None if key.revoked_at is None else _us(key.revoked_at),
+        may_change=may_change and key.works_at(now),
+        tomorrow=(now + _DAY).date().isoformat(),
+        overlaps=_OVERLAPS,
+        fields=FIELDS,
+        values={"expires_on": last_day, "overlap_s": "86400", **limits_shown(own), **values},
+        others=[(rule.place.model, said(rule)) for rule in rules if rule.place.model],
+        said_of=said(Rule(place=Place("key", key_id), limits=own)),
+        budgets=[_budget_row(each) for each in budgets],
+        budgets_href=f"/dashboard/teams/{team.team_id}/budgets",
+        errors=errors,
+    )
+
+
+def _budget_row(standing: Standing) -> dict[str, Any]:
+    budget = standing.budget
+    return {
+        "id": budget.budget_id,
+        "words": f"{budget.kind.capitalize()}, each {budget.period}",
+        "limit": budget.limit_nanousd,
+        "spent": standing.spent_nanousd,
+        "share": standing.share,
+        "tone": {"open": "good", "warning": "warn", "spent": "bad"}[standing.state],
+    }
+
+
+def _once(
+    view: View, key: KeyRecord, minted: MintedKey, warning: str, *, replaced: KeyRecord | None = None
+) -> Response:
+    """The only page that ever has the key."""
+    public = base_url(view.request, view.gateway.config().sign_in.public_url)
+    return view.page(
+        "keys/key_once.html",
+        title="The new key",
+        status=201,
+        base=_base(view),
+        key=key,
+        plaintext=minted.plaintext,
+        api=f"{public}/v1",
+        warning=warning,
+        replaced=replaced,
+        replaced_ends_us=None
+        if replaced is None or replaced.revoked_at is not None or replaced.expires_at is None
+        else _us(replaced.expires_at),
+    )
+
+
+def _expiry_in(form: Form) -> datetime | None:
+    """The end of the last day that it works on, in UTC; None for a key without an end."""
+    text = form.text("expires_on", most=10)
+    if not text:
+        return None
+    try:
+        day = date.fromisoformat(text)
+        return datetime(day.year, day.month, day.day, tzinfo=UTC) + _DAY
+    except (ValueError, OverflowError) as error:
+        raise FormError("expires_on", "A day such as 2027-01-31, or nothing.") from error
+
+
+def _budget_in(view: View, form: Form) -> Budget | None:
+    """The new key's budget, for whichever key that will be."""
+    limit = dollars_in(form, "budget_usd")
+    if limit is None:
+        return None
+    return Budget(
+        budget_id=new_budget_id(),
+        organisation_id=view.the_team.organisation_id,
+        scope="key",
+        scope_id="",
+        period=cast(Period, form.one_of("budget_period", tuple(name for name, _ in PERIODS))),
+        kind=cast(Kind, form.one_of("budget_kind", tuple(name for name, _ in KINDS))),
+        limit_nanousd=limit,
+    )
+
+
+async def _bounded(view: View, key: KeyRecord, limits: Limits, budget: Budget | None) -> str:
+    """Gives a new key its limits and its budget. What fails is told: the key itself is there and must be shown."""
+    try:
+        if not says_nothing(limits):
+            await _limit(view, Place("key", key.key_id), limits)
+        if budget is not None:
+            await put_budget(
+                view.gateway.audit,
+                view.actor,
+                _for_key(budget, key),
+                webhooks=view.gateway.webhooks,
+                only_keys_of=view.the_team,
+            )
+    except Refused as error:
+        return f"The key works, but not all of its limits and budgets are set: {error.message}"
+    return ""
+
+
+def _for_key(budget: Budget, key: KeyRecord) -> Budget:
+    return Budget(
+        budget_id=budget.budget_id,
+        organisation_id=budget.organisation_id,
+        scope="key",
+        scope_id=key.key_id,
+        period=budget.period,
+        kind=budget.kind,
+        limit_nanousd=budget.limit_nanousd,
+    )
+
+
+async def _limit(view: View, place: Place, limits: Limits) -> None:
+    await put_limit(
+        view.gateway.audit,
+        view.actor,
+        view.the_team.organisation_id,
+        Rule(place=place, limits=limits),
+        only_keys_of=view.the_team,
+    )
+
+
+async def _lift(view: View, place: Place) -> None:
+    try:
+        await remove_limit(
+            view.gateway.audit, view.actor, view.the_team.organisation_id, place, only_keys_of=view.the_team
+        )
+    except LimitNotFound:
+        # There was none, and there is none.
+        return

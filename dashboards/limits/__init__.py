@@ -1,0 +1,1 @@
+"""Rate limits: their API, their form fields, and how they are changed."""

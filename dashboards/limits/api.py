@@ -1,0 +1,105 @@
+"""GET /v1/limits: what a caller may use and what remains of it; GET /v1/queues: how the lines stand, for operators."""
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from accounts.caller import Caller
+from dashboards.web.gateway import AuthenticatedCaller, OperatorCaller, gateway_of
+from dashboards.web.reading import json_reply
+from proxy.errors import ModelNotFound
+from proxy.limits.book import places_of
+from proxy.limits.limit import Limit, Remaining
+from proxy.limits.rules import Place
+from proxy.line import Rules
+from proxy.policy import AUTO
+from proxy.queues.work import QueueLook
+
+router = APIRouter(tags=["limits"])
+
+
+@router.get("/v1/limits")
+async def list_limits(request: Request, caller: AuthenticatedCaller, model: str = "") -> Response:
+    """The buckets that each request of this key draws from; with `model`, also those of a request for it."""
+    gateway = gateway_of(request)
+    if model and not may_name(gateway.line.rules, caller, model):
+        raise ModelNotFound(f"The model `{model[:200]}` does not exist or your team may not use it.", param="model")
+    found = [(place, limit) for place in places_of(caller, model) for limit in gateway.gate.limit_book.at(place)]
+    seen = [limit for place, limit in found if sees_use(caller, place, gateway.operator)]
+    remains = dict(zip(seen, await gateway.gate.limiter.peek(tuple(seen)), strict=True))
+    return json_reply(
+        {
+            "object": "list",
+            "model": model or None,
+            "mode": gateway.gate.limiter.mode,
+            "live_replicas": gateway.gate.limiter.live,
+            "data": [told(place, limit, remains.get(limit)) for place, limit in found],
+        }
+    )
+
+
+@router.get("/v1/queues")
+async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
+    """Each queue as the process sees it that answers. It stands for all organisations, so a tenant is not told."""
+    gateway = gateway_of(request)
+    queues = gateway.gate.queues
+    data = [
+        shown(
+            queues.look(name),
+            [target for target in gateway.line.rules.catalog.targets if queues.queue_of(target) == name],
+        )
+        for name in queues.names
+    ]
+    return json_reply({"object": "list", "live_replicas": gateway.gate.limiter.live, "data": data})
+
+
+def may_name(rules: Rules, caller: Caller, name: str) -> bool:
+    """Whether this caller's requests for the name could be answered; what it may not use does not exist for it."""
+    if name == AUTO:
+        return True
+    targets = rules.policy.aliases.get(name) or ((name,) if name in rules.catalog.targets else ())
+    return any(caller.allowed_models is None or target in caller.allowed_models for target in targets)
+
+
+def sees_use(caller: Caller, place: Place, operator: str) -> bool:
+    """Whether it may be told how much is used there: of what others share, only those who look after all of them."""
+    match place.scope:
+        case "organisation":
+            return caller.role in {"finance", "admin"}
+        case "model":
+            return caller.role == "admin" and caller.organisation_id == operator
+        case _:
+            return True
+
+
+def shown(look: QueueLook, targets: list[str]) -> dict[str, Any]:
+    """One queue, as an operator reads it."""
+    state = msgspec.structs.asdict(look.state)
+    return {
+        "object": "queue",
+        **state,
+        "predicted_wait_s": round(look.state.predicted_wait_s, 3),
+        "whole_capacity_tokens": look.whole_capacity_tokens,
+        "divided": "by demand" if look.by_demand else "equally",
+        "waiting_by_tier": {"interactive": look.waiting_interactive, "batch": look.waiting_batch},
+        "drain_tokens_per_s": round(look.drain_tokens_per_s, 3),
+        "targets": targets,
+    }
+
+
+def told(place: Place, limit: Limit, remains: Remaining | None) -> dict[str, Any]:
+    """One limit, as it is set, and what is left of it where that is told."""
+    return {
+        "object": "limit",
+        "scope": place.scope,
+        "scope_id": place.model if place.scope == "model" else place.scope_id,
+        "model": place.model or None,
+        "kind": limit.kind,
+        "per_minute": limit.rate or None,
+        "burst": limit.burst,
+        "remaining": None if remains is None else remains.remaining,
+        "limit": None if remains is None else remains.limit,
+        "reset_s": None if remains is None else round(remains.reset_s, 3),
+    }

@@ -1,0 +1,111 @@
+"""What may be used in a minute and at once, as people and administrators' keys set it."""
+
+from typing import Any
+
+import msgspec
+
+from accounts.audit.entry import Actor
+from accounts.audit.log import AuditLog
+from accounts.errors import UnknownKeyId, UnknownTeam
+from accounts.store import AccountStore, TeamRecord
+from dashboards.web.changing import changing, check_may_change, looking
+from proxy.errors import BadRequest, LimitNotFound, NotAllowed
+from proxy.limits.limit import Limits
+from proxy.limits.rules import Place, Rule, check_limits
+from proxy.limits.store import LimitStore
+
+
+async def put_limit(
+    log: AuditLog,
+    actor: Actor,
+    organisation_id: str,
+    rule: Rule,
+    *,
+    only_keys_of: TeamRecord | None = None,
+    reason: str = "",
+) -> tuple[Rule, bool]:
+    """Set what one place may use, in place of what was set for it; and whether there was nothing. Processes follow within
+    `limits.poll_s`.
+
+    A model's limit holds for every organisation: that the actor may set it is for the caller to have found out. Who may
+    only change one team's things names it: then the limit is for one of that team's keys.
+    """
+    place = rule.place
+    async with changing(log, actor, "limit.set", organisation_id, reason=reason) as change:
+        store = LimitStore(change.within)
+        team_id = await _team_of(AccountStore(change.within), organisation_id, place, only_keys_of)
+        before = await store.at(place)
+        check_limits(place, rule.limits)
+        if before is None or before.limits != rule.limits:
+            await store.put(rule)
+        after = await store.at(place)
+        assert after is not None  # noqa: S101 - it was put just now
+        change.tell("limit", str(place), None if before is None else told(before), told(after), team_id=team_id)
+    return after, before is None
+
+
+async def remove_limit(
+    log: AuditLog,
+    actor: Actor,
+    organisation_id: str,
+    place: Place,
+    *,
+    only_keys_of: TeamRecord | None = None,
+    reason: str = "",
+) -> Rule:
+    """Take what was set away: the configuration's limits hold again. Raises LimitNotFound."""
+    async with changing(log, actor, "limit.removed", organisation_id, reason=reason) as change:
+        team_id = await _team_of(AccountStore(change.within), organisation_id, place, only_keys_of)
+        store = LimitStore(change.within)
+        if await store.at(place) is None:
+            raise LimitNotFound(f"No limit is set for {str(place)[:200]}; the configuration's hold.")
+        found = await store.remove(place)
+        change.tell("limit", str(place), told(found), None, team_id=team_id)
+    return found
+
+
+async def read_limits(store: LimitStore, organisation_id: str) -> list[Rule]:
+    """What was set for an organisation, its teams and their keys."""
+    async with looking():
+        return await store.of_organisation(organisation_id)
+
+
+async def read_limit(store: LimitStore, accounts: AccountStore, organisation_id: str, place: Place) -> Rule:
+    """What was set for one place. Raises LimitNotFound, also for a place of another organisation."""
+    async with looking():
+        await _team_of(accounts, organisation_id, place, None)
+        found = await store.at(place)
+    if found is None:
+        raise LimitNotFound(f"No limit is set for {str(place)[:200]}; the configuration's hold.")
+    return found
+
+
+def told(rule: Rule) -> dict[str, Any]:
+    """A limit as the audit log keeps it: what is not set is the configuration's."""
+    return {name: value for name, value in as_fields(rule.limits).items() if value is not None}
+
+
+def as_fields(limits: Limits) -> dict[str, int | None]:
+    """Each of the values by its name."""
+    return msgspec.structs.asdict(limits)
+
+
+async def _team_of(accounts: AccountStore, organisation_id: str, place: Place, only_keys_of: TeamRecord | None) -> str:
+    """Whose log it also stands in, a team's or nobody's. Another organisation's place looks like none."""
+    if only_keys_of is not None and place.scope != "key":
+        raise NotAllowed("Only the organisation's administrators set limits of teams and of the organisation.")
+    try:
+        match place.scope:
+            case "organisation" if place.scope_id != organisation_id:
+                raise BadRequest(f"There is no organisation `{place.scope_id[:80]}`.", param="scope_id")
+            case "team":
+                return (await accounts.team_of(organisation_id, place.scope_id)).team_id
+            case "key":
+                within = None if only_keys_of is None else only_keys_of.team_id
+                key = await accounts.key_of(organisation_id, within, place.scope_id)
+                check_may_change(key, may_all=only_keys_of is None)
+                return key.team_id
+            case _:
+                return ""
+    except (UnknownTeam, UnknownKeyId) as error:
+        raise BadRequest(f"There is no {place.scope} `{place.scope_id[:80]}`.", param="scope_id") from error

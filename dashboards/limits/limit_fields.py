@@ -1,0 +1,65 @@
+"""The fields of limits and budgets, which keys' pages and budgets' pages have in common."""
+
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+from cost.budgets.budget import limit_from_usd
+from cost.budgets.budget_errors import BadBudget
+from dashboards.web.forms import Form, FormError
+from proxy.limits.limit import Limits
+from proxy.limits.rules import LEAST, MOST, Rule
+
+FIELDS: Final = (
+    ("requests_per_minute", "Requests a minute", "0: no limit."),
+    ("request_burst", "Requests at once after a pause", "A minute's worth when left empty."),
+    ("tokens_per_minute", "Tokens a minute", "Prompt and answer together. 0: no limit."),
+    ("token_burst", "Tokens at once after a pause", "A minute's worth when left empty."),
+    ("concurrency", "Requests in flight", "At the same time. 0: no limit."),
+)
+"""Each of a limit's values: its name, what it is called, and what else is to be known."""
+HEADINGS: Final = {
+    "requests_per_minute": "Requests/min",
+    "request_burst": "Burst",
+    "tokens_per_minute": "Tokens/min",
+    "token_burst": "Token burst",
+    "concurrency": "In flight",
+}
+"""The same above a column."""
+PERIODS: Final = (("day", "each day"), ("week", "each week, from Monday"), ("month", "each month"))
+KINDS: Final = (("soft", "Soft: it warns"), ("hard", "Hard: it is never overrun"))
+ENDS: Final = (
+    ("refuse", "Refuse, or warn if soft"),
+    ("downgrade", "Send requests to the cheapest capable model"),
+)
+_MOST_USD: Final = Decimal(10) ** 9
+
+
+def limits_in(form: Form) -> Limits:
+    """What a form says; an empty field is the configuration's."""
+    return Limits(**{name: form.whole(name, least=LEAST[name], most=MOST[name]) for name, _, _ in FIELDS})
+
+
+def limits_shown(limits: Limits) -> dict[str, Any]:
+    """The same as a form's fields have it."""
+    return {name: "" if value is None else value for name, value in msgspec.structs.asdict(limits).items()}
+
+
+def said(rule: Rule) -> dict[str, str]:
+    """A rule's values in words: what is not set is the configuration's, and 0 lifts the limit."""
+    values = msgspec.structs.asdict(rule.limits)
+    return {
+        name: "default" if value is None else f"{value:,}" if value else "no limit" for name, value in values.items()
+    }
+
+
+def dollars_in(form: Form, name: str) -> int | None:
+    """An amount in nano-dollars, or None when the field is empty."""
+    amount = form.decimal(name, most=_MOST_USD)
+    if amount is None:
+        return None
+    try:
+        return limit_from_usd(amount)
+    except BadBudget as error:
+        raise FormError(name, "An amount of dollars such as 500 or 0.25, with at most 9 decimals.") from error

@@ -1,0 +1,206 @@
+"""How the last minutes went, by target, deployment and tier: read from the newest attempts, however large the ledger is."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.tables import rollup_hour
+from cost.times import DAY_US, HOUR_US, wall_us
+from dashboards.live.newest import Ended, newest
+
+WINDOW_US: Final = 600_000_000
+MOST: Final = 2_000
+"""Attempts that the figures are made of at most; on a busy gateway that is less than the window."""
+ENOUGH: Final = 20
+"""Fewer attempts say too little to call anything slow or failing."""
+_FRESH_S: Final = 2.0
+_YESTERDAY_FRESH_S: Final = 300.0
+_SPEND_FRESH_S: Final = 10.0
+_DAYS: Final = 7
+_FEWEST_DAYS: Final = 3
+_SOONEST_SHARE: Final = 1 / 6
+"""Of an hour, before its spend is compared with other hours'."""
+_MICRO: Final = 1_000_000
+_PARTS: Final = 10_000
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Some attempts of the last minutes. What nobody measured is None."""
+
+    attempts: int
+    failed: int
+    turned_away: int
+    """No room, there or in the queue before it."""
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    tokens_per_s: float | None
+    """The median of a stream's own speed, after its first token."""
+    usual_ttft_s: float | None = None
+    """The median a day ago."""
+
+    @property
+    def failed_share(self) -> float | None:
+        return self.failed / self.attempts if self.attempts else None
+
+
+class Recent(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last minutes were like."""
+
+    at_us: int
+    since_us: int
+    """The oldest attempt counted; the figures are of the time from then on."""
+    whole: bool
+    """They are of the whole window; otherwise of its newest attempts."""
+    all: Figures
+    by_target: Mapping[str, Figures]
+    by_deployment: Mapping[str, Figures]
+    by_tier: Mapping[str, Figures]
+
+
+class Spend(msgspec.Struct, frozen=True, kw_only=True):
+    """What this hour has cost so far, beside what the same hour cost by then on other days. Nano-dollars."""
+
+    hour_us: int
+    spent_nanousd: int
+    usual_nanousd: int | None
+    """The median of the last days, for the part of the hour that is over; None where there are too few, or too early."""
+
+
+def figures(attempts: Sequence[Ended], usual_ttft_s: float | None = None) -> Figures:
+    """The sums and quantiles of some attempts."""
+    ttfts = sorted(each.ttft_us / _MICRO for each in attempts if each.ttft_us is not None and each.stream)
+    speeds = sorted(filter(None, map(_tokens_per_s, attempts)))
+    return Figures(
+        attempts=len(attempts),
+        failed=sum(each.failed for each in attempts),
+        turned_away=sum(each.turned_away for each in attempts),
+        ttft_p50_s=quantile(ttfts, 0.5),
+        ttft_p95_s=quantile(ttfts, 0.95),
+        tokens_per_s=quantile(speeds, 0.5),
+        usual_ttft_s=usual_ttft_s,
+    )
+
+
+def quantile(ordered: Sequence[float], share: float) -> float | None:
+    """The value below which that share of them lies; None of nothing."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+
+def _tokens_per_s(attempt: Ended) -> float | None:
+    if attempt.ttft_us is None or attempt.duration_us is None or attempt.output_tokens <= 1:
+        return None
+    took_us = attempt.duration_us - attempt.ttft_us
+    return (attempt.output_tokens - 1) * _MICRO / took_us if took_us > 0 else None
+
+
+def summed(attempts: Sequence[Ended], at_us: int, usual: Mapping[str, float] = {}) -> Recent:
+    """The figures of all, and of each target, deployment and tier. `usual` is the median TTFT of a day ago, by target."""
+    return Recent(
+        at_us=at_us,
+        since_us=attempts[-1].at_us if len(attempts) >= MOST else at_us - WINDOW_US,
+        whole=len(attempts) < MOST,
+        all=figures(attempts),
+        by_target={name: figures(each, usual.get(name)) for name, each in _by(attempts, "target_id").items()},
+        by_deployment={name: figures(each) for name, each in _by(attempts, "deployment_id").items()},
+        by_tier={name: figures(each) for name, each in _by(attempts, "tier").items()},
+    )
+
+
+def _by(attempts: Iterable[Ended], name: str) -> dict[str, list[Ended]]:
+    found: dict[str, list[Ended]] = defaultdict(list)
+    for each in attempts:
+        found[getattr(each, name)].append(each)
+    return found
+
+
+def usual_ttfts(attempts: Sequence[Ended]) -> dict[str, float]:
+    """The median seconds to the first token by target, of those that were called often enough."""
+    found = {name: figures(each) for name, each in _by(attempts, "target_id").items() if len(each) >= ENOUGH}
+    return {name: each.ttft_p50_s for name, each in found.items() if each.ttft_p50_s is not None}
+
+
+class _Kept:
+    """One answer that is good for a while; who asks meanwhile waits for the one who looks."""
+
+    def __init__(self, fresh_s: float, clock: Callable[[], float]) -> None:
+        self._fresh_s = fresh_s
+        self._clock = clock
+        self._at = float("-inf")
+        self._value: Any = None
+        self._looking = asyncio.Lock()
+
+    async def get(self, look: Any) -> Any:
+        async with self._looking:
+            if self._clock() - self._at >= self._fresh_s:
+                self._value = await look()
+                self._at = self._clock()
+            return self._value
+
+
+class RecentReader:
+    """Reads for all who look at the pages of one process at once."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        now_us: Callable[[], int] = wall_us,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._now_us = now_us
+        self._recent = _Kept(_FRESH_S, clock)
+        self._yesterday = _Kept(_YESTERDAY_FRESH_S, clock)
+        self._spend = _Kept(_SPEND_FRESH_S, clock)
+
+    async def recent(self) -> Recent:
+        """The last minutes."""
+        found: Recent = await self._recent.get(self._look)
+        return found
+
+    async def spend(self) -> Spend:
+        """What the hour has cost so far."""
+        found: Spend = await self._spend.get(self._look_at_spend)
+        return found
+
+    async def _look(self) -> Recent:
+        now_us = self._now_us()
+        usual: dict[str, float] = await self._yesterday.get(self._look_at_yesterday)
+        return summed(await newest(self._engine, MOST, since_us=now_us - WINDOW_US, until_us=now_us + 1), now_us, usual)
+
+    async def _look_at_yesterday(self) -> dict[str, float]:
+        until_us = self._now_us() - DAY_US
+        return usual_ttfts(await newest(self._engine, MOST, since_us=until_us - WINDOW_US, until_us=until_us))
+
+    async def _look_at_spend(self) -> Spend:
+        now_us = self._now_us()
+        hour_us = now_us - now_us % HOUR_US
+        hours = [hour_us - day * DAY_US for day in range(_DAYS + 1)]
+        start = rollup_hour.c.start_us
+        query = (
+            select(start, func.sum(rollup_hour.c.cost_nanousd))
+            .where(start.in_(hours), rollup_hour.c.origin.in_(("caller", "shadow")))
+            .group_by(start)
+        )
+        async with self._engine.connect() as connection:
+            spent = {int(at): int(cost) for at, cost in await connection.execute(query)}
+        return Spend(
+            hour_us=hour_us,
+            spent_nanousd=spent.get(hour_us, 0),
+            usual_nanousd=usual_by_now(
+                [spent[each] for each in hours[1:] if each in spent], (now_us - hour_us) / HOUR_US
+            ),
+        )
+
+
+def usual_by_now(hours_nanousd: Sequence[int], share: float) -> int | None:
+    """The median hour, as far as this one has come."""
+    if len(hours_nanousd) < _FEWEST_DAYS or share < _SOONEST_SHARE:
+        return None
+    ordered = sorted(hours_nanousd)
+    return ordered[len(ordered) // 2] * int(share * _PARTS) // _PARTS

@@ -1,0 +1,77 @@
+"""GET /v1/models: what a caller may name, with prices and capabilities as extra fields."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse
+
+from accounts.caller import Caller
+from cost.prices import Price, usd
+from dashboards.web.gateway import AuthenticatedCaller, gateway_of
+from providers.target import Target
+from proxy.errors import ModelNotFound
+from proxy.line import Rules
+from proxy.policy import AUTO
+
+router = APIRouter(tags=["models"])
+
+
+@router.get("/v1/models")
+async def list_models(request: Request, caller: AuthenticatedCaller) -> JSONResponse:
+    """The names that this key may send as `model`."""
+    rules = gateway_of(request).line.rules
+    return JSONResponse({"object": "list", "data": list(_visible(rules, caller).values())})
+
+
+@router.get("/v1/models/{name:path}")
+async def get_model(name: str, request: Request, caller: AuthenticatedCaller) -> JSONResponse:
+    """One of them."""
+    found = _visible(gateway_of(request).line.rules, caller).get(name)
+    if found is None:
+        raise ModelNotFound(f"The model `{name}` does not exist or your team may not use it.", param="model")
+    return JSONResponse(found)
+
+
+def _visible(rules: Rules, caller: Caller) -> dict[str, dict[str, Any]]:
+    targets = [target for target in rules.catalog.targets.values() if _allowed(target.target_id, caller)]
+    models = {AUTO: _model(AUTO, "weighbridge")}
+    for alias, names in rules.policy.aliases.items():
+        usable = [name for name in names if _allowed(name, caller)]
+        if usable:
+            models[alias] = {**_model(alias, "weighbridge"), "targets": usable}
+    models |= {target.target_id: _described(target) for target in targets}
+    return models
+
+
+def _allowed(target_id: str, caller: Caller) -> bool:
+    return caller.allowed_models is None or target_id in caller.allowed_models
+
+
+def _model(name: str, owner: str) -> dict[str, Any]:
+    # OpenAI's shape wants a creation time; a name in a configuration has none.
+    return {"id": name, "object": "model", "created": 0, "owned_by": owner}
+
+
+def _described(target: Target) -> dict[str, Any]:
+    return {
+        **_model(target.target_id, target.provider),
+        "tier_eligibility": sorted(target.tiers),
+        "max_context_tokens": target.max_context_tokens,
+        "max_output_tokens": target.max_output_tokens,
+        "capabilities": sorted(target.capabilities),
+        "capability": target.capability,
+        "usd_per_million_tokens": _prices(target.price),
+    }
+
+
+def _prices(price: Price | None) -> dict[str, str] | None:
+    """Exact decimals in text; None when the price is unknown."""
+    if price is None:
+        return None
+    meters = {
+        "input": price.input_nanousd,
+        "cached_input": price.cached_input_nanousd,
+        "cache_write": price.cache_write_nanousd,
+        "output": price.output_nanousd,
+    }
+    return {name: f"{usd(amount).normalize():f}" for name, amount in meters.items()}

@@ -1,0 +1,134 @@
+"""Who somebody from a provider is here: found, linked or made, with the role and the teams that their groups give now."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.audit.entry import Actor
+from accounts.audit.log import AuditLog
+from accounts.errors import UnknownTeam
+from accounts.people.oidc import Identity, IdentityRefused, Standing, standing_of
+from accounts.people.oidc_config import OidcSection
+from accounts.people.people import PeopleStore
+from accounts.people.people_errors import PersonExists
+from accounts.people.person import Person
+from accounts.people.subjects import is_linked
+
+_log: Final = logging.getLogger("weighbridge.sign_in")
+
+Stores = Callable[[AsyncEngine], PeopleStore]
+
+
+async def arrive(
+    audit: AuditLog, identity: Identity, section: OidcSection, address: str, *, stores: Stores = PeopleStore
+) -> Person:
+    """The person who may be signed in. Raises IdentityRefused; then nothing was changed.
+
+    One transaction, whose lock on the audit log lets no two first sign-ins of the same person happen at once.
+    """
+    actor = Actor(
+        kind="gateway",
+        actor_id=f"sign-in/{section.name}",
+        name=f"Sign-in with {section.label}",
+        organisation_id=section.organisation,
+        address=address,
+    )
+    async with audit.change(actor, "person.set", reason=f"Signed in with {section.label}.") as change:
+        people = stores(change.within)
+        person, before = await _found(people, change.within, identity, section)
+        person = await _with_standing(people, person, standing_of(identity.groups, section), section)
+        change.tell("person", person.person_id, before, await _told(people, person, identity))
+    return person
+
+
+async def _found(
+    people: PeopleStore, engine: AsyncEngine, identity: Identity, section: OidcSection
+) -> tuple[Person, dict[str, Any] | None]:
+    """The person, and how they were before."""
+    person = await people.find_subject(identity.issuer, identity.subject)
+    if person is not None:
+        _check_may_enter(person, section)
+        return person, await _told(people, person, identity)
+    person = None if identity.email is None else await people.find(identity.email)
+    if person is None:
+        return await _made(people, identity, section), None
+    _check_may_enter(person, section)
+    if await is_linked(engine, person.person_id, section.organisation):
+        # The address was given to somebody else at the provider, or two people there have it.
+        raise IdentityRefused("email_of_another", _ask_to_be_let_in(section))
+    if not section.link_by_email:
+        raise IdentityRefused(
+            "not_linked",
+            f"There is an account with your e-mail address here that is not used with {section.label}. Sign in with your "
+            "password, or ask an administrator of your organisation.",
+        )
+    before = await _told(people, person, None)
+    await people.link_subject(person.person_id, identity.issuer, identity.subject, organisation_id=section.organisation)
+    return person, before
+
+
+async def _made(people: PeopleStore, identity: Identity, section: OidcSection) -> Person:
+    if not section.create_people:
+        raise IdentityRefused("unknown", _ask_to_be_let_in(section))
+    if identity.email is None:
+        raise IdentityRefused(
+            "email_unverified",
+            f"{section.label} does not vouch for an e-mail address of yours, which an account here needs. Have it verified "
+            "there, then try again.",
+        )
+    try:
+        return await people.create(
+            section.organisation,
+            identity.email,
+            identity.name,
+            # Without rules about roles, who administers the organisation here decides.
+            source="oidc" if section.gives_roles else "local",
+            issuer=identity.issuer,
+            subject=identity.subject,
+        )
+    except PersonExists as taken:
+        raise IdentityRefused("email_of_another", _ask_to_be_let_in(section)) from taken
+
+
+async def _with_standing(people: PeopleStore, person: Person, standing: Standing, section: OidcSection) -> Person:
+    """Gives what the groups give now, and takes back what groups gave before; what somebody here gave stays."""
+    own = section.organisation
+    if person.source == "oidc" and person.role != standing.role:
+        person = await people.set_role(person.person_id, standing.role, organisation_id=own)
+    places = {place.team_id: place for place in await people.memberships_of(person.person_id)}
+    for team_id, role in sorted(standing.teams.items()):
+        try:
+            await people.put_member(person.person_id, team_id, role, organisation_id=own, source="oidc")
+        except UnknownTeam:
+            _log.warning("sign-in provider %s: groups name the team %s, which does not exist", section.name, team_id)
+    for team_id, place in places.items():
+        if place.source == "oidc" and team_id not in standing.teams:
+            await people.remove_member(person.person_id, team_id, organisation_id=own, source="oidc")
+    return person
+
+
+def _check_may_enter(person: Person, section: OidcSection) -> None:
+    if person.organisation_id != section.organisation:
+        # As for somebody who is unknown: whom other organisations have is not for them to know.
+        raise IdentityRefused("other_organisation", _ask_to_be_let_in(section))
+    if person.disabled_at is not None:
+        raise IdentityRefused("disabled", _ask_to_be_let_in(section))
+
+
+def _ask_to_be_let_in(section: OidcSection) -> str:
+    return (
+        f"Your account at {section.label} may not sign in here. Ask an administrator of your organisation to invite you, "
+        "with the e-mail address that you have there."
+    )
+
+
+async def _told(people: PeopleStore, person: Person, identity: Identity | None) -> dict[str, Any]:
+    places = await people.memberships_of(person.person_id)
+    return {
+        "email": person.email,
+        "role": person.role,
+        "teams": {place.team_id: place.role for place in places},
+        "signs_in_with": None if identity is None else identity.issuer,
+    }

@@ -1,0 +1,56 @@
+"""A provider's description of itself (OpenID Connect Discovery), checked."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from accounts.people.oidc_config import OidcSection, is_secure
+from dashboards.openid.fetch import ProviderHttp
+from dashboards.openid.openid_errors import ProviderFailed
+
+# Symmetric algorithms and `none` are not among them, whatever a provider says: its keys are public.
+ALGORITHMS: Final = frozenset(
+    {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"}
+)
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What of it is used."""
+
+    authorization_endpoint: str
+    token_endpoint: str
+    jwks_uri: str
+    userinfo_endpoint: str | None = None
+    id_token_signing_alg_values_supported: tuple[str, ...] = ("RS256",)
+    token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
+    authorization_response_iss_parameter_supported: bool = False
+
+    @property
+    def algorithms(self) -> frozenset[str]:
+        """With which of the algorithms that we take it signs."""
+        return ALGORITHMS.intersection(self.id_token_signing_alg_values_supported)
+
+
+def description_of(found: Mapping[str, Any], section: OidcSection) -> Description:
+    """Raises ProviderFailed for one that is another's, incomplete, or points where others could listen."""
+    if found.get("issuer") != section.issuer:
+        raise ProviderFailed("description: its issuer is not the configured one", section.label)
+    known = {name: found[name] for name in Description.__struct_fields__ if found.get(name) is not None}
+    try:
+        description = msgspec.convert(known, Description)
+    except msgspec.ValidationError as failure:
+        raise ProviderFailed("description: incomplete or of another form", section.label) from failure
+    for name in ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint"):
+        address = getattr(description, name)
+        if address is not None and not is_secure(address):
+            raise ProviderFailed(f"description: {name} is not https", section.label)
+    if not description.algorithms:
+        raise ProviderFailed("description: it signs with none of the algorithms that are accepted", section.label)
+    return description
+
+
+async def describe(http: ProviderHttp, section: OidcSection) -> Description:
+    """Asks for it. Raises ProviderFailed."""
+    address = section.issuer.removesuffix("/") + "/.well-known/openid-configuration"
+    return description_of(await http.get("description", address), section)

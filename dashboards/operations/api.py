@@ -1,0 +1,16 @@
+"""GET /v1/operations: what is open, slow, full or burning, for `weighbridge top` and whoever else looks after the gateway."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from dashboards.operations.snapshot import look
+from dashboards.web.gateway import OperatorCaller, gateway_of
+from dashboards.web.reading import json_reply
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/v1/operations")
+async def show_operations(request: Request, _caller: OperatorCaller) -> Response:
+    """The operators' overview as the process knows it that answers. Money is nano-dollars, times are seconds."""
+    return json_reply(await look(gateway_of(request)))

@@ -1,0 +1,159 @@
+"""/dashboard/operations/classifier: which model weighs prompts, what was learned since, and whether prompts have changed."""
+
+import asyncio
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import Response
+
+from classifier.learning.store import TuningRecord
+from classifier.onnx_classifier import OnnxClassifier
+from dashboards.live.drift import BINS, DAYS, FEWEST, LARGE, SLIGHT, Drift
+from dashboards.operations.overview_page import HOME
+from dashboards.operations.snapshot import told_classifier
+from dashboards.ui.charts import Chart, Series
+from dashboards.ui.tables import Column, Table
+from dashboards.web.access import allowed
+from dashboards.web.reading import reading
+from dashboards.web.view import View
+
+router: Final = APIRouter(include_in_schema=False)
+_PATIENCE_S: Final = 3.0
+_DRIFT_S: Final = 2.0
+VERDICTS: Final = {
+    "unknown": ("Too few to say", "quiet"),
+    "steady": ("Steady", "good"),
+    "shifted": ("Shifted", "warn"),
+    "drifted": ("Drifted", "bad"),
+}
+ABILITIES: Final = (
+    Column("target", "Target", "link"),
+    Column("ability", "Ability"),
+    Column(
+        "capability",
+        "Declared capability",
+        "number",
+        "The highest complexity it is trusted with, where nothing was measured",
+    ),
+    Column("state", "Weighed by", "badge"),
+)
+TUNINGS: Final = (
+    Column("version", "Version", "number"),
+    Column("made", "Made", "time"),
+    Column("state", "State", "badge"),
+    Column("artifact", "For the model", "code"),
+    Column("note", "Note"),
+)
+
+
+@router.get(f"{HOME}/classifier")
+async def show_classifier(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+    """The model, its tunings, its abilities; drift is looked for behind the page, and then put into it."""
+    gateway = view.gateway
+    if view.is_part:
+        return view.part("operations/_drift.html", **await _drift(view))
+    tunings = Table.of(
+        TUNINGS,
+        [_tuning(each, gateway.classifier) for each in await _tunings(view)],
+        view.query,
+        name="tunings",
+        caption="Tunings",
+        sort="-version",
+        page_rows=20,
+        empty="Nothing was learned from own traffic yet: “weighbridge classifier recalibrate” proposes a tuning once there are verdicts.",
+    )
+    abilities = Table.of(
+        ABILITIES, _abilities(view), view.query, name="abilities", caption="Abilities", search=("target", "ability")
+    )
+    file = view.csv_asked("classifier", tunings, abilities)
+    if file is not None:
+        return file
+    manifest = gateway.classifier.manifest if isinstance(gateway.classifier, OnnxClassifier) else None
+    return view.page(
+        "operations/classifier.html",
+        title="Classifier",
+        weigher=await told_classifier(gateway),
+        manifest=manifest,
+        tunings=tunings,
+        abilities=abilities,
+        **_found(gateway.operations.drift.known),
+    )
+
+
+async def _drift(view: View) -> dict[str, Any]:
+    async with reading(view.gateway, on=True):
+        return _found(await view.gateway.operations.drift.within(_DRIFT_S))
+
+
+def _found(drift: Drift | None) -> dict[str, Any]:
+    if drift is None:
+        return {"drift": None}
+    middles = [(each + 0.5) / BINS for each in range(BINS)]
+    nothing = [None] * BINS
+    chart = Chart(
+        shape="line",
+        title="Complexity of prompts",
+        caption=f"The share of prompts in each tenth of complexity: the last day, the {DAYS} days before it, and the training.",
+        x=middles,
+        x_label="Complexity (middle of each tenth)",
+        is_time=False,
+        unit="share",
+        series=(
+            Series("Last day", drift.day or nothing, "accent"),
+            Series(f"{DAYS} days before", drift.before or nothing),
+            Series("Training", [1 / BINS] * BINS, "quiet"),
+        ),
+    )
+    return {
+        "drift": drift,
+        "verdict": VERDICTS[drift.verdict],
+        "chart": chart if drift.day or drift.before else None,
+        "fewest": FEWEST,
+        "days": DAYS,
+        "slight": SLIGHT,
+        "large": LARGE,
+    }
+
+
+async def _tunings(view: View) -> list[TuningRecord]:
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            return await view.gateway.learning.tunings()
+    except (SQLAlchemyError, OSError, TimeoutError):
+        return []
+
+
+def _tuning(record: TuningRecord, classifier: object) -> dict[str, Any]:
+    fits = isinstance(classifier, OnnxClassifier) and classifier.artifact == record.artifact
+    state = (
+        ("In use", "good")
+        if record.active and fits
+        else ("For another model", "quiet")
+        if not fits
+        else ("Kept", "quiet")
+    )
+    return {
+        "version": record.version,
+        "made": record.at_us,
+        "state": state,
+        "artifact": record.artifact,
+        "note": record.note or None,
+    }
+
+
+def _abilities(view: View) -> list[dict[str, Any]]:
+    classifier = view.gateway.classifier
+    measured = set(classifier.abilities) if isinstance(classifier, OnnxClassifier) else set()
+    return [
+        {
+            "target": target.target_id,
+            "target_href": f"{HOME}/targets/{target.target_id}",
+            "ability": target.ability,
+            "capability": target.capability,
+            "state": ("Measured outcomes", "good")
+            if target.target_id in measured
+            else ("Declared capability", "quiet"),
+        }
+        for target in view.gateway.line.rules.catalog.targets.values()
+    ]

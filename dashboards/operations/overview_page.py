@@ -1,0 +1,186 @@
+"""/dashboard/operations: what is open, slow, full or burning, first; then how everything stands, every few seconds anew."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from dashboards.operations.snapshot import look
+from dashboards.ui.tables import Column, Table
+from dashboards.web.access import allowed
+from dashboards.web.view import View
+
+router: Final = APIRouter(include_in_schema=False)
+HOME: Final = "/dashboard/operations"
+
+KINDS: Final = {
+    "open": "Open",
+    "slow": "Slow",
+    "full": "Full",
+    "burning": "Burning",
+    "away": "Away",
+    "books": "Books",
+    "configured": "To configure",
+}
+STATES: Final[Mapping[str, tuple[str, str]]] = {
+    "ok": ("All well", "good"),
+    "degraded": ("Degraded", "warn"),
+    "down": ("Down", "bad"),
+    "empty": ("No replicas", "warn"),
+    "starting": ("Starting", "info"),
+    "draining": ("Draining", "info"),
+    "scaled_to_zero": ("Scaled to zero", "quiet"),
+    "ready": ("Ready", "good"),
+    "suspect": ("Suspect", "warn"),
+}
+"""Of targets, pools and replicas: in words, and a tone."""
+BREAKERS: Final[Mapping[str, tuple[str, str]]] = {
+    "closed": ("Closed", "good"),
+    "half-open": ("Half-open", "warn"),
+    "open": ("Open", "bad"),
+}
+
+TARGETS: Final = (
+    Column("target", "Target", "link"),
+    Column("state", "State", "badge"),
+    Column("where", "Where"),
+    Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
+    Column("failed_share", "Failed", "share", "Errors, broken answers and lost attempts"),
+    Column("turned_away", "No room", "number", "Turned away by a rate limit or a full queue"),
+    Column("ttft_p50", "First token", "seconds", "The median"),
+    Column("ttft_p95", "One in 20", "seconds", "One stream in twenty waits longer for its first token"),
+    Column("usual", "Yesterday", "seconds", "The median first token at this time yesterday"),
+    Column("speed", "Tokens per second", "number", "The median of a stream, after its first token"),
+)
+QUEUES: Final = (
+    Column("name", "Queue"),
+    Column("targets", "Before"),
+    Column("waiting", "Waiting", "number"),
+    Column("batch", "Of them batch", "number"),
+    Column("in_flight", "In flight", "number"),
+    Column("used", "Used", "share", "Tokens in flight, of those that fit"),
+    Column("wait", "Wait now", "seconds", "Predicted for an interactive request that comes now"),
+    Column("speed", "Tokens per second", "number", "How fast work ends here"),
+    Column("capacity", "Tokens that fit", "number", "This process's part"),
+    Column("whole", "Of all processes", "number"),
+)
+PROCESSES: Final = (
+    Column("process", "Process", "code"),
+    Column("host", "Host"),
+    Column("state", "State", "badge"),
+    Column("started", "Started", "time"),
+    Column("seen", "Last seen", "time"),
+)
+_SILENT_S: Final = 90.0
+"""Three times as long as a process takes to show itself."""
+
+
+@router.get(HOME)
+async def show_overview(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+    """The first look of whoever is called at night."""
+    told = await look(view.gateway)
+    targets = Table.of(TARGETS, target_rows(told["targets"]), view.query, name="targets", caption="Targets")
+    processes = Table.of(
+        PROCESSES,
+        process_rows(told["stores"]["processes"]),
+        view.query,
+        name="processes",
+        caption="Processes",
+        sort="-seen",
+        page_rows=20,
+        empty="Processes are listed while the database answers.",
+    )
+    file = view.csv_asked("operations", targets, processes)
+    if file is not None:
+        return file
+    context: dict[str, Any] = {
+        "now": told,
+        "here": address_of(view),
+        "problems": [
+            {**each, "word": KINDS[each["kind"]], "text": sentence(each["text"])} for each in told["problems"]
+        ],
+        "targets": targets,
+        "pools": [{**each, "badge": STATES[each["state"]]} for each in told["pools"]["data"]],
+        "processes": processes,
+    }
+    if view.is_part:
+        return view.part("operations/_overview.html", **context)
+    return view.page("operations/overview.html", title="Operations", **context)
+
+
+def sentence(text: str) -> str:
+    """With a capital letter at its beginning and a full stop at its end."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def address_of(view: View) -> str:
+    """The page's own address, with its state, for what refreshes."""
+    query = view.request.url.query
+    return f"{view.request.scope['path']}?{query}" if query else view.request.scope["path"]
+
+
+def target_rows(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Targets as a table has them."""
+    return [
+        {
+            "target": each["target_id"],
+            "target_href": f"{HOME}/targets/{each['target_id']}",
+            "state": STATES[each["state"]],
+            "where": f"pool {each['pool']}" if each["pool"] else each["provider"],
+            **figure_cells(each["recent"]),
+        }
+        for each in targets
+    ]
+
+
+def figure_cells(recent: Mapping[str, Any]) -> dict[str, Any]:
+    """The last minutes' figures as cells."""
+    return {
+        "attempts": recent["attempts"],
+        "failed_share": recent["failed_share"],
+        "turned_away": recent["turned_away"],
+        "ttft_p50": recent["ttft_p50_s"],
+        "ttft_p95": recent["ttft_p95_s"],
+        "usual": recent["usual_ttft_p50_s"],
+        "speed": None if recent["tokens_per_s"] is None else round(recent["tokens_per_s"], 1),
+    }
+
+
+def queue_rows(queues: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Queues as a table has them."""
+    return [
+        {
+            "name": each["name"],
+            "waiting": each["waiting"],
+            "batch": each["waiting_by_tier"]["batch"],
+            "in_flight": each["in_flight"],
+            "used": each["in_flight_tokens"] / each["capacity_tokens"] if each["capacity_tokens"] else None,
+            "wait": each["predicted_wait_s"],
+            "speed": each["drain_tokens_per_s"],
+            "capacity": each["capacity_tokens"],
+            "whole": each["whole_capacity_tokens"],
+            "targets": ", ".join(each["targets"]),
+        }
+        for each in queues
+    ]
+
+
+def process_rows(processes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The processes on this database; one that has not shown itself for long is told so."""
+    return [
+        {
+            "process": each["boot_id"],
+            "host": each["host"],
+            "state": _process_state(each),
+            "started": each["started_us"],
+            "seen": each["seen_us"],
+        }
+        for each in processes
+    ]
+
+
+def _process_state(process: Mapping[str, Any]) -> tuple[str, str]:
+    if process["is_this"]:
+        return ("Answers you", "good")
+    return ("Silent", "warn") if process["silent_s"] > _SILENT_S else ("Serves", "good")

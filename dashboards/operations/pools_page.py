@@ -1,0 +1,194 @@
+"""/dashboard/operations/pools: our own engines, replica by replica; and who takes one out of service."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import Response
+
+from cost.times import wall_us
+from dashboards.fleet.drain import drain_replica, undrain_replica
+from dashboards.operations.overview_page import HOME, STATES, address_of, sentence
+from dashboards.operations.snapshot import fleet
+from dashboards.ui.tables import Column, Table
+from dashboards.web.access import allowed
+from dashboards.web.view import View
+from proxy.errors import FleetUnavailable, PoolCrowded, PoolNotFound, ReplicaNotFound
+from selfhosted.fleet_view import FleetView, Watched, told_pool
+from selfhosted.registry.store import PoolFull
+
+router: Final = APIRouter(include_in_schema=False)
+_PATIENCE_S: Final = 3.0
+
+POOLS: Final = (
+    Column("pool", "Pool", "link"),
+    Column("state", "State", "badge"),
+    Column("ready", "Ready", "number"),
+    Column("there", "There", "number"),
+    Column("desired", "Desired", "number", "What autoscaling decided last; unknown where nobody decides"),
+    Column("running", "Running", "number", "Requests in the engines"),
+    Column("waiting", "Waiting", "number", "Requests in the engines' own queues"),
+    Column("kv", "Cache in use", "share", "The mean of the replicas' KV caches"),
+    Column("hits", "Prefix hits", "share", "Prompt tokens found in the cache, since the engines started"),
+    Column("targets", "Serves"),
+)
+REPLICAS: Final = (
+    Column("name", "Replica"),
+    Column("state", "State", "badge"),
+    Column("since", "For", "seconds", "How long it has been in this state"),
+    Column("running", "Running", "number"),
+    Column("waiting", "Waiting", "number"),
+    Column("kv", "Cache in use", "share"),
+    Column("hits", "Prefix hits", "share"),
+    Column("preemptions", "Preempted", "number", "Requests that lost their cache to others, since the engine started"),
+    Column("age", "Age", "seconds", "How old these statistics are"),
+    Column("why", "Why"),
+    Column("url", "Address", "code"),
+)
+
+
+@router.get(f"{HOME}/pools")
+async def show_pools(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+    """All pools, with what is wrong with each."""
+    told = fleet(view.gateway)
+    table = Table.of(
+        POOLS,
+        [_pool_row(each) for each in told["data"]],
+        view.query,
+        name="pools",
+        caption="Pools",
+        empty="There are no pools: engines of your own are set up under selfhosted.pools in the configuration.",
+    )
+    file = view.csv_asked("pools", table)
+    if file is not None:
+        return file
+    context: dict[str, Any] = {
+        "here": address_of(view),
+        "pools": table,
+        "problems": [(pool["name"], sentence(each["text"])) for pool in told["data"] for each in pool["problems"]],
+        "registry": told["registry"],
+        "at_us": wall_us(),
+    }
+    if view.is_part:
+        return view.part("operations/_pools.html", **context)
+    return view.page("operations/pools.html", title="Pools", **context)
+
+
+@router.get(f"{HOME}/pools/{{pool}}")
+async def show_pool(view: Annotated[View, Depends(allowed("operations.read"))], pool: str) -> Response:
+    """One pool's replicas."""
+    found, watched = _pool(view, pool)
+    told = told_pool(watched, found.registry, time.monotonic())
+    table = Table.of(
+        REPLICAS,
+        [_replica_row(each) for each in told["replicas"]],
+        view.query,
+        name="replicas",
+        caption=f"Replicas of {pool}",
+        sort="name",
+        search=("name", "state", "url"),
+        empty="No replica is known now; requests go to the next target.",
+    )
+    file = view.csv_asked(f"pool-{pool}", table)
+    if file is not None:
+        return file
+    context: dict[str, Any] = {
+        "here": address_of(view),
+        "pool": told,
+        "state": STATES[told["state"]],
+        "problems": [sentence(each["text"]) for each in told["problems"]],
+        "replicas": table,
+        "config": watched.config,
+        "may_change": view.may("operations.change"),
+        "at_us": wall_us(),
+    }
+    if view.is_part:
+        return view.part("operations/_pool.html", **context)
+    return view.page("operations/pool.html", title=f"Pool {pool}", **context)
+
+
+@router.post(f"{HOME}/pools/{{pool}}/replicas/{{name}}/drain")
+async def drain(view: Annotated[View, Depends(allowed("operations.change"))], pool: str, name: str) -> Response:
+    """It takes nothing new and finishes what it has. Every process follows within seconds."""
+    found, watched = _pool(view, pool)
+    known = {address.name for address in watched.discovery.addresses}
+    if name not in known:
+        raise ReplicaNotFound(f"The pool `{pool}` has no replica `{name[:64]}` now.", param="name")
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            new = await drain_replica(view.gateway.audit, view.actor, pool, name, known=known)
+    except PoolFull as error:
+        raise PoolCrowded(sentence(str(error))) from error
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise _unavailable() from error
+    await found.registry.look()
+    told = f"{name} takes nothing new and finishes what it has." if new else f"{name} was drained already."
+    return view.redirect(f"{HOME}/pools/{quote(pool, safe='')}", told=told)
+
+
+@router.post(f"{HOME}/pools/{{pool}}/replicas/{{name}}/undrain")
+async def undrain(view: Annotated[View, Depends(allowed("operations.change"))], pool: str, name: str) -> Response:
+    """It takes work again, unless it says itself that it drains."""
+    found, _ = _pool(view, pool)
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            there = await undrain_replica(view.gateway.audit, view.actor, pool, name[:64])
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise _unavailable() from error
+    await found.registry.look()
+    told = f"{name[:64]} takes work again." if there else f"{name[:64]} was not drained."
+    return view.redirect(f"{HOME}/pools/{quote(pool, safe='')}", told=told)
+
+
+def _pool(view: View, pool: str) -> tuple[FleetView, Watched]:
+    found = view.gateway.fleet_view
+    watched = None if found is None else found.pools.get(pool)
+    if found is None or watched is None:
+        raise PoolNotFound(f"There is no pool `{pool[:64]}`.", param="pool")
+    return found, watched
+
+
+def _unavailable() -> FleetUnavailable:
+    return FleetUnavailable("The database does not answer; the fleet stays as it is, try again shortly.")
+
+
+def _pool_row(pool: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "pool": pool["name"],
+        "pool_href": f"{HOME}/pools/{quote(pool['name'], safe='')}",
+        "state": STATES[pool["state"]],
+        "ready": pool["counts"]["ready"],
+        "there": len(pool["replicas"]),
+        "desired": pool["desired"],
+        "running": pool["running"],
+        "waiting": pool["waiting"],
+        "kv": pool["kv_usage"],
+        "hits": pool["prefix_hit_rate"],
+        "targets": ", ".join(pool["targets"]),
+    }
+
+
+def _replica_row(replica: Mapping[str, Any]) -> dict[str, Any]:
+    stats = replica["stats"] or {}
+    return {
+        "name": replica["name"],
+        "state": STATES[replica["state"]],
+        "why": sentence(replica["why"])
+        if replica["why"]
+        else "An operator drained it."
+        if replica["drain_ordered"]
+        else None,
+        "since": replica["since_s"],
+        "running": stats.get("running"),
+        "waiting": stats.get("waiting"),
+        "kv": stats.get("kv_usage"),
+        "hits": stats.get("prefix_hit_rate"),
+        "preemptions": stats.get("preemptions"),
+        "age": stats.get("age_s"),
+        "url": replica["url"],
+        "drained": replica["drain_ordered"],
+    }

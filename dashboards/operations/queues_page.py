@@ -1,0 +1,63 @@
+"""/dashboard/operations/queues: the tiers, and the lines before our own targets."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from cost.times import wall_us
+from dashboards.operations.overview_page import HOME, QUEUES, address_of, figure_cells, queue_rows
+from dashboards.operations.snapshot import queues, read_recent, told_process, told_tiers
+from dashboards.ui.tables import Column, Table
+from dashboards.web.access import allowed
+from dashboards.web.view import View
+
+router: Final = APIRouter(include_in_schema=False)
+
+TIERS: Final = (
+    Column("tier", "Tier"),
+    Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
+    Column("failed_share", "Failed", "share"),
+    Column("turned_away", "No room", "number", "Turned away by a rate limit or a full queue"),
+    Column("ttft_p50", "First token", "seconds", "The median"),
+    Column("ttft_p95", "One in 20", "seconds", "One stream in twenty waits longer for its first token"),
+    Column("queue", "Queue bound", "seconds", "The longest that a queue may make it wait for its first token"),
+    Column("first", "First token bound", "seconds", "An upstream that gives none by then has failed"),
+    Column("answer", "Answer bound", "seconds", "A whole answer is due by then, where the caller does not say"),
+)
+
+
+@router.get(f"{HOME}/queues")
+async def show_queues(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+    """How long each tier waits, and who waits where."""
+    gateway = view.gateway
+    recent = await read_recent(gateway, wall_us())
+    tiers = Table.of(
+        TIERS, [_tier(each) for each in told_tiers(gateway.config(), recent)], view.query, name="tiers", caption="Tiers"
+    )
+    lines = Table.of(
+        QUEUES,
+        queue_rows(queues(gateway)),
+        view.query,
+        name="queues",
+        caption="Queues",
+        empty="There are no queues: a target of your own gets a line before it under queues in the configuration.",
+    )
+    file = view.csv_asked("queues", tiers, lines)
+    if file is not None:
+        return file
+    context: dict[str, Any] = {
+        "here": address_of(view),
+        "tiers": tiers,
+        "queues": lines,
+        "process": told_process(gateway),
+        "at_us": wall_us(),
+    }
+    if view.is_part:
+        return view.part("operations/_queues.html", **context)
+    return view.page("operations/queues.html", title="Tiers and queues", **context)
+
+
+def _tier(tier: dict[str, Any]) -> dict[str, Any]:
+    bounds = {"queue": tier["queue_s"], "first": tier["first_token_s"], "answer": tier["answer_s"]}
+    return {"tier": tier["tier"], **figure_cells(tier), **bounds}

@@ -1,0 +1,182 @@
+"""The operator's whole view as one process knows it: for its pages, for GET /v1/operations and for `weighbridge top`."""
+
+import asyncio
+import time
+from importlib import metadata
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from classifier.onnx_classifier import OnnxClassifier
+from cost.times import iso, wall_us
+from dashboards.limits.api import shown as told_queue
+from dashboards.live.recent import MOST, WINDOW_US, Recent, Spend, summed
+from dashboards.operations import stores
+from dashboards.operations.problems import problems
+from dashboards.operations.targets import told_figures, told_targets
+from dashboards.web.gateway import Gateway, Settings
+from providers.target import Tier
+from selfhosted.fleet_view import told as told_fleet
+
+PATIENCE_S: Final = 2.0
+TIERS: Final[tuple[Tier, ...]] = ("interactive", "batch")
+NO_FLEET: Final[dict[str, Any]] = {"object": "list", "data": [], "registry": {"reachable": True, "problem": None}}
+_DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
+
+
+async def look(gateway: Gateway) -> dict[str, Any]:
+    """Plain values, the problems first. It answers also while the database does not: what only that knows is null."""
+    now_us = wall_us()
+    recent, spend = await read_recent(gateway, now_us), await _read_spend(gateway)
+    told: dict[str, Any] = {
+        "object": "operations",
+        "at": iso(now_us),
+        "at_us": now_us,
+        "problems": [],
+        "process": told_process(gateway),
+        "patience_s": gateway.line.rules.timeouts.first_token_s("interactive"),
+        "recent": told_recent(recent),
+        "targets": told_targets(gateway.line.rules.catalog, gateway.breakers, recent, now_us),
+        "pools": fleet(gateway),
+        "queues": queues(gateway),
+        "tiers": told_tiers(gateway.config(), recent),
+        "stores": await told_stores(gateway, now_us),
+        "spend": told_spend(spend),
+        "classifier": await told_classifier(gateway),
+    }
+    told["problems"] = [msgspec.structs.asdict(each) for each in problems(told)]
+    return told
+
+
+async def read_recent(gateway: Gateway, now_us: int) -> Recent:
+    """The last minutes; nothing while the ledger cannot be read."""
+    try:
+        async with asyncio.timeout(PATIENCE_S), gateway.reads:
+            return await gateway.operations.recent.recent()
+    except _DATABASE_FAILS:
+        return summed((), now_us)
+
+
+async def _read_spend(gateway: Gateway) -> Spend | None:
+    try:
+        async with asyncio.timeout(PATIENCE_S), gateway.reads:
+            return await gateway.operations.recent.spend()
+    except _DATABASE_FAILS:
+        return None
+
+
+def told_process(gateway: Gateway) -> dict[str, Any]:
+    """The process that answers."""
+    return {
+        "boot_id": gateway.ledger.boot_id,
+        "version": metadata.version("weighbridge"),
+        "draining": gateway.line.draining,
+        "in_flight": gateway.line.in_flight,
+        "max_in_flight": gateway.line.rules.max_in_flight,
+        "is_refusing": gateway.gate.guard.guarding,
+        "live_processes": gateway.gate.sharers(),
+        "limits": gateway.gate.limiter.mode,
+        "watching_decisions": gateway.operations.tail.viewers,
+    }
+
+
+def told_recent(recent: Recent) -> dict[str, Any]:
+    """All processes' attempts of the last minutes."""
+    return {
+        "since": iso(recent.since_us),
+        "since_us": recent.since_us,
+        "window_s": WINDOW_US // 1_000_000,
+        "is_whole_window": recent.whole,
+        "most_attempts": MOST,
+        **told_figures(recent.all),
+    }
+
+
+def told_tiers(config: Settings, recent: Recent) -> list[dict[str, Any]]:
+    """Interactive and batch: how long an answer may take, and how long its first token takes."""
+    timeouts = config.providers.timeouts
+    return [
+        {
+            "tier": tier,
+            "queue_s": config.deadlines.of(tier).first_token_s,
+            "answer_s": config.deadlines.of(tier).answer_s,
+            "first_token_s": timeouts.first_token_s(tier),
+            **told_figures(recent.by_tier.get(tier)),
+        }
+        for tier in TIERS
+    ]
+
+
+def fleet(gateway: Gateway) -> dict[str, Any]:
+    """Our own engines, as GET /v1/fleet tells them."""
+    return NO_FLEET if gateway.fleet_view is None else told_fleet(gateway.fleet_view, time.monotonic())
+
+
+def queues(gateway: Gateway) -> list[dict[str, Any]]:
+    """The lines before our own targets, as GET /v1/queues tells them."""
+    found = gateway.gate.queues
+    catalog = gateway.line.rules.catalog
+    return [
+        told_queue(found.look(name), [target for target in catalog.targets if found.queue_of(target) == name])
+        for name in found.names
+    ]
+
+
+async def told_stores(gateway: Gateway, now_us: int) -> dict[str, Any]:
+    """What the gateway stands on."""
+    told: dict[str, Any] = {
+        "database": await stores.database(gateway.database),
+        "redis": stores.redis(gateway.gate.link),
+        "journal": stores.journal(gateway.ledger),
+        "processes": [],
+        "books_check": {"done_us": None, "differences": None},
+        "webhooks": {"waiting": None, "oldest_us": None},
+    }
+    if told["database"]["answers"]:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                told |= await stores.in_database(gateway.database, gateway.ledger.boot_id, now_us)
+        except _DATABASE_FAILS as error:
+            told["database"] |= {"answers": False, "problem": type(error).__name__}
+    return told
+
+
+def told_spend(spend: Spend | None) -> dict[str, Any]:
+    """What the hour has cost, in nano-dollars, beside what it usually is by now."""
+    if spend is None:
+        return {"hour_us": None, "spent_nanousd": None, "usual_nanousd": None, "times_usual": None}
+    usual = spend.usual_nanousd
+    times = spend.spent_nanousd / usual if usual else None
+    return {
+        "hour_us": spend.hour_us,
+        "spent_nanousd": spend.spent_nanousd,
+        "usual_nanousd": usual,
+        "times_usual": None if times is None else round(times, 2),
+    }
+
+
+async def told_classifier(gateway: Gateway) -> dict[str, Any]:
+    """Who weighs prompts, and with what. Drift is told as far as it was looked for."""
+    classifier, known = gateway.classifier, gateway.operations.drift.known
+    told: dict[str, Any] = {
+        "in_use": "trained model" if classifier.fallback_reason is None else "plain rule",
+        "fallback_reason": classifier.fallback_reason,
+        "artifact": None,
+        "second_weigher": False,
+        "weighed_by_rule": None,
+        "tuning": None,
+        "drift": "unknown" if known is None else known.verdict,
+    }
+    if isinstance(classifier, OnnxClassifier):
+        told |= {
+            "artifact": classifier.artifact,
+            "second_weigher": classifier.second is not None,
+            "weighed_by_rule": classifier.fallbacks,
+        }
+    try:
+        async with asyncio.timeout(stores.PATIENCE_S):
+            told["tuning"] = await gateway.learning.active_version()
+    except _DATABASE_FAILS:
+        pass
+    return told

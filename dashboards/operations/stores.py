@@ -1,0 +1,116 @@
+"""How what the gateway stands on is: its database, its Redis, its journal, the books' own check, and what waits to be sent."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
+
+from cost.ledger import Ledger
+from cost.tables import Boot, LedgerCheck
+from cost.times import wall_us
+from dashboards.webhooks.tables import WebhookMessage
+from proxy.redis.redis_link import RedisLink
+
+PATIENCE_S: Final = 1.0
+SLOW_S: Final = 0.25
+"""A database that takes longer for the smallest question is slow."""
+_MOST_PROCESSES: Final = 200
+
+
+async def database(engine: AsyncEngine, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+    """Whether it answers, and how fast. Its address is told without user and password."""
+    url = engine.url
+    told: dict[str, Any] = {
+        "kind": "PostgreSQL" if engine.dialect.name == "postgresql" else "SQLite",
+        "place": f"{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
+        if url.host
+        else url.database or "memory",
+        "answers": False,
+        "took_s": None,
+        "schema": None,
+        "bytes": None,
+        "problem": None,
+    }
+    begun = clock()
+    try:
+        async with asyncio.timeout(PATIENCE_S), engine.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+            told["took_s"] = clock() - begun
+            told["schema"] = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+            told["bytes"] = int(await connection.scalar(text(_SIZES[engine.dialect.name])) or 0)
+            told["answers"] = True
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        # The driver's message may hold the address.
+        told["problem"] = (
+            f"no answer within {PATIENCE_S:.0f} s" if isinstance(error, TimeoutError) else type(error).__name__
+        )
+    return told
+
+
+_SIZES: Final[Mapping[str, str]] = {
+    "postgresql": "SELECT pg_database_size(current_database())",
+    "sqlite": "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()",
+}
+
+
+def redis(link: RedisLink | None) -> dict[str, Any]:
+    """Whether processes count together. Without a Redis, or while it is away, each goes on with its share."""
+    if link is None:
+        return {"configured": False, "answers": False, "place": None, "live": None, "problem": None}
+    return {
+        "configured": True,
+        "answers": link.healthy,
+        "place": link.place,
+        "live": link.live if link.healthy else None,
+        "problem": None if link.healthy else link.problem or "not reached yet",
+    }
+
+
+def journal(ledger: Ledger) -> dict[str, Any]:
+    """What the database does not have yet, and what went wrong with the books since the process began."""
+    return {
+        "accepting": ledger.accepting,
+        "waiting": ledger.depth,
+        "oldest_s": ledger.oldest_age_s,
+        "write_failures": ledger.write_failures,
+        "database_failures": ledger.drain_failures,
+        "unbooked": ledger.unbooked_rows,
+        "orphans_settled": ledger.orphans_settled,
+        "damaged_lines": ledger.damaged_lines,
+        "settle_failures": ledger.settle_failures,
+    }
+
+
+async def in_database(engine: AsyncEngine, boot_id: str, now_us: int | None = None) -> dict[str, Any]:
+    """What all processes wrote down: each other, the books' check, and messages that wait."""
+    now = wall_us() if now_us is None else now_us
+    boots = select(col(Boot.boot_id), col(Boot.host), col(Boot.started_us), col(Boot.seen_us))
+    waits = col(WebhookMessage.next_try_us).is_not(None)
+    async with engine.connect() as connection:
+        processes = (await connection.execute(boots.order_by(col(Boot.seen_us).desc()).limit(_MOST_PROCESSES))).all()
+        checked = (await connection.execute(select(col(LedgerCheck.done_us), col(LedgerCheck.differences)))).first()
+        waiting = select(func.min(col(WebhookMessage.created_us)), func.count()).where(waits)
+        messages: Any = (await connection.execute(waiting)).one()
+    return {
+        "processes": [
+            {
+                "boot_id": found,
+                "host": host,
+                "started_us": int(started_us),
+                "seen_us": int(seen_us),
+                "is_this": found == boot_id,
+                "silent_s": max(0.0, (now - seen_us) / 1_000_000),
+            }
+            for found, host, started_us, seen_us in processes
+        ],
+        "books_check": {
+            "done_us": int(checked[0]) if checked is not None and checked[0] else None,
+            "differences": int(checked[1]) if checked is not None and checked[0] else None,
+        },
+        "webhooks": {"waiting": messages[1], "oldest_us": messages[0]},
+    }

@@ -1,0 +1,116 @@
+"""Targets and their deployments, each with its breaker, its last errors and its last minutes."""
+
+from typing import Any, Final
+
+from cost.times import iso
+from dashboards.live.recent import Figures, Recent
+from dashboards.operations.masked import address
+from providers.breaker import BreakerLook, Breakers, Fault
+from providers.catalog import Catalog
+from providers.target import Deployment, Target
+
+FAULTS: Final = {
+    "ConnectFailed": "no connection",
+    "UpstreamUnavailable": "it answered that it cannot serve",
+    "AnswerLost": "the connection was lost before an answer came",
+    "UpstreamRateLimited": "it refused for its rate limit",
+    "FirstTokenTimeout": "no first token in time",
+    "UpstreamTimeout": "it stopped answering",
+    "ReplicaSilent": "the replica went down before a word",
+    "StreamCut": "the answer broke off",
+    "MalformedReply": "what it sent was no answer",
+    "UpstreamRefusedUs": "it refused our key, permission or model name",
+    "DeadlineExceeded": "no first token until the deadline",
+}
+"""By the error's class, in words. What an upstream wrote is never kept: it may repeat a prompt."""
+
+
+def told_targets(catalog: Catalog, breakers: Breakers, recent: Recent, now_us: int) -> list[dict[str, Any]]:
+    """Every target of the catalog, in its order."""
+    return [_target(target, breakers, recent, now_us) for target in catalog.targets.values()]
+
+
+def _target(target: Target, breakers: Breakers, recent: Recent, now_us: int) -> dict[str, Any]:
+    deployments = [_deployment(each, breakers, recent, now_us) for each in target.deployments]
+    available = len(breakers.available(target))
+    return {
+        "target_id": target.target_id,
+        "provider": target.provider,
+        "pool": target.pool,
+        "tiers": sorted(target.tiers),
+        "state": _state(len(deployments), available, deployments),
+        "available": available,
+        "is_priced": target.price is not None,
+        "price_version": None if target.price is None else target.price.version,
+        "routing_weight": target.routing_weight,
+        "recent": told_figures(recent.by_target.get(target.target_id)),
+        "deployments": deployments,
+    }
+
+
+def _state(there: int, available: int, deployments: list[dict[str, Any]]) -> str:
+    """`ok`, `degraded`, `down`, or `empty`: a pool's target without replicas."""
+    if not there:
+        return "empty"
+    if not available:
+        return "down"
+    closed = all(each["breaker"]["state"] == "closed" for each in deployments)
+    return "ok" if closed and available == there else "degraded"
+
+
+def _deployment(deployment: Deployment, breakers: Breakers, recent: Recent, now_us: int) -> dict[str, Any]:
+    look = breakers.look(deployment.deployment_id)
+    return {
+        "deployment_id": deployment.deployment_id,
+        "kind": deployment.kind,
+        "address": address(deployment.base_url) if deployment.base_url else None,
+        "weight": deployment.weight,
+        "breaker": _breaker(look),
+        "errors": [_fault(ago_s, fault, now_us) for ago_s, fault in look.faults],
+        "recent": told_figures(recent.by_deployment.get(deployment.deployment_id)),
+    }
+
+
+def _breaker(look: BreakerLook) -> dict[str, Any]:
+    return {
+        "state": look.state,
+        "opens_again_s": None if look.opens_again_s is None else round(look.opens_again_s, 1),
+        "failures_in_row": look.failures,
+        "ejections": look.ejections,
+    }
+
+
+def _fault(ago_s: float, fault: Fault, now_us: int) -> dict[str, Any]:
+    at_us = now_us - int(ago_s * 1_000_000)
+    return {
+        "at": iso(at_us),
+        "at_us": at_us,
+        "kind": fault.kind,
+        "text": FAULTS.get(fault.kind, fault.kind),
+        "status": fault.status,
+        "counted": fault.counted,
+    }
+
+
+def told_figures(found: Figures | None) -> dict[str, Any]:
+    """Unknown figures are null, never 0."""
+    if found is None:
+        return {**dict.fromkeys(_FIGURES), "attempts": 0, "failed": 0, "turned_away": 0}
+    return {
+        "attempts": found.attempts,
+        "failed": found.failed,
+        "turned_away": found.turned_away,
+        "failed_share": _rounded(found.failed_share),
+        "ttft_p50_s": _rounded(found.ttft_p50_s),
+        "ttft_p95_s": _rounded(found.ttft_p95_s),
+        "usual_ttft_p50_s": _rounded(found.usual_ttft_s),
+        "tokens_per_s": _rounded(found.tokens_per_s),
+    }
+
+
+_FIGURES: Final = ("failed_share", "ttft_p50_s", "ttft_p95_s", "usual_ttft_p50_s", "tokens_per_s")
+_PLACES: Final = 4
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _PLACES)

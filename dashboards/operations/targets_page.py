@@ -1,0 +1,169 @@
+"""/dashboard/operations/targets: every target with its deployments, their breakers and their last errors."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from cost.times import wall_us
+from dashboards.operations.overview_page import (
+    BREAKERS,
+    HOME,
+    STATES,
+    TARGETS,
+    address_of,
+    figure_cells,
+    sentence,
+    target_rows,
+)
+from dashboards.operations.snapshot import read_recent, told_recent
+from dashboards.operations.targets import told_targets
+from dashboards.ui.tables import Column, Table
+from dashboards.web.access import allowed
+from dashboards.web.view import View
+from proxy.errors import TargetNotFound
+
+router: Final = APIRouter(include_in_schema=False)
+
+DEPLOYMENTS: Final = (
+    Column("deployment", "Deployment", "link"),
+    Column("breaker", "Breaker", "badge"),
+    Column("again", "Tried again in", "seconds", "An open breaker lets one probe through then"),
+    Column("failures", "Failures in a row", "number"),
+    Column("ejections", "Ejections", "number", "Each makes the next one last longer; good standing takes them off"),
+    Column("last_error", "Last error"),
+    Column("last_at", "At", "time"),
+    Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
+    Column("failed_share", "Failed", "share"),
+    Column("ttft_p50", "First token", "seconds", "The median"),
+)
+ERRORS: Final = (
+    Column("at", "At", "time"),
+    Column("deployment", "Deployment", "code"),
+    Column("text", "What went wrong"),
+    Column("status", "Its status", "number", "The upstream's HTTP status, where it gave one"),
+    Column("counted", "Breaker", "badge", "Whether it counts against the deployment"),
+)
+
+
+@router.get(f"{HOME}/targets")
+async def show_targets(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+    """All targets, and below them all deployments, those in trouble first."""
+    told, recent = await _told(view)
+    deployments = [each for target in told for each in target["deployments"]]
+    tables = (
+        Table.of(
+            TARGETS,
+            target_rows(told),
+            view.query,
+            name="targets",
+            caption="Targets",
+            search=("target", "where"),
+        ),
+        Table.of(
+            DEPLOYMENTS,
+            _rows(deployments),
+            view.query,
+            name="deployments",
+            caption="Deployments",
+            search=("deployment",),
+        ),
+    )
+    file = view.csv_asked("targets", *tables)
+    if file is not None:
+        return file
+    context: dict[str, Any] = {
+        "here": address_of(view),
+        "recent": recent,
+        "targets": tables[0],
+        "deployments": tables[1],
+        "at_us": wall_us(),
+    }
+    if view.is_part:
+        return view.part("operations/_targets.html", **context)
+    return view.page("operations/targets.html", title="Targets", **context)
+
+
+@router.get(f"{HOME}/targets/{{target_id:path}}")
+async def show_target(view: Annotated[View, Depends(allowed("operations.read"))], target_id: str) -> Response:
+    """One target: its facts, its deployments, and what went wrong there last."""
+    told, recent = await _told(view)
+    found = next((each for each in told if each["target_id"] == target_id), None)
+    target = view.gateway.line.rules.catalog.targets.get(target_id)
+    if found is None or target is None:
+        raise TargetNotFound(f"There is no target `{target_id[:80]}` in the configuration in force.", param="target_id")
+    deployments = Table.of(
+        DEPLOYMENTS, _rows(found["deployments"]), view.query, name="deployments", caption="Deployments"
+    )
+    errors = Table.of(
+        ERRORS,
+        _errors(found["deployments"]),
+        view.query,
+        name="errors",
+        caption="Last errors",
+        sort="-at",
+        empty="Nothing went wrong here since this process started.",
+    )
+    file = view.csv_asked("target", deployments, errors)
+    if file is not None:
+        return file
+    context: dict[str, Any] = {
+        "here": address_of(view),
+        "facts": found,
+        "state": STATES[found["state"]],
+        "recent": recent,
+        "target": target,
+        "deployments": deployments,
+        "errors": errors,
+        "at_us": wall_us(),
+    }
+    if view.is_part:
+        return view.part("operations/_target.html", **context)
+    return view.page("operations/target.html", title=target_id, **context)
+
+
+async def _told(view: View) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    now_us = wall_us()
+    recent = await read_recent(view.gateway, now_us)
+    return told_targets(view.gateway.line.rules.catalog, view.gateway.breakers, recent, now_us), told_recent(recent)
+
+
+def _rows(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    rows = []
+    for each in deployments:
+        breaker, last = each["breaker"], next(iter(each["errors"]), None)
+        rows.append(
+            {
+                "deployment": each["deployment_id"],
+                "deployment_href": f"{HOME}/targets/{each['deployment_id'].rpartition('/')[0]}",
+                "breaker": BREAKERS[breaker["state"]],
+                "again": breaker["opens_again_s"],
+                "failures": breaker["failures_in_row"],
+                "ejections": breaker["ejections"],
+                "last_error": None if last is None else _words(last),
+                "last_at": None if last is None else last["at_us"],
+                **figure_cells(each["recent"]),
+            }
+        )
+    # Those in trouble first, where nobody sorts them.
+    return sorted(rows, key=lambda row: (row["breaker"][0] == "Closed", -(row["failures"] or 0)))
+
+
+def _errors(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "at": error["at_us"],
+            "deployment": each["deployment_id"],
+            "text": sentence(error["text"]),
+            "status": error["status"],
+            "counted": ("Counts", "warn") if error["counted"] else ("Does not count", "quiet"),
+        }
+        for each in deployments
+        for error in each["errors"]
+    ]
+
+
+def _words(error: Mapping[str, Any]) -> str:
+    status = f" ({error['status']})" if error["status"] else ""
+    return f"{sentence(error['text'])[:-1]}{status}"

@@ -1,0 +1,65 @@
+"""Every page, in one list."""
+
+from typing import Final
+
+from fastapi import APIRouter
+
+from dashboards.account import page as account
+from dashboards.api_docs import page as api_docs
+from dashboards.audit import page as audit
+from dashboards.budgets import page as budgets
+from dashboards.finance import claim_page as claim
+from dashboards.finance import exports_page as exports
+from dashboards.finance import month_page as month
+from dashboards.finance import reconciliation_page as reconciliation
+from dashboards.finance import reports_page as reports
+from dashboards.finance import showback_page as showback
+from dashboards.home import page as home
+from dashboards.keys import page as keys
+from dashboards.operations import classifier_page as classifier
+from dashboards.operations import config_page as config
+from dashboards.operations import decisions_page as decisions
+from dashboards.operations import overview_page as overview
+from dashboards.operations import pools_page as pools
+from dashboards.operations import queues_page as queues
+from dashboards.operations import targets_page as targets
+from dashboards.people import members_page as members
+from dashboards.people import page as people
+from dashboards.policy import page as policy
+from dashboards.prices import page as prices
+from dashboards.requests import page as requests
+from dashboards.sign_in import openid_page as oidc
+from dashboards.sign_in import page as sign_in
+from dashboards.sign_in import welcome
+from dashboards.teams import page as teams
+
+ROUTERS: Final[tuple[APIRouter, ...]] = (
+    account.router,
+    api_docs.router,
+    audit.router,
+    claim.router,
+    exports.router,
+    month.router,
+    prices.router,
+    reconciliation.router,
+    reports.router,
+    showback.router,
+    home.router,
+    oidc.router,
+    classifier.router,
+    config.router,
+    decisions.router,
+    overview.router,
+    pools.router,
+    queues.router,
+    targets.router,
+    people.router,
+    sign_in.router,
+    budgets.router,
+    keys.router,
+    members.router,
+    policy.router,
+    requests.router,
+    teams.router,
+    welcome.router,
+)

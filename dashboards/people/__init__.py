@@ -1,0 +1,1 @@
+"""People of an organisation and members of teams: pages, API, and changes."""

@@ -1,0 +1,89 @@
+"""What the admin API takes and gives of people and their places in teams."""
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from accounts.access import OrganisationRole, TeamRole
+from accounts.people.person import Member, Person
+from dashboards.web.api_types import Asked, Name, Reason
+
+
+class PutMember(Asked, frozen=True):
+    """Somebody's place in a team."""
+
+    role: TeamRole
+    reason: Reason = ""
+
+
+class MemberOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody's place in a team. `source` says who gave it: somebody here, or a group of the OpenID provider."""
+
+    email: str
+    name: str
+    team_id: str
+    role: str
+    source: str
+    disabled: bool
+    object: str = "team.member"
+
+
+class PutPerson(Asked, frozen=True):
+    """Somebody of the organisation. What is left out stays; who is new is called by the address and has no role."""
+
+    name: Name | UnsetType = UNSET
+    role: (
+        Annotated[
+            OrganisationRole,
+            msgspec.Meta(description="What they are to the whole organisation; empty: only what their teams let them."),
+        ]
+        | UnsetType
+    ) = UNSET
+    disabled: bool | UnsetType = UNSET
+    reason: Reason = ""
+
+
+class PersonOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody of the organisation."""
+
+    email: str
+    name: str
+    role: str
+    source: str
+    disabled: bool
+    teams: dict[str, str]
+    """Their role in each of their teams."""
+    created_at: datetime
+    signed_in_at: datetime | None
+    link: str | UnsetType = UNSET
+    """Told once, when they are new: with it they choose their password."""
+    object: str = "person"
+
+
+def member_out(member: Member) -> MemberOut:
+    """A member."""
+    return MemberOut(
+        email=member.person.email,
+        name=member.person.name,
+        team_id=member.team_id,
+        role=member.role,
+        source=member.source,
+        disabled=member.person.disabled_at is not None,
+    )
+
+
+def person_out(person: Person, teams: dict[str, str], link: str | UnsetType = UNSET) -> PersonOut:
+    """A person."""
+    return PersonOut(
+        email=person.email,
+        name=person.name,
+        role=person.role,
+        source=person.source,
+        disabled=person.disabled_at is not None,
+        teams=teams,
+        created_at=person.created_at,
+        signed_in_at=person.signed_in_at,
+        link=link,
+    )

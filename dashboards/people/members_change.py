@@ -1,0 +1,62 @@
+"""Who belongs to a team, and what they may do there."""
+
+from typing import Any, get_args
+
+from accounts.access import TeamRole
+from accounts.audit.entry import Actor
+from accounts.audit.log import AuditLog
+from accounts.people.people import PeopleStore
+from accounts.people.person import Member, Person
+from accounts.store import TeamRecord
+from dashboards.people.change import one_person
+from dashboards.web.changing import changing, looking
+from proxy.errors import BadRequest
+
+
+async def put_member(
+    log: AuditLog, actor: Actor, team: TeamRecord, email: str, role: TeamRole, *, reason: str = ""
+) -> tuple[Member, bool]:
+    """Give somebody of the organisation a place in the team, or another role there; and whether they are new."""
+    if role not in get_args(TeamRole):
+        raise BadRequest(f"A role in a team is one of {', '.join(get_args(TeamRole))}.", param="role")
+    owner = team.organisation_id
+    async with changing(log, actor, "member.set", owner, team_id=team.team_id, reason=reason) as change:
+        store = PeopleStore(change.within)
+        person = await one_person(store, owner, email)
+        before = await _place(store, team, person)
+        if before is not None and before.role == role:
+            return before, False
+        member = await store.put_member(person.person_id, team.team_id, role, organisation_id=owner)
+        change.tell("member", person.person_id, None if before is None else told(before), told(member))
+    return member, before is None
+
+
+async def remove_member(log: AuditLog, actor: Actor, team: TeamRecord, email: str, *, reason: str = "") -> bool:
+    """Take somebody's place in the team away; False: there was none. What they made stays: keys are the team's."""
+    owner = team.organisation_id
+    async with changing(log, actor, "member.removed", owner, team_id=team.team_id, reason=reason) as change:
+        store = PeopleStore(change.within)
+        person = await one_person(store, owner, email)
+        before = await _place(store, team, person)
+        if before is None:
+            return False
+        await store.remove_member(person.person_id, team.team_id, organisation_id=owner)
+        change.tell("member", person.person_id, told(before), None)
+    return True
+
+
+async def read_members(store: PeopleStore, team: TeamRecord) -> list[Member]:
+    """A team's members, by e-mail address."""
+    async with looking():
+        found = await store.members_of(team.team_id)
+    return sorted(found, key=lambda each: each.person.email)
+
+
+def told(member: Member) -> dict[str, Any]:
+    """A member as the audit log keeps it."""
+    return {"email": member.person.email, "role": member.role, "source": member.source}
+
+
+async def _place(store: PeopleStore, team: TeamRecord, person: Person) -> Member | None:
+    found = await store.members_of(team.team_id)
+    return next((each for each in found if each.person.person_id == person.person_id), None)

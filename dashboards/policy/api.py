@@ -1,0 +1,59 @@
+"""GET /v1/policy/preview: what a quality floor would save the caller's team, before anybody applies it."""
+
+import asyncio
+import contextlib
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import JSONResponse
+
+from accounts.caller import Caller
+from classifier.heuristic import HeuristicClassifier
+from classifier.learning.requests import OwnRequests, own_requests
+from dashboards.policy.preview import floors_from, told
+from dashboards.web.gateway import AuthenticatedCaller, Gateway, gateway_of
+from proxy.errors import BadRequest
+from proxy.tolerance import FLOORS, Tolerances
+
+router = APIRouter(tags=["policy"])
+
+_PATIENCE_S = 3.0
+
+
+@router.get("/v1/policy/preview")
+async def preview_policy(
+    request: Request,
+    caller: AuthenticatedCaller,
+    quality_floor: Annotated[list[str] | None, Query()] = None,
+) -> JSONResponse:
+    """The floors asked for (several may be), or the usual ones, beside the team's own. Nothing is applied."""
+    try:
+        floors = floors_from(quality_floor or ())
+    except ValueError as error:
+        raise BadRequest(f"`quality_floor` is not valid: {error}.", param="quality_floor") from error
+    gateway = gateway_of(request)
+    rules = gateway.line.rules
+    tolerances = rules.tolerances or Tolerances(
+        catalog=rules.catalog, policy=rules.policy, classifier=HeuristicClassifier()
+    )
+    own = await _own_requests(gateway, caller, tolerances)
+    # Some tens of milliseconds of arithmetic: off the loop that other requests are served by, and a few at a time, for
+    # answers are checked in the same threads.
+    async with gateway.reads:
+        return JSONResponse(await asyncio.to_thread(_previewed, tolerances, floors or FLOORS, caller, own))
+
+
+def _previewed(
+    tolerances: Tolerances, floors: tuple[float, ...], caller: Caller, own: OwnRequests | None
+) -> dict[str, Any]:
+    found = tolerances.preview(floors, caller.allowed_models, current=caller.settings.quality_floor, own=own)
+    return told(found, caller.team_id)
+
+
+async def _own_requests(gateway: Gateway, caller: Caller, tolerances: Tolerances) -> OwnRequests | None:
+    """The team's own requests; without a database the trained model's sample has to do, and the reply says so."""
+    with contextlib.suppress(SQLAlchemyError, OSError, TimeoutError):
+        async with asyncio.timeout(_PATIENCE_S):
+            return await own_requests(gateway.database, caller.team_id, tolerances.artifact, tolerances.width)
+    return None

@@ -1,0 +1,388 @@
+"""/dashboard/teams/{team_id}/policy: how much quality to keep, and what each choice would cost the team, before it is made.
+
+A change is looked at first, beside what there is now, and applied with a reason.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Final, cast
+
+import msgspec
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from accounts.caller import Escalation, Learning
+from accounts.store import TeamRecord
+from classifier.heuristic import HeuristicClassifier
+from classifier.learning.requests import own_requests
+from cost.reports.latency import LatestReader
+from cost.reports.scope import ReadScope
+from cost.reports.usage import UsageQuery, UsageSums
+from cost.times import DAY_US
+from dashboards.policy.change import REASON_CHARS, PolicyChoice, policy_of, proposed, set_policy
+from dashboards.ui.formats import share
+from dashboards.ui.tables import Column, Table
+from dashboards.web.access import allowed
+from dashboards.web.forms import Form, FormError
+from dashboards.web.gateway import Gateway
+from dashboards.web.reading import reading
+from dashboards.web.view import View
+from proxy.errors import Refused
+from proxy.policy import AUTO, choosable
+from proxy.tolerance import Offer, Preview, Tolerances
+
+router: Final = APIRouter(include_in_schema=False)
+
+DAYS: Final = 30
+LOWEST: Final = 90
+HIGHEST: Final = 100
+_STOPS_A_POINT: Final = 2
+STOPS: Final = tuple(
+    each / (100 * _STOPS_A_POINT) for each in range(LOWEST * _STOPS_A_POINT, HIGHEST * _STOPS_A_POINT + 1)
+)
+"""Floors in half points."""
+_PERCENT: Final = 100
+_MOST_OFF: Final = 4
+
+ESCALATION: Final[Sequence[tuple[Escalation, str]]] = (
+    ("off", "Never"),
+    ("whole", "For whole replies"),
+    ("all", "For streams too"),
+)
+LEARNING: Final[Sequence[tuple[Learning, str]]] = (
+    ("off", "Nothing"),
+    ("numbers", "Numbers only, no text"),
+    ("prompts", "Prompts too"),
+)
+_LABELS: Final = {
+    "quality_floor": "Quality floor",
+    "allowed_models": "Allowed models",
+    "escalation": "Ask again after a weak answer",
+    "learning": "Kept to learn from",
+    "shadow_share": "Shadow comparisons",
+    "spill_over": "Spill over to paid targets",
+}
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """What one floor would do in a month such as the last one. Money is None where it is not known."""
+
+    offer: Offer
+    month_nanousd: int | None
+    saved_nanousd: int | None
+    """Against asking the reference for everything."""
+    change_nanousd: int | None
+    """Against the floor as it is; below zero is cheaper."""
+
+    @property
+    def percent(self) -> str:
+        return _percent(self.offer.floor)
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """The floors side by side, on the team's own traffic where there is enough of it."""
+
+    preview: Preview
+    requests: int | None
+    """That let the gateway choose, in the last 30 days; None where nobody has asked anything lately."""
+    auto_share: float | None
+    stops: tuple[Stop, ...]
+    spent_nanousd: int | None
+    """What the last 30 days did cost, with everything that the stops do not know of."""
+
+    @property
+    def now(self) -> Stop | None:
+        return next((stop for stop in self.stops if stop.offer.current), None)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether what is computed for the floor as it is differs from what was spent by more than a quarter."""
+        computed = self.now.month_nanousd if self.now is not None else None
+        spent = self.spent_nanousd
+        return computed is not None and spent is not None and abs(computed - spent) * _MOST_OFF > max(spent, 0)
+
+
+@router.get("/dashboard/teams/{team_id}/policy")
+async def show(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+    """The policy as it is, with what other floors would do."""
+    return await _page(view, _values(view.the_team))
+
+
+@router.post("/dashboard/teams/{team_id}/policy")
+async def change(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+    """First the differences, then, with a reason, the change."""
+    form, team = await view.form(), view.the_team
+    values = _sent(form)
+    try:
+        choice = _choice(form, team)
+        models = view.gateway.line.rules.catalog.targets
+        after = proposed(team, choice, models)
+        if form.text("step") != "apply":
+            return await _page(view, values, after=after)
+        if form.text("base") != fingerprint(team):
+            told = "Somebody changed the policy since you opened it. Look at the differences again."
+            return await _page(view, values, after=after, notice=told)
+        reason = form.text("reason", most=REASON_CHARS, required=True)
+        forget = view.gateway.learning
+        await set_policy(view.gateway.audit, view.actor, team, choice, reason=reason, forget=forget, models=models)
+    except FormError as error:
+        return await _page(view, values, errors={error.field: error.message}, after=_after(form, team))
+    except Refused as error:
+        return await _page(view, values, errors={error.param or "": error.message}, after=_after(form, team))
+    applied = "The policy is changed; every gateway follows within seconds."
+    told = applied if policy_of(after) != policy_of(team) else "Nothing was different, so nothing changed."
+    return view.redirect(f"/dashboard/teams/{team.team_id}/policy", told)
+
+
+def fingerprint(team: TeamRecord) -> str:
+    """Tells whether the policy is still the one that somebody looked at."""
+    return hashlib.sha256(msgspec.json.encode(policy_of(team), order="deterministic")).hexdigest()[:16]
+
+
+def differences(before: TeamRecord, after: TeamRecord, gateway_floor: float) -> list[tuple[str, str, str]]:
+    """What would change, in words."""
+    old, new = policy_of(before), policy_of(after)
+    return [
+        (label, _told(name, old[name], gateway_floor), _told(name, new[name], gateway_floor))
+        for name, label in _LABELS.items()
+        if old[name] != new[name]
+    ]
+
+
+def stops_of(preview: Preview, requests: int | None) -> tuple[Stop, ...]:
+    """Each floor's figures for a month of so many requests."""
+    now = next((offer.cost_nanousd for offer in preview.offers if offer.current), None)
+    reference = preview.reference_cost_nanousd
+
+    def month(per_thousand: int | None) -> int | None:
+        return None if per_thousand is None or requests is None else per_thousand * requests // 1_000
+
+    return tuple(
+        Stop(
+            offer=offer,
+            month_nanousd=month(offer.cost_nanousd),
+            saved_nanousd=None if reference is None else month(reference - offer.cost_nanousd),
+            change_nanousd=None if now is None else month(offer.cost_nanousd - now),
+        )
+        for offer in preview.offers
+    )
+
+
+async def outlook(gateway: Gateway, team: TeamRecord, now_us: int) -> Outlook:
+    """The stops for a team whose policy is this one, on its own last requests where it has enough."""
+    rules = gateway.line.rules
+    tolerances = rules.tolerances or Tolerances(
+        catalog=rules.catalog, policy=rules.policy, classifier=HeuristicClassifier()
+    )
+    scope = ReadScope(organisation_id=team.organisation_id, team_id=team.team_id)
+    end_us = now_us - now_us % DAY_US + DAY_US
+    async with reading(gateway, on=True):
+        own = await own_requests(gateway.database, team.team_id, tolerances.artifact, tolerances.width)
+        query = UsageQuery(scope=scope, start_us=max(0, end_us - DAYS * DAY_US), end_us=end_us)
+        used = await gateway.usage.page(query)
+        auto_share = await LatestReader(gateway.database).named(scope, AUTO)
+    # Some tens of milliseconds of arithmetic: off the loop that other requests are served by, and a few at a time, for
+    # answers are checked in the same threads.
+    async with gateway.reads:
+        preview = await asyncio.to_thread(
+            tolerances.preview, STOPS, team.allowed_models, current=team.settings.quality_floor, own=own
+        )
+    totals = used.totals or UsageSums()
+    requests = None if auto_share is None else round(totals.requests * auto_share)
+    return Outlook(
+        preview=preview,
+        requests=requests,
+        auto_share=auto_share,
+        stops=stops_of(preview, requests),
+        spent_nanousd=totals.known_cost_nanousd,
+    )
+
+
+async def _page(
+    view: View,
+    values: dict[str, Any],
+    *,
+    errors: dict[str, str] | None = None,
+    after: TeamRecord | None = None,
+    notice: str = "",
+) -> Response:
+    gateway, team = view.gateway, view.the_team
+    found = await outlook(gateway, team, view.now_us)
+    # Other models are other stops, so that what is chosen is seen on its own ground.
+    then = found if after is None or policy_of(after) == policy_of(team) else await outlook(gateway, after, view.now_us)
+    table = _table(found, view.query)
+    file = view.csv_asked(f"{team.team_id}-quality-floors", table)
+    if file is not None:
+        return file
+    config = gateway.config()
+    floor = config.policy.quality_floor
+    return view.page(
+        "policy/policy.html",
+        title="Policy",
+        status=422 if errors else 200,
+        team=team,
+        values=values,
+        errors=errors or {},
+        notice=notice,
+        may_change=view.may("team.change"),
+        outlook=found,
+        then=then,
+        table=table,
+        days=DAYS,
+        lowest=LOWEST,
+        highest=HIGHEST,
+        step=1 / _STOPS_A_POINT,
+        gateway_floor=floor,
+        reference=config.cost.reference_target,
+        keep_days=config.classifier.learning.keep_days,
+        models=_models(view, values),
+        escalation=ESCALATION,
+        learning=LEARNING,
+        facts=[(label, _told(name, policy_of(team)[name], floor)) for name, label in _LABELS.items()],
+        diff=None if after is None else differences(team, after, floor),
+        base=fingerprint(team),
+        reason_chars=REASON_CHARS,
+        floor_modes=_floor_modes(team, floor),
+    )
+
+
+def _models(view: View, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What could be allowed: everything that the configuration has, and what the team has allowed beside that."""
+    rules = view.gateway.line.rules
+    auto = {target.target_id for target in choosable(rules.policy, rules.catalog, None)}
+    known = dict.fromkeys([*sorted(rules.catalog.targets), *sorted(values["models"])])
+    return [
+        {
+            "name": name,
+            "chosen": name in values["models"],
+            "note": "" if name in auto else "by name only" if name in rules.catalog.targets else "no longer configured",
+        }
+        for name in known
+    ]
+
+
+def _floor_modes(team: TeamRecord, gateway_floor: float) -> list[tuple[str, str]]:
+    modes = [("gateway", f"The gateway's own, now {share(gateway_floor)}"), ("own", "Our own, as the slider says")]
+    own = team.settings.quality_floor
+    # The slider could not say it, and moving it unasked would change it.
+    return modes if own is None or _on_slider(own) else [*modes, ("keep", f"As it is, {_percent(own)} %")]
+
+
+def _values(team: TeamRecord) -> dict[str, Any]:
+    """The form's fields for a policy as it is."""
+    settings = team.settings
+    own = settings.quality_floor
+    nearest = min(STOPS, key=lambda stop: abs(stop - (0.97 if own is None else own)))
+    return {
+        "floor_mode": "gateway" if own is None else "own" if _on_slider(own) else "keep",
+        "floor": _percent(nearest),
+        "models_mode": "all" if team.allowed_models is None else "some",
+        "models": frozenset(team.allowed_models or ()),
+        "spill_over": settings.spill_over,
+        "escalation": settings.escalation,
+        "learning": settings.learning,
+        "shadow": _percent(settings.shadow_share),
+        "reason": "",
+    }
+
+
+def _sent(form: Form) -> dict[str, Any]:
+    """The form's fields as they were sent, to be shown again."""
+    plain = form.plain
+    return {
+        **{name: plain.get(name, "") for name in ("floor_mode", "models_mode", "escalation", "learning", "shadow")},
+        "floor": plain.get("floor") or str(HIGHEST),
+        "reason": plain.get("reason", "")[:REASON_CHARS],
+        "models": frozenset(form.texts("models")),
+        "spill_over": form.flag("spill_over"),
+    }
+
+
+def _choice(form: Form, team: TeamRecord) -> PolicyChoice:
+    """What was chosen. Raises FormError."""
+    mode = form.one_of("floor_mode", ("gateway", "own", "keep"))
+    floor = team.settings.quality_floor if mode == "keep" else None
+    if mode == "own":
+        percent = form.decimal("floor", least=Decimal(LOWEST), most=Decimal(HIGHEST))
+        if percent is None:
+            raise FormError("floor", f"A number from {LOWEST} to {HIGHEST}.")
+        floor = float(percent / _PERCENT)
+    models = None
+    if form.one_of("models_mode", ("all", "some")) == "some":
+        models = sorted(set(form.texts("models")))
+        if not models:
+            raise FormError("models", "Allow at least one model, or all of them.")
+    shadow = form.decimal("shadow", most=Decimal(_PERCENT)) or Decimal(0)
+    return PolicyChoice(
+        quality_floor=floor,
+        allowed_models=models,
+        escalation=cast("Escalation", form.one_of("escalation", tuple(name for name, _ in ESCALATION))),
+        learning=cast("Learning", form.one_of("learning", tuple(name for name, _ in LEARNING))),
+        shadow_share=float(shadow / _PERCENT),
+        spill_over=form.flag("spill_over"),
+    )
+
+
+def _after(form: Form, team: TeamRecord) -> TeamRecord | None:
+    """What was chosen, where that can be told: a reason that is missing does not hide the differences."""
+    if form.text("step") != "apply":
+        return None
+    try:
+        return proposed(team, _choice(form, team))
+    except (FormError, Refused):
+        return None
+
+
+def _told(name: str, value: Any, gateway_floor: float) -> str:
+    """A setting's value in words."""
+    match name:
+        case "quality_floor":
+            return f"The gateway's own, {share(gateway_floor)}" if value is None else f"{_percent(value)} %"
+        case "allowed_models":
+            return "Every model" if value is None else ", ".join(value) or "No model"
+        case "escalation":
+            return dict(ESCALATION)[value]
+        case "learning":
+            return dict(LEARNING)[value]
+        case "shadow_share":
+            return f"{_percent(value)} % of requests" if value else "No requests"
+        case _:
+            return "Yes" if value else "No"
+
+
+def _percent(value: float) -> str:
+    """Without a binary fraction's tail, and without zeros behind."""
+    return f"{(Decimal(str(value)) * _PERCENT).normalize():f}"
+
+
+def _on_slider(floor: float) -> bool:
+    return floor in STOPS
+
+
+def _table(found: Outlook, query: Mapping[str, str]) -> Table:
+    columns = (
+        Column("floor", "Floor", "share", note="Of what the reference gets right, the share to keep"),
+        Column("kept", "Expected to keep", "share"),
+        Column("error", "Give or take", "share", note="The standard error that the number of requests leaves"),
+        Column("month", "A month costs", "money"),
+        Column("saved", "Saves a month", "money", note="Against asking the reference for everything"),
+        Column("saving", "Saves", "share", note="Against asking the reference for everything"),
+        Column("change", "Against now", "money", note="Below zero is cheaper than the floor as it is"),
+        Column("note", "Note", sortable=False),
+    )
+    rows = [
+        {
+            "floor": stop.offer.floor,
+            "kept": stop.offer.kept,
+            "error": stop.offer.kept_error,
+            "month": stop.month_nanousd,
+            "saved": stop.saved_nanousd,
+            "saving": stop.offer.saving,
+            "change": stop.change_nanousd,
+            "note": "Now" if stop.offer.current else "" if stop.offer.reached else "Cannot be kept: the most there is",
+        }
+        for stop in found.stops
+    ]
+    return Table.of(columns, rows, query, name="floors", caption="Quality floors", page_rows=40)

@@ -1,0 +1,80 @@
+"""/v1/prices: what targets cost now and next, and how the operator's admins enter a price or take one back."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+from fastapi import APIRouter, Request
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import Response
+
+from cost.errors import PriceError, UnknownPrice
+from cost.times import wall_us
+from dashboards.prices import change as changes
+from dashboards.prices.listing import BadPrice, checked_prices, entry_told, parse_prices, today, told
+from dashboards.web.actor import actor_of
+from dashboards.web.gateway import AuthenticatedCaller, Gateway, OperatorCaller, gateway_of
+from dashboards.web.reading import json_reply
+from dashboards.web.request_body import read_body
+from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
+
+router = APIRouter(tags=["prices"])
+
+MAX_BODY_BYTES: Final = 64 * 1024
+_PATIENCE_S: Final = 5.0
+
+
+@router.get("/v1/prices")
+async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response:
+    """The targets that the key's team may use, each with the price in effect and those to come."""
+    gateway = gateway_of(request)
+    now_us = wall_us()
+    data = [
+        told(gateway.prices.book, target_id, now_us)
+        for target_id in gateway.line.rules.catalog.targets
+        if caller.allowed_models is None or target_id in caller.allowed_models
+    ]
+    return json_reply({"object": "list", "data": data})
+
+
+@router.put("/v1/prices/{target:path}")
+async def set_price(target: str, request: Request, caller: OperatorCaller) -> Response:
+    """Enters a price that comes before the configured ones. Every server follows within seconds."""
+    gateway = gateway_of(request)
+    if target not in gateway.line.rules.catalog.targets:
+        raise ModelNotFound(f"There is no target `{target[:80]}`; GET /v1/prices lists them.", param="target")
+    body = await read_body(request, timeout_s=gateway.line.rules.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    try:
+        entered = checked_prices(parse_prices(body))
+    except BadPrice as error:
+        raise BadRequest(f"The price is not valid: {error}.", param=error.field or None) from error
+    price, effective_us = entered.entered(today(wall_us()))
+    async with _store():
+        actor = actor_of(request, caller)
+        kept = await changes.set_price(gateway.audit, actor, target, price, effective_us, note=entered.note)
+    await gateway.prices.look()
+    return json_reply({"object": "price", "target": target, **entry_told(kept)})
+
+
+@router.delete("/v1/prices/{target:path}/{version}")
+async def withdraw_price(target: str, version: str, request: Request, caller: OperatorCaller) -> Response:
+    """Takes an entered price back: what lies beneath it counts again. What was booked at it stays."""
+    gateway: Gateway = gateway_of(request)
+    async with _store():
+        await changes.withdraw_price(gateway.audit, actor_of(request, caller), target, version)
+    await gateway.prices.look()
+    return json_reply({"object": "price.withdrawn", "target": target, "version": version, "withdrawn": True})
+
+
+@contextlib.asynccontextmanager
+async def _store() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            yield
+    except UnknownPrice as error:
+        raise PriceNotFound(f"{error}.", param="version") from error
+    except PriceError as error:
+        raise BadRequest(f"{error}.", param="version") from error
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise PricesUnavailable("The database does not answer; nothing was changed, try again shortly.") from error

@@ -1,0 +1,1 @@
+"""A team's requests, and one request with its decision."""

@@ -1,0 +1,335 @@
+"""/dashboard/teams/{team_id}/requests: what was asked lately, where it went and why. Never what the prompt said, unless the
+team lets prompts be kept; then to its own members.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from classifier.prediction import Prompt
+from cost.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry
+from cost.prices import METERS
+from cost.reports.recent import MAX_ROWS, OUTCOMES, Outcome, Place, RecentPage, RecentQuery, RecentReader, RecentRequest
+from cost.reports.scope import ReadScope
+from dashboards.ui.tables import Column, Row, Table
+from dashboards.ui.words import decision, ended, flag_words, outcome, reason_label
+from dashboards.web.access import allowed
+from dashboards.web.reading import reading
+from dashboards.web.view import View
+from proxy.errors import RequestNotFound
+
+router: Final = APIRouter(include_in_schema=False)
+
+_ROWS: Final = 50
+_CSV_PAGES: Final = 10
+_FILTERS: Final = ("target", "key", "tag", "tier")
+_MAX_DIGITS: Final = 18
+_MAX_CHARS: Final = 200
+_SAFE: Final = ""
+
+OUTCOME_WORDS: Final[Mapping[Outcome, str]] = {
+    "": "Any",
+    "answered": "Answered",
+    "failed": "An attempt failed",
+    "fell-back": "Another target stood in",
+    "escalated": "Escalated",
+    "estimated": "Tokens estimated",
+    "unpriced": "Without a price",
+}
+_COLUMNS: Final = (
+    Column("at", "When", "time", sortable=False),
+    Column("outcome", "Outcome", "badge", sortable=False),
+    Column("target", "Answered by", "code", sortable=False),
+    Column("why", "Why", sortable=False),
+    Column(
+        "complexity", "Complexity", "number", note="From 0, easy, to 1, hard; unknown where the caller named the model"
+    ),
+    Column("tokens", "Tokens", "number", note="Of prompt and answer, of all attempts"),
+    Column("cost", "Cost", "money", note="Of all attempts"),
+    Column("saved", "Saved", "money", note="What the reference would have cost, less the cost"),
+)
+_CSV_COLUMNS: Final = (
+    Column("request_id", "Request"),
+    *_COLUMNS,
+    Column("input_tokens", "Prompt tokens", "number"),
+    Column("output_tokens", "Answer tokens", "number"),
+    Column("alias", "Asked for"),
+    Column("tier", "Tier"),
+    Column("key", "Key"),
+    Column("tag", "Tag"),
+    Column("attempts", "Attempts", "number"),
+    Column("status", "Status", "number"),
+    Column("ttft", "First token", "seconds", note="Of streamed answers"),
+    Column("duration", "Duration", "seconds"),
+)
+
+
+@router.get("/dashboard/teams/{team_id}/requests")
+async def recent(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+    """The latest requests, by what one looks for."""
+    team, query = view.the_team, _query(view)
+    reader = RecentReader(view.gateway.database)
+    if view.query.get("format") == "csv":
+        text, is_whole = await _csv(view, reader, query)
+        return view.csv(f"{team.team_id}-requests{'' if is_whole else '-newest'}.csv", text)
+    async with reading(view.gateway, on=True):
+        names = await key_names(view)
+        page = await reader.page(query)
+    kept = {key: value for key, value in view.query.items() if key in {*_FILTERS, "outcome"} and value}
+    table = Table.paged(
+        _COLUMNS,
+        rows_of(page.requests, team.team_id, names),
+        caption="Requests",
+        previous_href=f"?{urlencode(kept)}" if query.before is not None else None,
+        next_href=_next_href(kept, page),
+        csv_href=f"?{urlencode({**kept, **_before(query.before), 'format': 'csv'})}",
+        empty=_empty(query, page),
+    )
+    catalog = view.gateway.line.rules.catalog
+    return view.page(
+        "requests/requests.html",
+        title="Requests",
+        team=team,
+        table=table,
+        csv_rows=_CSV_PAGES * MAX_ROWS,
+        page=page,
+        query=query,
+        outcomes=[(each, OUTCOME_WORDS[each]) for each in OUTCOMES],
+        targets=_choices(sorted(catalog.targets), query.target),
+        keys=_key_choices(names, query.key),
+        tiers=[("", "Any"), ("interactive", "Interactive"), ("batch", "Batch")],
+    )
+
+
+@router.get("/dashboard/teams/{team_id}/requests/{request_id:path}")
+async def request(view: Annotated[View, Depends(allowed("team.read"))], request_id: str) -> Response:
+    """One request: its story, its attempts, and what it cost and would have cost."""
+    team, gateway = view.the_team, view.gateway
+    async with reading(gateway, on=True):
+        found = await RecentReader(gateway.database).one(_scope(view), request_id)
+        if found is None:
+            raise RequestNotFound(f"There is no request `{request_id[:80]}` of this team in the ledger.")
+        prompt = await _prompt(view, request_id)
+        names = await key_names(view)
+    told = found.told
+    attempts = _attempts_table(found)
+    file = view.csv_asked(f"request-{request_id[:60]}", attempts)
+    if file is not None:
+        return file
+    return view.page(
+        "requests/request.html",
+        title="A request",
+        team=team,
+        request=found,
+        final=told,
+        outcome=outcome(found),
+        story=decision(found),
+        attempts=attempts,
+        meters=_meters(found.attempts),
+        elsewhere=_elsewhere(found),
+        key=names.get(told.key_id, told.key_id),
+        flags=[flag_words(flag) for flag in dict.fromkeys(flag for each in found.attempts for flag in each.flags)],
+        prompt=prompt,
+        is_member=team.team_id in view.principal.teams,
+    )
+
+
+async def key_names(view: View) -> dict[str, str]:
+    """The team's keys' names, those that were revoked too."""
+    team = view.the_team
+    keys = await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)
+    return {key.key_id: key.name for key in keys}
+
+
+def rows_of(requests: Sequence[RecentRequest], team_id: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row for each request, with everything that a table or a file may show of it."""
+    return [_row(each, team_id, names) for each in requests]
+
+
+def _row(found: RecentRequest, team_id: str, names: Mapping[str, str]) -> dict[str, Any]:
+    told = found.told
+    read, written = (sum(getattr(each, name) for each in found.attempts) for name in ("input_tokens", "output_tokens"))
+    return {
+        "request_id": found.request_id,
+        "href": f"/dashboard/teams/{team_id}/requests/{quote(found.request_id, safe=_SAFE)}",
+        "at": found.at_us,
+        "outcome": outcome(found),
+        "target": told.target_id,
+        "why": reason_label(told.reason),
+        "complexity": None if told.complexity is None else round(told.complexity, 2),
+        "tokens": read + written,
+        "input_tokens": read,
+        "output_tokens": written,
+        "ttft": _seconds(found.first_token_us),
+        "cost": found.cost_nanousd,
+        "saved": found.saving_nanousd,
+        "alias": told.alias,
+        "tier": told.tier,
+        "key": names.get(told.key_id, told.key_id),
+        "tag": told.tag or None,
+        "attempts": len(found.attempts),
+        "status": found.status,
+        "duration": _seconds(found.took_us),
+    }
+
+
+def _seconds(duration_us: int | None) -> float | None:
+    return None if duration_us is None else duration_us / 1_000_000
+
+
+def _scope(view: View) -> ReadScope:
+    team = view.the_team
+    return ReadScope(organisation_id=team.organisation_id, team_id=team.team_id)
+
+
+def _query(view: View) -> RecentQuery:
+    """What the address asks for; what it says wrongly is left out, as in every table."""
+    asked = view.query
+    fields = {name: _plain(asked.get(name, "")) for name in _FILTERS}
+    wanted = asked.get("outcome", "")
+    chosen: Outcome = next((each for each in OUTCOMES if each == wanted), "")
+    return RecentQuery(scope=_scope(view), before=_place(asked.get("before", "")), rows=_ROWS, outcome=chosen, **fields)
+
+
+def _plain(text: str) -> str:
+    return text.strip()[:_MAX_CHARS] if text.isprintable() else ""
+
+
+def _place(text: str) -> Place | None:
+    moment, _, request_id = text.partition(".")
+    sound = moment.isascii() and moment.isdigit() and len(moment) <= _MAX_DIGITS and request_id.isprintable()
+    return (int(moment), request_id) if sound and 0 < len(request_id) <= _MAX_CHARS else None
+
+
+def _before(place: Place | None) -> dict[str, str]:
+    return {} if place is None else {"before": f"{place[0]}.{place[1]}"}
+
+
+def _next_href(kept: Mapping[str, str], page: RecentPage) -> str | None:
+    return None if page.next_place is None else f"?{urlencode({**kept, **_before(page.next_place)})}"
+
+
+def _empty(query: RecentQuery, page: RecentPage) -> str:
+    if page.reached_us is not None:
+        return "None among the requests that were looked through; “Next” looks further back."
+    if query.filtered:
+        return "No request fits this."
+    return "No request has ended yet. The first one shows here a moment after its answer."
+
+
+async def _csv(view: View, reader: RecentReader, query: RecentQuery) -> tuple[str, bool]:
+    """From where the page begins, at most 2,000 requests; and whether those are all."""
+    rows: list[Row] = []
+    async with reading(view.gateway, on=True):
+        names = await key_names(view)
+    query = msgspec.structs.replace(query, rows=MAX_ROWS)
+    for _ in range(_CSV_PAGES):
+        async with reading(view.gateway, on=True):
+            page = await reader.page(query)
+        rows += rows_of(page.requests, view.the_team.team_id, names)
+        if page.next_place is None:
+            return await asyncio.to_thread(Table.paged(_CSV_COLUMNS, rows).csv), True
+        query = msgspec.structs.replace(query, before=page.next_place)
+    return await asyncio.to_thread(Table.paged(_CSV_COLUMNS, rows).csv), False
+
+
+def _choices(values: Sequence[str], chosen: str) -> list[tuple[str, str]]:
+    """What one looks for stays in the list, also where it is gone from the configuration."""
+    known = [*values, *([chosen] if chosen and chosen not in values else [])]
+    return [("", "Any"), *((each, each) for each in known)]
+
+
+def _key_choices(names: Mapping[str, str], chosen: str) -> list[tuple[str, str]]:
+    known = {**names, **({chosen: chosen} if chosen and chosen not in names else {})}
+    return [("", "Any"), *sorted(known.items(), key=lambda each: each[1])]
+
+
+async def _prompt(view: View, request_id: str) -> Prompt | None:
+    """What was kept of the prompt, for a member of a team that lets it be kept."""
+    team = view.the_team
+    if team.settings.learning != "prompts" or team.team_id not in view.principal.teams:
+        return None
+    kept = await view.gateway.learning.find_weighing(team.team_id, request_id)
+    if kept is None or kept.prompt is None:
+        return None
+    try:
+        return msgspec.json.decode(kept.prompt, type=Prompt)
+    except msgspec.MsgspecError:
+        # Of an older version; what it says matters more than its form.
+        return Prompt(text=kept.prompt)
+
+
+def _attempts_table(found: RecentRequest) -> Table:
+    columns = (
+        Column("attempt", "Attempt", "number", sortable=False),
+        Column("target", "Target", "code", sortable=False),
+        Column("deployment", "Deployment", "code", sortable=False),
+        Column("why", "Why", sortable=False),
+        Column("ended", "How it ended", sortable=False),
+        Column("ttft", "First token", "seconds", sortable=False),
+        Column("duration", "Duration", "seconds", sortable=False),
+        Column("cost", "Cost", "money", sortable=False),
+    )
+    rows = [
+        {
+            "attempt": each.attempt,
+            "target": each.target_id,
+            "deployment": each.deployment_id,
+            "why": reason_label(each.reason),
+            "ended": ended(each),
+            "ttft": _seconds(each.ttft_us),
+            "duration": _seconds(each.duration_us),
+            "cost": each.cost_nanousd,
+        }
+        for each in found.attempts
+    ]
+    return Table.of(columns, rows, {}, name="attempts", caption="Attempts")
+
+
+_METER_WORDS: Final[Mapping[str, str]] = {
+    "input": "Prompt, fresh",
+    "cached_input": "Prompt, from a cache",
+    "cache_write": "Prompt, written to a cache",
+    "cache_write_1h": "Prompt, written to a cache for an hour",
+    "output": "Answer",
+    "reasoning": "Reasoning",
+    "request": "The request itself, or what cannot be divided",
+}
+
+
+def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | None, int]]:
+    """Each meter that was used: tokens in parts that do not overlap, and what they cost; all attempts together."""
+    sums = {name: sum(getattr(each, name) for each in attempts) for name in (*TOKEN_COLUMNS, *METER_COLUMNS)}
+    used: tuple[int | None, ...] = (
+        sums["input_tokens"] - sums["cached_input_tokens"] - sums["cache_write_tokens"],
+        sums["cached_input_tokens"],
+        sums["cache_write_tokens"] - sums["cache_write_1h_tokens"],
+        sums["cache_write_1h_tokens"],
+        sums["output_tokens"] - sums["reasoning_tokens"],
+        sums["reasoning_tokens"],
+        None,
+    )
+    rows = zip(METERS, used, METER_COLUMNS, strict=True)
+    return [
+        (_METER_WORDS.get(name, name), tokens, sums[column]) for name, tokens, column in rows if tokens or sums[column]
+    ]
+
+
+def _elsewhere(found: RecentRequest) -> list[tuple[str, str, int | None, int | None]]:
+    """What the same tokens would have cost elsewhere: who, at which price, how much, and how much more that is."""
+    told, cost = found.told, found.cost_nanousd
+    compared = (
+        ("The reference", told.baseline_price, told.baseline_nanousd),
+        ("The cheapest bought one that is good enough", told.cheapest_price, told.cheapest_nanousd),
+        ("A host of the same weights", told.hosted_price, told.hosted_nanousd),
+    )
+    return [
+        (who, price, amount, None if cost is None or amount is None else amount - cost)
+        for who, price, amount in compared
+        if amount is not None
+    ]

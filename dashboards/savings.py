@@ -1,0 +1,73 @@
+"""The savings claim and our own GPUs' bills, for the routes, the command line, and the nightly round alike."""
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.learning.store import LearningStore
+from cost.claim.reading import ARMS_WITHIN_S, ClaimBooks, ClaimReader
+from cost.claim.report import Claim, claim, told
+from cost.config import CostSection
+from cost.fleet.pool_config import PoolSection
+from cost.fleet.true_up import FleetBooks, TrueUpRounds
+from cost.reports.scope import ReadScope
+from cost.store import LedgerStore
+
+
+class Claims:
+    """Reads what a scope may see. `section` gives the configuration that holds now; `operator` pays for the gateway."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        section: Callable[[], CostSection],
+        now_us: Callable[[], int],
+        *,
+        operator: str,
+        arms_within_s: float = ARMS_WITHIN_S,
+    ) -> None:
+        self._section = section
+        self._operator = operator
+        self._now_us = now_us
+        self._learning = LearningStore(engine)
+        self.fleet = FleetBooks(engine, LedgerStore(engine))
+        self.rounds = TrueUpRounds(self.fleet, lambda: section().pools, now_us)
+        self._reader = ClaimReader(engine, self.fleet, arms_within_s=arms_within_s)
+
+    @property
+    def pools(self) -> Sequence[PoolSection]:
+        """Our own GPUs and what they cost, as configured now."""
+        return self._section().pools
+
+    async def books(self, scope: ReadScope, start_us: int, end_us: int) -> ClaimBooks:
+        """What the claim is made from. Raises BadQuery."""
+        return await self._reader.read(scope, self._section().pools, start_us, end_us, self._now_us())
+
+    async def claim(self, scope: ReadScope, books: ClaimBooks) -> Claim:
+        """The claim on these books. A team's own has neither idle GPUs nor the gateway: they are the organisation's.
+
+        The gateway's own cost is counted once, with the organisation that operates it.
+        """
+        section = self._section()
+        pays = scope.team_id is None and scope.organisation_id == self._operator
+        judged = await self._learning.adequacy(scope.organisation_id, scope.team_id, books.start_us, books.end_us)
+        return claim(
+            books,
+            target=section.savings_target,
+            gateway_usd_per_hour=section.gateway_usd_per_hour if pays else Decimal(0),
+            now_us=self._now_us(),
+            judged=judged,
+        )
+
+    def told(self, scope: ReadScope, found: Claim) -> dict[str, Any]:
+        """The claim as JSON has it, with the names of whom it is compared with."""
+        section = self._section()
+        return {
+            **told(found),
+            "organisation_id": scope.organisation_id,
+            "team_id": scope.team_id,
+            "reference_target": section.reference_target,
+            "hosted_targets": dict(section.hosted),
+        }

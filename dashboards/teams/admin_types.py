@@ -1,0 +1,132 @@
+"""What the admin API takes and gives of teams and their policies."""
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from accounts.caller import Escalation, Learning
+from accounts.store import TeamRecord
+from dashboards.policy.change import ModelName
+from dashboards.web.api_types import Asked, Name, Reason
+from dashboards.web.changing import REASON_CHARS
+
+_MAX_MODELS = 1_000
+
+
+class PutTeam(Asked, frozen=True):
+    """A team as it is to be. What is left out stays; a new team is called by its id and has the weight 1."""
+
+    name: Name | UnsetType = UNSET
+    weight: (
+        Annotated[
+            float,
+            msgspec.Meta(
+                gt=0, le=1_000, description="Its share of a target that is short, beside the other teams' weights."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    reason: Reason = ""
+
+
+class TeamOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A team."""
+
+    id: str
+    organisation_id: str
+    name: str
+    weight: float
+    created_at: datetime
+    policy: "PolicyOut"
+    object: str = "team"
+
+
+class PutPolicy(Asked, frozen=True):
+    """A team's policy as it is to be. What is left out stays."""
+
+    reason: Annotated[
+        str, msgspec.Meta(min_length=3, max_length=REASON_CHARS, description="Why; the audit log keeps it.")
+    ]
+    quality_floor: (
+        Annotated[
+            float,
+            msgspec.Meta(
+                gt=0, le=1, description="The share of the reference's quality to keep; null takes the gateway's."
+            ),
+        ]
+        | UnsetType
+        | None
+    ) = UNSET
+    allowed_models: (
+        Annotated[
+            list[ModelName],
+            msgspec.Meta(max_length=_MAX_MODELS, description="The only models that it may use; null: all."),
+        ]
+        | UnsetType
+        | None
+    ) = UNSET
+    escalation: (
+        Annotated[
+            Escalation,
+            msgspec.Meta(description="Whether a weak answer is asked again: never, of whole replies, or all."),
+        ]
+        | UnsetType
+    ) = UNSET
+    learning: (
+        Annotated[
+            Learning,
+            msgspec.Meta(
+                description="What may be kept to learn from: nothing, numbers, or prompts too. Less deletes the rest."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    shadow_share: (
+        Annotated[float, msgspec.Meta(ge=0, le=1, description="The share of requests that the reference answers too.")]
+        | UnsetType
+    ) = UNSET
+    spill_over: (
+        Annotated[
+            bool, msgspec.Meta(description="Whether it may use a paid target when our own would keep it waiting.")
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class PolicyOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A team's policy."""
+
+    quality_floor: float | None
+    allowed_models: list[str] | None
+    escalation: str
+    learning: str
+    shadow_share: float
+    spill_over: bool
+    object: str = "team.policy"
+
+
+def policy_out(team: TeamRecord) -> PolicyOut:
+    """A team's policy."""
+    settings = team.settings
+    return PolicyOut(
+        quality_floor=settings.quality_floor,
+        allowed_models=None if team.allowed_models is None else sorted(team.allowed_models),
+        escalation=settings.escalation,
+        learning=settings.learning,
+        shadow_share=settings.shadow_share,
+        spill_over=settings.spill_over,
+    )
+
+
+def team_out(team: TeamRecord) -> TeamOut:
+    """A team."""
+    return TeamOut(
+        id=team.team_id,
+        organisation_id=team.organisation_id,
+        name=team.name,
+        weight=team.settings.weight,
+        created_at=team.created_at,
+        policy=policy_out(team),
+    )

@@ -1,0 +1,364 @@
+"""What a team's overview tells, from the roll-ups, its budgets and its latest requests. The second half of it is pure."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+
+from cost.budgets.budget import Standing
+from cost.budgets.periods import end_us as period_end_us
+from cost.budgets.periods import start_us as period_start_us
+from cost.budgets.store import BudgetStore
+from cost.claim.savings import floor
+from cost.reports.daily import saving, share
+from cost.reports.forecast import Forecast, forecast
+from cost.reports.scope import ReadScope
+from cost.reports.usage import MAX_ROWS, UsageQuery, UsageReader, UsageRow, UsageSums, added
+from cost.times import DAY_US
+from dashboards.ui.charts import Chart, Series, Unit
+from dashboards.ui.tables import Column, Table
+from dashboards.web.gateway import Gateway
+
+PERIODS: Final = (7, 30, 90)
+"""Days that can be looked back; the middle one is what opens."""
+DAYS: Final = 30
+HABITS: Final = ("caller", "shadow", "true-up")
+"""What days to come are guessed from. A correction, or a difference to a provider's books, is posted once."""
+_PLANNED_HABITS: Final = ("caller", "shadow")
+"""The same as budgets count it: at the planned rate, without the true-up."""
+_BEFORE: Final = 28
+_WEEK: Final = 7
+_MODELS_DRAWN: Final = 5
+
+Mix = Mapping[tuple[int, str, str], UsageSums]
+"""A team's sums by day, model and origin."""
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A team's use: the period that is looked at, and what is before it as far as a forecast needs it."""
+
+    now_us: int
+    days: int
+    mix: Mix
+
+    @property
+    def today_us(self) -> int:
+        return self.now_us - self.now_us % DAY_US
+
+    @property
+    def start_us(self) -> int:
+        """The first of the days that are looked at; today is the last."""
+        return self.today_us - (self.days - 1) * DAY_US
+
+    @cached_property
+    def by_day(self) -> Mapping[int, UsageSums]:
+        """Each day's sums, added up once: charts ask for every day several times, and a day has many models."""
+        parts: dict[int, list[UsageSums]] = {}
+        for (day, _, _), sums in self.mix.items():
+            parts.setdefault(day, []).append(sums)
+        return {day: added(each) for day, each in parts.items()}
+
+    def between(self, start_us: int, end_us: int) -> UsageSums:
+        """The sums of some days."""
+        return added(self.by_day[day] for day in range(start_us, end_us, DAY_US) if day in self.by_day)
+
+    @property
+    def today(self) -> UsageSums:
+        return self.between(self.today_us, self.today_us + DAY_US)
+
+    @property
+    def month(self) -> UsageSums:
+        """The calendar month until now."""
+        return self.between(period_start_us("month", self.now_us), self.today_us + DAY_US)
+
+    @property
+    def period(self) -> UsageSums:
+        return self.between(self.start_us, self.today_us + DAY_US)
+
+    @property
+    def usual_day_nanousd(self) -> int | None:
+        """What a day cost on the mean of the last seven whole ones; None where nothing was spent that is known of."""
+        first_us = self.today_us - _WEEK * DAY_US
+        week = sum(cost for day, cost in self.costs(HABITS).items() if first_us <= day < self.today_us)
+        return week // _WEEK or None
+
+    def costs(self, origins: Collection[str] | None = None) -> dict[int, int]:
+        """What each day cost that is known of; of these origins, or of all."""
+        costs: dict[int, int] = {}
+        for (day, _, origin), sums in self.mix.items():
+            if origins is None or origin in origins:
+                costs[day] = costs.get(day, 0) + sums.cost_nanousd
+        return costs
+
+    def forecast(self, end_us: int, origins: Collection[str] | None = None) -> Forecast | None:
+        """Of what is still to come before `end_us`."""
+        return forecast(self.costs(origins), now_us=self.now_us, end_us=end_us)
+
+    @property
+    def trued_up_nanousd(self) -> int:
+        """What the true-up of our own GPUs added to this month; below zero where they were busier than planned."""
+        start_us = period_start_us("month", self.now_us)
+        return sum(
+            sums.cost_nanousd for (day, _, origin), sums in self.mix.items() if origin == "true-up" and day >= start_us
+        )
+
+    @property
+    def month_end_us(self) -> int:
+        return period_end_us("month", self.now_us)
+
+    def drawn_days(self) -> list[int]:
+        return list(range(self.start_us, self.today_us + DAY_US, DAY_US))
+
+    def models(self) -> list[tuple[str, UsageSums]]:
+        """Those of the period, the dearest first."""
+        found: dict[str, list[UsageSums]] = {}
+        for (day, name, _), sums in self.mix.items():
+            if day >= self.start_us:
+                found.setdefault(name, []).append(sums)
+        summed = [(name, added(parts)) for name, parts in found.items()]
+        return sorted(summed, key=lambda each: (-each[1].cost_nanousd, -each[1].served, each[0]))
+
+
+class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
+    """How one budget of the team stands, and how its period is likely to end."""
+
+    standing: Standing
+    expected_nanousd: int | None
+    runs_out_us: int | None
+    """The day on which it is likely to be used up."""
+
+    @property
+    def share(self) -> Decimal | None:
+        return self.standing.share
+
+    @property
+    def tone(self) -> str:
+        if self.standing.state == "open":
+            return "warn" if self.runs_out_us is not None else "accent"
+        return "bad" if self.standing.state == "spent" else "warn"
+
+
+async def read_usage(usage: UsageReader, scope: ReadScope, *, now_us: int, days: int) -> Usage:
+    """The days that are looked at, this month, and four weeks for the forecast."""
+    today_us = now_us - now_us % DAY_US
+    first_us = min(today_us - max(days - 1, _BEFORE) * DAY_US, period_start_us("month", now_us))
+    query = UsageQuery(
+        scope=scope,
+        start_us=max(0, first_us),
+        end_us=today_us + DAY_US,
+        group_by=("day", "model", "origin"),
+        limit=MAX_ROWS - 1,
+    )
+    mix: dict[tuple[int, str, str], UsageSums] = {}
+    while True:
+        page = await usage.page(query, with_totals=False)
+        mix |= {(int(row.group[0]), str(row.group[1]), str(row.group[2])): row.sums for row in page.rows}
+        if page.next_cursor is None:
+            return Usage(now_us=now_us, days=days, mix=mix)
+        query = msgspec.structs.replace(query, cursor=page.next_cursor)
+
+
+async def read_budgets(gateway: Gateway, scope: ReadScope, usage: Usage) -> list[BudgetLine]:
+    """The team's own, the fullest first."""
+    standings = await BudgetStore(gateway.database).of_scope(scope.organisation_id, "team", scope.team_id or "")
+    return sorted(
+        (budget_line(each, usage) for each in standings),
+        key=lambda line: (-(line.share or 0), line.standing.budget.budget_id),
+    )
+
+
+def budget_line(standing: Standing, usage: Usage) -> BudgetLine:
+    """What is expected is what was spent and what the days left usually cost."""
+    coming = usage.forecast(standing.resets_us, _PLANNED_HABITS)
+    if coming is None:
+        return BudgetLine(standing=standing, expected_nanousd=None, runs_out_us=None)
+    room = standing.budget.limit_nanousd - standing.spent_nanousd
+    return BudgetLine(
+        standing=standing,
+        expected_nanousd=standing.spent_nanousd + coming.rest_nanousd,
+        runs_out_us=coming.reaches_us(room) if room > 0 else None,
+    )
+
+
+def spend_chart(usage: Usage) -> Chart:
+    """Each day's cost by model: the dearest by themselves, the others together."""
+    ranked = [name for name, sums in usage.models() if sums.cost_nanousd > 0]
+    shown, others = ranked[:_MODELS_DRAWN], ranked[_MODELS_DRAWN:]
+    series = [Series(name, _costs(usage, [name])) for name in shown]
+    if others:
+        series.append(Series(f"{len(others)} others", _costs(usage, others), "quiet"))
+    return _daily(usage, "stacked", "Spend by day and model", series, "usd", caption="The last bar is today until now.")
+
+
+def reference_chart(usage: Usage) -> Chart:
+    """What was spent beside what the reference would have cost. A day on which nothing can be compared is a gap."""
+    days = [usage.between(day, day + DAY_US) for day in usage.drawn_days()]
+    return _daily(
+        usage,
+        "area",
+        "Spent, and what the reference would have cost",
+        [
+            Series("Spent", [each.known_cost_nanousd for each in days], "accent"),
+            Series(
+                "At the reference", [each.baseline_nanousd if each.baseline_rows else None for each in days], "quiet"
+            ),
+        ],
+        "usd",
+        caption="Of answered requests; failed attempts are in what was spent.",
+    )
+
+
+def requests_chart(usage: Usage) -> Chart:
+    """Requests by day, those that got no whole answer apart."""
+    days = [usage.between(day, day + DAY_US) for day in usage.drawn_days()]
+    return _daily(
+        usage,
+        "stacked",
+        "Requests by day",
+        [
+            Series("Answered", [each.served for each in days], "accent"),
+            Series("Not answered whole", [max(0, each.requests - each.served) for each in days], "bad"),
+        ],
+        "requests",
+        caption="Callers who hung up before the end are among the second kind.",
+    )
+
+
+def cache_chart(usage: Usage) -> Chart:
+    """How much of the prompts came from caches."""
+    days = [usage.between(day, day + DAY_US) for day in usage.drawn_days()]
+    shares = [_share(each.cached_input_tokens, each.input_tokens) for each in days]
+    return _daily(
+        usage,
+        "line",
+        "Prompt tokens found in a cache",
+        [Series("Cached", [None if each is None else float(each) for each in shares], "accent")],
+        "share",
+        caption="A share of all prompt tokens; cached ones cost a fraction.",
+    )
+
+
+def models_table(usage: Usage, query: Mapping[str, str]) -> Table:
+    """The model mix of the period."""
+    served = usage.period.served
+    rows = [
+        {
+            "model": name,
+            "served": sums.served,
+            "share": _share(sums.served, served),
+            "input_tokens": sums.input_tokens,
+            "cached": _share(sums.cached_input_tokens, sums.input_tokens),
+            "output_tokens": sums.output_tokens,
+            "cost": sums.known_cost_nanousd,
+            "each": sums.cost_nanousd // sums.served if sums.served and sums.known_cost_nanousd is not None else None,
+            "saved": saving(sums),
+        }
+        for name, sums in usage.models()
+    ]
+    columns = (
+        Column("model", "Model", "code"),
+        Column("served", "Answers", "number", note="Requests whose whole answer came from here"),
+        Column("share", "Share", "share", note="Of all answers"),
+        Column("input_tokens", "Prompt tokens", "number"),
+        Column("cached", "Cached", "share", note="Of the prompt tokens, those that were found in a cache"),
+        Column("output_tokens", "Answer tokens", "number"),
+        Column("cost", "Cost", "money", note="With failed attempts, comparisons and corrections"),
+        Column("each", "Per answer", "money", note="The cost divided by the answers"),
+        Column("saved", "Saved", "money", note="What the reference would have cost for the same tokens, less the cost"),
+    )
+    return Table.of(
+        columns,
+        rows,
+        query,
+        name="models",
+        caption="Models",
+        sort="-cost",
+        page_rows=20,
+        search=("model",),
+        empty="No model was called in this time.",
+    )
+
+
+async def sources_table(
+    usage: UsageReader, scope: ReadScope, period: Usage, names: Mapping[str, str], query: Mapping[str, str]
+) -> Table:
+    """Where the money went, by key and tag. `names` are the team's keys."""
+    page = await usage.page(
+        UsageQuery(
+            scope=scope,
+            start_us=period.start_us,
+            end_us=period.today_us + DAY_US,
+            group_by=("key", "tag"),
+            limit=MAX_ROWS - 1,
+        ),
+        with_totals=False,
+    )
+    # Tags are the callers' own, so there may be thousands of them: not in the loop that serves requests.
+    return await asyncio.to_thread(_sources_table, page.rows, names, query)
+
+
+def _sources_table(found: Sequence[UsageRow], names: Mapping[str, str], query: Mapping[str, str]) -> Table:
+    rows = [
+        {
+            "key": names.get(str(row.group[0]), str(row.group[0]) or "No key (posted by the books)"),
+            "tag": str(row.group[1]) or None,
+            "requests": row.sums.requests,
+            "input_tokens": row.sums.input_tokens,
+            "output_tokens": row.sums.output_tokens,
+            "cost": row.sums.known_cost_nanousd,
+            "saved": saving(row.sums),
+        }
+        for row in found
+    ]
+    columns = (
+        Column("key", "Key"),
+        Column("tag", "Tag", note="The header x-weighbridge-tag that the caller sent"),
+        Column("requests", "Requests", "number"),
+        Column("input_tokens", "Prompt tokens", "number"),
+        Column("output_tokens", "Answer tokens", "number"),
+        Column("cost", "Cost", "money"),
+        Column("saved", "Saved", "money", note="What the reference would have cost for the same tokens, less the cost"),
+    )
+    return Table.of(
+        columns,
+        rows,
+        query,
+        name="sources",
+        caption="Keys and tags",
+        sort="-cost",
+        page_rows=10,
+        search=("key", "tag"),
+        empty="Nothing was asked in this time.",
+    )
+
+
+def coverage(sums: UsageSums) -> Decimal | None:
+    """The share of answers that have a price to compare with."""
+    return share(sums.baseline_rows, sums.served)
+
+
+def saved_share(sums: UsageSums) -> Decimal | None:
+    """The saving by what the reference would have cost, rounded as the claim is: down."""
+    saved = saving(sums)
+    return None if saved is None or sums.baseline_nanousd <= 0 else floor(Fraction(saved, sums.baseline_nanousd))
+
+
+def _share(part: int, whole: int) -> Decimal | None:
+    return share(part, whole)
+
+
+def _costs(usage: Usage, models: Sequence[str]) -> list[float | None]:
+    days: dict[int, int] = {}
+    for (day, name, _), sums in usage.mix.items():
+        if name in models:
+            days[day] = days.get(day, 0) + sums.cost_nanousd
+    # A correction may take a day below zero, which a stack cannot show; the table beside it has the figure.
+    return [max(0, days.get(day, 0)) for day in usage.drawn_days()]
+
+
+def _daily(usage: Usage, shape: Any, title: str, series: Sequence[Series], unit: Unit, *, caption: str) -> Chart:
+    return Chart(shape=shape, title=title, x=usage.drawn_days(), series=series, unit=unit, caption=caption)

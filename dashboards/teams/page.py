@@ -1,0 +1,391 @@
+"""/dashboard/teams: the teams that one may see, and what each of them spends, on what, and what it gets for it."""
+
+from functools import partial
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from accounts.store import TeamRecord
+from cost.reports.daily import saving
+from cost.reports.latency import BINS, CAUSES, Complexities, LatestReader, Sample, complexities, failures, latency
+from cost.reports.recent import RecentQuery, RecentReader
+from cost.reports.scope import ReadScope
+from cost.reports.usage import MAX_ROWS, UsageFilters, UsageQuery, UsageSums, added
+from cost.times import DAY_US
+from dashboards.finance.claim_page import known_cost
+from dashboards.requests.page import key_names, rows_of
+from dashboards.teams.change import put_team
+from dashboards.teams.figures import (
+    DAYS,
+    HABITS,
+    PERIODS,
+    Usage,
+    cache_chart,
+    coverage,
+    models_table,
+    read_budgets,
+    read_usage,
+    reference_chart,
+    requests_chart,
+    saved_share,
+    sources_table,
+    spend_chart,
+)
+from dashboards.ui.charts import Chart, Mark, Series
+from dashboards.ui.tables import Column, Table
+from dashboards.ui.words import cause_words
+from dashboards.web.access import allowed
+from dashboards.web.forms import FormError
+from dashboards.web.gateway import Gateway
+from dashboards.web.reading import reading
+from dashboards.web.view import View
+from proxy.errors import Refused
+from selfhosted.prefixes.report import PrefixReport, rates_of, stability
+from selfhosted.prefixes.store import HabitStore
+
+router: Final = APIRouter(include_in_schema=False)
+
+_RECENT: Final = 8
+_PREFIX_DAYS: Final = 7
+_MAX_TEAMS: Final = 100
+_TARGETS_DRAWN: Final = 4
+_LATEST_TABLES: Final = frozenset({"speed", "failures"})
+
+
+@router.get("/dashboard/teams")
+async def teams(view: Annotated[View, Depends(allowed("signed-in"))]) -> Response:
+    """One's own teams; those who read the organisation see all of it."""
+    return await _teams(view)
+
+
+@router.post("/dashboard/teams")
+async def create_team(view: Annotated[View, Depends(allowed("organisation.change"))]) -> Response:
+    """A new team, by its id and name."""
+    form = await view.form()
+    try:
+        team_id = form.text("team_id", required=True)
+        name = form.text("name") or team_id
+        await _check_new(view, team_id)
+        team, _ = await put_team(view.gateway.audit, view.actor, view.principal.organisation_id, team_id, name=name)
+    except FormError as error:
+        return await _teams(view, {error.field: error.message}, form.plain)
+    except Refused as error:
+        return await _teams(view, {error.param if error.param == "name" else "team_id": error.message}, form.plain)
+    return view.redirect(f"/dashboard/teams/{team.team_id}", f"Team {team.name} is there. Give it a key next.")
+
+
+@router.get("/dashboard/teams/{team_id}")
+async def overview(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+    """Everything of one team on a page."""
+    if view.query.get("table") in _LATEST_TABLES:
+        return await latest(view)
+    gateway, team, scope = view.gateway, view.the_team, _scope(view)
+    days = _days(view)
+    async with reading(gateway, on=True):
+        usage = await read_usage(gateway.usage, scope, now_us=view.now_us, days=days)
+        names = await key_names(view)
+        sources = await sources_table(gateway.usage, scope, usage, names, view.query)
+        budgets = await read_budgets(gateway, scope, usage)
+        recent = await RecentReader(gateway.database).page(RecentQuery(scope=scope, rows=_RECENT))
+    models = models_table(usage, view.query)
+    file = view.csv_asked(f"{team.team_id}-{days}-days", models, sources)
+    if file is not None:
+        return file
+    return view.page(
+        "teams/overview.html",
+        title=team.name,
+        team=team,
+        usage=usage,
+        days=days,
+        periods=[(f"{each} days", f"?days={each}", each == days) for each in PERIODS],
+        query=str(view.query),
+        figures=_figures(usage),
+        budgets=budgets,
+        charts=(spend_chart(usage), reference_chart(usage), requests_chart(usage), cache_chart(usage)),
+        models=models,
+        sources=sources,
+        recent=rows_of(recent.requests, team.team_id, names),
+    )
+
+
+@router.get("/dashboard/teams/{team_id}/savings")
+async def savings(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+    """The team's claim of the last 30 days with its verdict. It reads more than the rest, so it comes after it."""
+    gateway, team, scope = view.gateway, view.the_team, _scope(view)
+    now_us = view.now_us
+    end_us = now_us - now_us % DAY_US + DAY_US
+    async with reading(gateway, on=True):
+        books = await gateway.claims.books(scope, max(0, end_us - DAYS * DAY_US), end_us)
+        found = await gateway.claims.claim(scope, books)
+    context: dict[str, Any] = {
+        "team": team,
+        "claim": found,
+        "known": partial(known_cost, found.figures.unpriced_attempts),
+        "reference": gateway.config().cost.reference_target,
+        "days": DAYS,
+    }
+    if view.is_part:
+        return view.part("teams/savings_part.html", **context)
+    return view.page("teams/savings.html", title="Savings", **context)
+
+
+@router.get("/dashboard/teams/{team_id}/latest")
+async def latest(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+    """How hard, how fast and how often not at all, of the latest attempts; and what breaks the caches."""
+    gateway, team, scope = view.gateway, view.the_team, _scope(view)
+    async with reading(gateway, on=True):
+        samples = await LatestReader(gateway.database).read(scope)
+        prefixes = await _prefixes(gateway, scope, view.now_us)
+    difficulty = complexities(samples)
+    speed, failed = _speed_table(samples, view), _failures_table(samples, view)
+    file = view.csv_asked(f"{team.team_id}-latest", speed, failed)
+    if file is not None:
+        return file
+    context: dict[str, Any] = {
+        "team": team,
+        "samples": samples,
+        "since_us": samples[-1].at_us if samples else None,
+        "difficulty": difficulty,
+        "difficulty_chart": _difficulty_chart(difficulty),
+        "speed": speed,
+        "failed": failures(samples),
+        "failures": failed,
+        "prefixes": prefixes,
+        "prefix_days": _PREFIX_DAYS,
+    }
+    if view.is_part:
+        return view.part("teams/latest_part.html", **context)
+    return view.page("teams/latest.html", title="Difficulty, speed and failures", **context)
+
+
+async def _check_new(view: View, team_id: str) -> None:
+    """A form that is sent twice, or by somebody who did not know, must not rename a team."""
+    known = await view.gateway.accounts.teams_of(view.principal.organisation_id)
+    if any(team.team_id == team_id for team in known):
+        raise FormError("team_id", "Your organisation has a team of this id already.")
+
+
+async def _teams(view: View, errors: dict[str, str] | None = None, values: dict[str, str] | None = None) -> Response:
+    gateway, principal = view.gateway, view.principal
+    sees_all = view.may("organisation.read")
+    now_us = view.now_us
+    today_us = now_us - now_us % DAY_US
+    spans = {
+        "today": (today_us, today_us + DAY_US),
+        "period": (today_us - (DAYS - 1) * DAY_US, today_us + DAY_US),
+    }
+    async with reading(gateway, on=True):
+        known = await gateway.accounts.teams_of(principal.organisation_id)
+        shown = [team for team in known if sees_all or team.team_id in principal.teams]
+        sums = {
+            name: await _by_team(gateway, principal.organisation_id, None if sees_all else shown, *span)
+            for name, span in spans.items()
+        }
+    # Who reads the organisation has a role in none of its teams, most often.
+    columns = _TEAM_COLUMNS if principal.teams else _TEAM_COLUMNS[:-1]
+    table = Table.of(
+        columns,
+        [_team_row(team, view, sums["today"], sums["period"]) for team in shown],
+        view.query,
+        name="teams",
+        caption="Teams",
+        sort="-cost",
+        search=("name", "team_id"),
+        empty="Your organisation has no team yet." if sees_all else "You belong to no team yet; ask an administrator.",
+    )
+    file = view.csv_asked("teams", table)
+    if file is not None:
+        return file
+    return view.page(
+        "teams/teams.html",
+        title="Teams",
+        status=422 if errors else 200,
+        table=table,
+        days=DAYS,
+        total=added(sums["period"].get(team.team_id, UsageSums()) for team in shown),
+        today=added(sums["today"].get(team.team_id, UsageSums()) for team in shown),
+        saving=saving,
+        saved_share=saved_share,
+        may_create=view.may("organisation.change"),
+        errors=errors or {},
+        values=values or {},
+    )
+
+
+_TEAM_COLUMNS: Final = (
+    Column("name", "Team", "link"),
+    Column("team_id", "Id", "code"),
+    Column("requests", "Requests", "number", note="In the last 30 days"),
+    Column("today", "Today", "money", note="Spent since midnight UTC"),
+    Column("cost", "30 days", "money", note="Spent in the last 30 days, today included"),
+    Column("saved", "Saved", "money", note="What the reference would have cost for the same tokens, less the cost"),
+    Column("saved_share", "Saved share", "share", note="Of what the reference would have cost"),
+    Column("answered", "Answered", "share", note="Of the requests, those whose caller got a whole answer"),
+    Column("role", "Your role"),
+)
+
+
+def _team_row(
+    team: TeamRecord, view: View, today: dict[str, UsageSums], period: dict[str, UsageSums]
+) -> dict[str, Any]:
+    sums = period.get(team.team_id, UsageSums())
+    return {
+        "name": team.name,
+        "name_href": f"/dashboard/teams/{team.team_id}",
+        "team_id": team.team_id,
+        "requests": sums.requests,
+        "today": today.get(team.team_id, UsageSums()).known_cost_nanousd,
+        "cost": sums.known_cost_nanousd,
+        "saved": saving(sums),
+        "saved_share": saved_share(sums),
+        "answered": sums.served / sums.requests if sums.requests else None,
+        "role": view.principal.teams.get(team.team_id),
+    }
+
+
+async def _by_team(
+    gateway: Gateway, organisation_id: str, teams: list[TeamRecord] | None, start_us: int, end_us: int
+) -> dict[str, UsageSums]:
+    if teams is not None and not teams:
+        return {}
+    filters = UsageFilters(team=tuple(team.team_id for team in teams[:_MAX_TEAMS])) if teams else UsageFilters()
+    page = await gateway.usage.page(
+        UsageQuery(
+            scope=ReadScope(organisation_id=organisation_id, team_id=None),
+            start_us=max(0, start_us),
+            end_us=end_us,
+            group_by=("team",),
+            filters=filters,
+            limit=MAX_ROWS - 1,
+        ),
+        with_totals=False,
+    )
+    return {str(row.group[0]): row.sums for row in page.rows}
+
+
+def _scope(view: View) -> ReadScope:
+    team = view.the_team
+    return ReadScope(organisation_id=team.organisation_id, team_id=team.team_id)
+
+
+def _days(view: View) -> int:
+    asked = view.query.get("days", "")
+    return next((each for each in PERIODS if asked == str(each)), DAYS)
+
+
+def _figures(usage: Usage) -> dict[str, Any]:
+    """What stands at the top of the page."""
+    period, month = usage.period, usage.month
+    coming = usage.forecast(usage.month_end_us, HABITS)
+    spent = month.known_cost_nanousd
+    return {
+        "today": usage.today.known_cost_nanousd,
+        "usual_day": usage.usual_day_nanousd,
+        "month": spent,
+        "forecast": coming,
+        "month_expected": None if coming is None or spent is None else spent + coming.rest_nanousd,
+        "month_low": None if coming is None or spent is None else spent + coming.low_nanousd,
+        "month_high": None if coming is None or spent is None else spent + coming.high_nanousd,
+        "saved": saving(period),
+        "saved_share": saved_share(period),
+        "coverage": coverage(period),
+        "cost": period.known_cost_nanousd,
+        "requests": period.requests,
+        "served": period.served,
+        "answered": period.served / period.requests if period.requests else None,
+        "retries": max(0, period.attempts - period.requests),
+        "input_tokens": period.input_tokens,
+        "output_tokens": period.output_tokens,
+        "cached": period.cached_input_tokens / period.input_tokens if period.input_tokens else None,
+        "estimated": period.estimated_attempts,
+        "unpriced": period.unpriced_attempts,
+        "attempts": period.attempts,
+    }
+
+
+async def _prefixes(gateway: Gateway, scope: ReadScope, now_us: int) -> PrefixReport:
+    """How the team's prompts begin, of our own engines' caches; the same as GET /v1/fleet/prefixes."""
+    end_us = now_us - now_us % DAY_US + DAY_US
+    start_us = end_us - _PREFIX_DAYS * DAY_US
+    habits = await HabitStore(gateway.database).read(scope, start_us, end_us)
+    rates = rates_of(gateway.claims.pools, gateway.prices.book, now_us)
+    return stability(habits, rates, start_us=start_us, end_us=end_us, now_us=now_us)
+
+
+def _difficulty_chart(found: Complexities) -> Chart:
+    """Bins stand under their middle, with the place that parts the mainstay's prompts from the others' best."""
+    marks = () if found.threshold is None else (Mark(found.threshold.at, f"{found.threshold.at:.2f}"),)
+    shown, others = found.by_target[:_TARGETS_DRAWN], found.by_target[_TARGETS_DRAWN:]
+    series = [Series(name, bins) for name, bins in shown]
+    if others:
+        together = [sum(column) for column in zip(*(bins for _, bins in others), strict=True)]
+        series.append(Series(f"{len(others)} others", together, "quiet"))
+    return Chart(
+        shape="stacked",
+        title="How hard the prompts were, and who answered",
+        x=[(place + 0.5) / BINS for place in range(BINS)],
+        series=series,
+        unit="requests",
+        is_time=False,
+        x_label="Complexity (middle of the bin)",
+        marks=marks,
+        caption="From 0, easy, to 1, hard, as they were weighed.",
+    )
+
+
+def _speed_table(samples: tuple[Sample, ...], view: View) -> Table:
+    columns = (
+        Column("target", "Target", "code"),
+        Column("count", "Answers", "number", note="Streamed ones"),
+        Column("ttft_p50", "First token p50", "seconds", note="Half of the answers began within this time"),
+        Column("ttft_p95", "First token p95", "seconds", note="19 of 20 answers began within this time"),
+        Column("ttft_p99", "First token p99", "seconds", note="99 of 100 answers began within this time"),
+        Column("tpot_p50", "Per token p50", "seconds", note="Time for each token after the first"),
+        Column("tpot_p95", "Per token p95", "seconds", note="Time for each token after the first"),
+    )
+    rows = [
+        {
+            "target": each.target_id or "All targets",
+            "count": each.ttft.count,
+            "ttft_p50": each.ttft.p50_s,
+            "ttft_p95": each.ttft.p95_s,
+            "ttft_p99": each.ttft.p99_s,
+            "tpot_p50": each.tpot.p50_s,
+            "tpot_p95": each.tpot.p95_s,
+        }
+        for each in latency(samples)
+        if each.ttft.count
+    ]
+    return Table.of(
+        columns, rows, view.query, name="speed", caption="Speed", page_rows=20, empty="No streamed answers lately."
+    )
+
+
+def _failures_table(samples: tuple[Sample, ...], view: View) -> Table:
+    columns = (
+        Column("target", "Target", "code"),
+        Column("cause", "What happened"),
+        Column("count", "Attempts", "number"),
+        Column("share", "Share", "share", note="Of all attempts that were looked at"),
+    )
+    found = failures(samples)
+    rows = [
+        {
+            "target": target,
+            "cause": cause_words(cause) if cause in CAUSES else cause.capitalize(),
+            "count": count,
+            "share": count / found.attempts,
+        }
+        for target, cause, count in found.by_cause
+    ]
+    return Table.of(
+        columns,
+        rows,
+        view.query,
+        name="failures",
+        caption="What failed",
+        sort="-count",
+        page_rows=10,
+        empty="Every attempt ended well.",
+    )

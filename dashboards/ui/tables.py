@@ -1,0 +1,245 @@
+"""Tables that sort, filter and page by link, so that the address is the state, and that are a CSV too."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final, Literal
+from urllib.parse import urlencode
+
+import msgspec
+
+from cost.reports.cells import Cell, csv_line
+from dashboards.ui import formats
+
+Kind = Literal[
+    "text", "number", "money", "share", "exact_share", "seconds", "time", "badge", "link", "code", "bytes", "day"
+]
+Row = Mapping[str, Any]
+
+MAX_QUERY_CHARS: Final = 200
+MAX_PAGE: Final = 100_000
+_MAX_PAGE_DIGITS: Final = 8
+_NUMERIC: Final = frozenset({"number", "money", "share", "exact_share", "seconds", "bytes"})
+
+
+def _exact(value: Any) -> Cell:
+    return value if isinstance(value, (int, Decimal)) else str(value)
+
+
+_EXACT: Final[Mapping[Kind, Callable[[Any], Cell]]] = {
+    "money": lambda nanousd: Decimal(nanousd).scaleb(-9),
+    "badge": lambda badge: str(badge[0]),
+    "time": formats.iso,
+    "day": formats.day,
+    "share": lambda share: Decimal(str(share)),
+    "exact_share": lambda share: Decimal(str(share)),
+}
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column. What stands in `row[key]` is raw: nano-dollars, shares of 1, seconds, microseconds since the epoch.
+
+    A badge is `(text, tone)`; a link has its address in `row[key + "_href"]`.
+    """
+
+    key: str
+    label: str
+    kind: Kind = "text"
+    note: str = ""
+    """What the figure is, for who points at its heading."""
+    sortable: bool = True
+
+    @property
+    def is_numeric(self) -> bool:
+        """Figures stand right."""
+        return self.kind in _NUMERIC
+
+    def cell(self, row: Row) -> Cell:
+        """What a CSV has of it: exact, and nothing where it is unknown."""
+        value = row.get(self.key)
+        return None if value is None else _EXACT.get(self.kind, _exact)(value)
+
+    @property
+    def heading(self) -> str:
+        """In a CSV, where no cell tells its unit."""
+        units = {"money": "_usd", "seconds": "_s", "bytes": "_bytes", "share": "_share", "exact_share": "_share"}
+        unit = units.get(self.kind, "")
+        return self.key if self.key.endswith(unit) else f"{self.key}{unit}"
+
+
+class Heading(msgspec.Struct, frozen=True):
+    """A column's heading: where a click on it leads, and how the table is sorted by it now."""
+
+    column: Column
+    href: str | None
+    direction: Literal["", "ascending", "descending"]
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown of a table: one page of it, and the links to the others."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    """Those of this page."""
+    headings: tuple[Heading, ...]
+    name: str
+    caption: str
+    empty: str
+    total: int | None
+    """All that the filter lets through; None where the database pages."""
+    first: int = 1
+    query_text: str = ""
+    is_searchable: bool = False
+    previous_href: str | None = None
+    next_href: str | None = None
+    csv_href: str | None = None
+    kept: tuple[tuple[str, str], ...] = ()
+    """The other parameters, which a search must not lose."""
+    all_rows: tuple[Row, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[Column],
+        rows: Iterable[Row],
+        query: Mapping[str, str],
+        *,
+        name: str = "",
+        caption: str = "",
+        sort: str = "",
+        page_rows: int = 50,
+        search: Sequence[str] = (),
+        empty: str = "Nothing here yet.",
+        csv: bool = True,
+    ) -> "Table":
+        """Of what is in memory. `query` has the address's parameters; `search` names the columns that are searched."""
+        state = _State(query, f"{name}." if name else "", sort, columns)
+        found = _searched(list(rows), search, state.text)
+        found = _sorted(found, state.sort, columns)
+        last = max(1, -(-len(found) // page_rows))
+        page = min(state.page, last)
+        begin = (page - 1) * page_rows
+        return cls(
+            columns=tuple(columns),
+            rows=tuple(found[begin : begin + page_rows]),
+            headings=tuple(state.heading(column) for column in columns),
+            name=name,
+            caption=caption,
+            empty="Nothing fits this search." if state.text else empty,
+            total=len(found),
+            first=begin + 1,
+            query_text=state.text,
+            is_searchable=bool(search),
+            previous_href=state.href(page=page - 1) if page > 1 else None,
+            next_href=state.href(page=page + 1) if page < last else None,
+            csv_href=state.csv_href(name) if csv else None,
+            kept=state.kept(),
+            all_rows=tuple(found),
+        )
+
+    @classmethod
+    def paged(
+        cls,
+        columns: Sequence[Column],
+        rows: Iterable[Row],
+        *,
+        name: str = "",
+        caption: str = "",
+        previous_href: str | None = None,
+        next_href: str | None = None,
+        csv_href: str | None = None,
+        empty: str = "Nothing here yet.",
+    ) -> "Table":
+        """Of what the database sorted and paged."""
+        shown = tuple(rows)
+        return cls(
+            columns=tuple(columns),
+            rows=shown,
+            headings=tuple(Heading(column, None, "") for column in columns),
+            name=name,
+            caption=caption,
+            empty=empty,
+            total=None,
+            previous_href=previous_href,
+            next_href=next_href,
+            csv_href=csv_href,
+            all_rows=shown,
+        )
+
+    def csv(self) -> str:
+        """Every row that the filter lets through, in the table's order; no cell of it is a formula."""
+        lines = [csv_line([column.heading for column in self.columns])]
+        lines += [csv_line([column.cell(row) for column in self.columns]) for row in self.all_rows]
+        return "".join(lines)
+
+
+class _State:
+    """Sorting, search and page as the address has them. What it has wrongly is left out."""
+
+    def __init__(self, query: Mapping[str, str], prefix: str, sort: str, columns: Sequence[Column]) -> None:
+        self._query = {key: value for key, value in query.items() if key != "format"}
+        self._prefix = prefix
+        sortable = {column.key for column in columns if column.sortable}
+        asked = query.get(f"{prefix}sort", "")
+        self.sort = asked if asked.removeprefix("-") in sortable else sort
+        self.text = query.get(f"{prefix}q", "")[:MAX_QUERY_CHARS].strip()
+        page = query.get(f"{prefix}page", "1")
+        self.page = (
+            min(int(page), MAX_PAGE) if page.isascii() and page.isdigit() and len(page) <= _MAX_PAGE_DIGITS else 1
+        )
+        self.page = max(1, self.page)
+
+    def href(self, **changes: str | int) -> str:
+        return _address(self._query, {f"{self._prefix}{key}": str(value) for key, value in changes.items()})
+
+    def csv_href(self, name: str) -> str:
+        return _address(self._query, {"format": "csv", **({"table": name} if name else {})})
+
+    def kept(self) -> tuple[tuple[str, str], ...]:
+        own = {f"{self._prefix}q", f"{self._prefix}page", "table"}
+        return tuple((key, value) for key, value in self._query.items() if key not in own)
+
+    def heading(self, column: Column) -> Heading:
+        if not column.sortable:
+            return Heading(column, None, "")
+        if self.sort == column.key:
+            return Heading(column, self.href(sort=f"-{column.key}", page=1), "ascending")
+        if self.sort == f"-{column.key}":
+            return Heading(column, self.href(sort=column.key, page=1), "descending")
+        first = f"-{column.key}" if column.is_numeric or column.kind == "time" else column.key
+        return Heading(column, self.href(sort=first, page=1), "")
+
+
+def table_asked(query: Mapping[str, str], tables: Mapping[str, Table]) -> Table | None:
+    """The one that the address asks for as a CSV, by name; None for an address that asks for none that is there."""
+    return tables.get(query.get("table", "")) if query.get("format") == "csv" else None
+
+
+def _address(query: Mapping[str, str], changes: Mapping[str, str]) -> str:
+    return f"?{urlencode({**query, **changes})}"
+
+
+def _searched(rows: list[Row], keys: Sequence[str], text: str) -> list[Row]:
+    if not text or not keys:
+        return rows
+    wanted = text.casefold()
+    return [row for row in rows if any(wanted in _text_of(row.get(key)).casefold() for key in keys)]
+
+
+def _sorted(rows: list[Row], sort: str, columns: Sequence[Column]) -> list[Row]:
+    key = sort.removeprefix("-")
+    if not any(column.key == key for column in columns):
+        return rows
+    known = [row for row in rows if row.get(key) is not None]
+    unknown = [row for row in rows if row.get(key) is None]
+    # What is unknown stands last, whichever way the rest is sorted.
+    return sorted(known, key=lambda row: _rank(row[key]), reverse=sort.startswith("-")) + unknown
+
+
+def _rank(value: Any) -> Any:
+    if isinstance(value, (int, float, Decimal)):
+        return value
+    return _text_of(value).casefold()
+
+
+def _text_of(value: Any) -> str:
+    return str(value[0]) if isinstance(value, tuple) else str(value or "")

@@ -1,0 +1,171 @@
+"""What happened to a request, in sentences: why a target was chosen, how each attempt ended, what it cost.
+
+Plain text without markup. A reason or flag that is not known here is shown as it is written, never left out.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from cost.entries import Entry
+from cost.reports.recent import RecentRequest
+from cost.reports.shown import nano_money, percent
+from dashboards.ui.formats import seconds
+
+CALLER_GONE: Final = 499
+_OK: Final = 200
+_FAILED_FROM: Final = 400
+_US: Final = 1_000_000
+
+_REASONS: Final[Mapping[str, tuple[str, str]]] = {
+    "cheapest-capable": (
+        "Cheapest fit",
+        "{target} was the cheapest target expected to answer {prompt} well enough.",
+    ),
+    "prompt-cache": (
+        "Has it cached",
+        "{target} still had this conversation's beginning in its cache, so it was the cheapest good enough for {prompt}.",
+    ),
+    "most-capable": (
+        "Best there is",
+        "No target was expected to answer {prompt} well enough, so the most capable one, {target}, was asked.",
+    ),
+    "named": ("Named", "The caller asked for {target} by name, so nothing was weighed."),
+    "alias": ("Alias", "The caller asked for “{alias}”, which stands for {target}."),
+    "fallback": ("Stood in", "{target} stood in for a target that could not answer."),
+    "degraded": (
+        "Only weaker left",
+        "Every target that is good enough had failed, so a less capable one, {target}, was asked.",
+    ),
+    "escalated": (
+        "Asked again",
+        "The answer before was weak (cut off, refused, malformed or unsure), so the more capable {target} was asked.",
+    ),
+    "holdout": (
+        "Experiment",
+        "This request was drawn for the experiment that measures savings, so the reference, {target}, answered it.",
+    ),
+    "spill-over": (
+        "Spilled over",
+        "Our own GPUs would have kept it waiting, so {target} was asked, which is paid for by use.",
+    ),
+}
+"""By the names that `proxy.policy` gives them: a label, and a sentence."""
+
+_FLAGS: Final[Mapping[str, str]] = {
+    "absurd_usage": "the upstream's token counts were impossible, so ours are booked",
+    "usage_missing": "the upstream did not say how many tokens it used, so our count is booked",
+    "usage_partial": "the upstream counted only a part of the tokens, so the rest is our count",
+    "reasoning_added": "reasoning tokens were reported beside the output and are added to it",
+    "first_token_timeout": "no first token came in time",
+    "upstream_timeout": "the upstream stopped answering",
+    "stream_cut": "the answer broke off in the middle",
+    "deadline_exceeded": "the deadline passed",
+    "upstream_error": "the upstream answered with an error",
+    "caller_gone": "the caller hung up before the end",
+    "slow_reader": "the caller stopped reading",
+    "shutdown": "the gateway was stopped",
+    "failed": "it failed within the gateway",
+    "escalated": "the answer was weak and was not given",
+    "discarded": "the answer was the weaker of the two and was not given",
+    "orphaned": "the gateway's process died meanwhile; it is booked at the most that it may have cost",
+    "lost_host": "the gateway's machine was lost meanwhile; it is booked at the most that it may have cost",
+}
+
+
+def reason_label(reason: str) -> str:
+    """A reason in a few words, for a column."""
+    return _REASONS[reason][0] if reason in _REASONS else reason or "Unknown"
+
+
+def because(entry: Entry) -> str:
+    """Why this target was asked, in one sentence."""
+    prompt = "this prompt" if entry.complexity is None else f"a prompt of complexity {entry.complexity:.2f}"
+    if entry.reason not in _REASONS:
+        return f"{entry.target_id} was asked ({entry.reason or 'no reason is known'})."
+    return _REASONS[entry.reason][1].format(target=entry.target_id, prompt=prompt, alias=entry.alias)
+
+
+def flag_words(flag: str) -> str:
+    """What a flag means; a new one as it is written."""
+    return _FLAGS.get(flag, flag.replace("_", " "))
+
+
+def cause_words(cause: str) -> str:
+    """A cause of `cost.reports.latency.failures`, beginning a cell of its own."""
+    told = flag_words(cause)
+    return told[:1].upper() + told[1:]
+
+
+def outcome(request: RecentRequest) -> tuple[str, str]:
+    """How it ended for its caller: a few words and a tone."""
+    told = request.told
+    if told.served:
+        if told.reason == "escalated":
+            return "Escalated", "info"
+        return ("Answered", "good") if len(request.attempts) == 1 else ("Fell back", "info")
+    if told.entry == "expire" or told.status == 0:
+        return "Unknown", "warn"
+    if told.status == CALLER_GONE:
+        return "Caller hung up", "quiet"
+    return (f"Failed ({told.status})", "bad") if told.status >= _FAILED_FROM else ("Broken off", "bad")
+
+
+def decision(request: RecentRequest) -> tuple[str, ...]:
+    """The whole story, a sentence or two for each attempt and one for the money."""
+    asked = _asked(request.attempts[0])
+    story = [sentence for entry in request.attempts for sentence in (because(entry), ended(entry))]
+    return (asked, *story, money_words(request))
+
+
+def ended(entry: Entry) -> str:
+    """How one attempt ended, in one sentence."""
+    lasted = None if entry.duration_us is None else seconds(entry.duration_us / _US)
+    after = f" after {lasted}" if lasted else ""
+    if entry.entry == "void":
+        return f"It was given up{_why(entry, after)}; nothing can have been charged."
+    if entry.served:
+        first = (
+            f", its first token after {seconds(entry.ttft_us / _US)}"
+            if entry.stream and entry.ttft_us is not None
+            else ""
+        )
+        return f"It answered{after}{first}, and the caller got that answer.{_odd(entry)}"
+    if entry.status == _OK and entry.flags[:1] in {("escalated",), ("discarded",)}:
+        return f"It answered{after}, but {flag_words(entry.flags[0])}; what it cost is booked.{_odd(entry, skip=1)}"
+    return f"The caller got no whole answer{_why(entry, after)}; what was used is booked."
+
+
+def money_words(request: RecentRequest) -> str:
+    """What it cost, and what it would have cost."""
+    cost, baseline, told = request.cost_nanousd, request.baseline_nanousd, request.told
+    if cost is None:
+        return "What it cost is unknown, because a target without a price was asked; so nothing is claimed to be saved."
+    spent = f"It cost {nano_money(cost)}{', by an estimate of its tokens' if request.estimated else ''}."
+    if baseline is None:
+        return f"{spent} {'There is nothing to compare it with.' if told.served else 'Nothing was delivered, so nothing was saved.'}"
+    reference = told.baseline_price.rpartition("@")[0] or "the reference"
+    if told.target_id == reference and cost == baseline:
+        return f"{spent} That is what the reference, {reference}, costs: it was the reference."
+    saved = baseline - cost
+    share = f" ({percent(abs(saved) / baseline)})" if baseline > 0 else ""
+    change = f"{nano_money(saved)}{share} was saved" if saved >= 0 else f"it was {nano_money(-saved)}{share} dearer"
+    return f"{spent} The same tokens at {reference} would have cost {nano_money(baseline)}, so {change}."
+
+
+def _asked(entry: Entry) -> str:
+    weighed = entry.complexity is not None
+    what = "the gateway to choose (“auto”)" if entry.alias == "auto" else f"“{entry.alias}”"
+    kind = f"Weighed at complexity {entry.complexity:.2f} of 1" if weighed else "It was not weighed"
+    return f"The caller asked for {what} in the {entry.tier} tier. {kind}."
+
+
+def _why(entry: Entry, after: str) -> str:
+    known = [flag_words(flag) for flag in entry.flags]
+    if entry.status >= _FAILED_FROM and entry.status != CALLER_GONE:
+        known.append(f"status {entry.status}")
+    return f"{after}: {', '.join(known)}" if known else after
+
+
+def _odd(entry: Entry, skip: int = 0) -> str:
+    flags = entry.flags[skip:]
+    return f" To know: {'; '.join(map(flag_words, flags))}." if flags else ""

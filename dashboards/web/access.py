@@ -1,0 +1,162 @@
+"""The one place where rights are enforced on pages: who is signed in, which team, which right, and that a change comes from
+our own pages.
+"""
+
+import asyncio
+import hmac
+import logging
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from accounts.access import Right, may
+from accounts.errors import UnknownTeam
+from accounts.people.sessions import Session
+from accounts.store import TeamRecord
+from dashboards.web.cookie import COOKIE
+from dashboards.web.forms import FORM, Form, read_form
+from dashboards.web.gateway import Gateway, gateway_of
+from dashboards.web.view import View
+from proxy.errors import CrossSite, DatabaseAway, NotAllowed, NotSignedIn, SignInFirst, TeamNotFound
+
+SIGN_IN: Final = "/dashboard/sign-in"
+CSRF_HEADER: Final = "x-csrf-token"
+_SAFE: Final = frozenset({"GET", "HEAD"})
+_MAX_NEXT: Final = 1_000
+_PATIENCE_S: Final = 3.0
+_AWAY: Final = (
+    "The database does not answer, so nobody can be told anything here; what is running goes on. Try again shortly."
+)
+_log: Final = logging.getLogger("weighbridge.pages")
+
+PUBLIC: Final = frozenset(
+    {
+        SIGN_IN,
+        "/dashboard/sign-in/{provider}",
+        "/dashboard/sign-in/{provider}/callback",
+        "/dashboard/sign-out",
+        "/dashboard/welcome/{token}",
+        "/dashboard/static/{digest}/{name:path}",
+    }
+)
+"""The pages that need nobody to be signed in; every other one names a right."""
+
+
+class Allowed:
+    """Asks for a right. As a dependency of a route it gives the View, or refuses."""
+
+    def __init__(self, right: Right) -> None:
+        self.right = right
+
+    async def __call__(self, request: Request) -> View:
+        gateway = gateway_of(request)
+        sent = None
+        if request.method not in _SAFE:
+            check_origin(request)
+        try:
+            session = await session_of(request, gateway)
+        except DatabaseAway:
+            return self._while_away(request, gateway)
+        if session is None:
+            raise _not_signed_in(request)
+        if request.method not in _SAFE:
+            sent = await _checked_form(request, session)
+        check_path(request)
+        principal = session.principal(gateway.operator)
+        team_id = request.path_params.get("team_id")
+        team = None if team_id is None else await _team(gateway, principal.organisation_id, team_id)
+        if not may(principal, self.right, team_id=team_id):
+            # What one may not even read looks as if it were not there.
+            if team is not None and not may(principal, "team.read", team_id=team_id):
+                raise _no_team(team_id or "")
+            raise NotAllowed("Your role does not allow this; an administrator of your organisation can change it.")
+        # Who belongs to no team needs no question.
+        teams = principal.teams
+        names = await gateway.accounts.names_of(principal.organisation_id, teams) if teams else {}
+        return View(request, gateway, principal, session, team, names, sent)
+
+    def _while_away(self, request: Request, gateway: Gateway) -> View:
+        """Operators see on their pages that the database is away, and what that does. Nobody changes anything."""
+        session = remembered_operator(request, gateway)
+        if session is None or self.right != "operations.read" or request.method not in _SAFE:
+            raise DatabaseAway(_AWAY)
+        return View(request, gateway, session.principal(gateway.operator), session, None, {})
+
+
+def allowed(right: Right) -> Allowed:
+    """To be used as `view: Annotated[View, Depends(allowed("team.read"))]`."""
+    return Allowed(right)
+
+
+async def session_of(request: Request, gateway: Gateway) -> Session | None:
+    """Who is signed in, or None. Raises DatabaseAway."""
+    cookie = request.cookies.get(COOKIE)
+    # What refreshes by itself does not keep anybody signed in.
+    by_hand = request.headers.get("hx-request") != "true"
+    if not cookie:
+        return None
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            return await gateway.sessions.find(cookie, renew=by_hand)
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        _log.warning("the database does not tell who is signed in: %s", type(error).__name__)
+        raise DatabaseAway(_AWAY) from error
+
+
+def remembered_operator(request: Request, gateway: Gateway) -> Session | None:
+    """Who asked a moment ago, as long as they may read operations: for while the database does not answer."""
+    session = gateway.sessions.remembered(request.cookies.get(COOKIE, ""))
+    if session is None or not may(session.principal(gateway.operator), "operations.read"):
+        return None
+    return session
+
+
+def check_path(request: Request) -> None:
+    """No name has a NUL character, and PostgreSQL would fail at one as if it were down. Raises HTTPException."""
+    if "\x00" in request.scope["path"]:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+
+
+def check_origin(request: Request) -> None:
+    """Raises CrossSite for what another site's page had the browser send. Browsers that tell nothing are held by the token."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        if site != "same-origin":
+            raise CrossSite("This was sent from another site; open the page here and try again.")
+        return
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host", ""):
+        raise CrossSite("This was sent from another site; open the page here and try again.")
+
+
+async def _checked_form(request: Request, session: Session) -> Form | None:
+    """The form, with the session's own token in it or beside it."""
+    is_form = request.headers.get("content-type", "").startswith(FORM)
+    form = await read_form(request) if is_form else None
+    given = request.headers.get(CSRF_HEADER) or (form.text("csrf") if form is not None else "")
+    if not hmac.compare_digest(given.encode(), session.csrf.encode()):
+        raise CrossSite("The page is too old to send this; load it again and try once more.")
+    return form
+
+
+def _not_signed_in(request: Request) -> Exception:
+    path, query = request.scope["path"], request.url.query
+    wanted = f"{path}?{query}" if query else path
+    if request.method == "GET" and request.headers.get("hx-request") != "true" and len(wanted) <= _MAX_NEXT:
+        return SignInFirst(f"{SIGN_IN}?next={quote(wanted, safe='')}")
+    return NotSignedIn("You are signed out; sign in and try again.")
+
+
+async def _team(gateway: Gateway, organisation_id: str, team_id: str) -> TeamRecord:
+    try:
+        return await gateway.accounts.team_of(organisation_id, team_id)
+    except UnknownTeam as error:
+        raise _no_team(team_id) from error
+
+
+def _no_team(team_id: str) -> TeamNotFound:
+    return TeamNotFound(f"There is no team `{team_id[:80]}`.", param="team_id")

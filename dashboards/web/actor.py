@@ -1,0 +1,16 @@
+"""Whose key changes something, as the audit log names it."""
+
+from fastapi import Request
+
+from accounts.access import principal_of
+from accounts.audit.entry import Actor
+from accounts.caller import Caller
+from dashboards.web.address import address_of
+from dashboards.web.gateway import gateway_of
+
+
+def actor_of(request: Request, caller: Caller) -> Actor:
+    """The key, and the address that it is used from."""
+    gateway = gateway_of(request)
+    address = address_of(request, gateway.config().sign_in.trusted_proxies)
+    return Actor.of_principal(principal_of(caller, gateway.operator), address)

@@ -1,0 +1,120 @@
+"""The one place where rights are enforced on /v1/admin: whose key it is, which team, which right; and what a handler is given."""
+
+import contextlib
+import re
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+from fastapi import Request
+from starlette.responses import Response
+
+from accounts.access import Principal, Right, may, principal_of
+from accounts.audit.entry import Actor
+from accounts.caller import Caller
+from accounts.store import TeamRecord
+from dashboards.web.access import check_path
+from dashboards.web.actor import actor_of
+from dashboards.web.changing import looking
+from dashboards.web.gateway import Gateway, caller_of, gateway_of
+from dashboards.web.reading import json_reply
+from dashboards.web.request_body import read_body
+from proxy.errors import BadRequest, NotAllowed, TeamNotFound
+
+MAX_BODY_BYTES: Final = 64 * 1024
+_FIELD: Final = re.compile(r"Object (?:missing required|contains unknown) field `([^`]{1,100})`")
+
+Body = TypeVar("Body")
+
+
+class Desk(NamedTuple):
+    """Whose key asks, and about which team where the address names one; rights were checked before."""
+
+    request: Request
+    gateway: Gateway
+    caller: Caller
+    principal: Principal
+    team: TeamRecord | None
+
+    @property
+    def organisation_id(self) -> str:
+        """The key's own: nobody reaches another one's things."""
+        return self.principal.organisation_id
+
+    @property
+    def actor(self) -> Actor:
+        """As the audit log names the key."""
+        return actor_of(self.request, self.caller)
+
+    @property
+    def the_team(self) -> TeamRecord:
+        """The team of the address, on routes that name one."""
+        assert self.team is not None  # noqa: S101 - only routes without {team_id} have none
+        return self.team
+
+    def may(self, right: Right) -> bool:
+        """Whether the key may, in the address's team where there is one."""
+        return may(self.principal, right, team_id=self.team.team_id if self.team else None)
+
+    async def body(self, kind: type[Body]) -> Body:
+        """The body, which has to be exactly of this kind."""
+        timeout_s = self.gateway.line.rules.body_timeout_s
+        return parsed(await read_body(self.request, timeout_s=timeout_s, most_bytes=MAX_BODY_BYTES), kind)
+
+    def reply(self, value: Any, status: int = 200) -> Response:
+        """JSON that no cache keeps: some of it is told only once."""
+        made = json_reply(value, status)
+        made.headers["cache-control"] = "no-store"
+        return made
+
+
+class Admin:
+    """Asks for a right. As a dependency of a route it gives the Desk, or refuses."""
+
+    def __init__(self, right: Right, *, makes_team: bool = False) -> None:
+        self.right = right
+        self.makes_team = makes_team
+
+    async def __call__(self, request: Request) -> Desk:
+        gateway = gateway_of(request)
+        caller = await caller_of(request)
+        check_path(request)
+        principal = principal_of(caller, gateway.operator)
+        team_id = request.path_params.get("team_id")
+        makes = self.makes_team and may(principal, self.right)
+        team = None if team_id is None or makes else await _team(gateway, principal, team_id)
+        if not may(principal, self.right, team_id=None if team is None else team.team_id):
+            raise NotAllowed(
+                f"This key has the role {caller.role}, which may not do this; use an administrator's key "
+                "(`weighbridge keys create --role admin`)."
+            )
+        return Desk(request, gateway, caller, principal, team)
+
+
+async def _team(gateway: Gateway, principal: Principal, team_id: str) -> TeamRecord:
+    """Another organisation's team, and one that the key may not even read, look the same as none."""
+    if may(principal, "team.read", team_id=team_id):
+        with contextlib.suppress(TeamNotFound):
+            async with looking():
+                return await gateway.accounts.team_of(principal.organisation_id, team_id)
+    raise TeamNotFound(f"There is no team `{team_id[:80]}`.", param="team_id")
+
+
+def admin(right: Right, *, makes_team: bool = False) -> Admin:
+    """To be used as `desk: Annotated[Desk, Depends(admin("team.change"))]`. Where the route makes the team that its address
+    names, the Desk has none.
+    """
+    return Admin(right, makes_team=makes_team)
+
+
+def parsed(body: bytes, kind: type[Body]) -> Body:
+    """JSON as it has to be; numbers are read as they are written. Raises BadRequest, which says what is wrong where."""
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        told, _, place = str(error).partition(" - at `$")
+        named = _FIELD.fullmatch(told)
+        param = place.strip("`.").split(".")[0].split("[")[0] or (named[1] if named else None)
+        where = f"`{param}` is not valid: " if param else "The body is not valid: "
+        raise BadRequest(f"{where}{told[:300]}.", param=param) from error
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"The body is no JSON: {str(error)[:200]}.") from error

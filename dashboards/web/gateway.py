@@ -1,0 +1,169 @@
+"""The parts of a running gateway, as routes find them in the request's state."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Final, NamedTuple, Protocol, TypedDict
+
+from fastapi import Depends, Request
+from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.audit.log import AuditLog
+from accounts.caller import Caller
+from accounts.config import AccountsSection
+from accounts.keys import Pepper
+from accounts.people.links import Links
+from accounts.people.people import PeopleStore
+from accounts.people.sessions import Sessions
+from accounts.people.sign_in import SignIn
+from accounts.people.sign_in_config import SignInSection
+from accounts.store import AccountStore
+from classifier.config import ClassifierSection
+from classifier.heuristic import HeuristicClassifier
+from classifier.learning.store import LearningStore
+from classifier.onnx_classifier import OnnxClassifier
+from cost.config import CostSection
+from cost.ledger import Ledger
+from cost.price_book.watch import PriceWatch
+from cost.reports.scope import ReadScope
+from cost.reports.usage import UsageReader
+from dashboards.live.readers import Operations
+from dashboards.openid.providers import Providers
+from dashboards.savings import Claims
+from providers.breaker import Breakers
+from providers.config import ProvidersSection
+from proxy.deadlines.deadlines_config import DeadlinesSection
+from proxy.errors import AdminOnly, FinanceOnly, OperatorOnly, ReadsOnly
+from proxy.gate import Gate
+from proxy.line import Line
+from proxy.observers.learning import LearningLog
+from proxy.observers.metrics import Metrics
+from proxy.policy_config import PolicyConfig
+from proxy.request import read_headers
+from selfhosted.fleet_view import FleetView
+
+READS_AT_ONCE: Final = 4
+"""Fewer than the database's connections, so that finance cannot keep them from requests."""
+
+
+class Settings(Protocol):
+    """The sections of the configuration in force that pages and routes tell of."""
+
+    @property
+    def accounts(self) -> AccountsSection: ...
+    @property
+    def sign_in(self) -> SignInSection: ...
+    @property
+    def classifier(self) -> ClassifierSection: ...
+    @property
+    def cost(self) -> CostSection: ...
+    @property
+    def policy(self) -> PolicyConfig: ...
+    @property
+    def providers(self) -> ProvidersSection: ...
+    @property
+    def deadlines(self) -> DeadlinesSection: ...
+
+
+class Gateway(NamedTuple):
+    """Wired once per process by `gateway.app`; nothing here is replaced while it runs."""
+
+    line: Line
+    gate: Gate
+    ledger: Ledger
+    usage: UsageReader
+    metrics: Metrics
+    learning: LearningStore
+    learning_log: LearningLog
+    classifier: OnnxClassifier | HeuristicClassifier
+    prices: PriceWatch
+    claims: Claims
+    database: AsyncEngine
+    reads: asyncio.Semaphore
+    """Taken for each look into the books, of which a few happen at once."""
+    webhooks: frozenset[str]
+    """The destinations that budgets may name."""
+    operator: str
+    """The organisation whose admins may change what holds for all organisations."""
+    metrics_token: str | None
+    accounts: AccountStore
+    people: PeopleStore
+    sessions: Sessions
+    sign_in: SignIn
+    links: Links
+    audit: AuditLog
+    breakers: Breakers
+    operations: Operations
+    providers: Providers
+    """OpenID providers that people may sign in through."""
+    peppers: tuple[Pepper, ...]
+    """The current one first."""
+    config: Callable[[], Settings]
+    """The configuration in force: a reload changes it."""
+    every_setting: Callable[[], tuple[BaseModel, BaseModel | None]]
+    """The same whole, and the process's environment unless somebody made it unsound since, to be shown key by key."""
+    fleet_view: FleetView | None = None
+    """What is told of our own engines; None where there are none."""
+
+
+class State(TypedDict):
+    """The lifespan's state, typed."""
+
+    gateway: Gateway
+
+
+def gateway_of(request: Request) -> Gateway:
+    """The gateway that serves this request."""
+    found: Gateway = request.state.gateway
+    return found
+
+
+async def caller_of(request: Request) -> Caller:
+    """The owner of the request's key; raises what `Line.authenticate` raises."""
+    return await gateway_of(request).line.authenticate(read_headers(request.scope["headers"]))
+
+
+AuthenticatedCaller = Annotated[Caller, Depends(caller_of)]
+
+
+def read_scope(caller: Caller) -> ReadScope:
+    """A member key reads its own team's figures; a finance or admin key those of the whole organisation."""
+    team_id = None if caller.role in {"finance", "admin"} else caller.team_id
+    return ReadScope(organisation_id=caller.organisation_id, team_id=team_id)
+
+
+async def _scope_of(caller: AuthenticatedCaller) -> ReadScope:
+    return read_scope(caller)
+
+
+async def _finance_caller(caller: AuthenticatedCaller) -> Caller:
+    if caller.role not in {"finance", "admin"}:
+        raise FinanceOnly("This needs a key with the role finance or admin: `weighbridge keys create --role finance`.")
+    return caller
+
+
+async def _admin_caller(caller: AuthenticatedCaller) -> Caller:
+    if caller.role != "admin":
+        raise AdminOnly("This needs a key with the role admin: `weighbridge keys create --role admin`.")
+    return caller
+
+
+async def _operator_caller(caller: Annotated[Caller, Depends(_admin_caller)], request: Request) -> Caller:
+    if caller.organisation_id != gateway_of(request).operator:
+        raise OperatorOnly("This holds for every organisation, so it needs an admin key of the operator's own.")
+    return caller
+
+
+async def _acting_caller(caller: AuthenticatedCaller) -> Caller:
+    if caller.reads_only:
+        raise ReadsOnly
+    return caller
+
+
+FinanceReader = Annotated[ReadScope, Depends(_scope_of)]
+"""Any valid key, as what it may read."""
+FinanceCaller = Annotated[Caller, Depends(_finance_caller)]
+AdminCaller = Annotated[Caller, Depends(_admin_caller)]
+OperatorCaller = Annotated[Caller, Depends(_operator_caller)]
+ActingCaller = Annotated[Caller, Depends(_acting_caller)]
+"""Any key but one that only reads."""

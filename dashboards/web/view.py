@@ -1,0 +1,188 @@
+"""What a page knows of the request that asks for it, and how it answers."""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from accounts.access import Principal, Right, may
+from accounts.audit.entry import Actor
+from accounts.people.sessions import Session
+from accounts.store import TeamRecord
+from cost.times import wall_us
+from dashboards.ui.navigation import menu
+from dashboards.ui.rendering import render
+from dashboards.ui.tables import Table, table_asked
+from dashboards.web.address import address_of
+from dashboards.web.forms import Form, read_form
+from dashboards.web.gateway import Gateway, gateway_of
+from dashboards.web.headers import new_nonce, page_headers
+
+TOLD_COOKIE: Final = "__Host-weighbridge-told"
+_TOLD_S: Final = 60
+_MAX_TOLD: Final = 600
+_CSV: Final = "text/csv; charset=utf-8"
+_CSV_HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What the page before has to say on this one."""
+
+    text: str
+    tone: str
+
+
+class View(NamedTuple):
+    """Who asks, about which team where the address names one; rights were checked before."""
+
+    request: Request
+    gateway: Gateway
+    principal: Principal
+    session: Session
+    team: TeamRecord | None
+    team_names: Mapping[str, str]
+    """The teams that one belongs to, by id."""
+    sent: Form | None = None
+
+    @property
+    def actor(self) -> Actor:
+        """As the audit log names them."""
+        return Actor.of_principal(self.principal, client_address(self.request))
+
+    @property
+    def query(self) -> QueryParams:
+        """The address's parameters."""
+        return self.request.query_params
+
+    @property
+    def now_us(self) -> int:
+        """The wall clock."""
+        return wall_us()
+
+    @property
+    def the_team(self) -> TeamRecord:
+        """The team of the address, on routes that name one."""
+        assert self.team is not None  # noqa: S101 - only routes without {team_id} have none
+        return self.team
+
+    @property
+    def is_part(self) -> bool:
+        """Whether a part of the page is asked for, by a script of ours."""
+        return self.request.headers.get("hx-request") == "true"
+
+    def may(self, right: Right) -> bool:
+        """Whether they may, in the address's team where there is one."""
+        return may(self.principal, right, team_id=self.team.team_id if self.team else None)
+
+    async def form(self) -> Form:
+        """What was sent; read and checked for its secret already."""
+        return self.sent or await read_form(self.request)
+
+    def page(self, template: str, *, title: str, status: int = 200, **context: Any) -> HTMLResponse:
+        """A whole page."""
+        told = told_in(self.request)
+        page = shown(
+            template,
+            {
+                **context,
+                "title": title,
+                "view": self,
+                "principal": self.principal,
+                "csrf": self.session.csrf,
+                "path": self.request.scope["path"],
+                "told": told,
+                "menu": menu(
+                    lambda right: may(self.principal, right),
+                    self.request.scope["path"],
+                    (self.team.team_id, self.team.name) if self.team else None,
+                    self.team_names,
+                ),
+            },
+            status=status,
+        )
+        if told is not None:
+            page.delete_cookie(TOLD_COOKIE, path="/", secure=True, httponly=True, samesite="lax")
+        return page
+
+    def part(self, template: str, **context: Any) -> HTMLResponse:
+        """A part of a page, for a script that puts it in its place."""
+        return shown(
+            template, {**context, "view": self, "csrf": self.session.csrf, "title": "", "principal": self.principal}
+        )
+
+    def redirect(self, path: str, told: str = "", tone: str = "good") -> Response:
+        """To another of our pages, where `told` is shown once."""
+        reply = RedirectResponse(path, status_code=303)
+        if told:
+            kept = base64.urlsafe_b64encode(msgspec.json.encode(Told(told[:_MAX_TOLD], tone))).decode()
+            reply.set_cookie(TOLD_COOKIE, kept, max_age=_TOLD_S, path="/", secure=True, httponly=True, samesite="lax")
+        reply.headers["cache-control"] = "no-store"
+        return reply
+
+    def csv(self, filename: str, text: str) -> Response:
+        """A file to keep."""
+        return Response(text, media_type=_CSV, headers=_file_headers(filename))
+
+    def csv_asked(self, filename: str, *tables: Table) -> Response | None:
+        """The CSV of one of the page's tables, when the address asks for one."""
+        found = table_asked(self.query, {table.name: table for table in tables})
+        return None if found is None else TableFile(found, _file_headers(f"{filename}.csv"))
+
+
+class TableFile(Response):
+    """A table as CSV. Thousands of rows are written in a thread: not in the loop that serves requests."""
+
+    media_type = _CSV
+
+    def __init__(self, table: Table, headers: Mapping[str, str]) -> None:
+        super().__init__(headers=headers)
+        self._table = table
+        self._kept = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Writes it, and sends it whole."""
+        text = await asyncio.to_thread(self._table.csv)
+        await Response(text, media_type=_CSV, headers=self._kept)(scope, receive, send)
+
+
+def _file_headers(filename: str) -> dict[str, str]:
+    return {**_CSV_HEADERS, "content-disposition": f"attachment; filename*=UTF-8''{quote(filename)}"}
+
+
+def shown(template: str, context: Mapping[str, Any], *, status: int = 200, form_targets: str = "") -> HTMLResponse:
+    """A page with its content policy; also for who is not signed in."""
+    nonce = new_nonce()
+    text = render(template, {"nonce": nonce, **context})
+    return HTMLResponse(text, status, page_headers(nonce, form_targets=form_targets))
+
+
+def shown_to_anybody(
+    template: str, *, title: str, status: int = 200, form_targets: str = "", **context: Any
+) -> HTMLResponse:
+    """A page without a menu."""
+    whole = {"csrf": "", "told": None, "menu": (), "path": "", **context, "title": title}
+    return shown(template, whole, status=status, form_targets=form_targets)
+
+
+def told_in(request: Request) -> Told | None:
+    """What an earlier reply of ours left to be said."""
+    kept = request.cookies.get(TOLD_COOKIE, "")
+    if not kept or len(kept) > 4 * _MAX_TOLD:
+        return None
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(kept), type=Told)
+    except (binascii.Error, msgspec.MsgspecError, ValueError):
+        return None
+
+
+def client_address(request: Request) -> str:
+    """Where the request comes from; X-Forwarded-For is believed of `sign_in.trusted_proxies` alone."""
+    return address_of(request, gateway_of(request).config().sign_in.trusted_proxies)

@@ -1,0 +1,275 @@
+"""The outbox: a message is a row before it is sent, so that no kill and no outage loses it."""
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from cost.times import DAY_US, wall_us
+from dashboards.webhooks.tables import WebhookMessage
+
+_log = logging.getLogger("weighbridge.webhooks")
+
+MAX_BODY_BYTES: Final = 20_000
+"""Standard Webhooks asks for less than 20 kB."""
+MAX_WAITING: Final = 10_000
+KEEP_FINISHED: Final = 50_000
+_KEEP_FINISHED_US: Final = 100 * DAY_US
+"""Longer than the longest period whose warnings must not come twice."""
+_KEEP_WAITING_US: Final = 7 * DAY_US
+"""Longer than all tries take; what is older waits for a destination that is no longer configured."""
+_MAX_ID: Final = 200
+_MAX_TYPE: Final = 64
+GONE: Final = 410
+
+
+class MessageTooLarge(ValueError):
+    """The body of a message is not below 20 kB."""
+
+
+class DueMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to send now. `next_try_us` is what a sender must still find when it claims the message."""
+
+    message_id: str
+    destination: str
+    body: bytes
+    tries: int
+    next_try_us: int
+
+
+class DestinationState(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one destination's messages."""
+
+    waiting: int = 0
+    delivered: int = 0
+    given_up: int = 0
+    disabled: bool = False
+    last_status: int | None = None
+
+
+class Outbox:
+    """Keeps messages until they are delivered or given up. Only `dashboards.webhooks.sender` sends them."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        now_us: Callable[[], int] = wall_us,
+        *,
+        max_waiting: int = MAX_WAITING,
+        keep_finished: int = KEEP_FINISHED,
+    ) -> None:
+        self._engine = engine
+        self._now_us = now_us
+        self._max_waiting = max_waiting
+        self._keep_finished = keep_finished
+
+    async def put(self, message_id: str, destination: str, type: str, body: Mapping[str, Any]) -> bool:  # noqa: A002 - the standard's word
+        """Keep a message for sending; True when its id is new. `body` is what stands under `data`.
+
+        The id says what the message is about (`budget/b_1/2026-11/80`), so that it is sent once whoever puts it.
+        """
+        async with self._engine.begin() as connection:
+            return await self.put_in(connection, message_id, destination, type, body)
+
+    async def put_in(
+        self,
+        connection: AsyncConnection,
+        message_id: str,
+        destination: str,
+        type: str,  # noqa: A002 - the standard's word
+        body: Mapping[str, Any],
+    ) -> bool:
+        """The same inside of the caller's transaction."""
+        now_us = self._now_us()
+        row = _row(message_id, destination, type, body, now_us)
+        waiting = await connection.scalar(select(func.count()).where(col(WebhookMessage.next_try_us).is_not(None)))
+        if (waiting or 0) >= self._max_waiting:
+            # A refusal must not take the caller's own transaction with it.
+            _log.error("webhook outbox is full (%d messages wait); dropped %s", waiting, row["message_id"])
+            return False
+        return await _insert(connection, row)
+
+    async def hold(
+        self,
+        message_id: str,
+        destination: str,
+        type: str,  # noqa: A002 - the standard's word
+        body: Mapping[str, Any],
+        lease_us: int,
+    ) -> DueMessage:
+        """A message with a new id, claimed from the beginning by whoever puts it."""
+        now_us = self._now_us()
+        row = _row(message_id, destination, type, body, now_us) | {"tries": 1, "next_try_us": now_us + lease_us}
+        async with self._engine.begin() as connection:
+            if not await _insert(connection, row):
+                raise ValueError(f"there is a message {row['message_id']} already")
+        return _due(row)
+
+    async def due(self, destination: str, limit: int) -> list[DueMessage]:
+        """The messages whose time has come, the longest waiting first."""
+        query = (
+            select(*(col(getattr(WebhookMessage, name)) for name in DueMessage.__struct_fields__))
+            .where(col(WebhookMessage.destination) == destination, col(WebhookMessage.next_try_us) <= self._now_us())
+            .order_by(col(WebhookMessage.next_try_us), col(WebhookMessage.message_id))
+            .limit(limit)
+        )
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(query)).mappings()
+            return [_due(dict(row)) for row in rows]
+
+    async def claim(self, message: DueMessage, lease_us: int) -> DueMessage | None:
+        """The message with one try more, nobody else's until the lease ends; None when somebody else has it."""
+        until_us = self._now_us() + lease_us
+        claimed = msgspec.structs.replace(message, tries=message.tries + 1, next_try_us=until_us)
+        taken = await self._update(_same(message), tries=claimed.tries, next_try_us=until_us)
+        return claimed if taken else None
+
+    async def delivered(self, message: DueMessage, status: int) -> None:
+        """Its destination has taken it."""
+        await self._update(
+            col(WebhookMessage.message_id) == message.message_id,
+            next_try_us=None,
+            delivered_us=self._now_us(),
+            last_status=status,
+        )
+
+    async def failed(self, message: DueMessage, status: int, next_try_us: int | None) -> None:
+        """Try again at `next_try_us`, or never. Whoever claimed it after our lease decides instead of us."""
+        await self._update(_same(message), next_try_us=next_try_us, last_status=status)
+
+    async def give_up(self, destination: str) -> int:
+        """Nothing that waits for this destination is sent any more."""
+        return await self._update(
+            and_(col(WebhookMessage.destination) == destination, col(WebhookMessage.next_try_us).is_not(None)),
+            next_try_us=None,
+        )
+
+    async def disabled(self, destination: str) -> bool:
+        """Whether it said that it is gone, and has taken nothing newer since (`weighbridge webhooks test`)."""
+        ours = col(WebhookMessage.destination) == destination
+        created = func.max(col(WebhookMessage.created_us))
+        gone = select(created).where(ours, col(WebhookMessage.last_status) == GONE).scalar_subquery()
+        taken = select(created).where(ours, col(WebhookMessage.delivered_us).is_not(None)).scalar_subquery()
+        async with self._engine.connect() as connection:
+            gone_us, taken_us = (await connection.execute(select(gone, taken))).one()
+        return gone_us is not None and (taken_us is None or taken_us < gone_us)
+
+    async def state(self, destination: str) -> DestinationState:
+        """What became of its messages, as far as they are still kept."""
+        is_waiting, was_taken = (
+            col(WebhookMessage.next_try_us).is_not(None),
+            col(WebhookMessage.delivered_us).is_not(None),
+        )
+        ours = col(WebhookMessage.destination) == destination
+        counts = select(func.count().filter(is_waiting), func.count().filter(was_taken), func.count()).where(ours)
+        newest = (
+            select(col(WebhookMessage.last_status))
+            .where(ours, col(WebhookMessage.last_status).is_not(None))
+            .order_by(col(WebhookMessage.created_us).desc())
+            .limit(1)
+        )
+        async with self._engine.connect() as connection:
+            waiting, delivered, all_of_them = (await connection.execute(counts)).one()
+            last_status = await connection.scalar(newest)
+        return DestinationState(
+            waiting=waiting,
+            delivered=delivered,
+            given_up=all_of_them - waiting - delivered,
+            disabled=await self.disabled(destination),
+            last_status=last_status,
+        )
+
+    async def forget(self) -> int:
+        """Delete what is old, and the oldest of what is too much."""
+        now_us = self._now_us()
+        is_waiting = col(WebhookMessage.next_try_us).is_not(None)
+        created = col(WebhookMessage.created_us)
+        beyond = (
+            select(created)
+            .where(~is_waiting)
+            .order_by(created.desc())
+            .offset(self._keep_finished)
+            .limit(1)
+            .scalar_subquery()
+        )
+        old = or_(
+            and_(is_waiting, created < now_us - _KEEP_WAITING_US),
+            and_(~is_waiting, or_(created < now_us - _KEEP_FINISHED_US, created <= beyond)),
+        )
+        async with self._engine.begin() as connection:
+            return max(0, (await connection.execute(delete(WebhookMessage).where(old))).rowcount)
+
+    async def _update(self, where: ColumnElement[bool], **values: int | None) -> int:
+        async with self._engine.begin() as connection:
+            return max(0, (await connection.execute(update(WebhookMessage).where(where).values(**values))).rowcount)
+
+
+def _row(
+    message_id: str,
+    destination: str,
+    type: str,  # noqa: A002 - the standard's word
+    body: Mapping[str, Any],
+    at_us: int,
+) -> dict[str, Any]:
+    wire_id = wire_id_of(message_id)
+    if not 0 < len(wire_id) <= _MAX_ID or not 0 < len(type) <= _MAX_TYPE:
+        raise ValueError(f"a message's id has 1 to {_MAX_ID} characters, its type 1 to {_MAX_TYPE}")
+    return {
+        "message_id": wire_id,
+        "destination": destination,
+        "type": type,
+        "body": envelope(wire_id, type, at_us, body).decode(),
+        "created_us": at_us,
+        "tries": 0,
+        "next_try_us": at_us,
+        "delivered_us": None,
+        "last_status": None,
+    }
+
+
+async def _insert(connection: AsyncConnection, row: Mapping[str, Any]) -> bool:
+    insert = sqlite_insert if connection.dialect.name == "sqlite" else postgresql_insert
+    written = await connection.execute(insert(WebhookMessage).values(**row).on_conflict_do_nothing())
+    return written.rowcount == 1
+
+
+def _due(row: Mapping[str, Any]) -> DueMessage:
+    fields = {name: row[name] for name in DueMessage.__struct_fields__}
+    return DueMessage(**{**fields, "body": row["body"].encode()})
+
+
+def wire_id_of(message_id: str) -> str:
+    """The id as a header can carry it: without dots, which separate the signed parts, and in ASCII."""
+    return quote(message_id, safe="/:@+=,").replace(".", "%2E")
+
+
+def envelope(wire_id: str, type: str, at_us: int, data: Mapping[str, Any]) -> bytes:  # noqa: A002 - the standard's word
+    """The whole body. It has the fields of OpenAI's events (id, object, created_at) and of Standard Webhooks (timestamp)."""
+    encoded = msgspec.json.encode(
+        {
+            "id": wire_id,
+            "object": "event",
+            "type": type,
+            "created_at": at_us // 1_000_000,
+            "timestamp": datetime.fromtimestamp(at_us // 1_000_000, UTC).isoformat().replace("+00:00", "Z"),
+            "data": data,
+        }
+    )
+    if len(encoded) >= MAX_BODY_BYTES:
+        raise MessageTooLarge(f"{wire_id}: a message must be smaller than {MAX_BODY_BYTES} bytes, not {len(encoded)}")
+    return encoded
+
+
+def _same(message: DueMessage) -> ColumnElement[bool]:
+    return and_(
+        col(WebhookMessage.message_id) == message.message_id,
+        col(WebhookMessage.next_try_us) == message.next_try_us,
+    )

@@ -1,0 +1,200 @@
+"""Sends what the outbox holds: which rows are due, what to do after each answer (pure), and the doing of it."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final, Literal
+
+import aiohttp
+import msgspec
+
+from cost.times import wall_us
+from dashboards.webhooks.outbox import GONE, DueMessage, Outbox
+from dashboards.webhooks.signature import BadSecret, signed_headers, signing_key
+from dashboards.webhooks.webhooks_config import WebhookDestination
+
+_log = logging.getLogger("weighbridge.webhooks")
+
+Result = Literal["delivered", "retried", "given_up", "disabled"]
+
+RETRY_AFTER_S: Final = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
+"""How long to wait after the first failed try, the second, and so on; after the last of them the message is given up."""
+TIMEOUT_S: Final = 15.0
+_JITTER: Final = 0.2
+_MAX_RETRY_AFTER_S: Final = 86_400
+_THROTTLED: Final = frozenset({429, 502, 503, 504})
+_LEASE_US: Final = 60_000_000
+"""Longer than a try can take. A sender that was killed loses nothing: the message is due again after it."""
+_AT_ONCE: Final = 8
+_POLL_S: Final = 1.0
+_NO_ANSWER: Final = 0
+
+
+class Destination(msgspec.Struct, frozen=True, kw_only=True):
+    """A configured receiver, with its keys instead of references to them."""
+
+    name: str
+    url: str
+    keys: tuple[bytes, ...]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a destination said: its status, 0 when there was none."""
+
+    status: int
+    retry_after_s: int | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a message."""
+
+    result: Result
+    next_try_us: int | None = None
+
+
+def destinations_of(configured: Sequence[WebhookDestination], resolve: Callable[[str], str]) -> dict[str, Destination]:
+    """The destinations with their keys. Raises BadSecret, naming the destination, for a secret of another form."""
+    found = {}
+    for each in configured:
+        references = (each.secret,) if each.previous_secret is None else (each.secret, each.previous_secret)
+        try:
+            keys = tuple(signing_key(resolve(reference)) for reference in references)
+        except BadSecret as error:
+            raise BadSecret(f"webhooks: destination `{each.name}`: {error}") from None
+        except (LookupError, OSError):
+            raise BadSecret(f"webhooks: destination `{each.name}`: its secret is not there") from None
+        found[each.name] = Destination(name=each.name, url=each.url, keys=keys)
+    return found
+
+
+def decide(answer: Answer, tries: int, now_us: int, jitter: float) -> Verdict:
+    """What to do after the `tries`-th try. `jitter`, from 0 to 1, spreads messages that failed together."""
+    if 200 <= answer.status < 300:  # noqa: PLR2004 - success, and nothing else is
+        return Verdict(result="delivered")
+    if answer.status == GONE:
+        return Verdict(result="disabled")
+    if tries > len(RETRY_AFTER_S):
+        return Verdict(result="given_up")
+    wait_us = RETRY_AFTER_S[tries - 1] * int(1_000_000 * (1 + _JITTER * jitter))
+    if answer.status in _THROTTLED and answer.retry_after_s is not None:
+        wait_us = max(wait_us, min(answer.retry_after_s, _MAX_RETRY_AFTER_S) * 1_000_000)
+    return Verdict(result="retried", next_try_us=now_us + wait_us)
+
+
+def retry_after_s(value: str | None, now_us: int) -> int | None:
+    """Whole seconds of a Retry-After header, which is a number or a date."""
+    if value is None:
+        return None
+    if value.strip().isascii() and value.strip().isdigit():
+        return min(int(value.strip()[:9]), _MAX_RETRY_AFTER_S)
+    try:
+        date = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    left = (date - datetime.fromtimestamp(now_us // 1_000_000, UTC)).total_seconds()
+    return max(0, min(int(left), _MAX_RETRY_AFTER_S))
+
+
+class Sender:
+    """One process's share of the sending. Any number of processes may run one on the same database."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        destinations: Mapping[str, Destination],
+        *,
+        now_us: Callable[[], int] = wall_us,
+        jitter: Callable[[], float] = random.random,
+        count: Callable[[Result], None] = lambda _result: None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._outbox = outbox
+        self._destinations = destinations
+        self._now_us = now_us
+        self._jitter = jitter
+        self._count = count
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+            # A receiver's cookies have no business in another message.
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"user-agent": "weighbridge-webhooks/1", "content-type": "application/json"},
+            connector=aiohttp.TCPConnector(limit=64, limit_per_host=_AT_ONCE),
+        )
+
+    async def aclose(self) -> None:
+        await self._session.close()
+
+    async def run(self, poll_s: float = _POLL_S) -> None:
+        """Sends for ever. Each destination has a loop of its own, so that a slow one holds up nobody else."""
+        async with asyncio.TaskGroup() as loops:
+            for name in self._destinations:
+                loops.create_task(self._serve(name, poll_s))
+
+    async def _serve(self, name: str, poll_s: float) -> None:
+        while True:
+            try:
+                busy = await self.send_due(name)
+            except Exception:  # noqa: BLE001 - the loop must outlive a database that is away for a while
+                _log.exception("webhook messages for %s could not be read or marked; trying again", name)
+                busy = 0
+            if busy < _AT_ONCE:
+                await asyncio.sleep(poll_s)
+
+    async def send_due(self, name: str) -> int:
+        """Send the messages of one destination that are due, up to a few at once; tells how many there were."""
+        due = await self._outbox.due(name, _AT_ONCE)
+        if due and await self._outbox.disabled(name):
+            for _ in range(await self._outbox.give_up(name)):
+                self._count("disabled")
+            return 0
+        taken = await asyncio.gather(*(self._take(message) for message in due), return_exceptions=True)
+        for failure in taken:
+            if isinstance(failure, BaseException):
+                raise failure
+        return len(due)
+
+    async def _take(self, message: DueMessage) -> None:
+        claimed = await self._outbox.claim(message, _LEASE_US)
+        if claimed is not None:
+            await self._settle(claimed, await self._post(claimed))
+
+    async def _settle(self, message: DueMessage, answer: Answer) -> None:
+        verdict = decide(answer, message.tries, self._now_us(), self._jitter())
+        if verdict.result == "delivered":
+            await self._outbox.delivered(message, answer.status)
+        else:
+            await self._outbox.failed(message, answer.status, verdict.next_try_us)
+        if verdict.result in {"given_up", "disabled"}:
+            _log.error("webhook %s to %s: %s after %s", message.message_id, message.destination, verdict.result, answer)
+        self._count(verdict.result)
+
+    async def _post(self, message: DueMessage) -> Answer:
+        """One try. The answer's body is not read: nobody here needs it, and it may be anything."""
+        destination = self._destinations[message.destination]
+        headers = signed_headers(message.message_id, self._now_us() // 1_000_000, message.body, destination.keys)
+        try:
+            async with self._session.post(
+                destination.url, data=message.body, headers=headers, allow_redirects=False
+            ) as response:
+                wait_s = retry_after_s(response.headers.get("retry-after"), self._now_us())
+                return Answer(status=response.status, retry_after_s=wait_s)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            # Its text may hold the whole address, and an address may hold a token.
+            _log.warning("webhook to %s: no answer (%s)", message.destination, type(error).__name__)
+            return Answer(status=_NO_ANSWER)
+
+    async def test(self, name: str, message_id: str) -> int:
+        """Send a message now, once; tells the status, 0 for no answer. A taken one enables a disabled destination."""
+        now_us = self._now_us()
+        held = await self._outbox.hold(message_id, name, "weighbridge.test", {"destination": name}, _LEASE_US)
+        answer = await self._post(held)
+        if decide(answer, 1, now_us, 0).result == "delivered":
+            await self._outbox.delivered(held, answer.status)
+        else:
+            await self._outbox.failed(held, answer.status, None)
+        return answer.status

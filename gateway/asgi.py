@@ -1,0 +1,43 @@
+"""The outermost ASGI application: inference goes straight to the line, everything else through FastAPI.
+
+The line uses nothing of FastAPI's routing and dependency solving: it reads the body within its limits and writes the
+reply itself.
+"""
+
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from proxy.request_id import REQUEST_ID_HEADER, new_request_id
+
+CHAT_PATH: Final = "/v1/chat/completions"
+EMBEDDINGS_PATH: Final = "/v1/embeddings"
+
+
+class Doorway:
+    """Wraps the FastAPI application `app`, which holds the lifespan and every plain route."""
+
+    def __init__(self, app: ASGIApp, state: Any) -> None:
+        self.app = app
+        self.state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+        elif scope["path"] == CHAT_PATH and scope["method"] == "POST":
+            await scope["state"]["gateway"].line.chat(scope, receive, send)
+        elif scope["path"] == EMBEDDINGS_PATH and scope["method"] == "POST":
+            await scope["state"]["gateway"].line.embeddings(scope, receive, send)
+        else:
+            await self.app(scope, receive, _named(send))
+
+
+def _named(send: Send) -> Send:
+    """Every reply carries `x-request-id`; the line writes its own, because its ledger entries do, too."""
+
+    async def send_named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (REQUEST_ID_HEADER, new_request_id().encode())]
+        await send(message)
+
+    return send_named

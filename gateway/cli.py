@@ -1,0 +1,140 @@
+"""The command line: every command by its name, and expected failures as a line or two on standard error."""
+
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from gateway.commands.audit import audit_app
+from gateway.commands.budgets import budgets_app
+from gateway.commands.classifier import classifier_app
+from gateway.commands.config import config_app
+from gateway.commands.focus import focus_app
+from gateway.commands.keys import keys_app
+from gateway.commands.ledger import ledger_app
+from gateway.commands.limits import limits_app
+from gateway.commands.organisations import organisations_app
+from gateway.commands.people import people_app
+from gateway.commands.policy import policy_app
+from gateway.commands.pools import pools_app
+from gateway.commands.prices import prices_app
+from gateway.commands.reconcile import reconcile
+from gateway.commands.report import report_app
+from gateway.commands.route import route
+from gateway.commands.savings import savings
+from gateway.commands.selfhosted import selfhosted_app
+from gateway.commands.serve import demo, serve, version
+from gateway.commands.shared import FAILED, USAGE, fail
+from gateway.commands.teams import teams_app
+from gateway.commands.top import top
+from gateway.commands.webhooks import webhooks_app
+
+_INTERRUPTED = 130
+# What these find has the status 1; that they could not look has another.
+_FINDERS = frozenset({"audit", "ledger", "reconcile", "savings"})
+
+
+class _Weighbridge(TyperGroup):
+    """Turns what can be expected to go wrong into a line or two on standard error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(_INTERRUPTED) from None
+        except Exception as error:
+            told = _expected(error)
+            if told is None:
+                raise
+            fail(told, USAGE if ctx.invoked_subcommand in _FINDERS else FAILED)
+
+
+def _expected(error: Exception) -> str | None:
+    """The message for an error that the user can mend; None for one of ours.
+
+    Only a command that got far enough to raise such an error has imported its module.
+    """
+    kinds = {
+        "gateway.configuration.file": "ConfigError",
+        "providers.catalog": "SecretMissing",
+        "gateway.process.serve": "PortTaken",
+        "gateway.demo.engine": "EngineMissing",
+        "gateway.demo.run": "DemoFailed",
+        "proxy.errors": "Refused",
+        "proxy.limits.rules": "LimitError",
+        "dashboards.webhooks.signature": "BadSecret",
+        "accounts.errors": "AccountsError",
+        "cost.errors": "PriceError",
+        "selfhosted.registry.store": "RegistryError",
+        "selfhosted.config": "PoolUnfit",
+        "cost.postings": "PostingRefused",
+        "cost.budgets.budget_errors": "BudgetError",
+        "cost.fleet.fleet_errors": "FleetError",
+        "cost.reports.report_errors": "BadQuery",
+        "cost.reconcile.books": "TooManyRows",
+        "cost.reconcile.posting": "TooManyEntries",
+        "classifier.learning.recalibrate": "TooFewLabels",
+        "classifier.learning.store": "LearningError",
+        "proxy.learning.tunings": "TuningRefused",
+        "selfhosted.offline.plans.plan_errors": "PlanRefused",
+        "selfhosted.offline.simulate.simulation_errors": "SimulationRefused",
+        "classifier.manifest": "ArtifactError",
+        "classifier.training.data": "BadData",
+        "classifier.training.splits": "NotDisjoint",
+        "classifier.training.commands": "NothingToJudge",
+    }
+    for module, name in kinds.items():
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is not None and isinstance(error, kind):
+            return str(error)
+    refused = getattr(sys.modules.get("cost.errors"), "EntriesRefused", None)
+    if refused is not None and isinstance(error, refused):
+        return f"the database does not take these entries ({error}); are the amounts larger than anybody could owe?"
+    database = getattr(sys.modules.get("sqlalchemy.exc"), "SQLAlchemyError", None)
+    if database is not None and isinstance(error, database):
+        # The driver's own message repeats the statement and sometimes the address with its password.
+        return f"the database cannot be used ({type(error).__name__}); is its address right?"
+    if isinstance(error, TimeoutError):
+        return "no answer in time; is the database's address right?"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return None
+
+
+app = typer.Typer(
+    cls=_Weighbridge,
+    help="Weighs each prompt, sends it to the cheapest capable model, and keeps the toll book.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+app.command()(serve)
+app.command()(demo)
+app.command()(route)
+app.command()(version)
+app.add_typer(keys_app, name="keys")
+app.add_typer(organisations_app, name="organisations")
+app.add_typer(teams_app, name="teams")
+app.add_typer(config_app, name="config")
+app.command("reconcile")(reconcile)
+app.command("savings")(savings)
+app.command("top")(top)
+app.add_typer(pools_app, name="pools")
+app.add_typer(selfhosted_app, name="selfhosted")
+app.add_typer(report_app, name="report")
+app.add_typer(people_app, name="people")
+app.add_typer(policy_app, name="policy")
+app.add_typer(budgets_app, name="budgets")
+app.add_typer(limits_app, name="limits")
+app.add_typer(prices_app, name="prices")
+app.add_typer(ledger_app, name="ledger")
+app.add_typer(audit_app, name="audit")
+app.add_typer(webhooks_app, name="webhooks")
+app.add_typer(focus_app, name="focus")
+app.add_typer(classifier_app, name="classifier")
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,73 @@
+"""How commands ask a running gateway: one GET with a key out of a file, bounded in time and size."""
+# ruff: noqa: PLC0415 - imports stand in the functions, so that `--help` answers at once
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.commands.shared import USAGE, fail
+
+_TIMEOUT_S: Final = 10.0
+_MOST_BYTES: Final = 50_000_000
+_OK: Final = 200
+
+
+def key_of(path: Path) -> str:
+    """The key that the file holds; `-` reads it from standard input. It never stands on a command line."""
+    key = (sys.stdin.read(4096) if str(path) == "-" else path.read_text(encoding="utf-8")).strip()
+    if not key or not key.isascii() or not key.isprintable():
+        fail("--key-file holds no key", USAGE)
+    return key
+
+
+async def asked(url: str, path: str, key: str) -> dict[str, Any]:
+    """What the gateway at `url` answers at `path`; ends the program with what is wrong."""
+    try:
+        return await asked_again(url, path, key)
+    except NotAnswered as error:
+        fail(str(error), USAGE if error.is_usage else 1)
+
+
+class NotAnswered(Exception):
+    """There is no usable answer, and why."""
+
+    def __init__(self, message: str, *, is_usage: bool = False) -> None:
+        super().__init__(message)
+        self.is_usage = is_usage
+
+
+async def asked_again(url: str, path: str, key: str) -> dict[str, Any]:
+    """The same for who asks repeatedly: raises NotAnswered."""
+    import aiohttp
+
+    if not url.startswith(("http://", "https://")) or "@" in url:
+        raise NotAnswered("--url begins with http:// or https://, and has no user", is_usage=True)
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    headers = {"authorization": f"Bearer {key}"}
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{url.rstrip('/')}{path}", headers=headers, allow_redirects=False) as reply,
+        ):
+            status, body = reply.status, b""
+            async for chunk in reply.content.iter_chunked(65_536):
+                body += chunk
+                if len(body) > _MOST_BYTES:
+                    raise NotAnswered(f"{url} answered with more than {_MOST_BYTES} bytes; is it a gateway?")
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise NotAnswered(f"the gateway at {url} does not answer ({type(error).__name__})") from error
+    return _decoded(url, status, body)
+
+
+def _decoded(url: str, status: int, body: bytes) -> dict[str, Any]:
+    import msgspec
+
+    try:
+        told: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise NotAnswered(f"{url} answered with {status} and no JSON; is it a gateway?") from error
+    if status != _OK or "object" not in told:
+        failure = told.get("error")
+        message = failure.get("message") if isinstance(failure, dict) else None
+        raise NotAnswered(f"the gateway refused ({status}): {message or 'without a reason'}")
+    return told

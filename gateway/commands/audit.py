@@ -1,0 +1,282 @@
+"""`weighbridge audit`: who changed what, and whether the log of it is as it was written; and how commands write it."""
+# ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+
+import typer
+
+from gateway.commands.shared import USAGE, fail, open_engine, print_json, read_config
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from accounts.audit.entry import Actor, Entry
+    from accounts.audit.log import AuditLog, Change, Filters, Scope
+    from accounts.audit.verify import Anchor, Verdict
+
+audit_app = typer.Typer(
+    help="The audit log: who changed what, and whether it is as it was written.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+OrganisationOption = Annotated[
+    str | None, typer.Option(help="Only this organisation's entries; otherwise everybody's.")
+]
+ActorOption = Annotated[str, typer.Option(help="Who: an id, or a part of a name.")]
+ActionOption = Annotated[str, typer.Option(help="What: such as key.revoked, or only key.")]
+ObjectOption = Annotated[str, typer.Option("--object", help="On what: an id, or a kind such as budget.")]
+TeamOption = Annotated[str, typer.Option(help="In which team.")]
+FromOption = Annotated[str, typer.Option("--from", metavar="DAY", help="The first day, UTC.")]
+ToOption = Annotated[str, typer.Option("--to", metavar="DAY", help="The last day, UTC.")]
+_BROKEN = 1
+
+
+@audit_app.command("list")
+def list_entries(
+    *,
+    organisation: OrganisationOption = None,
+    actor: ActorOption = "",
+    action: ActionOption = "",
+    object_: ObjectOption = "",
+    team: TeamOption = "",
+    first_day: FromOption = "",
+    last_day: ToOption = "",
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many.")] = 50,
+    before: Annotated[
+        int | None, typer.Option(min=1, metavar="NUMBER", help="Only entries before this one, to go on reading.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List entries, the newest first."""
+    from accounts.audit.log import Scope
+    from dashboards.audit.listing import told
+
+    filters = _filters(actor, action, object_, team, first_day, last_day)
+    found = asyncio.run(_page(Scope(organisation_id=organisation), filters, before, limit))
+    if as_json:
+        print_json([told(entry) for entry in found])
+    elif found:
+        _print(found)
+    else:
+        typer.echo("no such entries", err=True)
+
+
+@audit_app.command("export")
+def export(
+    *,
+    organisation: OrganisationOption = None,
+    actor: ActorOption = "",
+    action: ActionOption = "",
+    object_: ObjectOption = "",
+    team: TeamOption = "",
+    first_day: FromOption = "",
+    last_day: ToOption = "",
+    kind: Annotated[
+        Literal["ndjson", "csv"],
+        typer.Option("--format", help="ndjson can be verified later, csv is for spreadsheets."),
+    ] = "ndjson",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Otherwise standard output.")
+    ] = None,
+) -> None:
+    """Write entries out, the oldest first. A whole log as ndjson is verified by `weighbridge audit verify --file`."""
+    from accounts.audit.log import Scope
+
+    filters = _filters(actor, action, object_, team, first_day, last_day)
+    scope = Scope(organisation_id=organisation)
+    if output is None:
+        asyncio.run(_exported(scope, filters, kind, sys.stdout.buffer))
+        return
+    with output.open("xb") as file:
+        asyncio.run(_exported(scope, filters, kind, file))
+    typer.echo(f"wrote {output}", err=True)
+
+
+@audit_app.command("verify")
+def verify(
+    *,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An export as ndjson; otherwise the database is looked at.")
+    ] = None,
+    part: Annotated[
+        bool, typer.Option("--part", help="The file has an organisation's or a filter's entries only, so numbers lack.")
+    ] = False,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NUMBER:HASH",
+            help="An entry's hash that was noted elsewhere: from an earlier verification, an export or the server's log.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check that no entry was changed, removed, put in or moved. Ends with status 1 where one was.
+
+    Who can write to the database can write a whole new chain: only a hash that was noted elsewhere (`--head`) shows that.
+    """
+    from accounts.audit.verify import parse_anchor, verify_lines
+
+    anchors = [parse_anchor(text) for text in head or ()]
+    if part and file is None:
+        fail("--part goes with --file: the database has all entries", USAGE)
+    if file is None:
+        verdict = asyncio.run(_verified(anchors))
+    else:
+        with file.open("rb") as lines:
+            verdict = verify_lines(lines, anchors, part=part)
+    if as_json:
+        print_json(_plain(verdict))
+    else:
+        _print_verdict(verdict)
+    if not verdict.sound:
+        raise typer.Exit(_BROKEN)
+
+
+def console(organisation_id: str) -> "Actor":
+    """Who sits at this command line, as the operating system knows them."""
+    import os
+    import pwd
+    import socket
+
+    from accounts.audit.entry import Actor
+
+    uid = os.getuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        # In a container the number may have no name.
+        name = f"uid {uid}"
+    return Actor(
+        kind="console", actor_id=name, name=name, organisation_id=organisation_id, address=socket.gethostname()
+    )
+
+
+@asynccontextmanager
+async def audited(
+    engine: "AsyncEngine", action: str, organisation_id: str = "default", *, team_id: str = "", reason: str = ""
+) -> "AsyncIterator[Change]":
+    """What a command changes, and its entry, in one transaction. Where the owner is known only inside, `tell` names it."""
+    async with log_of(engine).change(console(organisation_id), action, team_id=team_id, reason=reason) as change:
+        yield change
+
+
+async def note(
+    engine: "AsyncEngine", owner: str, action: str, object_kind: str, object_id: str, after: dict[str, Any]
+) -> None:
+    """An entry for what is done already: postings, which take transactions of their own, and stand in the ledger."""
+    await log_of(engine).note(console(owner), action, object_kind, object_id, after=after)
+
+
+def operators(config: Path | None = None) -> str:
+    """The organisation that runs the gateway, in whose log stands what holds for everybody."""
+    from gateway.configuration.settings import read_environment
+
+    if config is None and read_environment().config is None:
+        from accounts.store import DEFAULT_ORGANISATION
+
+        return DEFAULT_ORGANISATION
+    return read_config(config).accounts.operator
+
+
+def log_of(engine: "AsyncEngine") -> "AuditLog":
+    """The log, quiet on the terminal: a server's log takes the entries' hashes, and its next one holds those of commands."""
+    import logging
+
+    from accounts.audit.log import AuditLog
+
+    logger = logging.getLogger("weighbridge.audit")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    return AuditLog(engine)
+
+
+def _filters(actor: str, action: str, object_: str, team: str, first_day: str, last_day: str) -> "Filters":
+    from dashboards.audit.listing import BadFilter, filters_from
+
+    given = {"actor": actor, "action": action, "object": object_, "team": team, "from": first_day, "to": last_day}
+    try:
+        return filters_from(given)
+    except BadFilter as error:
+        fail(f"--{error.param}: {error}", USAGE)
+
+
+async def _page(scope: "Scope", filters: "Filters", before: int | None, limit: int) -> "list[Entry]":
+    from accounts.audit.log import AuditLog
+
+    async with open_engine() as engine:
+        return await AuditLog(engine).page(scope, filters, before_number=before, limit=limit)
+
+
+async def _exported(scope: "Scope", filters: "Filters", kind: str, file: BinaryIO) -> None:
+    from accounts.audit.log import AuditLog
+    from dashboards.audit.listing import pieces
+
+    async with open_engine() as engine:
+        async for piece in pieces(AuditLog(engine), scope, filters, kind):
+            file.write(piece)
+    file.flush()
+
+
+async def _verified(anchors: "list[Anchor]") -> "Verdict":
+    from accounts.audit.log import AuditLog
+
+    async with open_engine() as engine:
+        return await AuditLog(engine).verify(anchors)
+
+
+def _plain(verdict: "Verdict") -> dict[str, Any]:
+    return {
+        "sound": verdict.sound,
+        "entries": verdict.entries,
+        "number": verdict.number,
+        "hash": verdict.hash,
+        "breaks": [{"number": each.number, "what": each.what} for each in verdict.breaks],
+    }
+
+
+def _print_verdict(verdict: "Verdict") -> None:
+    from gateway.table import counted
+
+    for each in verdict.breaks:
+        typer.echo(f"entry {each.number}: {each.what}", err=True)
+    entries = counted(verdict.entries, "entry", "entries")
+    if not verdict.sound:
+        typer.echo(f"{entries} looked at; the log is not as it was written", err=True)
+        return
+    typer.echo(f"{entries}, all as they were written; note this elsewhere for the next time:")
+    typer.echo(f"  --head {verdict.number}:{verdict.hash}")
+
+
+def _print(found: "list[Entry]") -> None:
+    from cost.times import iso
+    from dashboards.audit.listing import name_of
+    from gateway.table import print_table
+
+    rows = [
+        [
+            str(each.number),
+            iso(each.at_us),
+            each.organisation_id,
+            f"{each.actor_kind} {each.actor_name}",
+            each.action,
+            name_of(each) if each.object_kind in {"person", "member"} else each.object_id,
+            each.team_id or "-",
+            _changed(each),
+            each.reason.splitlines()[0] if each.reason else "-",
+        ]
+        for each in found
+    ]
+    print_table(
+        ["number", "at", "organisation", "who", "what", "of", "team", "changed", "why"], rows, right=(0,), shrink=7
+    )
+
+
+def _changed(entry: "Entry") -> str:
+    if bool(entry.before) != bool(entry.after):
+        return "new" if entry.after else "gone"
+    return ", ".join(each.name for each in entry.differences()) or "-"

@@ -1,0 +1,220 @@
+"""`weighbridge budgets`: what organisations, teams, keys and tags may spend, and how much of it is left."""
+# ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from gateway.commands.shared import fail, open_engine, print_json, read_config
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from cost.budgets.budget import Budget, Scope, Standing
+
+budgets_app = typer.Typer(
+    help="What may be spent in a day, a week or a month.", no_args_is_help=True, rich_markup_mode=None
+)
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, with exact amounts as text.")]
+ScopeArgument = Annotated[Literal["organisation", "team", "key", "tag"], typer.Argument(help="Whose money it is.")]
+IdArgument = Annotated[str, typer.Argument(metavar="BUDGET_ID", help="From `budgets list`.")]
+_WIDE = 6
+
+
+@budgets_app.command("list")
+def list_budgets(
+    organisation: Annotated[str | None, typer.Option(help="Only this organisation's.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List budgets with what is spent of each."""
+
+    async def read() -> "list[Standing]":
+        from cost.budgets.store import BudgetStore
+
+        async with open_engine() as engine:
+            store = BudgetStore(engine)
+            return await (store.all() if organisation is None else store.of_organisation(organisation))
+
+    found = asyncio.run(read())
+    if as_json:
+        print_json([_plain(each) for each in found])
+    elif found:
+        _print(found)
+    else:
+        typer.echo("no budgets yet", err=True)
+
+
+@budgets_app.command("show")
+def show_budget(budget_id: IdArgument, as_json: JsonOption = False) -> None:
+    """Show one budget."""
+
+    async def read() -> "Standing":
+        from cost.budgets.store import BudgetStore
+
+        async with open_engine() as engine:
+            return await BudgetStore(engine).get(budget_id)
+
+    found = _plain(asyncio.run(read()))
+    if as_json:
+        print_json(found)
+        return
+    for name, value in found.items():
+        typer.echo(f"{name.replace('_', ' '):<{_WIDE * 2}}  {'-' if value is None else value}")
+
+
+@budgets_app.command("set")
+def set_budget(
+    scope: ScopeArgument,
+    scope_id: Annotated[str, typer.Argument(metavar="ID", help="Its id; of a tag, the tag.")],
+    *,
+    period: Annotated[Literal["day", "week", "month"], typer.Option(help="UTC; weeks begin on Monday.")],
+    limit: Annotated[str, typer.Option(metavar="USD", help="Dollars in each period, such as 500 or 0.25.")],
+    hard: Annotated[bool, typer.Option("--hard/--soft", help="Refuse what would overrun it, or only warn.")] = False,
+    on_exhausted: Annotated[
+        Literal["refuse", "downgrade"],
+        typer.Option(
+            help="downgrade: a spent soft budget sends requests to the cheapest capable target; a hard one tries that before it refuses."
+        ),
+    ] = "refuse",
+    webhook: Annotated[
+        str, typer.Option(metavar="NAME", help="A configured destination that is told at 50, 80 and 100 %.")
+    ] = "",
+    organisation: Annotated[str, typer.Option(help="A tag's organisation; of a team or key it is known.")] = "default",
+    as_json: JsonOption = False,
+) -> None:
+    """Set a budget, in place of the one for the same scope, period and kind. Every server follows within seconds."""
+    _check_webhook(webhook)
+
+    async def write() -> "Standing":
+        from cost.budgets.budget import Budget, limit_from_usd, tag_id
+        from cost.budgets.store import BudgetStore, new_budget_id
+        from dashboards.budgets.change import told as state
+        from gateway.commands.audit import audited
+
+        async with open_engine() as engine:
+            owner, team_id = await _owner_of(engine, scope, scope_id, organisation)
+            wanted = Budget(
+                budget_id=new_budget_id(),
+                organisation_id=owner,
+                scope=scope,
+                scope_id=tag_id(owner, scope_id) if scope == "tag" else scope_id,
+                period=period,
+                kind="hard" if hard else "soft",
+                limit_nanousd=limit_from_usd(limit),
+                on_exhausted=on_exhausted,
+                webhook=webhook,
+            )
+            async with audited(engine, "budget.set", owner, team_id=team_id) as change:
+                store = BudgetStore(change.within)
+                before = {each.budget.budget_id: each.budget for each in await store.of_organisation(owner)}
+                kept = await store.set(wanted)
+                was = before.get(kept.budget_id)
+                change.tell("budget", kept.budget_id, None if was is None else state(was), state(kept))
+            return await BudgetStore(engine).get(kept.budget_id)
+
+    made = asyncio.run(write())
+    if as_json:
+        print_json(_plain(made))
+    else:
+        typer.echo(f"{made.budget.budget_id}: {_described(made.budget)}")
+
+
+@budgets_app.command("remove")
+def remove_budget(budget_id: IdArgument) -> None:
+    """Take a budget away. What was spent stays in the books."""
+
+    async def remove() -> "Budget":
+        from cost.budgets.store import BudgetStore
+        from dashboards.budgets.change import told as state
+        from gateway.commands.audit import audited
+
+        async with open_engine() as engine, audited(engine, "budget.removed") as change:
+            removed = await BudgetStore(change.within).remove(budget_id)
+            team_id = removed.scope_id if removed.scope == "team" else ""
+            owner = removed.organisation_id
+            change.tell("budget", budget_id, state(removed), None, team_id=team_id, organisation_id=owner)
+            return removed
+
+    typer.echo(f"removed {budget_id}: {_described(asyncio.run(remove()))}")
+
+
+def _check_webhook(name: str) -> None:
+    """Where a configuration is at hand: a misspelt destination would never be told anything."""
+    from gateway.configuration.settings import read_environment
+
+    if not name or read_environment().config is None:
+        return
+    names = read_config(None).webhooks.names()
+    if name not in names:
+        fail(f"there is no webhook {name[:64]!r}; the configuration has: {', '.join(names) or 'none'}", 2)
+
+
+async def _owner_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organisation: str) -> tuple[str, str]:
+    """Whose it is: an organisation, and a team where it is one's. Raises an AccountsError, so that nobody keeps a budget
+    for a misspelt name.
+    """
+    from accounts.errors import UnknownKeyId
+    from accounts.store import AccountStore
+
+    accounts = AccountStore(engine)
+    if scope in {"organisation", "tag"}:
+        owner = scope_id if scope == "organisation" else organisation
+        await accounts.check_organisation(owner)
+        return owner, ""
+    team_id = scope_id
+    if scope == "key":
+        found = next((key.team_id for key in await accounts.list_keys() if key.key_id == scope_id), None)
+        if found is None:
+            raise UnknownKeyId(f"there is no key {scope_id!r}")
+        team_id = found
+    return (await accounts.get_team(team_id)).organisation_id, team_id
+
+
+def _plain(standing: "Standing") -> dict[str, Any]:
+    from decimal import Decimal
+
+    from dashboards.budgets.listing import told
+
+    return {name: f"{value:f}" if isinstance(value, Decimal) else value for name, value in told(standing).items()}
+
+
+def _described(budget: "Budget") -> str:
+    ends = ", then the cheapest capable target" if budget.on_exhausted == "downgrade" else ""
+    return (
+        f"{budget.kind}, {_dollars(budget.limit_nanousd)} a {budget.period} for {budget.scope} {budget.shown_id}{ends}"
+    )
+
+
+def _print(found: "Sequence[Standing]") -> None:
+    from cost.times import iso
+    from gateway.table import print_table
+
+    rows = [
+        [
+            each.budget.budget_id,
+            each.budget.scope,
+            each.budget.shown_id,
+            each.budget.period,
+            each.budget.kind,
+            _dollars(each.budget.limit_nanousd),
+            _dollars(each.spent_nanousd),
+            "-" if each.share is None else f"{each.share:.1%}",
+            _dollars(each.held_nanousd),
+            iso(each.resets_us),
+            each.state,
+            each.budget.on_exhausted,
+        ]
+        for each in found
+    ]
+    headings = ["budget", "scope", "of", "period", "kind", "limit", "spent", "share", "held", "resets at", "state"]
+    print_table([*headings, "then"], rows, right=(5, 6, 7, 8))
+
+
+def _dollars(amount_nanousd: int) -> str:
+    """To the cent, or as fine as it is."""
+    from cost.prices import usd
+
+    exact = usd(amount_nanousd)
+    return f"${exact:,.2f}" if exact == round(exact, 2) else f"${exact:,f}"

@@ -1,0 +1,256 @@
+"""`weighbridge classifier`: train the model that weighs prompts, judge it, mend its probabilities, ask it why."""
+# ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.commands.learning import register
+from gateway.commands.shared import USAGE, fail, print_json
+
+if TYPE_CHECKING:
+    from classifier.training.commands import Recalibrated
+
+classifier_app = typer.Typer(
+    help="The model that weighs prompts: train it, judge it, ask it why.", no_args_is_help=True, rich_markup_mode=None
+)
+
+_TRAINING_NEEDS = frozenset({"pyarrow", "sklearn", "scipy", "onnx"})
+_REPORT = Path("var/classifier-report")
+_MOST_CONTRIBUTIONS = 20
+
+DataOption = Annotated[Path, typer.Option(help="A folder with prompts.parquet and outcomes.parquet.")]
+ArtifactOption = Annotated[
+    Path | None, typer.Option("--artifact", help="A folder with an artifact; the packaged one when left out.")
+]
+SeedOption = Annotated[int, typer.Option(min=0, help="The same seed and data give the same numbers.")]
+
+
+@classifier_app.command("train")
+def train(
+    data: DataOption,
+    out: Annotated[Path, typer.Option(help="Where the artifact is written.")],
+    seed: SeedOption = 0,
+    measure: Annotated[
+        bool, typer.Option(help="Cross-validate too, so that the manifest tells how good it is. Takes minutes.")
+    ] = True,
+    encoder: Annotated[
+        Path | None,
+        typer.Option(help="A folder with a fine-tuned sentence encoder; without it there is no second weigher."),
+    ] = None,
+) -> None:
+    """Train the classifier on prompts with outcomes, and write the artifact."""
+    with _training():
+        from classifier.training import commands
+
+        with redirect_stdout(sys.stderr):
+            commands.train(data, out, seed, _progress(), encoder=encoder, measure=measure)
+
+
+@classifier_app.command("evaluate")
+def evaluate(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A folder with prompts.parquet and outcomes.parquet; without it, what the manifest tells."),
+    ] = None,
+    cross_validate: Annotated[
+        bool, typer.Option(help="Also train anew on parts of the data and judge on the others. Takes minutes.")
+    ] = True,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this split of cross-validation, such as 10-fold; may be given several times."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the report is written.")] = _REPORT,
+    artifact: ArtifactOption = None,
+    seed: SeedOption = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON and nothing else.")] = False,
+) -> None:
+    """Judge the classifier: one table, and a report with pictures."""
+    if data is None:
+        _print_manifest(artifact, as_json=as_json)
+        return
+    with _training():
+        import msgspec
+
+        from classifier.training import commands
+        from classifier.training.report import told, write_report
+
+        unknown = sorted(set(split or ()) - set(commands.SPLITS))
+        if unknown:
+            fail(f"--split: there is no {', '.join(unknown)}; known: {', '.join(commands.SPLITS)}", USAGE)
+        say = _progress()
+        # Before the minutes of measuring: a place that cannot be written to is told at once.
+        out.mkdir(parents=True, exist_ok=True)
+        # Training tells how far it is; standard output is for the rows.
+        with redirect_stdout(sys.stderr):
+            found = commands.evaluate(
+                data,
+                artifact_dir=artifact,
+                cross_validate=commands.cross_validation(seed, say) if cross_validate else None,
+                splits=[each for each in commands.SPLITS if not split or each in split],
+                seed=seed,
+                say=say,
+            )
+        if as_json:
+            print_json(msgspec.to_builtins(found.rows))
+        else:
+            typer.echo(told(found))
+        say(f"the report is in {write_report(out, found)}")
+
+
+@classifier_app.command("calibrate")
+def calibrate(
+    data: DataOption,
+    accept: Annotated[bool, typer.Option("--accept", help="Write what was found better; needs --out.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Where the mended artifact is written.")] = None,
+    artifact: ArtifactOption = None,
+    seed: SeedOption = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Mend the probabilities with labelled prompts, and show the change on the half that was not fitted to."""
+    if accept and out is None:
+        fail("--accept needs --out, a folder for the mended artifact", USAGE)
+    with _training():
+        import msgspec
+
+        from classifier.training import commands
+
+        found = commands.calibrate(data, artifact_dir=artifact, seed=seed, say=_progress())
+        if as_json:
+            print_json([{**msgspec.to_builtins(each), "better": each.better} for each in found])
+        else:
+            _print_calibration(found)
+        if accept and out is not None:
+            written = commands.accept(found, artifact or commands.PACKAGED, out)
+            typer.echo(f"wrote {out}; mended: {', '.join(written) or 'nothing'}", err=True)
+
+
+@classifier_app.command("explain")
+def explain(
+    prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")],
+    every: Annotated[
+        bool, typer.Option("--all", help="Every ability that the artifact has, not only a few known ones.")
+    ] = False,
+    artifact: ArtifactOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a prompt weighs, and which of its features moved that. Nothing is kept."""
+    from classifier.config import ClassifierSection
+    from classifier.explanation import contributions
+    from classifier.onnx_classifier import OnnxClassifier, load_classifier
+    from classifier.prediction import Prompt
+
+    classifier = load_classifier(ClassifierSection(artifact_dir=artifact))
+    if isinstance(classifier, OnnxClassifier):
+        known, calibration = classifier.manifest.abilities, classifier.manifest.calibration
+        classifier.adopt({name: name for name in (known if every else (*calibration.weak, *calibration.strong))})
+    asked = Prompt(text=sys.stdin.read() if prompt == "-" else prompt)
+    prediction = classifier.classify(asked)
+    moved = contributions(classifier, asked) if isinstance(classifier, OnnxClassifier) else []
+    largest = moved[:_MOST_CONTRIBUTIONS]
+    facts: dict[str, Any] = {
+        "complexity": prediction.complexity,
+        "source": prediction.source,
+        "fallback_reason": classifier.fallback_reason,
+        "expected_output_tokens": prediction.expected_output_tokens,
+        "output_tokens_p90": prediction.output_tokens_p90,
+        "adequate": {name: outlook.adequate for name, outlook in sorted(prediction.outlooks.items())},
+        "contributions": [{"name": each.name, "effect": each.effect} for each in largest],
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        _print_explained(facts)
+
+
+register(classifier_app)
+
+
+def _print_explained(facts: dict[str, Any]) -> None:
+    from gateway.table import print_table
+
+    typer.echo(
+        f"complexity {facts['complexity']:.3f} ({facts['source']}), "
+        f"{facts['expected_output_tokens']} tokens expected out, nine times in ten at most {facts['output_tokens_p90']}"
+    )
+    if facts["fallback_reason"] is not None:
+        typer.echo(f"the rule weighed, not the trained model: {facts['fallback_reason']}")
+    if facts["contributions"]:
+        typer.echo(
+            "\nwhat moved the complexity, largest first: by so much it would be lower without the word, "
+            "or with the usual value of the fact"
+        )
+        rows = [[each["name"], f"{each['effect']:+.3f}"] for each in facts["contributions"]]
+        print_table(["feature", "effect"], rows, right=(1,))
+    if facts["adequate"]:
+        typer.echo("\nhow likely each target's answer is adequate:")
+        rows = [[name, f"{share:.3f}"] for name, share in facts["adequate"].items()]
+        print_table(["target", "P(adequate)"], rows, right=(1,))
+
+
+def _print_calibration(found: "list[Recalibrated]") -> None:
+    from gateway.table import print_table
+
+    columns = ["target", "fitted on", "judged on", "Brier before", "after", "ECE before", "after", ""]
+    rows = []
+    for each in found:
+        counts = [str(each.fitted_on), str(each.n)]
+        numbers = (each.brier_before, each.brier_after, each.ece_before, each.ece_after)
+        rows.append([each.model, *counts, *(f"{one:.4f}" for one in numbers), "better" if each.better else "no better"])
+    print_table(columns, rows, right=(1, 2, 3, 4, 5, 6))
+
+
+def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
+    """What training measured and wrote down, on prompts that the measured model had not seen."""
+    import importlib.resources
+
+    from classifier.manifest import ArtifactError, read_artifact
+    from gateway.table import print_table
+
+    try:
+        if artifact is not None:
+            metrics = read_artifact(artifact).manifest.metrics
+        else:
+            with importlib.resources.as_file(importlib.resources.files("classifier") / "artifacts") as packaged:
+                metrics = read_artifact(packaged).manifest.metrics
+    except ArtifactError as error:
+        fail(f"the artifact cannot be used: {error}")
+    rows = metrics.get("rows", [])
+    if not rows:
+        typer.echo("the manifest tells no measurements: it was trained without them; --data DIR measures", err=True)
+    if as_json:
+        print_json(rows)
+    elif rows:
+        columns = list(rows[0])
+        cells = [[_figure(column, row.get(column, "-")) for column in columns] for row in rows]
+        print_table(columns, cells, right=tuple(range(2, len(columns))))
+    elif metrics:
+        print_json(metrics)
+
+
+def _figure(column: str, value: object) -> str:
+    """With as many digits as its neighbours above and below have."""
+    return f"{value:.{1 if column.startswith('cpt') else 4}f}" if isinstance(value, float) else str(value)
+
+
+def _progress() -> Callable[[str], None]:
+    """Lines on standard error, so that standard output holds what was asked for and nothing else."""
+    started = time.monotonic()
+    return lambda line: typer.echo(f"{time.monotonic() - started:7.1f} s  {line}", err=True)
+
+
+@contextmanager
+def _training() -> Iterator[None]:
+    """Says what to install where training's libraries are missing; serving needs none of them."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        name = (missing.name or "").partition(".")[0]
+        if name not in _TRAINING_NEEDS:
+            raise
+        fail(f"this needs the train extra ({name} is not installed): pip install 'weighbridge[train]'")

@@ -1,0 +1,36 @@
+"""`weighbridge config`: whether a configuration file is sound, and what is in effect."""
+# ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@config_app.command("check")
+def check_config(
+    file: Annotated[Path, typer.Argument(help="The file to check.")],
+    show: Annotated[bool, typer.Option("--show", help="Print what is in effect, with secrets masked.")] = False,
+) -> None:
+    """Check a configuration file: everything that is wrong is told at once."""
+    import os
+
+    from gateway.configuration.settings import load, read_environment, shown
+    from providers.secret_references import secrets_in
+
+    environment = read_environment()
+    settings = load(file, environment, secrets_from=None)
+    missing = sorted({secret.name for secret in secrets_in(settings, os.environ) if not secret.is_set})
+    if not missing:
+        # Where all secrets are, what they lead to is looked at as well.
+        load(file, environment)
+    if show:
+        import yaml
+
+        typer.echo(yaml.safe_dump(shown(settings, os.environ), sort_keys=False, allow_unicode=True), nl=False)
+    else:
+        typer.echo(f"{file}: ok")
+    if missing:
+        typer.echo(f"not set in this environment, and needed to serve: {', '.join(missing)}", err=True)

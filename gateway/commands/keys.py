@@ -1,0 +1,107 @@
+"""`weighbridge keys`: API keys of teams, made, listed and revoked."""
+# ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
+
+import asyncio
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import typer
+
+from gateway.commands.shared import (
+    ConfigOption,
+    JsonOption,
+    open_accounts,
+    open_engine,
+    plain,
+    print_json,
+    print_rows,
+    read_config,
+)
+
+keys_app = typer.Typer(help="API keys of teams.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@keys_app.command("create")
+def create_key(
+    team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="The team that the key is for.")],
+    name: Annotated[str, typer.Option(help="What the key is used for.")] = "key",
+    expires_at: Annotated[datetime | None, typer.Option(help="When it stops working, UTC.")] = None,
+    role: Annotated[
+        Literal["member", "finance", "admin"],
+        typer.Option(
+            help="member calls models and reads its team's figures; finance reads all teams' figures and changes "
+            "nothing; admin also sets prices and budgets."
+        ),
+    ] = "member",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a key for a team. The key is shown this once."""
+    from datetime import UTC
+
+    from gateway.configuration.settings import peppers, read_environment
+
+    environment = read_environment()
+    has_file = config is not None or environment.config is not None
+    pepper = peppers(read_config(config) if has_file else None, environment)[0]
+    expiry = expires_at.replace(tzinfo=UTC) if expires_at is not None else None
+
+    async def create() -> dict[str, Any]:
+        from accounts.store import AccountStore
+        from dashboards.keys.change import told
+        from gateway.commands.audit import audited
+
+        async with open_engine() as engine, audited(engine, "key.created", team_id=team_id) as change:
+            store = AccountStore(change.within)
+            minted = await store.create_key(team_id, name, pepper, expires_at=expiry, role=role)
+            owner = (await store.get_team(team_id)).organisation_id
+            made = await store.key_of(owner, team_id, minted.key_id)
+            change.tell("key", made.key_id, None, told(made), organisation_id=owner)
+            return {"key_id": minted.key_id, "team_id": team_id, "name": name, "role": role, "key": minted.plaintext}
+
+    made = asyncio.run(create())
+    if as_json:
+        print_json(made)
+    else:
+        # The key alone on standard output, so that a script can take it.
+        typer.echo(made["key"])
+        typer.echo(f"{made['key_id']} for {team_id}. This is the only time the key is shown.", err=True)
+
+
+@keys_app.command("list")
+def list_keys(
+    team: Annotated[str | None, typer.Option(help="Only this team's.")] = None, as_json: JsonOption = False
+) -> None:
+    """List keys, without the keys themselves."""
+
+    async def read() -> list[dict[str, Any]]:
+        async with open_accounts() as store:
+            return [plain(key) for key in await store.list_keys(team)]
+
+    columns = {"key_id": "key id", "team_id": "team", "name": "name", "role": "role", "last4": "ends in"}
+    columns |= {"created_at": "created", "expires_at": "expires", "revoked_at": "revoked"}
+    print_rows(asyncio.run(read()), columns, as_json=as_json, empty="no keys yet")
+
+
+@keys_app.command("revoke")
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="Such as key_1a2b…, from `keys list`.")],
+) -> None:
+    """Refuse a key from now on. Every server refuses it within 5 seconds."""
+
+    async def revoke() -> None:
+        from accounts.store import AccountStore
+        from dashboards.keys.change import told
+        from gateway.commands.audit import audited
+
+        async with open_engine() as engine, audited(engine, "key.revoked") as change:
+            store = AccountStore(change.within)
+            before = {key.key_id: key for key in await store.list_keys()}
+            await store.revoke_key(key_id)
+            after = next(key for key in await store.list_keys() if key.key_id == key_id)
+            owner = (await store.get_team(after.team_id)).organisation_id
+            was, now = told(before[key_id]), told(after)
+            change.tell("key", key_id, was, now, team_id=after.team_id, organisation_id=owner)
+
+    asyncio.run(revoke())
+    typer.echo(f"revoked {key_id}")

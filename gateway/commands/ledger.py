@@ -1,0 +1,230 @@
+"""`weighbridge ledger`: whether the books agree, and the roll-ups written anew where they do not."""
+# ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cost.times import DAY_US, wall_us
+from gateway.commands.shared import fail, open_engine, print_json
+
+if TYPE_CHECKING:
+    from cost.entries import Entry
+    from cost.postings import Posting
+    from cost.verify import Difference, Verification
+
+ledger_app = typer.Typer(help="The books, and whether they agree.", no_args_is_help=True, rich_markup_mode=None)
+
+_FORMATS = ["%Y-%m-%d"]
+_FROM_OPTION = typer.Option(
+    "--from", metavar="DAY", formats=_FORMATS, help="The first UTC day; otherwise the very first."
+)
+_TO_OPTION = typer.Option("--to", metavar="DAY", formats=_FORMATS, help="The last UTC day; otherwise the very last.")
+_FIRST_OPTION = typer.Option("--from", metavar="DAY", formats=_FORMATS, help="The first UTC day.")
+_LAST_OPTION = typer.Option("--to", metavar="DAY", formats=_FORMATS, help="The last UTC day.")
+_END_OF_TIME_US = 2**62
+
+
+@ledger_app.command("verify")
+def verify(
+    from_day: Annotated[datetime | None, _FROM_OPTION] = None,
+    to_day: Annotated[datetime | None, _TO_OPTION] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Sum the ledger up anew and hold it against every roll-up. Exit status 1: they differ; 2: no telling."""
+    found = asyncio.run(_checked(*_range(from_day, to_day)))
+    if as_json:
+        print_json(_plain(found))
+    else:
+        _print(found)
+    if found.differences:
+        raise typer.Exit(1)
+
+
+@ledger_app.command("rebuild")
+def rebuild(
+    from_day: Annotated[datetime, _FIRST_OPTION],
+    to_day: Annotated[datetime, _LAST_OPTION],
+) -> None:
+    """Write the roll-ups of these days anew from the ledger, which is never changed. Gateways keep what they book meanwhile."""
+    from gateway.table import counted
+
+    days = asyncio.run(_rebuilt(*_range(from_day, to_day)))
+    typer.echo(f"the roll-ups of {counted(days, 'day')} were written anew from the ledger")
+
+
+@ledger_app.command("postings")
+def postings(
+    from_day: Annotated[datetime | None, _FROM_OPTION] = None,
+    to_day: Annotated[datetime | None, _TO_OPTION] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the corrections and reconciliations that were posted for these days."""
+    from cost.reports.shown import nano_money
+    from gateway.table import print_table
+
+    found = asyncio.run(_listed(*_range(from_day, to_day)))
+    if as_json:
+        print_json([_plain_posting(each) for each in found])
+    elif not found:
+        typer.echo("nothing was posted for these days", err=True)
+    else:
+        rows = [
+            [
+                each.posting_id,
+                _moment(each.first_us)[:10],
+                _moment(each.last_us)[:10],
+                str(each.entries),
+                f"{each.input_tokens:,}",
+                f"{each.output_tokens:,}",
+                nano_money(each.cost_nanousd),
+                each.reason,
+            ]
+            for each in found
+        ]
+        headings = ["posting", "from", "to", "entries", "tokens in", "tokens out", "cost", "why"]
+        print_table(headings, rows, right=(3, 4, 5, 6), shrink=7)
+
+
+@ledger_app.command("reverse")
+def reverse(
+    posting: Annotated[
+        str, typer.Argument(help="The id of a correction or reconciliation, as `ledger postings` has it.")
+    ],
+) -> None:
+    """Take a correction or a reconciliation back: post the same with every amount negative. Nothing is deleted."""
+    from cost.reports.shown import nano_money
+    from gateway.table import counted
+
+    entries = asyncio.run(_reversed(posting.rstrip("/")))
+    cost = nano_money(sum(each.cost_nanousd or 0 for each in entries))
+    typer.echo(f"{posting} is taken back: {counted(len(entries), 'entry', 'entries')}, {cost}")
+    typer.echo(f"to have it again: weighbridge ledger reverse {posting}/reversal")
+
+
+def _range(from_day: datetime | None, to_day: datetime | None) -> tuple[int, int]:
+
+    if from_day is not None and to_day is not None and to_day < from_day:
+        fail("--to is before --from", 2)
+    end = _END_OF_TIME_US if to_day is None else _us(to_day) + DAY_US
+    return 0 if from_day is None else _us(from_day), end
+
+
+def _us(day: datetime) -> int:
+    return int(day.replace(tzinfo=UTC).timestamp()) * 1_000_000
+
+
+async def _checked(from_us: int, to_us: int) -> "Verification":
+    from cost.verify import check
+
+    async with open_engine() as engine:
+        return await check(engine, from_us, to_us, now_us=wall_us())
+
+
+async def _listed(from_us: int, to_us: int) -> "list[Posting]":
+    from cost.postings import postings as listed
+
+    async with open_engine() as engine:
+        return await listed(engine, from_us, to_us)
+
+
+async def _reversed(posting_id: str) -> "list[Entry]":
+    from cost.postings import reverse as taken_back
+    from gateway.commands.audit import note, operators
+
+    async with open_engine() as engine:
+        entries = await taken_back(engine, posting_id)
+        await note(engine, operators(), "posting.reversed", "posting", posting_id, {"entries": len(entries)})
+        return entries
+
+
+def _plain_posting(each: "Posting") -> dict[str, Any]:
+    from cost.prices import usd
+
+    return {
+        "posting": each.posting_id,
+        "reason": each.reason,
+        "entries": each.entries,
+        "first": _moment(each.first_us),
+        "last": _moment(each.last_us),
+        "input_tokens": each.input_tokens,
+        "output_tokens": each.output_tokens,
+        "cost_usd": f"{usd(each.cost_nanousd):f}",
+    }
+
+
+async def _rebuilt(from_us: int, to_us: int) -> int:
+    from cost.rebuild import rebuild as written_anew
+    from gateway.commands.audit import note, operators
+
+    async with open_engine() as engine:
+        rebuilt = await written_anew(engine, from_us, to_us)
+        await note(engine, operators(), "ledger.rebuilt", "ledger", "rollups", {"from_us": from_us, "to_us": to_us})
+        return rebuilt
+
+
+def _plain(found: "Verification") -> dict[str, Any]:
+    from cost.prices import usd
+
+    return {
+        "agree": found.differences == 0,
+        "entries": found.rows,
+        "cost_usd": f"{usd(found.cost_nanousd):f}",
+        "open_reserves": found.open_reserves,
+        "differences": found.differences,
+        "rows": [
+            {
+                "table": each.table,
+                "key": {name: _moment(value) if name in _MOMENTS else value for name, value in each.key.items()},
+                "column": each.column,
+                "ledger": each.expected,
+                "found": each.found,
+            }
+            for each in found.told
+        ],
+    }
+
+
+def _print(found: "Verification") -> None:
+    from cost.prices import usd
+    from gateway.table import counted, print_table
+
+    checked = f"{counted(found.rows, 'entry', 'entries')}, ${usd(found.cost_nanousd):,f}"
+    if found.told:
+        headings = ["table", "when", "where", "figure", "ledger", "found", "difference"]
+        print_table(headings, [_row(each) for each in found.told], right=(4, 5, 6))
+        hidden = found.differences - len(found.told)
+        more = f", of which the first {len(found.told):,} are shown" if hidden else ""
+        typer.echo(
+            f"\nthe books do not agree: {counted(found.differences, 'figure')} wrong{more}; checked: {checked}",
+            err=True,
+        )
+    else:
+        typer.echo(f"the books agree: {checked}")
+    if found.open_reserves:
+        typer.echo(f"open for longer than an hour: {counted(found.open_reserves, 'reserve')}", err=True)
+
+
+_MOMENTS = ("start_us", "day_us")
+
+
+def _row(difference: "Difference") -> list[str]:
+    key = difference.key
+    when = next((_moment(key[name]) for name in _MOMENTS if name in key), "")
+    where = " ".join(str(value) for name, value in key.items() if name not in _MOMENTS and value != "")
+    money = difference.column.endswith("_nanousd") or difference.column == "sum of meters"
+    figures = (difference.expected, difference.found, difference.found - difference.expected)
+    column = difference.column.replace("_nanousd", "_usd")
+    return [difference.table, when, where, column, *(_figure(each, money=money) for each in figures)]
+
+
+def _figure(figure: int, *, money: bool) -> str:
+    from cost.prices import usd
+
+    return f"{usd(figure):.9f}" if money else str(figure)
+
+
+def _moment(at_us: str | int) -> str:
+    return datetime.fromtimestamp(int(at_us) // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%MZ")

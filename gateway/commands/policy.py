@@ -1,0 +1,119 @@
+"""`weighbridge policy`: what a quality floor saves and what it costs in quality, before anybody applies it."""
+# ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.commands.shared import fail, open_engine, print_json
+
+if TYPE_CHECKING:
+    from accounts.store import TeamRecord
+    from classifier.learning.requests import OwnRequests
+    from classifier.prediction import Classifier
+    from gateway.configuration.settings import GatewayConfig
+    from proxy.tolerance import Tolerances
+
+policy_app = typer.Typer(
+    help="How much quality `auto` keeps, and what that saves.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@policy_app.callback()
+def _group() -> None:
+    """Keeps `preview` a command of its own: a group of one would become that one."""
+
+
+@policy_app.command("preview")
+def preview(
+    team: Annotated[str | None, typer.Option(help="For this team: its targets, its floor, its own requests.")] = None,
+    floor: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SHARE", help="A quality floor such as 0.95; may be given several times."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what quality floors would save. Nothing is applied."""
+    import asyncio
+
+    from dashboards.policy.preview import floors_from, told
+    from gateway.configuration.settings import load, read_environment
+    from gateway.explain import weigher_of
+    from proxy.tolerance import FLOORS
+
+    try:
+        floors = floors_from(floor or ())
+    except ValueError as error:
+        fail(f"--floor: {error}", 2)
+    settings = load(config, read_environment(), secrets_from=None)
+    record, own, tolerances = asyncio.run(_gathered(settings, weigher_of(settings), team))
+    allowed = None if record is None or record.allowed_models is None else frozenset(record.allowed_models)
+    current = None if record is None else record.settings.quality_floor
+    found = told(tolerances.preview(floors or FLOORS, allowed, current=current, own=own), team)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+async def _gathered(
+    settings: "GatewayConfig", classifier: "Classifier", team_id: str | None
+) -> "tuple[TeamRecord | None, OwnRequests | None, Tolerances]":
+    """The team, its own requests, and the tolerances with what was learned since the training, as a gateway has them."""
+    from accounts.errors import UnknownTeam
+    from accounts.store import AccountStore
+    from classifier.learning.requests import own_requests
+    from classifier.learning.store import LearningStore
+    from gateway.wiring.policy import build_policy
+    from providers.catalog import build_catalog
+    from proxy.learning.tunings import TuningWatch
+    from proxy.tolerance import Tolerances
+
+    # No call is made, so no secret is looked up.
+    catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
+    policy = build_policy(settings.policy, settings.cost)
+    async with open_engine() as engine:
+        await TuningWatch(LearningStore(engine), classifier).look()
+        tolerances = Tolerances(catalog=catalog, policy=policy, classifier=classifier)
+        if team_id is None:
+            return None, None, tolerances
+        record = next((each for each in await AccountStore(engine).list_teams() if each.team_id == team_id), None)
+        if record is None:
+            raise UnknownTeam(f"there is no team {team_id!r}")
+        return record, await own_requests(engine, team_id, tolerances.artifact, tolerances.width), tolerances
+
+
+def _print(found: dict[str, Any]) -> None:
+    from gateway.table import print_table
+
+    if found["offers"]:
+        reference = " or ".join(found["reference"])
+        whole = found["reference_usd_per_1000_requests"]
+        costs = "" if whole is None else f", ${float(whole):.4f} for 1,000 requests"
+        typer.echo(f"compared with {reference}{costs}\n")
+        names = [name for name in found["offers"][0]["shares"] if any(each["shares"][name] for each in found["offers"])]
+        print_table(
+            ["", "floor", "tolerance", "kept", "cost of 1,000", "saving", *names],
+            [_row(offer, names) for offer in found["offers"]],
+            right=range(1, 6 + len(names)),
+        )
+        typer.echo("")
+    for note in found["notes"]:
+        typer.echo(f"- {note}")
+
+
+def _row(offer: dict[str, Any], names: list[str]) -> list[str]:
+    saving = offer["saving_share"]
+    return [
+        "now" if offer["current"] else "",
+        f"{offer['quality_floor']:.1%}" + ("" if offer["reached"] else " not reached"),
+        f"{offer['tolerance']:.3f}",
+        f"{offer['quality_kept']:.1%} ±{offer['quality_kept_error']:.1%}",
+        f"${float(offer['usd_per_1000_requests']):.4f}",
+        "unknown" if saving is None else f"{saving:.1%}",
+        *(f"{offer['shares'][name]:.0%}" for name in names),
+    ]

@@ -1,0 +1,149 @@
+"""`weighbridge report`: a day of a team or of an organisation, as a table or as files."""
+# ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
+
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.commands.shared import USAGE, fail, open_engine, print_json
+
+if TYPE_CHECKING:
+    from cost.reports.daily import DailyReport, Section
+    from cost.reports.usage import UsageSums
+    from dashboards.finance.daily_reports import Format, Subject
+
+report_app = typer.Typer(help="Reports for finance.", no_args_is_help=True, rich_markup_mode=None)
+_HEADINGS = ("", "requests", "input tokens", "output tokens", "cost", "baseline", "saving")
+
+
+@report_app.callback()
+def _group() -> None:
+    """Keeps `daily` a command of its own: a group of one would become that one."""
+
+
+@report_app.command("daily")
+def daily(
+    *,
+    day: Annotated[
+        datetime | None, typer.Option("--date", formats=["%Y-%m-%d"], help="The day (UTC); yesterday if left out.")
+    ] = None,
+    team: Annotated[str | None, typer.Option(help="This team's; otherwise the whole organisation's.")] = None,
+    all_teams: Annotated[bool, typer.Option("--all", help="The organisation's, and each team's by itself.")] = False,
+    organisation: Annotated[
+        str | None, typer.Option(help="Which organisation; `default` if left out, and of a team it is known.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write <day>/<team>.html and .csv here; otherwise print a table.")
+    ] = None,
+    formats: Annotated[
+        str, typer.Option("--format", help="What to write: html, csv, or both with a comma.")
+    ] = "html,csv",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Report one UTC day: requests, tokens, cost, baseline and saving, divided and compared."""
+    import asyncio
+    from datetime import UTC, timedelta
+
+    from dashboards.finance.daily_reports import write
+
+    if team is not None and all_teams:
+        fail("give --team or --all, not both", USAGE)
+    chosen = _formats(formats)
+    if chosen is None:
+        fail(f"--format is html, csv or html,csv, not {formats[:40]!r}", USAGE)
+    now = datetime.now(UTC)
+    wanted = day.date() if day is not None else now.date() - timedelta(days=1)
+    reports = asyncio.run(_read(organisation, team, wanted, all_teams=all_teams))
+    if out is not None:
+        for subject, report in reports:
+            for path in write(out, subject, report, chosen, now):
+                typer.echo(path)
+    elif as_json:
+        from cost.reports.daily import plain
+
+        print_json([plain(report) for _, report in reports])
+    else:
+        for _, report in reports:
+            _print(report)
+
+
+async def _read(
+    organisation: str | None, team: str | None, day: date, *, all_teams: bool
+) -> "list[tuple[Subject, DailyReport]]":
+    from accounts.store import AccountStore
+    from dashboards.finance.daily_reports import ReportReader, Subject, subject_of
+    from gateway.commands.scopes import scope_of
+
+    async with open_engine() as engine:
+        scope = await scope_of(engine, organisation, team)
+        teams = [
+            each for each in await AccountStore(engine).list_teams() if each.organisation_id == scope.organisation_id
+        ]
+        if team is not None:
+            subjects = [subject_of(each) for each in teams if each.team_id == team]
+        else:
+            subjects = [Subject(scope=scope, title=f"organisation {scope.organisation_id}")]
+            if all_teams:
+                subjects += [subject_of(each) for each in teams]
+        reader = ReportReader(engine)
+        return [(subject, await reader.read(subject, day)) for subject in subjects]
+
+
+def _formats(text: str) -> "list[Format] | None":
+    from dashboards.finance.daily_reports import FORMATS
+
+    asked = {each.strip().lower() for each in text.split(",")}
+    return [each for each in FORMATS if each in asked] if asked <= set(FORMATS) else None
+
+
+def _print(report: "DailyReport") -> None:
+    from cost.reports.daily import WEEK, change
+    from cost.reports.shown import nano_money, percent
+    from gateway.table import print_table
+
+    typer.echo(f"{report.title}, {report.day} (UTC)")
+    rows = [["total", *_figures(report.total)], ["month to date", *_figures(report.month)]]
+    rows += [
+        [f"{section.dimension} {name}", *_figures(sums)]
+        for section in report.sections
+        for name, sums in _parts(section)
+    ]
+    print_table(_HEADINGS, rows, right=range(1, len(_HEADINGS)), shrink=0)
+    total = report.total
+    to_day = percent(change(total.cost_nanousd, report.day_before.cost_nanousd), signed=True)
+    to_week = percent(change(total.cost_nanousd, report.week_before.cost_nanousd, WEEK), signed=True)
+    typer.echo(f"cost against the day before: {to_day}, against the 7-day mean: {to_week}")
+    if total.unpriced_attempts:
+        typer.echo(f"attempts without a price, which are not in the cost: {total.unpriced_attempts}")
+    if total.estimated_attempts:
+        typer.echo(f"attempts booked at an estimate: {total.estimated_attempts} of {total.attempts}")
+    for standing in report.standings:
+        budget = standing.budget
+        typer.echo(
+            f"budget of {budget.scope} {budget.shown_id}, {budget.period}, {budget.kind}: "
+            f"{nano_money(standing.spent_nanousd)} of {nano_money(budget.limit_nanousd)} spent"
+        )
+    typer.echo("")
+
+
+def _parts(section: "Section") -> "list[tuple[str, UsageSums]]":
+    parts: list[tuple[str, Any]] = [(each.name or "(none)", each.sums) for each in section.groups]
+    return parts if section.left_out is None else [*parts, ("(all others)", section.left_out)]
+
+
+def _figures(sums: "UsageSums") -> list[str]:
+    from cost.reports.daily import saving
+    from cost.reports.daily_html import spent
+    from cost.reports.shown import nano_money
+
+    saved = saving(sums)
+    return [
+        f"{sums.requests:,}",
+        f"{sums.input_tokens:,}",
+        f"{sums.output_tokens:,}",
+        spent(sums),
+        "-" if saved is None else nano_money(sums.baseline_nanousd),
+        "-" if saved is None else nano_money(saved),
+    ]

@@ -1,0 +1,89 @@
+"""`weighbridge route`: where a prompt would go and why, without calling anything."""
+# ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from gateway.commands.shared import ConfigOption, JsonOption, fail, print_json, read_config
+
+if TYPE_CHECKING:
+    from gateway.explain import Explanation
+
+
+def route(
+    prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")],
+    tier: Annotated[Literal["interactive", "batch"], typer.Option(help="What kind of request it is.")] = "interactive",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain where a prompt would go, without calling anything."""
+    from gateway.explain import explain
+
+    settings = read_config(config)
+    told = explain(settings, sys.stdin.read() if prompt == "-" else prompt, tier)
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(told))
+    else:
+        _print_explanation(told)
+    if told.refusal is not None:
+        fail(told.refusal)
+
+
+def _print_explanation(told: "Explanation") -> None:
+    from gateway.table import print_table
+
+    typer.echo(
+        f"complexity {told.complexity:.3f} ({told.classifier}), about {told.input_tokens} tokens in, "
+        f"{told.expected_output_tokens} expected out"
+    )
+    if told.outlooks:
+        _print_outlooks(told)
+    if told.candidates:
+        rows = [
+            [
+                str(rank),
+                each["target"],
+                each["reason"],
+                f"{each['capability']:.2f}",
+                _money(each["expected_cost_usd"]),
+                _money(each["at_most_usd"]),
+            ]
+            for rank, each in enumerate(told.candidates, 1)
+        ]
+        typer.echo("\nwould be tried, in this order:")
+        print_table(["", "target", "why", "capability", "expected cost", "at most"], rows, right=(3, 4, 5))
+    if told.rejected:
+        typer.echo("\nnot candidates:")
+        print_table(["target", "obstacle", "why"], [list(each.values()) for each in told.rejected])
+
+
+def _print_outlooks(told: "Explanation") -> None:
+    """What each measured target would make of the prompt, and whether that was near the line."""
+    from gateway.table import print_table
+
+    if told.reference_adequate is None:
+        typer.echo("\nmeasured outcomes, not used: there is no measured reference to compare them with")
+    else:
+        near = "a close call" if told.close_call else "no close call"
+        typer.echo(
+            f"\nto keep {told.quality_floor:.0%} of the reference's quality a target may lose {told.tolerance:.3f}; {near}"
+        )
+    rows = [
+        [
+            each["target"],
+            f"{each['adequate']:.3f}",
+            f"{each['low']:.3f} to {each['high']:.3f}",
+            "-" if each["loss"] is None else f"{each['loss']:+.3f}",
+            str(each["expected_output_tokens"]),
+        ]
+        for each in told.outlooks
+    ]
+    print_table(["target", "adequate", "between", "loses", "tokens out"], rows, right=(1, 2, 3, 4))
+
+
+def _money(dollars: str | None) -> str:
+    return "unknown" if dollars is None else f"${float(dollars):.6f}"

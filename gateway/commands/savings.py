@@ -1,0 +1,196 @@
+"""`weighbridge savings`: what was saved, against whom, and whether it is what was promised."""
+# ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cost.reports.shown import money, percent
+from cost.times import wall_us
+from gateway.commands.shared import fail, open_engine, print_json
+
+if TYPE_CHECKING:
+    from cost.claim.reading import ClaimBooks
+    from cost.config import CostSection
+    from cost.reports.scope import ReadScope
+
+_DAYS = 30
+_ARMS_WITHIN_S = 60.0
+"""Nobody else waits for this process."""
+
+
+def savings(
+    start: Annotated[
+        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first UTC day; otherwise the last 30.")
+    ] = None,
+    end: Annotated[
+        datetime | None,
+        typer.Option("--to", formats=["%Y-%m-%d"], help="The last UTC day; otherwise today."),
+    ] = None,
+    team: Annotated[
+        str | None, typer.Option(help="This team's alone; without the idle GPUs, which are nobody's.")
+    ] = None,
+    organisation: Annotated[
+        str | None, typer.Option(help="Whose books; `default` if left out, and of a team it is known.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 unless the target is met.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a row a day as CSV.")] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Tell what was saved, against three comparisons, and the verdict on the target."""
+    from gateway.configuration.settings import load, read_environment
+
+    if as_csv and as_json:
+        fail("--csv or --json, not both", 2)
+    settings = load(config, read_environment(), secrets_from=None)
+    section, operator = settings.cost, settings.accounts.operator
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    last = (today if end is None else end.replace(tzinfo=UTC)) + timedelta(days=1)
+    first = last - timedelta(days=_DAYS) if start is None else start.replace(tzinfo=UTC)
+    scope, books, found = asyncio.run(_claimed(section, operator, organisation, team, _us(first), _us(last)))
+    if as_csv:
+        _print_daily(section, scope, books)
+    elif as_json:
+        print_json(found)
+    else:
+        print_claim(found)
+    if check and found["verdict"] != "met":
+        raise typer.Exit(1)
+
+
+async def _claimed(
+    section: "CostSection", operator: str, organisation: str | None, team: str | None, start_us: int, end_us: int
+) -> "tuple[ReadScope, ClaimBooks, dict[str, Any]]":
+    from dashboards.savings import Claims
+    from gateway.commands.scopes import scope_of
+
+    async with open_engine() as engine:
+        scope = await scope_of(engine, organisation, team)
+        claims = Claims(engine, lambda: section, wall_us, operator=operator, arms_within_s=_ARMS_WITHIN_S)
+        books = await claims.books(scope, start_us, end_us)
+        return scope, books, claims.told(scope, await claims.claim(scope, books))
+
+
+def _print_daily(section: "CostSection", scope: "ReadScope", books: "ClaimBooks") -> None:
+    from cost.claim.report import DAILY_COLUMNS, daily
+    from cost.reports.cells import csv_line
+
+    rate = section.gateway_usd_per_hour if scope.team_id is None else Decimal(0)
+    typer.echo(csv_line(DAILY_COLUMNS), nl=False)
+    for row in daily(books, gateway_usd_per_hour=rate, now_us=wall_us()):
+        typer.echo(csv_line(row), nl=False)
+
+
+def _us(moment: datetime) -> int:
+    return int(moment.timestamp()) * 1_000_000
+
+
+def print_claim(found: dict[str, Any]) -> None:
+    """The claim for people. `not met` stands where `met` would."""
+    from gateway.table import print_table
+
+    whose = f"team {found['team_id']}" if found["team_id"] else f"organisation {found['organisation_id']}"
+    typer.echo(f"{whose}, {found['start']} to before {found['end']} (UTC), target {percent(found['target_share'])}\n")
+    print_table(
+        ["compared with", "would have cost", "cost", "saved", "share", "coverage", "verdict"],
+        [_row(found, each) for each in found["comparisons"]],
+        right=(1, 2, 3, 4, 5),
+    )
+    _print_reasons(found["comparisons"], _names(found))
+    _print_cost(found)
+    _print_certainty(found)
+    for fleet in found["fleet"]:
+        _print_fleet(found, fleet)
+    if found["provisional"]:
+        days = found["provisional_days"]
+        which = days[0] if len(days) == 1 else f"{len(days)} days, {days[0]} to {days[-1]}"
+        typer.echo(f"\nprovisional: the GPU bill of {which} is not posted yet")
+
+
+def _names(found: dict[str, Any]) -> dict[str, str]:
+    return {
+        "reference": f"{found['reference_target'] or 'none is configured'} (reference)",
+        "cheapest": "cheapest good enough",
+        "hosted": "same weights, hosted",
+    }
+
+
+def _row(found: dict[str, Any], each: dict[str, Any]) -> list[str]:
+    return [
+        _names(found)[each["comparator"]],
+        money(each["baseline_usd"]),
+        money(each["cost_usd"]),
+        money(each["savings_usd"]),
+        percent(each["savings_share"]),
+        percent(each["coverage"]),
+        each["verdict"].upper(),
+    ]
+
+
+def _print_reasons(comparisons: list[dict[str, Any]], names: dict[str, str]) -> None:
+    for each in comparisons:
+        for reason in each["reasons"]:
+            typer.echo(f"- {names[each['comparator']]}: {reason}")
+
+
+def _print_cost(found: dict[str, Any]) -> None:
+    parts = {name.removesuffix("_usd").replace("_", "-"): amount for name, amount in found["cost"].items()}
+    told = ", ".join(f"{name} {money(amount)}" for name, amount in parts.items() if amount)
+    typer.echo(f"\nspent {money(found['cost_usd'])}" + (f": {told}" if told else ""))
+    if found["team_id"]:
+        typer.echo("without idle GPUs and the gateway's machines, which are the organisation's")
+
+
+def _print_certainty(found: dict[str, Any]) -> None:
+    typer.echo(
+        f"{found['served_requests']} requests served in {found['attempts']} attempts; "
+        f"estimated {percent(found['estimated_share'])}, without a price {found['unpriced_attempts']}"
+    )
+    quality, measured = found["quality"], found["measured"]
+    if quality is None:
+        typer.echo("quality: no answer was judged")
+    else:
+        interval = f"{percent(quality['low'])} to {percent(quality['high'])}"
+        typer.echo(f"quality: {percent(quality['share'])} of {quality['judged']} judged answers adequate ({interval})")
+    if measured is not None:
+        since = "" if measured["from"] == found["start"] else f", from {measured['from']} on"
+        arms = f"{measured['holdout_requests']} held out, {measured['control_requests']} beside them{since}"
+        if measured["savings_share"] is None:
+            typer.echo(f"measured saving: too few requests yet ({arms})")
+        else:
+            interval = f"{percent(measured['low'])} and {percent(measured['high'])}"
+            typer.echo(f"measured saving: {percent(measured['savings_share'])}, between {interval} ({arms})")
+
+
+def _print_fleet(found: dict[str, Any], fleet: dict[str, Any]) -> None:
+    from gateway.table import print_table
+
+    today = fleet["utilisation_today"]
+    typer.echo(
+        f"\n{'pool ' + fleet['pool'] if fleet['pool'] else 'all pools'}: bill {money(fleet['bill_usd'])} for "
+        f"{fleet['replica_hours_up']} replica-hours up, {percent(fleet['utilisation'])} of them busy"
+        + ("" if today is None else f" (today {percent(today)})")
+    )
+    rows = [
+        [
+            _names(found)[each["comparator"]],
+            money(each["baseline_usd"]),
+            money(each["cost_usd"]),
+            percent(each["cost_share"]),
+            percent(each["needed_utilisation"]),
+            each["verdict"].upper(),
+        ]
+        for each in fleet["comparisons"]
+    ]
+    headings = ["compared with", "its tokens elsewhere", "here", "here / elsewhere", "needed utilisation", "verdict"]
+    print_table(headings, rows, right=(1, 2, 3, 4))
+    _print_reasons(fleet["comparisons"], _names(found))
+    if fleet["overfull"]:
+        typer.echo("! on some day tokens took longer than replicas were up: the weights or the hours are wrong")

@@ -1,0 +1,373 @@
+"""`weighbridge selfhosted plan`: what a model needs on our own GPUs, how fast it is, what it costs and how it is started."""
+# ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from gateway.commands.shared import print_json
+
+if TYPE_CHECKING:
+    from selfhosted.offline.plans.mixture import Mixture
+    from selfhosted.offline.plans.models import ModelShape
+    from selfhosted.offline.plans.planning import Plan, Question
+
+_MOST_CONFIG_BYTES = 1_000_000
+_USUAL_COMPARATORS = ("gpt-4o", "gpt-4o-mini", "gpt-6-luna", "groq-llama-3.3-70b")
+
+
+def plan(
+    *,
+    model: Annotated[
+        str, typer.Option(help="A known model, such as llama-3-70b, or your name for --config-json's.")
+    ] = "llama-3-70b",
+    gpu: Annotated[str, typer.Option(help="h100, h200, b200, a100, a100-40gb, l40s or l4.")] = "h100",
+    qps: Annotated[float, typer.Option(min=1e-6, max=1e9, help="Requests a second at the peak to plan for.")] = 10.0,
+    input_tokens: Annotated[int, typer.Option(min=1, max=10_000_000, help="Of a mean prompt.")] = 1_000,
+    output_tokens: Annotated[int, typer.Option(min=1, max=10_000_000, help="Of a mean answer.")] = 300,
+    ttft_p99: Annotated[
+        float,
+        typer.Option(
+            min=0.001, max=3_600, help="Seconds to the first token, 99 of 100 requests; not promised for --tier batch."
+        ),
+    ] = 1.0,
+    tpot_p99: Annotated[
+        float | None, typer.Option(min=0.001, max=60, help="Seconds for each further token, 99 of 100 requests.")
+    ] = None,
+    precision: Annotated[Literal["auto", "bf16", "fp8", "int4"], typer.Option(help="Of the weights.")] = "auto",
+    kv_precision: Annotated[Literal["auto", "bf16", "fp8"], typer.Option(help="Of the KV cache.")] = "auto",
+    tp: Annotated[str, typer.Option(help="GPUs a replica: a number, or auto.")] = "auto",
+    prefix_hit_rate: Annotated[
+        float, typer.Option(min=0, max=0.99, help="The part of prompts that is found in the cache, ours and theirs.")
+    ] = 0.0,
+    variation: Annotated[
+        float, typer.Option(min=0, max=10, help="How lengths vary: standard deviation by mean.")
+    ] = 0.5,
+    max_context: Annotated[int | None, typer.Option(min=1, help="vLLM's --max-model-len.")] = None,
+    memory_utilisation: Annotated[float, typer.Option(min=0.1, max=0.99, help="vLLM's share of the memory.")] = 0.92,
+    gpu_usd_hour: Annotated[str | None, typer.Option(help="What one GPU costs an hour.")] = None,
+    overhead: Annotated[str, typer.Option(help="Storage, network and staff on top: 1.3 is 30 % more.")] = "1",
+    comparator: Annotated[
+        list[str] | None,
+        typer.Option(help="A known price, or NAME=INPUT/OUTPUT in dollars per million tokens. Again for more."),
+    ] = None,
+    saving: Annotated[str, typer.Option(help="The part to be saved.")] = "0.40",
+    tier: Annotated[
+        Literal["interactive", "batch"], typer.Option(help="Batch work is compared with half the list price.")
+    ] = "interactive",
+    profile: Annotated[
+        Literal["low", "peak", "auto"],
+        typer.Option(help="Speculative decoding: on for a low load, off at the peak, or as it pays."),
+    ] = "auto",
+    draft_model: Annotated[
+        str | None, typer.Option(help="Guesses with this model (EAGLE or a small one) instead of the prompt's n-grams.")
+    ] = None,
+    lora: Annotated[int, typer.Option(min=0, max=256, help="LoRA adapters that are resident at once.")] = 0,
+    lora_rank: Annotated[int, typer.Option(min=1, max=512, help="Their rank.")] = 16,
+    kv_events_port: Annotated[
+        int | None, typer.Option(min=1, max=65_534, help="Publish KV events there, and replays on the next port.")
+    ] = None,
+    spare: Annotated[int, typer.Option(min=0, max=1_000, help="Replicas beyond what the load needs.")] = 0,
+    efficiency: Annotated[str, typer.Option(help="vllm, or ceiling (NVIDIA's own figures).")] = "vllm",
+    tokens_per_gpu: Annotated[
+        list[str] | None,
+        typer.Option(help="Measured tokens a second and GPU instead of the roofline; NAME=FIGURE in a mixture."),
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="The repository or folder of (quantised) weights.")] = None,
+    config_json: Annotated[Path | None, typer.Option(help="A model's config.json.")] = None,
+    kv_heads: Annotated[int | None, typer.Option(min=1, max=10_000, help="Instead of the model's own.")] = None,
+    check_kv_bytes: Annotated[
+        int | None, typer.Option(min=1, help="What a document says a token takes in the cache: is it right?")
+    ] = None,
+    mix: Annotated[str | None, typer.Option(help="Several models: NAME:SHARE,NAME:SHARE.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print everything as JSON, bytes and dollars in full.")
+    ] = False,
+) -> None:
+    """Plan a pool: memory, tensor parallelism, replicas, latency, dollars, and vLLM's command line."""
+    from selfhosted.offline.plans.comparators import comparator_named
+    from selfhosted.offline.plans.gpus import gpu_named
+    from selfhosted.offline.plans.planning import Question
+    from selfhosted.offline.plans.planning import plan as planned
+    from selfhosted.offline.plans.roofline import efficiency_named
+    from selfhosted.offline.plans.sizing import Targets, Work
+
+    def question(shape: "ModelShape", rate: float, measured: float | None) -> "Question":
+        return Question(
+            model=shape,
+            gpu=gpu_named(gpu),
+            requests_per_s=rate,
+            work=Work(
+                input_tokens=input_tokens,
+                output_tokens=output_tokens,
+                prefix_hit_rate=prefix_hit_rate,
+                variation=variation,
+            ),
+            targets=Targets(ttft_p99_s=None if tier == "batch" else ttft_p99, tpot_p99_s=tpot_p99),
+            efficiency=efficiency_named(efficiency),
+            precision=None if precision == "auto" else precision,
+            kv_precision=None if kv_precision == "auto" else kv_precision,
+            tp=_tp(tp),
+            usd_per_gpu_hour=None if gpu_usd_hour is None else _figure(gpu_usd_hour, "--gpu-usd-hour", 0, 10_000),
+            overhead=_figure(overhead, "--overhead", 1, 100),
+            max_context=max_context,
+            memory_utilisation=memory_utilisation,
+            comparators=tuple(comparator_named(each) for each in comparator or _USUAL_COMPARATORS),
+            saving=_figure(saving, "--saving", 0, Decimal("0.99")),
+            batch=tier == "batch",
+            profile=profile,
+            draft=draft_model,
+            adapters=lora,
+            adapter_rank=lora_rank,
+            kv_events_port=kv_events_port,
+            spare=spare,
+            tokens_per_gpu=measured,
+            weights=weights,
+            given_kv_bytes=check_kv_bytes,
+        )
+
+    if mix is not None:
+        _mixed(mix, qps, tokens_per_gpu or [], question, as_json=as_json)
+        return
+    answer = planned(question(_model(model, config_json, kv_heads), qps, _measured(tokens_per_gpu or [])))
+    if as_json:
+        print_json(_told(answer))
+    else:
+        _print_plan(answer)
+
+
+def _model(name: str, config_json: Path | None, kv_heads: int | None) -> "ModelShape":
+    import msgspec
+
+    from selfhosted.offline.plans.models import model_from_config, model_named
+    from selfhosted.offline.plans.plan_errors import PlanRefused
+
+    if config_json is None:
+        shape = model_named(name)
+    else:
+        if config_json.stat().st_size > _MOST_CONFIG_BYTES:
+            raise PlanRefused(f"{config_json} is larger than any config.json")
+        try:
+            config = json.loads(config_json.read_text(encoding="utf-8"))
+        except ValueError:
+            raise PlanRefused(f"{config_json} is not JSON") from None
+        if not isinstance(config, dict):
+            raise PlanRefused(f"{config_json} is not a JSON object")
+        shape = model_from_config(name, config, source=config_json.name)
+    return shape if kv_heads is None else msgspec.structs.replace(shape, kv_heads=kv_heads)
+
+
+def _tp(text: str) -> int | None:
+    from selfhosted.offline.plans.plan_errors import PlanRefused
+
+    if text == "auto":
+        return None
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= 1_024):  # noqa: PLR2004 - more than any machine has
+        raise PlanRefused("--tp is a number of GPUs, or auto")
+    return int(text[:4])
+
+
+def _figure(text: str, option: str, least: int, most: int | Decimal) -> Decimal:
+    from decimal import InvalidOperation
+
+    from selfhosted.offline.plans.plan_errors import PlanRefused
+
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise PlanRefused(f"{option}: `{text}` is no number") from None
+    if not value.is_finite() or not least <= value <= most:
+        raise PlanRefused(f"{option} is from {least} to {most}")
+    return value
+
+
+def _measured(given: list[str]) -> float | None:
+    from selfhosted.offline.plans.plan_errors import PlanRefused
+
+    if len(given) > 1:
+        raise PlanRefused("--tokens-per-gpu is given once, but in a mixture")
+    return float(_figure(given[0], "--tokens-per-gpu", 1, 10_000_000)) if given else None
+
+
+def _mixed(mix: str, qps: float, measured: list[str], question: Any, *, as_json: bool) -> None:
+    from selfhosted.offline.plans.mixture import mixture_of, shares_of
+    from selfhosted.offline.plans.models import model_named
+    from selfhosted.offline.plans.plan_errors import PlanRefused
+
+    given: dict[str, float] = {}
+    for each in measured:
+        name, equals, figure = each.partition("=")
+        if not equals:
+            raise PlanRefused("in a mixture write --tokens-per-gpu NAME=FIGURE")
+        given[name] = float(_figure(figure, "--tokens-per-gpu", 1, 10_000_000))
+    parts = {
+        name: (share, question(model_named(name), float(Decimal(repr(qps)) * share), None))
+        for name, share in shares_of(mix).items()
+    }
+    found = mixture_of(parts, requests_per_s=qps, tokens_per_gpu=given)
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(found, builtin_types=(Decimal,)))
+    else:
+        _print_mixture(found)
+
+
+def _told(answer: "Plan") -> dict[str, Any]:
+    """Everything, with what a reader would otherwise have to work out."""
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(answer, builtin_types=(Decimal,))
+    plain["model"]["parameters"] = answer.model.parameters
+    plain["model"]["active_parameters"] = answer.model.active_parameters
+    plain["launch"]["command"] = answer.launch.command
+    return plain
+
+
+def _print_plan(answer: "Plan") -> None:
+    from gateway.table import print_table
+
+    work, memory = answer.work, answer.memory
+    typer.echo(
+        f"{answer.model.name} on {answer.gpu.title}: {answer.requests_per_s:g} requests/s of {work.input_tokens:,} + "
+        f"{work.output_tokens:,} tokens\n"
+    )
+    rows = [
+        ["weights", f"{_gb(memory.weight_bytes)} {answer.precision}", answer.reasons["precision"]],
+        [
+            "KV cache a token",
+            f"{memory.kv_bytes_per_token:,} B {answer.kv_precision}",
+            answer.reasons["kv_bytes_per_token"],
+        ],
+        ["tensor parallel", str(answer.tp), answer.reasons["tp"]],
+        ["KV cache a replica", f"{memory.kv_tokens:,} tokens", _left(answer)],
+        ["max-model-len", f"{answer.max_context:,}", answer.reasons["max_context"]],
+        ["max-num-seqs", str(answer.limits.sequences), answer.reasons["max_num_seqs"]],
+        ["max-num-batched-tokens", f"{answer.limits.batched_tokens:,}", answer.reasons["max_num_batched_tokens"]],
+        ["replicas", f"{answer.replicas:,} ({answer.gpus:,} GPUs)", answer.reasons["replicas"]],
+        ["speculative decoding", "on" if answer.speculation.on else "off", answer.speculation.why],
+    ]
+    print_table(["", "plan", "why"], rows)
+    _print_latency(answer)
+    _print_candidates(answer)
+    _print_cost(answer)
+    typer.echo(f"\nvLLM {answer.launch.version}:\n  {answer.launch.command}")
+    typer.echo(f"\nspeed: {answer.throughput_source}\n  {answer.efficiency.source}")
+    for warning in answer.warnings:
+        typer.echo(f"! {warning}")
+
+
+def _left(answer: "Plan") -> str:
+    memory = answer.memory
+    return (
+        f"{_gb(memory.kv_bytes)} of {_gb(memory.usable_bytes)} usable are left beside weights, "
+        f"{_gb(memory.activation_bytes)} for work and {_gb(memory.reserve_bytes)} in reserve"
+    )
+
+
+def _print_latency(answer: "Plan") -> None:
+    from gateway.table import print_table
+
+    found = answer.operation
+    if found is None:
+        typer.echo("\n! by the roofline these replicas could not keep up with the tokens that were given as measured")
+        return
+    rows = [
+        ["TTFT p50", f"{found.ttft_p50_s * 1e3:,.0f} ms", ""],
+        ["TTFT p99", f"{found.ttft_p99_s * 1e3:,.0f} ms", _target(answer.targets.ttft_p99_s)],
+        ["TPOT mean", f"{found.tpot_s * 1e3:,.1f} ms", ""],
+        ["TPOT p99", f"{found.tpot_p99_s * 1e3:,.1f} ms", _target(answer.targets.tpot_p99_s)],
+        ["running a replica", f"{found.running:,.1f}", f"{found.kv_use:.1%} of its cache"],
+        ["longest pause of a stream", f"{found.stall_s * 1e3:,.0f} ms", "a step full of prompts"],
+    ]
+    typer.echo("\nexpected, queueing included (M/G/1 for prefill, M/G/k for a place; arrivals blind to queues):")
+    print_table(["", "expected", "target"], rows, right=(1,))
+
+
+def _target(seconds: float | None) -> str:
+    return "none" if seconds is None else f"{seconds * 1e3:,.0f} ms"
+
+
+def _print_candidates(answer: "Plan") -> None:
+    from gateway.table import print_table
+
+    rows = [
+        [
+            str(each.tp),
+            f"{each.memory.kv_tokens:,}",
+            "-" if each.obstacle else f"{each.rate:,.2f}",
+            "-" if each.replicas is None else f"{each.replicas:,}",
+            "-" if each.gpus is None else f"{each.gpus:,}",
+            each.obstacle or ("chosen" if each.tp == answer.tp else ""),
+        ]
+        for each in answer.candidates
+    ]
+    typer.echo("\nways to divide it:")
+    print_table(["TP", "KV tokens", "requests/s each", "replicas", "GPUs", ""], rows, right=(0, 1, 2, 3, 4))
+
+
+def _print_cost(answer: "Plan") -> None:
+    from cost.reports.shown import money
+    from gateway.table import print_table
+
+    cost = answer.cost
+    if cost is None:
+        return
+    typer.echo(
+        f"\n{money(cost.usd_per_hour)} an hour, {money(cost.usd_per_year)} a year: {cost.gpus:,} GPUs at "
+        f"{money(cost.usd_per_gpu_hour)} ({cost.price_source}), overhead {cost.overhead}"
+    )
+    typer.echo(
+        f"a million tokens: ${cost.usd_per_million_planned:.3f} at the planned load, which is {cost.utilisation:.0%} of "
+        f"full use; ${cost.usd_per_million_full:.3f} fully used\n"
+    )
+    rows = [
+        [
+            each.title,
+            each.as_of,
+            f"${each.comparator_usd_per_million:.3f}",
+            "-" if each.saving_at_planned_load is None else f"{each.saving_at_planned_load:.0%}",
+            "never" if each.required_utilisation is None else f"{each.required_utilisation:.1%}",
+            each.verdict,
+        ]
+        for each in cost.savings
+    ]
+    print_table(
+        ["against", "as of", "a million", "saved", f"use for {cost.savings_target:.0%}", "verdict"],
+        rows,
+        right=(2, 3, 4),
+    )
+
+
+def _print_mixture(found: "Mixture") -> None:
+    from cost.reports.shown import money
+    from gateway.table import print_table
+
+    typer.echo(f"{found.requests_per_s:,g} requests/s, {found.tokens_per_s:,.0f} tokens/s\n")
+    rows = [
+        [
+            part.model,
+            f"{part.share:.0%}",
+            f"{part.tokens_per_s:,.0f}",
+            f"{part.gpus:,}",
+            f"{part.tokens_per_gpu:,.0f}",
+            "-" if part.usd_per_year is None else money(part.usd_per_year),
+            part.source,
+        ]
+        for part in found.parts
+    ]
+    rows.append(["all", "100%", f"{found.tokens_per_s:,.0f}", f"{found.gpus:,}", "", _year(found.usd_per_year), ""])
+    print_table(["model", "share", "tokens/s", "GPUs", "tokens/s a GPU", "a year", "by"], rows, right=(1, 2, 3, 4, 5))
+
+
+def _year(dollars: Decimal | None) -> str:
+    from cost.reports.shown import money
+
+    return "-" if dollars is None else money(dollars)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB"

@@ -1,0 +1,109 @@
+"""What commands share: the configuration and the database they ask, how they print, and how they fail."""
+# ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from accounts.store import AccountStore
+    from gateway.configuration.settings import Environment, GatewayConfig
+
+USAGE: Final = 2
+FAILED: Final = 1
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Environment, GatewayConfig, Path]":
+    """The environment with the command line laid over it, the configuration, and where that came from."""
+    from gateway.configuration.settings import load, read_environment
+
+    given = {name: value for name, value in overrides.items() if value is not None}
+    environment = read_environment().model_copy(update={**given, "config": config} if config is not None else given)
+    settings = load(None, environment)
+    assert environment.config is not None  # noqa: S101 - `load` refuses to go on without a file
+    return environment, settings, environment.config
+
+
+def read_config(config: Path | None) -> "GatewayConfig":
+    """The configuration without its providers' secrets, which this command does not use."""
+    from gateway.configuration.settings import load, read_environment
+
+    return load(config, read_environment(), secrets_from=None)
+
+
+@asynccontextmanager
+async def open_accounts() -> "AsyncIterator[AccountStore]":
+    from accounts.store import AccountStore
+
+    async with open_engine() as engine:
+        yield AccountStore(engine)
+
+
+@asynccontextmanager
+async def open_engine() -> "AsyncIterator[AsyncEngine]":
+    from gateway.configuration.settings import read_environment
+    from gateway.database import make_engine, migrate
+
+    environment = read_environment()
+    environment.data_dir.mkdir(parents=True, exist_ok=True)
+    engine = make_engine(environment.database())
+    try:
+        await migrate(engine)
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """A record as JSON has it."""
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(record)
+    if isinstance(plain.get("allowed_models"), list):
+        plain["allowed_models"].sort()
+    plain.update(plain.pop("settings", {}))
+    return plain
+
+
+def print_json(value: Any) -> None:
+    """Money that is a Decimal is written as the exact number it is."""
+    import msgspec
+
+    typer.echo(msgspec.json.format(msgspec.json.Encoder(decimal_format="number").encode(value), indent=2).decode())
+
+
+def print_rows(rows: list[dict[str, Any]], columns: dict[str, str], *, as_json: bool, empty: str) -> None:
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        typer.echo(empty, err=True)
+    else:
+        from gateway.table import print_table
+
+        print_table(list(columns.values()), [[cell(name, row[name]) for name in columns] for row in rows])
+
+
+def cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name.endswith("_at"):
+        # Whole seconds are enough for people; JSON has the rest.
+        return str(value).partition(".")[0].removesuffix("Z") + "Z"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def fail(message: str, status: int = FAILED) -> NoReturn:
+    typer.echo(f"weighbridge: {message}" if "\n" not in message else message, err=True)
+    raise typer.Exit(status)

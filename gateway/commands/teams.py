@@ -1,0 +1,159 @@
+"""`weighbridge teams`: teams, which costs are booked to, and what each of them chose."""
+# ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from gateway.commands.shared import (
+    USAGE,
+    JsonOption,
+    cell,
+    fail,
+    open_accounts,
+    open_engine,
+    plain,
+    print_json,
+    print_rows,
+)
+
+if TYPE_CHECKING:
+    from accounts.store import TeamRecord
+
+teams_app = typer.Typer(help="Teams, which costs are booked to.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@teams_app.command("create")
+def create_team(
+    team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="Such as team_payments.")],
+    name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
+    organisation: Annotated[str, typer.Option(help="The organisation it belongs to.")] = "default",
+    models: Annotated[
+        str | None, typer.Option(help="The only models it may use, with commas; all when left out.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a team."""
+    allowed = [model.strip() for model in models.split(",") if model.strip()] if models is not None else None
+
+    async def create() -> dict[str, Any]:
+        from accounts.store import AccountStore
+        from gateway.commands.audit import audited
+
+        async with open_engine() as engine, audited(engine, "team.set", organisation, team_id=team_id) as change:
+            store = AccountStore(change.within)
+            team = await store.create_team(team_id, name, organisation_id=organisation, allowed_models=allowed)
+            change.tell("team", team_id, None, _team_state(team))
+            return plain(team)
+
+    made = asyncio.run(create())
+    if as_json:
+        print_json(made)
+    else:
+        typer.echo(f"created team {made['team_id']}; next: weighbridge keys create {made['team_id']}")
+
+
+@teams_app.command("list")
+def list_teams(as_json: JsonOption = False) -> None:
+    """List the teams."""
+
+    async def read() -> list[dict[str, Any]]:
+        async with open_accounts() as store:
+            return [plain(team) for team in await store.list_teams()]
+
+    columns = {"team_id": "team", "name": "name", "organisation_id": "organisation", "allowed_models": "models"}
+    columns |= {"quality_floor": "floor", "escalation": "escalation", "learning": "learning", "shadow_share": "shadow"}
+    columns |= {"weight": "weight", "spill_over": "spill-over"}
+    print_rows(asyncio.run(read()), {**columns, "created_at": "created"}, as_json=as_json, empty="no teams yet")
+
+
+@teams_app.command("set")
+def set_team(
+    team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="The team to change.")],
+    *,
+    quality_floor: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE|none", help="The share of the reference's quality to keep; none: the gateway's."),
+    ] = None,
+    escalation: Annotated[
+        Literal["off", "whole", "all"] | None,
+        typer.Option(help="Ask a better target after a weak answer: never, for whole replies, or for streams too."),
+    ] = None,
+    learning: Annotated[
+        Literal["off", "numbers", "prompts"] | None,
+        typer.Option(
+            help="What may be kept to learn from: nothing, numbers, or the prompts too. Less deletes the rest."
+        ),
+    ] = None,
+    shadow_share: Annotated[
+        float | None, typer.Option(help="The share of requests that the reference answers too, to be compared.")
+    ] = None,
+    weight: Annotated[
+        float | None,
+        typer.Option(help="Its share of a target that is short, beside the other teams' weights; 1 unless set."),
+    ] = None,
+    spill_over: Annotated[
+        bool | None,
+        typer.Option(
+            "--spill-over/--no-spill-over",
+            help="Whether its requests may go to a paid target when our own would keep them waiting.",
+        ),
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Change what a team chose. Every server follows within seconds."""
+    given = {"escalation": escalation, "learning": learning, "shadow_share": shadow_share}
+    given |= {"weight": weight, "spill_over": spill_over}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if quality_floor is not None:
+        changes["quality_floor"] = _floor(quality_floor)
+    if not changes:
+        fail("nothing to change: give at least one option, see --help", USAGE)
+
+    async def change() -> dict[str, Any]:
+        async with open_engine() as engine:
+            from accounts.store import AccountStore
+            from classifier.learning.store import LearningStore
+            from gateway.commands.audit import audited
+
+            action = "team.policy_changed" if set(changes) - {"weight"} else "team.set"
+            async with audited(engine, action, team_id=team_id, reason=reason) as change:
+                store = AccountStore(change.within)
+                before = await store.get_team(team_id)
+                team = await store.update_team(team_id, **changes)
+                change.tell(
+                    "team", team_id, _team_state(before), _team_state(team), organisation_id=team.organisation_id
+                )
+            kept = LearningStore(engine)
+            # At once, and on every call: a deletion that was interrupted is finished by asking again.
+            if learning == "off":
+                await kept.forget_team(team_id)
+            elif learning == "numbers":
+                await kept.forget_prompts(team_id)
+            return plain(team)
+
+    changed = asyncio.run(change())
+    if as_json:
+        print_json(changed)
+    else:
+        shown = ("quality_floor", "escalation", "learning", "shadow_share", "weight", "spill_over")
+        typer.echo(f"{team_id}: " + ", ".join(f"{name} {cell(name, changed[name])}" for name in shown))
+
+
+def _floor(text: str) -> float | None:
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        fail(f"--quality-floor is a number above 0 and at most 1, or none, not {text[:40]!r}", USAGE)
+
+
+def _team_state(team: "TeamRecord") -> dict[str, Any]:
+    """A team with its policy, as the audit log keeps it."""
+    from dashboards.policy.change import policy_of
+    from dashboards.teams.change import told
+
+    return told(team) | policy_of(team)

@@ -1,0 +1,278 @@
+"""`weighbridge top`: the operators' page in a terminal, over GET /v1/operations."""
+# ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
+
+import asyncio
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from gateway.commands.shared import fail
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+PATH: Final = "/v1/operations"
+_MOST_ROWS: Final = 200
+_TEXTS: Final = frozenset({"last error", "why"})
+"""What takes the room that is left."""
+_STYLES: Final = {
+    "ok": "green", "ready": "green", "closed": "green",
+    "degraded": "yellow", "starting": "yellow", "suspect": "yellow", "draining": "yellow", "half-open": "yellow", "warn": "yellow",
+    "down": "red", "open": "red", "empty": "red", "bad": "red",
+}  # fmt: skip
+
+
+def top(
+    url: Annotated[str, typer.Option(metavar="URL", help="A running gateway.")] = "http://127.0.0.1:8080",
+    key_file: Annotated[
+        Path | None,
+        typer.Option(help="Holds an admin key of the operator's organisation; `-` reads it from standard input."),
+    ] = None,
+    every: Annotated[float, typer.Option(min=0.5, max=60, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, print, and end: for scripts and reports.")] = False,
+) -> None:
+    """Show what is open, slow, full or burning: targets, pools, queues, and what they stand on. Ctrl-C ends it."""
+    from gateway.commands.asking import key_of
+
+    if key_file is None:
+        fail("--key-file is needed: a file with an admin key of the operator's organisation", 2)
+    key = key_of(key_file)
+    asyncio.run(_once(url, key) if once or not sys.stdout.isatty() else _live(url, key, every))
+
+
+async def _once(url: str, key: str) -> None:
+    from gateway.commands.asking import asked
+
+    _console().print(screen(await asked(url, PATH, key), url))
+
+
+async def _live(url: str, key: str, every_s: float) -> None:
+    """What was seen last stays while the gateway does not answer, and that is told."""
+    from rich.live import Live
+    from rich.text import Text
+
+    from gateway.commands.asking import NotAnswered, asked, asked_again
+
+    told = await asked(url, PATH, key)
+    with Live(screen(told, url), console=_console(), screen=True, auto_refresh=False) as live:
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                told = await asked_again(url, PATH, key)
+                live.update(screen(told, url), refresh=True)
+            except NotAnswered as error:
+                live.update(
+                    _below(Text(f"{error}; what follows is old", style="bold red"), screen(told, url)), refresh=True
+                )
+
+
+def screen(told: Mapping[str, Any], url: str) -> "RenderableType":
+    """All of it, the gravest first. Pure; names are shown as they are, never as markup."""
+    from rich.console import Group
+
+    parts: list[RenderableType] = [_head(told, url), *_problems(told["problems"]), _targets(told["targets"])]
+    pools = told["pools"]["data"] if told["pools"] else ()
+    if pools:
+        parts.append(_pools(pools))
+    if told["queues"]:
+        parts.append(_queues(told["queues"]))
+    return Group(*parts)
+
+
+def _head(told: Mapping[str, Any], url: str) -> "RenderableType":
+    from rich.text import Text
+
+    process, recent, stores, spend = told["process"], told["recent"], told["stores"], told["spend"]
+    redis = stores["redis"]
+    facts = [
+        f"{process['in_flight']:,} in flight",
+        f"{recent['attempts']:,} attempts in {_seconds(recent['window_s'])}",
+        f"failed {_share(recent['failed_share'])}",
+        f"first token {_seconds(recent['ttft_p50_s'])} / 95 % {_seconds(recent['ttft_p95_s'])}",
+        f"spent this hour {_money(spend['spent_nanousd'])} (usual {_money(spend['usual_nanousd'])})",
+    ]
+    ground = [
+        f"database {'ok' if stores['database']['answers'] else 'AWAY'}",
+        f"redis {('ok' if redis['answers'] else 'AWAY') if redis['configured'] else 'none'}",
+        f"journal {stores['journal']['waiting']:,} waiting",
+        f"limits {process['limits']}",
+        f"processes {process['live_processes']}",
+        f"weighed by {told['classifier']['in_use']}",
+    ]
+    state = "draining" if process["draining"] else "refusing" if process["is_refusing"] else "serving"
+    text = Text(overflow="fold")
+    text.append("weighbridge ", style="bold")
+    text.append(f"{process['version']} at {url}, {told['at']}, ")
+    text.append(state, style="green" if state == "serving" else "bold yellow")
+    text.append("\n" + " · ".join(facts) + "\n")
+    for place, fact in enumerate(ground):
+        text.append(" · " if place else "")
+        text.append(fact, style="bold red" if "AWAY" in fact else "dim")
+    return text
+
+
+def _problems(problems: Sequence[Mapping[str, Any]]) -> Iterable["RenderableType"]:
+    from rich.text import Text
+
+    if not problems:
+        yield Text("Nothing is open, slow, full or burning.", style="green")
+    for problem in problems[:10]:
+        line = Text(overflow="fold")
+        line.append(f"{problem['kind']:>8} ", style="bold " + _STYLES.get(problem["severity"], ""))
+        line.append(_word(f"{problem['subject']}: {problem['text']}"))
+        yield line
+    if len(problems) > 10:  # noqa: PLR2004 - as many as are shown
+        yield Text(f"         and {len(problems) - 10} more", style="dim")
+
+
+def _targets(targets: Sequence[Mapping[str, Any]]) -> "RenderableType":
+    table = _table(
+        "Targets", ("target", "state", "breakers"), ("attempts", "failed", "first token", "95 %", "last error")
+    )
+    for target in targets[:_MOST_ROWS]:
+        recent = target["recent"]
+        errors = [error for each in target["deployments"] for error in each["errors"]]
+        last = max(errors, key=lambda error: error["at_us"], default=None)
+        states = [each["breaker"]["state"] for each in target["deployments"]]
+        table.add_row(
+            _word(target["target_id"]),
+            _state(target["state"]),
+            _state(_worst(states), _breakers(states)),
+            f"{recent['attempts']:,}",
+            _share(recent["failed_share"]),
+            _seconds(recent["ttft_p50_s"]),
+            _seconds(recent["ttft_p95_s"]),
+            "" if last is None else _word(f"{last['text']} ({last['at'][11:19]})"),
+        )
+    return table
+
+
+def _pools(pools: Sequence[Mapping[str, Any]]) -> "RenderableType":
+    table = _table("Pools", ("pool", "replica", "state"), ("running", "waiting", "KV", "prefix hits", "why"))
+    for pool in pools:
+        desired = "?" if pool["desired"] is None else pool["desired"]
+        table.add_row(
+            _word(pool["name"]),
+            f"{pool['counts']['ready']} ready, {desired} wanted",
+            _state(pool["state"]),
+            _count(pool["running"]),
+            _count(pool["waiting"]),
+            _share(pool["kv_usage"]),
+            _share(pool["prefix_hit_rate"]),
+            "",
+        )
+        for replica in pool["replicas"][:_MOST_ROWS]:
+            stats = replica["stats"] or {}
+            table.add_row(
+                "",
+                _word(replica["name"]),
+                _state(replica["state"]),
+                _count(stats.get("running")),
+                _count(stats.get("waiting")),
+                _share(stats.get("kv_usage")),
+                _share(stats.get("prefix_hit_rate")),
+                _word(replica["why"]),
+            )
+    return table
+
+
+def _queues(queues: Sequence[Mapping[str, Any]]) -> "RenderableType":
+    table = _table("Queues", ("queue",), ("waiting", "interactive", "batch", "in flight", "full", "wait"))
+    for queue in queues[:_MOST_ROWS]:
+        capacity = queue["capacity_tokens"]
+        table.add_row(
+            _word(queue["name"]),
+            f"{queue['waiting']:,}",
+            f"{queue['waiting_by_tier']['interactive']:,}",
+            f"{queue['waiting_by_tier']['batch']:,}",
+            f"{queue['in_flight']:,}",
+            _share(queue["in_flight_tokens"] / capacity if capacity else None),
+            _seconds(queue["predicted_wait_s"]),
+        )
+    return table
+
+
+def _table(title: str, words: Sequence[str], figures: Sequence[str]) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        expand=bool(_TEXTS & set(figures)),
+    )
+    for word in words:
+        table.add_column(word, overflow="ellipsis", no_wrap=True)
+    for figure in figures:
+        is_text = figure in _TEXTS
+        table.add_column(
+            figure,
+            justify="left" if is_text else "right",
+            overflow="ellipsis",
+            no_wrap=True,
+            ratio=1 if is_text else None,
+        )
+    return table
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False, emoji=False)
+
+
+def _below(first: "RenderableType", rest: "RenderableType") -> "RenderableType":
+    from rich.console import Group
+
+    return Group(first, rest)
+
+
+def _word(text: str) -> Any:
+    """Text as it is: a name may look like markup, or have control characters that a terminal would obey."""
+    from rich.text import Text
+
+    return Text("".join(char if char.isprintable() else "·" for char in text))
+
+
+def _state(state: str, text: str = "") -> Any:
+    from rich.text import Text
+
+    return Text(text or state, style=_STYLES.get(state, ""))
+
+
+def _worst(states: Sequence[str]) -> str:
+    return next((state for state in ("open", "half-open") if state in states), "closed")
+
+
+def _breakers(states: Sequence[str]) -> str:
+    told = [f"{states.count(state)} {state}" for state in ("open", "half-open") if state in states]
+    return ", ".join(told) or ("all closed" if states else "none")
+
+
+def _count(value: float | None) -> str:
+    return "—" if value is None else f"{value:,.0f}"
+
+
+def _share(value: float | None) -> str:
+    from dashboards.ui.formats import share
+
+    return share(value)
+
+
+def _seconds(value: float | None) -> str:
+    from dashboards.ui.formats import seconds
+
+    return seconds(value)
+
+
+def _money(value: int | None) -> str:
+    from dashboards.ui.formats import money
+
+    return money(value)

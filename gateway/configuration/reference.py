@@ -1,0 +1,140 @@
+"""Writes the tables of docs/configuration.md from the sections' own types: `python -m gateway.configuration.reference`.
+
+A test holds the page to what this prints, so no key goes undocumented.
+"""
+
+import enum
+import sys
+import typing
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from gateway.configuration.problems import branches, models_in
+from gateway.configuration.settings import Environment, GatewayConfig
+
+_NAMES: dict[Any, str] = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    Decimal: "US dollars",
+    type(None): "nothing",
+}
+_LISTS = (list, tuple, set, frozenset)
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """One key of the file."""
+
+    path: str
+    type: str
+    default: str
+    meaning: str
+
+
+def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "") -> Iterator[Key]:
+    """Every key, depth first: `server.port`, `providers.models[].deployments[].kind`."""
+    for name, field in model.model_fields.items():
+        path = prefix + name
+        inner = list(_models(field.annotation))
+        if not inner:
+            yield Key(
+                path=path,
+                type=_unit(field) or _type(field.annotation),
+                default=_default(field),
+                meaning=field.description or "",
+            )
+        for found, suffix in inner:
+            yield from keys(found, f"{path}{suffix}.")
+
+
+def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
+    """The models inside of an annotation, and how a path goes on to them.
+
+    What may stand alone or in a list is told once, as it stands alone.
+    """
+    alone: set[type[BaseModel]] = set()
+    for branch in branches(annotation):
+        for found in models_in(branch):
+            alone.add(found)
+            yield found, ""
+        if typing.get_origin(branch) in _LISTS:
+            inner = models_in(typing.get_args(branch)[0])
+            yield from ((found, "[]") for found in inner if found not in alone)
+        if typing.get_origin(branch) is dict:
+            # The names are the file's own.
+            yield from ((found, ".<name>") for found in models_in(typing.get_args(branch)[1]))
+
+
+def _unit(field: FieldInfo) -> str:
+    """What a field itself calls its numbers; a Decimal is dollars otherwise."""
+    extra = field.json_schema_extra
+    return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
+
+
+def _type(annotation: Any) -> str:
+    names = [_one_type(branch) for branch in branches(annotation) if branch is not type(None)]
+    return " or ".join(dict.fromkeys(names))
+
+
+def _one_type(branch: Any) -> str:
+    origin, arguments = typing.get_origin(branch), typing.get_args(branch)
+    if origin is typing.Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin in _LISTS:
+        return f"list of {_type(arguments[0])}"
+    if origin is dict:
+        return f"mapping of {_type(arguments[0])} to {_type(arguments[1])}"
+    if isinstance(branch, type) and issubclass(branch, enum.Enum):
+        return ", ".join(f"`{member.value}`" for member in branch)
+    return _NAMES.get(branch, str(getattr(branch, "__name__", branch)).lower())
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    default = field.default if field.default is not PydanticUndefined else field.get_default(call_default_factory=True)
+    if default is None or default in ((), "", {}, frozenset()):
+        return "-"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, set | frozenset | tuple):
+        return f"`[{', '.join(sorted(map(str, default)))}]`"
+    return f"`{default}`"
+
+
+def tables() -> str:
+    """The page's tables: one for each section, and one for the environment."""
+    parts = []
+    for name, field in GatewayConfig.model_fields.items():
+        section, suffix = next(iter(_models(field.annotation)))
+        rows = [
+            f"| `{key.path}` | {key.type} | {key.default} | {key.meaning} |"
+            for key in keys(section, f"{name}{suffix}.")
+        ]
+        parts.append("\n".join([f"### {name}", "", field.description or "", "", *_HEAD, *rows]))
+    variables = [
+        f"| `{_variable(name, field)}` | {_default(field)} | {field.description} |"
+        for name, field in Environment.model_fields.items()
+    ]
+    head = ["| variable | default | meaning |", "|---|---|---|"]
+    parts.append("\n".join(["### The environment", "", *head, *variables]))
+    return "\n\n".join(parts) + "\n"
+
+
+_HEAD = ("| key | type | default | meaning |", "|---|---|---|---|")
+
+
+def _variable(name: str, field: FieldInfo) -> str:
+    alias = field.validation_alias
+    return str(getattr(alias, "choices", [f"WEIGHBRIDGE_{name.upper()}"])[0])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(tables())

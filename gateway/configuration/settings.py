@@ -1,0 +1,504 @@
+"""Everything an operator can set: one file of typed sections, and the process's environment.
+
+Each folder types its own section; here they meet. `load` either gives a configuration that can be
+served, or raises one ConfigError that names every problem.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from pydantic import AliasChoices, BaseModel, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from accounts.config import AccountsSection, PepperSection
+from accounts.keys import MIN_PEPPER_BYTES, Pepper
+from accounts.people.sign_in_config import SignInSection
+from accounts.pepper_file import pepper_id, read_or_make_pepper
+from classifier.config import ClassifierSection
+from cost.config import CostSection
+from dashboards.webhooks.webhooks_config import WebhooksSection
+from gateway.configuration.file import ConfigError, Document, KeyPath, Problem, Value, read_document
+from gateway.configuration.price_sources import price_problems
+from gateway.configuration.problems import check
+from providers.catalog import secret_reader
+from providers.config import ProvidersSection, SecretRef
+from providers.secret_references import inside, secrets_in
+from proxy.deadlines.deadlines_config import DeadlinesSection
+from proxy.idempotency.idempotency_config import IdempotencySection
+from proxy.limits.limits_config import LimitsSection
+from proxy.policy_config import PolicyConfig
+from proxy.queues.queues_config import QueuesSection
+from proxy.redis.redis_config import RedisSection, address_problem
+from selfhosted.config import SelfhostedSection
+from settings.types import Finite, Section
+from settings.words import closest, in_words
+
+_NO_PEPPER = (
+    f"no pepper: set WEIGHBRIDGE_PEPPER to a secret of at least {MIN_PEPPER_BYTES} characters, name one under "
+    "`accounts.peppers`, or let `accounts.pepper_file` name a file that is made at the first start"
+)
+AUTO = "auto"
+PREFIX = "WEIGHBRIDGE_"
+_FOREIGN_VARIABLES = {"DATABASE_URL", "REDIS_URL", "OTEL_EXPORTER_OTLP_ENDPOINT"}
+_NO_CONFIG = (
+    "no configuration: pass --config FILE or set WEIGHBRIDGE_CONFIG "
+    "(config/minimal.yaml is the smallest that works, config/gateway.yaml shows everything)"
+)
+
+
+class ServerConfig(Section):
+    """The listening side."""
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="The address to listen on; `0.0.0.0` for all.")
+    port: int = Field(default=8080, ge=0, le=65_535, description="The port to listen on; 0 lets the system choose.")
+    workers: int = Field(default=1, ge=1, le=128, description="Processes that serve; about one a core.")
+    max_body_bytes: int = Field(
+        default=20_000_000, ge=1_000, le=200_000_000, description="A larger request body is refused with 413."
+    )
+    body_timeout_s: float = Field(
+        default=30.0, gt=0, le=600, description="A body that takes longer to arrive is refused with 408."
+    )
+    slow_reader_s: float = Field(
+        default=30.0, gt=0, le=600, description="A caller that reads nothing of its stream for this long is cut off."
+    )
+    drain_s: float = Field(
+        default=30.0, ge=1, le=3_600, description="After a stop signal, how long requests under way may go on."
+    )
+    max_in_flight: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="Requests that one worker holds at once; more get 503."
+    )
+    max_lag_s: Finite = Field(
+        default=0.25,
+        ge=0,
+        le=60,
+        description="When a worker's event loop is late by more than this for about a second, or new connections wait "
+        "for half a second to be accepted (seen on Linux), it has more work than a core does: it then refuses some requests with 503 "
+        "so that the others stay quick. 0 turns this off.",
+    )
+
+
+class TelemetryConfig(Section):
+    """What the gateway tells about itself."""
+
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="Where traces go, over OTLP/HTTP. OTEL_EXPORTER_OTLP_ENDPOINT comes first; no traces without either.",
+    )
+    metrics_token: SecretRef | None = Field(
+        default=None,
+        description="Where the bearer token of /metrics is found: env:NAME. Without one only this machine may read it.",
+    )
+    log_success_share: float = Field(
+        default=0.01, ge=0, le=1, description="The share of successful requests that is logged. Failures all are."
+    )
+
+
+class GatewayConfig(Section):
+    """The whole file."""
+
+    server: ServerConfig = Field(default=ServerConfig(), description="The listening side.")
+    providers: ProvidersSection = Field(description="The models that can be called, and how to call them.")
+    policy: PolicyConfig = Field(default=PolicyConfig(), description="How names become targets.")
+    limits: LimitsSection = Field(
+        default=LimitsSection(),
+        description="What each organisation, team, key and model may use in a minute and at once.",
+    )
+    redis: RedisSection = Field(
+        default=RedisSection(), description="The Redis that all processes share, where there is one."
+    )
+    accounts: AccountsSection = Field(default=AccountsSection(), description="Teams, keys and their peppers.")
+    sign_in: SignInSection = Field(default=SignInSection(), description="How people sign in to the pages.")
+    classifier: ClassifierSection = Field(default=ClassifierSection(), description="How prompts are weighed.")
+    cost: CostSection = Field(default=CostSection(), description="The ledger, and what savings are measured against.")
+    selfhosted: SelfhostedSection = Field(
+        default=SelfhostedSection(), description="Our own engines: pools of replicas that come and go."
+    )
+    queues: QueuesSection = Field(
+        default_factory=dict,
+        description="Lines before our own targets, so that they are never given more than they carry.",
+    )
+    deadlines: DeadlinesSection = Field(
+        default=DeadlinesSection(), description="How late an answer may be, where the caller does not say."
+    )
+    idempotency: IdempotencySection = Field(
+        default=IdempotencySection(), description="Requests that are sent with an Idempotency-Key."
+    )
+    webhooks: WebhooksSection = Field(default=WebhooksSection(), description="Where warnings and reports are sent.")
+    telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="Logs and traces.")
+
+
+class Environment(BaseSettings):
+    """What the process's environment says. It wins over the file, and the command line wins over both."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
+
+    config: Path | None = Field(default=None, description="The configuration file.")
+    database_url: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("WEIGHBRIDGE_DATABASE_URL", "DATABASE_URL"),
+        description="The database; SQLite in the data directory when not set. Plain DATABASE_URL is read too.",
+    )
+    redis_url: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("WEIGHBRIDGE_REDIS_URL", "REDIS_URL"),
+        description="The shared Redis, instead of `redis.url`; none when neither is set. Plain REDIS_URL is read too.",
+    )
+    pepper: SecretStr | None = Field(
+        default=None, description=f"The secret that keys are stored under, at least {MIN_PEPPER_BYTES} characters."
+    )
+    data_dir: Path = Field(default=Path("var"), description="Where SQLite's database is kept.")
+    host: str | None = Field(default=None, description="Instead of `server.host`.")
+    port: int | None = Field(default=None, ge=0, le=65_535, description="Instead of `server.port`.")
+    workers: int | None = Field(default=None, ge=1, le=128, description="Instead of `server.workers`.")
+    otlp_endpoint: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("OTEL_EXPORTER_OTLP_ENDPOINT"),
+        description="Instead of `telemetry.otlp_endpoint`.",
+    )
+
+    def database(self) -> str:
+        """The database's address. It may hold a password: never show it."""
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite+aiosqlite:///{self.data_dir}/weighbridge.sqlite"
+
+    def redis(self, section: RedisSection) -> str | None:
+        """The shared Redis's address, or None. It may hold a password: never show it."""
+        if self.redis_url is not None:
+            return self.redis_url.get_secret_value()
+        return None if section.url is None else resolve_secret(section.url)
+
+    def server_overrides(self) -> dict[str, Any]:
+        """What stands in for keys of the `server` section."""
+        given = {"host": self.host, "port": self.port, "workers": self.workers}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def variables(self) -> dict[str, str]:
+        """The same as variables, for a child process that shall see what this one was told on its command line."""
+        return {f"{PREFIX}{name.upper()}": str(value) for name, value in self.server_overrides().items()}
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    """The configuration to go on with. When `refused` is set, it is the one that was there before."""
+
+    config: GatewayConfig
+    refused: ConfigError | None = None
+    needs_restart: tuple[str, ...] = ()
+    """Keys that changed but that a running process cannot take over."""
+
+
+def read_environment() -> Environment:
+    """The environment, typed. A misspelt WEIGHBRIDGE_* variable is an error, not a silent default."""
+    allowed = [f"{PREFIX}{name.upper()}" for name in Environment.model_fields if name != "otlp_endpoint"]
+    problems = [
+        Problem("environment", 0, name, _unknown_variable(name, allowed))
+        for name in sorted(os.environ)
+        if name.upper().startswith(PREFIX) and name.upper() not in allowed
+    ]
+    # One character may be several bytes; a pepper is measured as it is used.
+    if 0 < len(os.environ.get(f"{PREFIX}PEPPER", "").encode()) < MIN_PEPPER_BYTES:
+        problems.append(
+            Problem("environment", 0, f"{PREFIX}PEPPER", f"must have at least {MIN_PEPPER_BYTES} characters")
+        )
+    try:
+        environment = Environment()
+    except ValidationError as error:
+        problems += [
+            Problem("environment", 0, _variable(detail["loc"]), in_words(detail))
+            for detail in error.errors(include_input=False, include_url=False)
+        ]
+        raise ConfigError(problems) from error
+    if environment.database_url is not None and not _is_database(environment.database_url.get_secret_value()):
+        said = "must be an address such as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
+        problems.append(Problem("environment", 0, "DATABASE_URL", said))
+    if environment.redis_url is not None:
+        wrong = address_problem(environment.redis_url.get_secret_value())
+        problems += [] if wrong is None else [Problem("environment", 0, "REDIS_URL", wrong)]
+    if problems:
+        raise ConfigError(problems)
+    return environment
+
+
+def _is_database(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        # Reading the port is what checks it.
+        return parts.scheme.partition("+")[0] in _DATABASES and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    name = str(location[0]).upper()
+    return name if name in _FOREIGN_VARIABLES or name.startswith(PREFIX) else PREFIX + name
+
+
+def _unknown_variable(name: str, allowed: list[str]) -> str:
+    guess = closest(name.upper().removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in allowed])
+    hint = f"; did you mean {PREFIX}{guess}?" if guess else "."
+    return f"is not known{hint} Allowed: {', '.join(allowed)}"
+
+
+def load(
+    path: Path | None, environment: Environment, *, secrets_from: Mapping[str, str] | None = os.environ
+) -> GatewayConfig:
+    """The configuration to serve, with what the environment says laid over the file.
+
+    `secrets_from` is where references such as `env:NAME` must lead; None leaves them unresolved.
+    """
+    chosen = path or environment.config
+    if chosen is None:
+        raise ConfigError([Problem("", 0, "", _NO_CONFIG)])
+    document = read_document(chosen)
+    # A section whose lines are all commented out is the same as one that is not there.
+    document = msgspec.structs.replace(
+        document, values={key: value for key, value in document.values.items() if value is not None}
+    )
+    config, problems = check(GatewayConfig, document)
+    problems += dangling(document)
+    if config is not None:
+        problems += price_problems(config.providers, document)
+        problems += _report_problems(config, document)
+        problems += pool_problems(config, document)
+    if config is not None and secrets_from is not None:
+        problems += [
+            document.problem(secret.key, f"refers to {secret.name}, which is not set")
+            for secret in secrets_in(config, secrets_from)
+            if not secret.is_set
+        ]
+        problems += _redis_problems(config, document, secrets_from)
+    if config is None or problems:
+        raise ConfigError(problems)
+    server = config.server.model_copy(update=environment.server_overrides())
+    return config.model_copy(update={"server": server})
+
+
+def reload(current: GatewayConfig, path: Path | None, environment: Environment) -> Reloaded:
+    """Reads the file again. A bad one is refused whole and the current configuration stays."""
+    try:
+        fresh = load(path, environment)
+    except ConfigError as refused:
+        return Reloaded(current, refused=refused)
+    changed = [
+        f"{section}.{name}"
+        for section in GatewayConfig.model_fields
+        if section not in _LIVE_SECTIONS
+        for name, value in getattr(fresh, section)
+        if value != getattr(getattr(current, section), name) and f"{section}.{name}" not in _LIVE_KEYS
+    ]
+    return Reloaded(fresh, needs_restart=tuple(changed))
+
+
+def _redis_problems(config: GatewayConfig, document: Document, secrets_from: Mapping[str, str]) -> list[Problem]:
+    """What the secret is that leads to Redis shows only here; it is not repeated."""
+    if config.redis.url is None:
+        return []
+    try:
+        wrong = address_problem(secret_reader(secrets_from)(config.redis.url))
+    except (LookupError, OSError, UnicodeDecodeError):
+        # That it is not there is told with all other secrets.
+        return []
+    return (
+        [] if wrong is None else [document.problem(("redis", "url"), f"leads to an address that is wrong: it {wrong}")]
+    )
+
+
+def _report_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    """A report that goes nowhere would be missed by nobody until it is needed."""
+    wanted = None if config.cost.report is None else config.cost.report.webhook
+    if wanted is None or wanted in config.webhooks.names():
+        return []
+    known = ", ".join(config.webhooks.names()) or "none are configured"
+    told = f"no destination of `webhooks` has this name; there are: {known}"
+    return [document.problem(("cost", "report", "webhook"), told)]
+
+
+def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    """A model is called at its own addresses, or at a pool's replicas; and a queue of no size needs a pool to size it."""
+    served = config.selfhosted.pool_of_target()
+    problems = []
+    for index, model in enumerate(config.providers.models):
+        where = ("providers", "models", index, "deployments")
+        if model.deployments and model.model_id in served:
+            told = f"the pool `{served[model.model_id]}` of `selfhosted.pools` serves it, so it has no addresses of its own"
+            problems.append(document.problem(where, told))
+        elif not model.deployments and model.model_id not in served:
+            problems.append(document.problem(where, "is needed, unless a pool of `selfhosted.pools` serves the model"))
+    for name, queue in config.queues.items():
+        if not queue.tokens_in_flight and not served.keys() >= set(queue.targets):
+            told = "is needed, unless every target of the queue is served by a pool of `selfhosted.pools`"
+            problems.append(document.problem(("queues", name, "tokens_in_flight"), told))
+    costed = {pool.name: set(pool.targets) for pool in config.cost.pools}
+    for index, pool in enumerate(config.selfhosted.pools):
+        strangers = costed.get(pool.name, set()) - set(pool.served)
+        if strangers:
+            told = (
+                f"`cost.pools` has {', '.join(sorted(strangers))} in a pool of this name, which this one does not serve"
+            )
+            problems.append(document.problem(("selfhosted", "pools", index, "targets"), told))
+    return problems
+
+
+_DATABASES = {"sqlite", "postgres", "postgresql"}
+_LIVE_SECTIONS = {"policy", "limits", "queues", "deadlines"}
+_LIVE_KEYS = {
+    "providers.models",
+    "providers.timeouts",
+    "providers.retry",
+    "cost.reference_target",
+    "cost.pools",
+    "cost.savings_target",
+    "cost.gateway_usd_per_hour",
+    "cost.unpriced",
+    "cost.hosted",
+    "cost.holdout_share",
+    "server.max_body_bytes",
+    "server.body_timeout_s",
+    "server.slow_reader_s",
+    "server.max_in_flight",
+    "server.max_lag_s",
+}
+
+
+def dangling(document: Document) -> list[Problem]:
+    """References to targets that the catalog does not have.
+
+    It looks at the plain values, so that these are told together with everything else that is wrong.
+    """
+    models = _mapping(document.values.get("providers")).get("models")
+    names = [str(model["model_id"]) for model in _list(models) if isinstance(model, dict) and "model_id" in model]
+    if not names:
+        return []
+    reserved = f"`{AUTO}` is reserved: it lets the gateway choose"
+    return [
+        document.problem(path, _missing_target(name, names))
+        for path, name in _references(document.values)
+        if name not in names
+    ] + [
+        *(document.problem(path, reserved) for path in _named_auto(document.values)),
+        *(
+            document.problem(path, _missing_target(name, known))
+            for path, name, known in _unknown_limited(document, names)
+        ),
+    ]
+
+
+def _named_auto(values: dict[str, Value]) -> Iterator[KeyPath]:
+    if AUTO in _mapping(_mapping(values.get("policy")).get("aliases")):
+        yield "policy", "aliases", AUTO
+    for index, model in enumerate(_list(_mapping(values.get("providers")).get("models"))):
+        if _mapping(model).get("model_id") == AUTO:
+            yield "providers", "models", index, "model_id"
+
+
+def _unknown_limited(document: Document, targets: list[str]) -> Iterator[tuple[KeyPath, str, list[str]]]:
+    """Models with limits of their own that nobody can name; each would limit nothing."""
+    known = [*targets, *_mapping(_mapping(document.values.get("policy")).get("aliases")), AUTO]
+    for name in _mapping(_mapping(document.values.get("limits")).get("models")):
+        if name not in known:
+            yield ("limits", "models", name), name, known
+
+
+def _references(values: dict[str, Value]) -> Iterator[tuple[KeyPath, str]]:
+    policy = _mapping(values.get("policy"))
+    yield from _names(policy.get("auto"), ("policy", "auto"))
+    for alias, targets in _mapping(policy.get("aliases")).items():
+        yield from _names(targets, ("policy", "aliases", alias))
+    for target, others in _mapping(policy.get("fallbacks")).items():
+        yield ("policy", "fallbacks", target), target
+        yield from _names(others, ("policy", "fallbacks", target))
+    yield from _names(_mapping(values.get("cost")).get("reference_target"), ("cost", "reference_target"))
+    for index, pool in enumerate(_list(_mapping(values.get("cost")).get("pools"))):
+        yield from _names(_mapping(pool).get("targets"), ("cost", "pools", index, "targets"))
+    for queue, section in _mapping(values.get("queues")).items():
+        yield from _names(_mapping(section).get("targets"), ("queues", queue, "targets"))
+    for index, pool in enumerate(_list(_mapping(values.get("selfhosted")).get("pools"))):
+        yield from _names(_mapping(pool).get("targets"), ("selfhosted", "pools", index, "targets"))
+        for number, adapter in enumerate(_list(_mapping(pool).get("adapters"))):
+            where = ("selfhosted", "pools", index, "adapters", number, "target")
+            yield from _names(_mapping(adapter).get("target"), where)
+    for target, host in _mapping(_mapping(values.get("cost")).get("hosted")).items():
+        yield ("cost", "hosted", target), target
+        yield from _names(host, ("cost", "hosted", target))
+    shadow = _mapping(_mapping(values.get("classifier")).get("shadow"))
+    yield from _names(shadow.get("judge_target"), ("classifier", "shadow", "judge_target"))
+
+
+def _names(value: Value, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(value, str):
+        yield path, value
+    for index, name in enumerate(_list(value)):
+        if isinstance(name, str):
+            yield (*path, index), name
+
+
+def _missing_target(name: str, names: list[str]) -> str:
+    guess = closest(name, names)
+    hint = f"; did you mean `{guess}`?" if guess else "."
+    return f"there is no model `{name[:80]}`{hint} Models here: {', '.join(names[:40])}"
+
+
+def _mapping(value: Value) -> dict[str, Value]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Value) -> list[Value]:
+    return value if isinstance(value, list) else []
+
+
+_HEXADECIMAL = re.compile(rf"(?:[0-9a-fA-F]{{2}}){{{MIN_PEPPER_BYTES},}}\Z")
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def resolve_secret(reference: str) -> str:
+    """The secret that a reference means. Raises LookupError or OSError when it is not there."""
+    return secret_reader(os.environ)(reference)
+
+
+def shown(value: Any, secrets_from: Mapping[str, str]) -> Any:
+    """The configuration as plain values that are safe to show: a secret is its reference and whether it is there."""
+    if isinstance(value, BaseModel | Mapping):
+        return {str(name): shown(inner, secrets_from) for name, inner in inside(value)}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [shown(inner, secrets_from) for _, inner in inside(value)]
+    if isinstance(value, str):
+        return next((str(secret) for secret in secrets_in(value, secrets_from)), _USER_INFO.sub("***@", value))
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    # For reading only: YAML knows no Decimal, and a float prints the same digits.
+    return float(value) if isinstance(value, Decimal) else str(value)
+
+
+def peppers(config: GatewayConfig | None, environment: Environment) -> tuple[Pepper, ...]:
+    """The peppers that keys are stored under, the current one first.
+
+    They come from `accounts.peppers`, else from WEIGHBRIDGE_PEPPER, else from `accounts.pepper_file` when
+    the file names one. Without any the gateway does not start: a pepper that nobody chose to keep would
+    be lost with its machine, and every key with it.
+    """
+    if config is not None and config.accounts.peppers:
+        return tuple(_pepper(section) for section in config.accounts.peppers)
+    if environment.pepper is not None:
+        secret = _pepper_bytes(environment.pepper.get_secret_value())
+        return (Pepper(id=pepper_id(secret), secret=secret),)
+    if config is not None and "pepper_file" in config.accounts.model_fields_set:
+        return (read_or_make_pepper(config.accounts.pepper_file),)
+    raise ConfigError([Problem("", 0, "", _NO_PEPPER)])
+
+
+def _pepper(section: PepperSection) -> Pepper:
+    return Pepper(id=section.id, secret=_pepper_bytes(resolve_secret(section.secret)))
+
+
+def _pepper_bytes(text: str) -> bytes:
+    """Hexadecimal digits are read as such, so that the content of a pepper file means the same in a variable."""
+    if _HEXADECIMAL.match(text):
+        return bytes.fromhex(text)
+    return text.encode()

@@ -1,0 +1,173 @@
+"""The database: one address, SQLite or PostgreSQL, and a schema that is always the newest."""
+
+import contextlib
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, event, make_url, text
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlmodel import SQLModel
+
+import accounts.audit.tables
+import accounts.people.tables
+import accounts.tables
+import classifier.learning.tables
+import cost.tables
+import dashboards.webhooks.tables
+import proxy.idempotency.tables
+import proxy.redis.gate_tables
+import selfhosted.tables
+
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+metadata: Final = SQLModel.metadata
+TABLES: Final = (
+    accounts.tables.Organisation,
+    accounts.tables.Team,
+    accounts.tables.ApiKey,
+    accounts.people.tables.PersonRow,
+    accounts.people.tables.TeamMemberRow,
+    accounts.people.tables.SessionRow,
+    accounts.people.tables.OneTimeLinkRow,
+    accounts.people.tables.SignInFailureRow,
+    accounts.audit.tables.AuditEntryRow,
+    accounts.audit.tables.AuditHeadRow,
+    cost.tables.LedgerEntry,
+    cost.tables.SpendDay,
+    cost.tables.Boot,
+    cost.tables.LedgerCheck,
+    cost.tables.PriceVersion,
+    cost.tables.BudgetRow,
+    cost.tables.BudgetGrant,
+    cost.tables.PoolHour,
+    cost.tables.TrueUp,
+    classifier.learning.tables.WeighingRow,
+    classifier.learning.tables.VerdictRow,
+    classifier.learning.tables.TuningRow,
+    dashboards.webhooks.tables.WebhookMessage,
+    proxy.redis.gate_tables.LimitRule,
+    proxy.redis.gate_tables.Replica,
+    proxy.idempotency.tables.IdempotentRequest,
+    selfhosted.tables.RegisteredReplica,
+    selfhosted.tables.DrainOrder,
+    selfhosted.tables.ReplicaClock,
+    selfhosted.tables.PoolTarget,
+    selfhosted.tables.PromptHabit,
+)
+"""Named, so that importing this module is what fills `metadata`."""
+
+_DRIVERS: Final = {
+    "sqlite": "sqlite+aiosqlite",
+    "sqlite+aiosqlite": "sqlite+aiosqlite",
+    "postgres": "postgresql+asyncpg",
+    "postgresql": "postgresql+asyncpg",
+    "postgresql+asyncpg": "postgresql+asyncpg",
+}
+_BUSY_TIMEOUT_S: Final = 5.0
+_WAL_TRIES: Final = 50
+_WAL_PAUSE_S: Final = 0.01
+_MIGRATION_TIMEOUT_S: Final = 60
+# Any number will do, as long as every version of this program uses the same one.
+_MIGRATION_LOCK: Final = 7_236_451_920
+
+
+class UnknownDatabase(ValueError):
+    """The address names no database that this program speaks."""
+
+
+def make_engine(url: str, *, power_safe: bool = False) -> AsyncEngine:
+    """An engine for `sqlite:///file`, `sqlite://` (in memory) or `postgresql://user@host/name`.
+
+    With `power_safe` SQLite flushes each commit to the disk; it belongs with `journal_sync: power`.
+    """
+    address = _address(url)
+    if address.get_backend_name() == "sqlite":
+        return _sqlite_engine(address, power_safe=power_safe)
+    return create_async_engine(
+        address,
+        pool_size=10,
+        max_overflow=10,
+        pool_timeout=5.0,
+        # A connection that the server dropped is noticed before it is used.
+        pool_pre_ping=True,
+        connect_args={"timeout": 5.0, "command_timeout": 60.0},
+    )
+
+
+async def migrate(engine: AsyncEngine) -> None:
+    """Bring the schema up to date. Of several processes that start at once, one does it and the others wait."""
+    if engine.dialect.name == "sqlite":
+        await _migrate_sqlite(engine)
+    else:
+        async with engine.begin() as connection:
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
+            await connection.run_sync(upgrade)
+
+
+def upgrade(connection: Connection, revision: str = "head") -> None:
+    """Run what migrations are missing on a connection whose transaction the caller owns."""
+    config = Config()
+    # Alembic reads a % as the beginning of a reference.
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+def _address(url: str) -> URL:
+    address = make_url(url)
+    driver = _DRIVERS.get(address.drivername)
+    if driver is None:
+        raise UnknownDatabase(
+            f"a database's address begins with sqlite:// or postgresql://, not {address.drivername}://"
+        )
+    return address.set(drivername=driver)
+
+
+def _sqlite_engine(address: URL, *, power_safe: bool) -> AsyncEngine:
+    if address.database and address.database != ":memory:":
+        Path(address.database).parent.mkdir(parents=True, exist_ok=True)
+    # How long a statement waits for another writer; `?timeout=` in the address has the last word.
+    waiting = {} if "timeout" in address.query else {"timeout": _BUSY_TIMEOUT_S}
+    engine = create_async_engine(address, connect_args=waiting)
+    # With WAL, readers do not wait for the writer. NORMAL loses nothing when the process is killed;
+    # at a loss of power it may lose the last commits.
+    pragmas = (f"synchronous={'FULL' if power_safe else 'NORMAL'}", "foreign_keys=ON")
+
+    def prepare(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        _write_ahead(cursor)
+        for pragma in pragmas:
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    event.listen(engine.sync_engine, "connect", prepare)
+    return engine
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Of several processes that open a new file at once, SQLite refuses all but one this change, without waiting."""
+    for _ in range(_WAL_TRIES):
+        with contextlib.suppress(sqlite3.OperationalError):
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        time.sleep(_WAL_PAUSE_S)
+    cursor.execute("PRAGMA journal_mode=WAL")
+
+
+async def _migrate_sqlite(engine: AsyncEngine) -> None:
+    async with engine.connect() as plain:
+        # The driver begins no transaction before DDL by itself, so the transaction is ours from the start.
+        connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
+        await connection.exec_driver_sql(f"PRAGMA busy_timeout={_MIGRATION_TIMEOUT_S * 1000}")
+        await connection.exec_driver_sql("BEGIN IMMEDIATE")
+        try:
+            await connection.run_sync(upgrade)
+        except BaseException:
+            await connection.exec_driver_sql("ROLLBACK")
+            raise
+        await connection.exec_driver_sql("COMMIT")
+        await connection.exec_driver_sql(f"PRAGMA busy_timeout={int(_BUSY_TIMEOUT_S * 1000)}")

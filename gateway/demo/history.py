@@ -1,0 +1,635 @@
+"""Thirty days of a company's traffic, written by the gateway's own code: `python -m gateway.demo.history OUT.sqlite`.
+
+Only the requests are made up: what was asked, when, how long an upstream took, and when one failed. The trained
+classifier weighs each prompt, `plan` chooses, an `Attempt` reserves and settles, and the ledger's own store writes its
+entries with their roll-ups. Prices, budgets, pool hours, true-ups, corrections, people and the audit log go through
+their own stores too. The same seed and moment give the same history.
+"""
+
+import argparse
+import asyncio
+import bisect
+import json
+import logging
+import random
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.caller import Caller
+from accounts.keys import Pepper
+from accounts.pepper_file import read_or_make_pepper
+from classifier.learning.store import LearningStore, Verdict, Weighing
+from classifier.prediction import Classifier, Prediction, Prompt
+from cost.claim.holdout import arm_of
+from cost.entries import Arm
+from cost.fleet.true_up import FleetBooks, TrueUpRounds
+from cost.ledger import MemoryLedger
+from cost.price_book.book import price_book
+from cost.price_book.store import PriceStore
+from cost.store import LedgerStore
+from cost.times import DAY_US, HOUR_US, day_of, moment, wall_us
+from gateway.configuration.settings import GatewayConfig, load, read_environment
+from gateway.database import make_engine, migrate
+from gateway.demo import company
+from gateway.demo.company import SampleTeam, Work
+from gateway.demo.founding import Founding, first_callers
+from gateway.demo.sample_config import REPLICAS, Addresses, write_sample_config
+from gateway.demo.statement import reconcile_with_statement
+from gateway.explain import weigher_of
+from gateway.wiring.policy import build_policy
+from providers.breaker import Breakers
+from providers.catalog import build_catalog, configured_prices, peopled, repriced
+from providers.errors import FirstTokenTimeout, StreamCut, UpstreamError, UpstreamRateLimited, UpstreamUnavailable
+from providers.target import Deployment
+from providers.wire import ChatRequest, Event, WireUsage
+from proxy.affinity import CACHE_MIN_TOKENS, Sticky
+from proxy.attempt import CALLER_GONE, Attempt, Ending
+from proxy.comparisons import build_comparators
+from proxy.job import Job
+from proxy.observers.learning import kept_text
+from proxy.policy import AUTO, Candidate, Facts, RoutePlan, held_out, plan
+from proxy.tolerance import Tolerances
+
+DAYS: Final = 30
+REQUESTS: Final = 40_000
+SEED: Final = 20
+_AT_ONCE: Final = 2_000
+_US: Final = 1_000_000
+
+# How busy each hour of a working day is (UTC), and each day of a week from Monday on.
+_HOURS: Final = (2, 2, 2, 3, 4, 9, 22, 48, 78, 92, 95, 88, 70, 86, 92, 84, 66, 42, 24, 15, 10, 7, 4, 3)
+_WEEK: Final = (1.0, 1.08, 1.05, 1.02, 0.86, 0.22, 0.16)
+_NIGHT_HOURS: Final = (60, 70, 72, 66, 50, 30, 24, 34, 50, 58, 60, 56, 48, 54, 58, 52, 44, 36, 30, 30, 34, 40, 48, 54)
+_NIGHT_WEEK: Final = (1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.78)
+
+
+class _Pace(msgspec.Struct, frozen=True):
+    """How quick a target answers: the median of its first token and of each further one, in seconds."""
+
+    first_s: float
+    each_s: float
+
+
+_PACES: Final = {
+    company.OWN: _Pace(0.34, 0.021),
+    company.MINI: _Pace(0.48, 0.009),
+    company.HAIKU: _Pace(0.62, 0.011),
+    company.SONNET: _Pace(1.05, 0.017),
+    company.REFERENCE: _Pace(0.78, 0.013),
+    company.HOSTED: _Pace(0.55, 0.012),
+}
+
+
+class _Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """A bad hour of a target, in days before the end."""
+
+    target_id: str
+    days_ago: float
+    hours: float
+    share: float
+    """Of its attempts that fail meanwhile."""
+    slower: float = 1.0
+
+
+_INCIDENTS: Final = (
+    _Incident(target_id=company.REFERENCE, days_ago=19.55, hours=2.2, share=0.45, slower=2.5),
+    _Incident(target_id=company.OWN, days_ago=12.4, hours=1.1, share=0.6),
+    _Incident(target_id=company.HAIKU, days_ago=6.45, hours=3.0, share=0.2, slower=3.0),
+    _Incident(target_id=company.OWN, days_ago=1.45, hours=0.6, share=0.35, slower=2.0),
+    _Incident(target_id=company.MINI, days_ago=0.12, hours=1.0, share=0.15),
+)
+_USUAL_FAILURES: Final = 0.004
+_HANG_UPS: Final = 0.006
+
+
+_WORDINESS: Final = {company.SONNET: 1.25, company.OWN: 0.92, company.MINI: 0.97}
+_MOST_INPUT: Final = 30_000
+_WEAK_SHARE: Final = 0.03
+_FEEDBACK_SHARE: Final = 0.02
+_LIKED_SHARE: Final = 0.94
+_SPILLS_FROM: Final = 86
+_SPILL_SHARE: Final = 0.05
+_LATEST_US: Final = 90 * _US
+"""Before the end, so that whatever began is over by then."""
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written, for those who want to sign in or call."""
+
+    requests: int
+    entries: int
+    start_us: int
+    end_us: int
+    keys: dict[str, str]
+    """The first key of each team, in plain."""
+    links: dict[str, str]
+    """E-mail to the token of a link that sets a password once."""
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """One request before anything was decided about it."""
+
+    at_us: int
+    team: SampleTeam
+    work: Work
+    prompt: Prompt
+
+
+class _Clock:
+    """The moment that is being told, in seconds since 1970."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+
+    def __call__(self) -> float:
+        return self.now_us / _US
+
+    def us(self) -> int:
+        return self.now_us
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_us += round(seconds * _US)
+
+
+def times_of(team: SampleTeam, count: int, start_us: int, end_us: int, rng: random.Random) -> list[int]:
+    """So many moments, denser when the team works, in order."""
+    hours, week = (_NIGHT_HOURS, _NIGHT_WEEK) if team.night else (_HOURS, _WEEK)
+    first_hour = start_us - start_us % HOUR_US
+    places = range(first_hour, end_us, HOUR_US)
+    weights = []
+    for hour_us in places:
+        grown = 1 + (team.growth - 1) * (hour_us - start_us) / max(1, end_us - start_us)
+        weights.append(hours[hour_us // HOUR_US % 24] * week[moment(hour_us).weekday()] * grown)
+    bounds = list(accumulate(weights))
+    found: list[int] = []
+    while len(found) < count:
+        hour_us = places[bisect.bisect_left(bounds, rng.random() * bounds[-1])]
+        at_us = hour_us + rng.randrange(HOUR_US)
+        if start_us <= at_us < end_us:
+            found.append(at_us)
+    return sorted(found)
+
+
+class _Teller:
+    """Tells one request after the other, as the line would have served it."""
+
+    def __init__(self, config: GatewayConfig, callers: Mapping[str, Sequence[Caller]], seed: int) -> None:
+        self.clock = _Clock()
+        self.books = MemoryLedger("5a3b1e0000000000")
+        self.weighings: list[Weighing] = []
+        self.verdicts: list[Verdict] = []
+        self._rng = random.Random(seed)  # noqa: S311 - it makes up a history, it guards nothing
+        self._config = config
+        self._callers = callers
+        self._policy = build_policy(config.policy, config.cost)
+        self._weigher: Classifier = weigher_of(config)
+        self._predictions: dict[Prompt, Prediction] = {}
+        self._pools = {target: pool.name for pool in config.cost.pools for target in pool.targets}
+        self._breakers = Breakers(config.providers.breaker, self.clock)
+        self.book = configured_prices(config.providers)
+        self._next_price_us: int | None = 0
+        bare = build_catalog(config.providers, lambda _: "unused", pools=config.selfhosted.pool_of_target())
+        self._catalog = peopled(bare, _replicas(config))
+        self._breakers.adopt(self._catalog)
+        self._tolerances = Tolerances(catalog=self._catalog, policy=self._policy, classifier=self._weigher)
+        self._incidents: tuple[_Span, ...] = ()
+        self.revoked_us: Mapping[str, int] = {}
+
+    def expect(self, spans: Sequence["_Span"]) -> None:
+        """What goes wrong, and when."""
+        self._incidents = tuple(spans)
+
+    async def serve(self, asked: _Asked) -> None:
+        """Weighs, plans, tries and books one request."""
+        self.clock.now_us = asked.at_us
+        self._follow_prices()
+        rng, team = self._rng, asked.team
+        caller = self._caller(team)
+        named = rng.random() < team.named_share
+        facts = self._facts(asked, caller, named=named)
+        prediction = None if named else self._weigh(asked.prompt)
+        sticky = self._sticky(team, facts)
+        request_id = f"req_{rng.getrandbits(128):032x}"
+        route, arm = self._route(request_id, facts, prediction, sticky)
+        job = Job(
+            request_id=request_id,
+            caller=caller,
+            request=_request(facts, asked, streams=rng.random() < team.stream_share, tag=rng.choice(team.tags)),
+            facts=facts,
+            plan=route,
+            prediction=prediction,
+            comparators=build_comparators(self._catalog, self._config.cost.reference_target, self._config.cost.hosted),
+            timeouts=self._config.providers.timeouts,
+            upstream_headers={},
+            alias=facts.alias,
+            pools=self._pools,
+            arm=arm,
+        )
+        served = await self._tried(job, asked, sticky)
+        if served is not None and prediction is not None and caller.settings.learning != "off":
+            self._weighed(job, served, prediction, asked.prompt)
+
+    def _caller(self, team: SampleTeam) -> Caller:
+        """One of its keys. One that was revoked meanwhile is nobody's any more."""
+        callers = self._callers[team.team_id]
+        caller = self._rng.choice(callers)
+        return caller if self.clock.now_us < self.revoked_us.get(caller.key_id, self.clock.now_us + 1) else callers[0]
+
+    def _follow_prices(self) -> None:
+        now_us = self.clock.now_us
+        if self._next_price_us is not None and now_us >= self._next_price_us:
+            self._catalog = repriced(self._catalog, self.book, now_us)
+            self._next_price_us = self.book.next_change_us(now_us)
+
+    def _weigh(self, prompt: Prompt) -> Prediction:
+        found = self._predictions.get(prompt)
+        if found is None:
+            found = self._predictions[prompt] = self._weigher.classify(prompt)
+        return found
+
+    def _facts(self, asked: _Asked, caller: Caller, *, named: bool) -> Facts:
+        tokens = max(40, round(asked.work.input_tokens * self._rng.lognormvariate(0, 0.45)))
+        batch = self._rng.random() < asked.team.batch_share
+        return Facts(
+            alias=asked.team.names if named else AUTO,
+            tier="batch" if batch else "interactive",
+            needs=frozenset({"json"}) if asked.work.json_mode else frozenset(),
+            input_tokens=min(tokens, _MOST_INPUT),
+            max_output_tokens=None,
+            allowed_models=caller.allowed_models,
+            most_input_tokens=tokens * 2,
+            tolerance=self._tolerances.of(caller.settings.quality_floor, caller.allowed_models),
+        )
+
+    def _sticky(self, team: SampleTeam, facts: Facts) -> Sticky | None:
+        """Some requests go on with a conversation that their last target should still have cached."""
+        if self._rng.random() >= team.cached_share or facts.input_tokens < CACHE_MIN_TOKENS:
+            return None
+        return Sticky(company.OWN, round(facts.input_tokens * self._rng.uniform(0.4, 0.92)))
+
+    def _route(
+        self, request_id: str, facts: Facts, prediction: Prediction | None, sticky: Sticky | None
+    ) -> tuple[RoutePlan, Arm]:
+        fleet = {name: self._ready(name) for name in self._catalog.targets}
+        route = plan(facts, prediction, self._policy, self._catalog, fleet, sticky)
+        if prediction is None:
+            return route, ""
+        arm = arm_of(request_id, self._config.cost.holdout_share)
+        if arm == "holdout":
+            held = held_out(route, facts, prediction, self._policy, self._catalog, fleet)
+            return (route, "") if held is None else (held, arm)
+        return route, arm
+
+    def _ready(self, target_id: str) -> tuple[Deployment, ...]:
+        """The deployments that take work now. Of our own, those that are up."""
+        known = self._breakers.available(self._catalog.targets[target_id])
+        return known[: replicas_up(self.clock.now_us)] if target_id == company.OWN else known
+
+    async def _tried(self, job: Job, asked: _Asked, sticky: Sticky | None) -> Attempt | None:
+        """One candidate after the other; the attempt whose answer the caller got, if one did."""
+        number = 0
+        for candidate in self._with_spill_over(job):
+            known = self._ready(candidate.target.target_id)
+            if not known:
+                continue
+            deployment = self._rng.choice(known)
+            permit = self._breakers.try_acquire(deployment.deployment_id)
+            if permit is None:
+                continue
+            number += 1
+            attempt = Attempt(job, number, candidate, deployment, permit, self.books, self.clock, self.clock.us)
+            await attempt.reserve()
+            attempt.sent = True
+            if self._answered(attempt, asked, sticky):
+                better = self._escalated(attempt, job)
+                if better is None:
+                    return attempt if attempt.settled is not None and attempt.settled.outcome.result == "ok" else None
+                job = msgspec.structs.replace(job, plan=msgspec.structs.replace(job.plan, candidates=(better,)))
+                return await self._asked_again(attempt, job, better, asked)
+        return None
+
+    def _with_spill_over(self, job: Job) -> Sequence[Candidate]:
+        """In the busiest hours some of our own work would have waited for too long, and went to a paid target."""
+        candidates = job.plan.candidates
+        busy = _HOURS[self.clock.now_us // HOUR_US % 24] >= _SPILLS_FROM and job.caller.settings.spill_over
+        first_own = candidates[0].target.target_id == company.OWN and job.facts.tier == "interactive"
+        if not (busy and first_own and len(candidates) > 1) or self._rng.random() >= _SPILL_SHARE:
+            return candidates
+        return (msgspec.structs.replace(candidates[1], reason="spill-over"), candidates[0], *candidates[2:])
+
+    def _answered(self, attempt: Attempt, asked: _Asked, sticky: Sticky | None) -> bool:
+        """Lets an upstream answer or fail, and settles it unless its answer may yet be found weak."""
+        rng, target_id = self._rng, attempt.deployment.target_id
+        span = self._bad_hour(target_id)
+        pace = _PACES[target_id]
+        slower = (1.0 if span is None else span.incident.slower) * rng.lognormvariate(0, 0.35)
+        first_s = pace.first_s * slower * (0.5 + attempt.job.facts.input_tokens / 8_000)
+        if rng.random() < (_USUAL_FAILURES if span is None else span.incident.share):
+            self._fail(attempt, first_s)
+            return False
+        usage = self._usage(attempt, asked, sticky)
+        self.clock.pass_s(first_s)
+        attempt.observe([Event(payload=b"{}", token=True, choices=1, text_chars=4, usage=None, finished=False)])
+        attempt.healthy()
+        self.clock.pass_s(usage.completion_tokens * pace.each_s * slower)
+        ending: Ending = "caller_gone" if attempt.job.request.stream and rng.random() < _HANG_UPS else "ok"
+        if ending == "caller_gone":
+            attempt.close(ending, status=CALLER_GONE)
+            return True
+        attempt.observe([Event(payload=b"{}", token=False, choices=1, text_chars=0, usage=usage, finished=True)])
+        if not self._is_weak(attempt):
+            attempt.close("ok", status=200)
+        return True
+
+    def _usage(self, attempt: Attempt, asked: _Asked, sticky: Sticky | None) -> WireUsage:
+        tokens, target_id = attempt.job.facts.input_tokens, attempt.deployment.target_id
+        counted = round(tokens * self._rng.uniform(0.96, 1.05))
+        cached = 0
+        if sticky is not None and target_id in {company.OWN, company.REFERENCE, company.SONNET}:
+            cached = min(counted, sticky.cached_tokens)
+        wordy = _WORDINESS.get(target_id, 1.0)
+        output = max(1, round(asked.work.output_tokens * wordy * self._rng.lognormvariate(0, 0.4)))
+        return WireUsage(
+            prompt_tokens=counted,
+            completion_tokens=output,
+            total_tokens=counted + output,
+            prompt_tokens_details={"cached_tokens": cached},
+        )
+
+    def _fail(self, attempt: Attempt, first_s: float) -> None:
+        where = attempt.deployment.deployment_id
+        kinds: tuple[tuple[UpstreamError, int, float], ...] = (
+            (UpstreamUnavailable("the upstream answered 503", deployment_id=where, status=503), 502, first_s),
+            (FirstTokenTimeout("no first token in time", deployment_id=where), 504, 15.0),
+            (UpstreamRateLimited("the upstream answered 429", deployment_id=where, status=429), 429, first_s),
+            (StreamCut("the stream was cut", deployment_id=where), 502, first_s),
+        )
+        failure, status, after_s = self._rng.choices(kinds, (5, 2, 2, 1))[0]
+        self.clock.pass_s(after_s)
+        attempt.close("failed", failure, status=status)
+
+    def _is_weak(self, attempt: Attempt) -> bool:
+        job = attempt.job
+        wants = job.caller.settings.escalation
+        judged = wants == "all" or (wants == "whole" and not job.request.stream)
+        cheap = attempt.deployment.target_id in {company.OWN, company.HAIKU}
+        return judged and cheap and job.prediction is not None and self._rng.random() < _WEAK_SHARE
+
+    def _escalated(self, attempt: Attempt, job: Job) -> Candidate | None:
+        if attempt.settled is not None:
+            return None
+        others = [each for each in job.plan.candidates if each.target.target_id != attempt.deployment.target_id]
+        if not others:
+            attempt.close("ok", status=200)
+            return None
+        best = max(others, key=lambda each: each.target.capability)
+        return msgspec.structs.replace(best, reason="escalated")
+
+    async def _asked_again(self, weak: Attempt, job: Job, better: Candidate, asked: _Asked) -> Attempt | None:
+        known = self._ready(better.target.target_id)
+        deployment = self._rng.choice(known) if known else None
+        permit = None if deployment is None else self._breakers.try_acquire(deployment.deployment_id)
+        if permit is None or deployment is None:
+            weak.close("ok", status=200)
+            return weak
+        weak.close("ok", status=200, unused="escalated")
+        again = Attempt(job, weak.number + 1, better, deployment, permit, self.books, self.clock, self.clock.us)
+        await again.reserve()
+        again.sent = True
+        if not self._answered(again, asked, None):
+            return None
+        again.close("ok", status=200)
+        return again
+
+    def _bad_hour(self, target_id: str) -> "_Span | None":
+        now_us = self.clock.now_us
+        return next(
+            (
+                each
+                for each in self._incidents
+                if each.incident.target_id == target_id and each.start_us <= now_us < each.end_us
+            ),
+            None,
+        )
+
+    def _weighed(self, job: Job, served: Attempt, prediction: Prediction, prompt: Prompt) -> None:
+        settled = served.settled
+        if settled is None:
+            return
+        self.weighings.append(
+            Weighing(
+                request_id=job.request_id,
+                at_us=self.clock.now_us,
+                organisation_id=job.caller.organisation_id,
+                team_id=job.caller.team_id,
+                target_id=served.deployment.target_id,
+                artifact=prediction.artifact,
+                vector=prediction.vector,
+                complexity=prediction.complexity,
+                group_id=prediction.group,
+                input_tokens=settled.usage.input_tokens,
+                output_tokens=settled.usage.output_tokens,
+                cost_nanousd=settled.cost_nanousd,
+                prompt=kept_text(prompt) if job.caller.settings.learning == "prompts" else None,
+            )
+        )
+        if self._rng.random() < _FEEDBACK_SHARE:
+            self.verdicts.append(self._verdict(self.weighings[-1]))
+
+    def _verdict(self, about: Weighing) -> Verdict:
+        """What somebody who read the answer said of it."""
+        good = self._rng.random() < _LIKED_SHARE
+        return Verdict(
+            request_id=about.request_id,
+            at_us=about.at_us + 40 * _US,
+            organisation_id=about.organisation_id,
+            team_id=about.team_id,
+            target_id=about.target_id,
+            source="feedback",
+            signal="rating",
+            adequate=1.0 if good else 0.0,
+        )
+
+
+class _Span(msgspec.Struct, frozen=True):
+    """When an incident is."""
+
+    incident: _Incident
+    start_us: int
+    end_us: int
+
+
+def _request(facts: Facts, asked: _Asked, *, streams: bool, tag: str) -> ChatRequest:
+    return ChatRequest(
+        fields={},
+        model=facts.alias,
+        messages=[],
+        stream=streams,
+        include_usage=True,
+        json_mode=asked.work.json_mode,
+        tier=facts.tier,
+        tag=tag,
+    )
+
+
+def _replicas(config: GatewayConfig) -> dict[str, tuple[Deployment, ...]]:
+    """The pool's replicas as the fleet would name them."""
+    return {
+        target: tuple(
+            Deployment(
+                deployment_id=f"{target}/{each.name}",
+                target_id=target,
+                kind="vllm",
+                upstream_model=pool.upstream_model or target,
+                base_url=f"{each.url}/v1",
+            )
+            for each in pool.replicas
+        )
+        for pool in config.selfhosted.pools
+        for target in pool.targets
+    }
+
+
+def _asked(teams: Sequence[SampleTeam], requests: int, start_us: int, end_us: int, rng: random.Random) -> list[_Asked]:
+    """All requests of all teams, in order of time."""
+    shares = sum(team.share for team in teams)
+    found = []
+    for team in teams:
+        for at_us in times_of(team, max(1, requests * team.share // shares), start_us, end_us, rng):
+            work = rng.choice(team.work)
+            found.append(_Asked(at_us=at_us, team=team, work=work, prompt=rng.choice(work.prompts())))
+    return sorted(found, key=lambda each: each.at_us)
+
+
+async def write_history(
+    engine: AsyncEngine,
+    config: GatewayConfig,
+    pepper: Pepper,
+    *,
+    end_us: int,
+    password: str,
+    requests: int = REQUESTS,
+    seed: int = SEED,
+    progress: Callable[[str], None] = lambda _: None,
+) -> History:
+    """Writes all of it into a database that has the newest schema and nothing else."""
+    start_us = end_us - DAYS * DAY_US
+    start_us -= start_us % DAY_US
+    founding = Founding(engine, pepper, start_us=start_us - 3 * DAY_US + 8 * HOUR_US, seed=seed)
+    founded = await founding.found()
+    teams = (*company.TEAMS, *company.NEIGHBOURS)
+    prices = PriceStore(engine, lambda: start_us)
+    for known in configured_prices(config.providers).entries():
+        await prices.remember(known.target_id, known.price, known.source, known.effective_us)
+    await founding.go_on(founded, end_us)
+    teller = _Teller(config, first_callers(founded, teams), seed)
+    teller.book = price_book([*configured_prices(config.providers).entries(), *await prices.overrides()])
+    teller.revoked_us = founded.revoked_us
+    rng = random.Random(seed)  # noqa: S311 - it makes up a history, it guards nothing
+    asked = _asked(teams, requests, start_us, end_us - _LATEST_US, rng)
+    teller.expect([_span(each, end_us) for each in _INCIDENTS])
+    entries = 0
+    ledger, learning = LedgerStore(engine), LearningStore(engine)
+    for begin in range(0, len(asked), _AT_ONCE):
+        for each in asked[begin : begin + _AT_ONCE]:
+            await teller.serve(each)
+        entries += await ledger.insert(teller.books.entries)
+        await learning.add(teller.weighings, teller.verdicts)
+        teller.books.entries.clear()
+        teller.weighings.clear()
+        teller.verdicts.clear()
+        progress(f"{min(begin + _AT_ONCE, len(asked)):,} of {len(asked):,} requests, {entries:,} ledger entries")
+    await _bill(engine, config, ledger, start_us, end_us)
+    posting = await reconcile_with_statement(engine, day_of(start_us), day_of(start_us + 13 * DAY_US), end_us)
+    await founding.posted(founded, posting)
+    links = await founding.let_in(founded, password, lambda: end_us)
+    return History(
+        requests=len(asked), entries=entries, start_us=start_us, end_us=end_us, keys=founded.keys, links=links
+    )
+
+
+def _span(incident: _Incident, end_us: int) -> _Span:
+    start_us = end_us - round(incident.days_ago * DAY_US)
+    return _Span(incident, start_us, start_us + round(incident.hours * HOUR_US))
+
+
+async def _bill(engine: AsyncEngine, config: GatewayConfig, ledger: LedgerStore, start_us: int, end_us: int) -> None:
+    """The hours that replicas were up, as the fleet records them, and each night's true-up."""
+    books = FleetBooks(engine, ledger)
+    for pool in config.cost.pools:
+        for hour_us in range(start_us, end_us - end_us % HOUR_US, HOUR_US):
+            for replica in REPLICAS[: replicas_up(hour_us)]:
+                await books.hours.record(pool.name, hour_us, replica, HOUR_US)
+    night = _Clock()
+    rounds = TrueUpRounds(books, lambda: config.cost.pools, night.us)
+    for day_us in range(start_us, end_us - end_us % DAY_US, DAY_US):
+        night.now_us = min(day_us + DAY_US + 2 * HOUR_US, end_us)
+        for pool in config.cost.pools:
+            await rounds.true_up(pool.name, day_of(day_us))
+
+
+def replicas_up(at_us: int) -> int:
+    """None at night and on weekends, when it is cheaper to buy; up to three in the middle of working days."""
+    busy = _HOURS[at_us // HOUR_US % 24] * _WEEK[moment(at_us).weekday()]
+    return sum(busy >= least for least in _REPLICAS_FROM)
+
+
+_REPLICAS_FROM: Final = (20, 93, 101)
+
+
+async def _write(database: Path, requests: int, seed: int, password: str) -> History:
+    end_us = wall_us()
+    first = day_of(end_us - DAYS * DAY_US)
+    path = write_sample_config(database.parent, Addresses(), first)
+    config = load(path, read_environment(), secrets_from=None)
+    engine = make_engine(f"sqlite:///{database}")
+    try:
+        await migrate(engine)
+        return await write_history(
+            engine,
+            config,
+            read_or_make_pepper(database.parent / "pepper"),
+            end_us=end_us,
+            password=password,
+            requests=requests,
+            seed=seed,
+            progress=lambda line: print(line, file=sys.stderr),  # noqa: T201 - a command's progress
+        )
+    finally:
+        await engine.dispose()
+
+
+def main() -> None:
+    logging.getLogger("weighbridge.audit").addHandler(logging.NullHandler())
+    parser = argparse.ArgumentParser(prog="python -m gateway.demo.history", description=__doc__)
+    parser.add_argument(
+        "database", type=Path, help="a SQLite file to make; sample.yaml, the pepper and keys.json go beside it"
+    )
+    parser.add_argument("--requests", type=int, default=REQUESTS)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--password", help="what everybody signs in with; made up when left out")
+    given = parser.parse_args()
+    if given.database.exists():
+        sys.exit(f"{given.database} is there already; name another file, or remove it first")
+    given.database.parent.mkdir(parents=True, exist_ok=True)
+    password = given.password or secrets.token_urlsafe(12)
+    told = asyncio.run(_write(given.database.resolve(), given.requests, given.seed, password))
+    keys_file = given.database.parent / "keys.json"
+    keys_file.touch(mode=0o600)
+    keys_file.write_text(json.dumps(told.keys))
+    people = "\n".join(f"  {each.email:<28} {each.role or 'of teams'}" for each in company.PEOPLE)
+    sys.stdout.write(
+        f"{told.requests:,} requests, {told.entries:,} ledger entries in {given.database}\n"
+        f"everybody signs in with the password: {password}\n{people}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

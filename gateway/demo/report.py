@@ -1,0 +1,144 @@
+"""What the demo says at the end: a row a prompt, the totals, and how far to believe them."""
+
+import textwrap
+from collections.abc import Sequence
+from decimal import Decimal
+
+import msgspec
+
+from gateway.demo.stage import Stage
+from gateway.table import print_table
+
+_PROMPT_CHARS = 38
+_TEXT_WIDTH = 116
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as its reply told it. Money is exact decimal text of US dollars."""
+
+    prompt: str
+    stream: bool
+    complexity: float
+    target: str
+    reason: str
+    input_tokens: int
+    output_tokens: int
+    cost_usd: Decimal
+    baseline_usd: Decimal
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums, either of the rows or of what the gateway's ledger answers."""
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: Decimal
+    baseline_usd: Decimal
+
+    @property
+    def savings_usd(self) -> Decimal:
+        return self.baseline_usd - self.cost_usd
+
+    @property
+    def savings_percent(self) -> Decimal:
+        if not self.baseline_usd:
+            return Decimal(0)
+        return (self.savings_usd * 100 / self.baseline_usd).quantize(Decimal("0.1"))
+
+
+class Closing(msgspec.Struct, frozen=True, kw_only=True):
+    """What the books say at the end: the verdict on the savings, and whether roll-ups and ledger agree."""
+
+    target_share: Decimal
+    verdict: str
+    reasons: tuple[str, ...]
+    entries: int
+    differences: int
+
+
+def totals(rows: Sequence[Row]) -> Totals:
+    """The rows' sums."""
+    return Totals(
+        requests=len(rows),
+        input_tokens=sum(row.input_tokens for row in rows),
+        output_tokens=sum(row.output_tokens for row in rows),
+        cost_usd=sum((row.cost_usd for row in rows), Decimal(0)),
+        baseline_usd=sum((row.baseline_usd for row in rows), Decimal(0)),
+    )
+
+
+def print_report(rows: Sequence[Row], booked: Totals, closing: Closing, stage: Stage) -> None:
+    """The table, the totals and the plain words under them."""
+    headings = ["prompt", "complexity", "target", "why", "in", "out", "cost $", f"{stage.dear} $"]
+    cells = [
+        [
+            cut(row.prompt),
+            f"{row.complexity:.2f}",
+            row.target,
+            row.reason,
+            str(row.input_tokens),
+            str(row.output_tokens),
+            f"{row.cost_usd:.6f}",
+            f"{row.baseline_usd:.6f}",
+        ]
+        for row in rows
+    ]
+    summed = totals(rows)
+    cells.append(
+        [
+            f"total of {summed.requests}",
+            "",
+            "",
+            "",
+            str(summed.input_tokens),
+            str(summed.output_tokens),
+            f"{summed.cost_usd:.6f}",
+            f"{summed.baseline_usd:.6f}",
+        ]
+    )
+    print_table(headings, cells, right=(1, 4, 5, 6, 7), shrink=0)
+    say(
+        f"\nEverything on {stage.dear} would have cost ${summed.baseline_usd:.6f}. Routed, it cost ${summed.cost_usd:.6f}: "
+        f"${summed.savings_usd:.6f} saved, {summed.savings_percent} %."
+    )
+    say(agreement(summed, booked))
+    say(verified(closing))
+    say(verdict(closing))
+    say("\n" + textwrap.fill(stage.caveat, _TEXT_WIDTH))
+
+
+def agreement(summed: Totals, booked: Totals) -> str:
+    """Whether the replies and the ledger tell the same."""
+    if summed == booked:
+        return (
+            f"GET /v1/usage tells the same to the last nano-dollar: {booked.requests} requests, ${booked.cost_usd:.9f}."
+        )
+    return (
+        f"GET /v1/usage DISAGREES: {booked.requests} requests, {booked.input_tokens} tokens in, {booked.output_tokens} out, "
+        f"${booked.cost_usd:.9f} (baseline ${booked.baseline_usd:.9f})."
+    )
+
+
+def verified(closing: Closing) -> str:
+    """Whether the ledger, summed up anew, is what its roll-ups say."""
+    if closing.differences:
+        return f"weighbridge ledger verify: {closing.differences} figures are WRONG."
+    return f"weighbridge ledger verify: the books agree, {closing.entries} entries summed up anew."
+
+
+def verdict(closing: Closing) -> str:
+    """The verdict on the savings target, and why."""
+    why = f" ({'; '.join(closing.reasons)})" if closing.reasons else ""
+    return f"weighbridge savings: the target of {closing.target_share:.0%} is judged `{closing.verdict}`{why}."
+
+
+def cut(prompt: str) -> str:
+    """A prompt's beginning, on one line."""
+    line = " ".join(prompt.split())
+    return line if len(line) <= _PROMPT_CHARS else line[: _PROMPT_CHARS - 1] + "…"
+
+
+def say(text: str) -> None:
+    """The demo speaks on standard output, at once."""
+    print(text, flush=True)  # noqa: T201 - a command's own output

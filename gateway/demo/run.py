@@ -1,0 +1,327 @@
+"""The demo from end to end, and the same gateway left running."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import textwrap
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from cost.times import wall_us
+from gateway.demo.children import Child, ChildFailed, family
+from gateway.demo.engine import weights_path
+from gateway.demo.prompts import PROMPTS, DemoPrompt
+from gateway.demo.report import Closing, Row, Totals, cut, print_report, say, totals
+from gateway.demo.stage import MAX_OUTPUT_TOKENS, TEAM, Stage, choose_stage, write_config
+
+_READY_TIMEOUT_S = 60.0
+_REQUEST_TIMEOUT_S = 120.0
+_OTHERS_VARIABLES = ("DATABASE_URL", "OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+class _Stage(msgspec.Struct, frozen=True):
+    """A set stage: engines running, the configuration written."""
+
+    stage: Stage
+    folder: Path
+    config: Path
+    children: list[Child]
+    environ: dict[str, str]
+
+
+def run_demo(json_file: Path | None) -> int:
+    """Sends the prompts and prints the bill. The exit status is 0 when replies and ledger agree."""
+    with _set_stage() as scene:
+        key = asyncio.run(_create_key(scene))
+        base_url = _start_gateway(scene)
+        before = datetime.now(UTC).date()
+        rows = _send_all(base_url, key)
+        booked = _booked(base_url, key, before, datetime.now(UTC).date())
+        closing = asyncio.run(_closing(scene, base_url, key))
+        say("")
+        print_report(rows, booked, closing, scene.stage)
+        if json_file is not None:
+            _write_json(json_file, rows, booked, scene.stage)
+    return 0 if totals(rows) == booked and not closing.differences else 1
+
+
+def serve_demo(*, host: str | None, port: int | None, workers: int | None) -> int:
+    """The demo's gateway, left running until a signal."""
+    from gateway.configuration.settings import load, read_environment  # noqa: PLC0415
+    from gateway.process.serve import serve  # noqa: PLC0415 - the server's modules are not needed by the demo's own process
+
+    with _set_stage() as scene:
+        for name in set(os.environ) - set(scene.environ):
+            del os.environ[name]
+        os.environ.update(scene.environ)
+        given = {"host": host, "port": port, "workers": workers, "config": scene.config}
+        update = {name: value for name, value in given.items() if value is not None}
+        environment = read_environment().model_copy(update=update)
+        config = load(None, environment)
+        key = asyncio.run(_create_key(scene))
+        return serve(
+            config, environment, scene.config, listening=lambda url: say(_how_to_call(f"{url}/v1", key, scene.stage))
+        )
+
+
+@contextlib.contextmanager
+def _set_stage() -> Iterator[_Stage]:
+    """Engines and configuration in a folder of their own; on the way out nothing of it is left."""
+    weights_path()
+    stage, dear = choose_stage(os.environ)
+    folder = Path(tempfile.mkdtemp(prefix="weighbridge-demo-"))
+    try:
+        with interruptible(), family() as children:
+            environ = environ_without_others(folder)
+            say(f"starting {len(stage.engines)} small engine{'s' if len(stage.engines) > 1 else ''} …")
+            for alias in stage.engines:
+                command = ["-m", "gateway.demo.engine", alias]
+                children.append(Child(f"the engine for {alias}", command, log=folder / f"{alias}.log", environ=environ))
+            started = zip(stage.engines, tuple(children), strict=True)
+            addresses = {alias: child.read_announcement()["base_url"] for alias, child in started}
+            yield _Stage(stage, folder, write_config(folder, dear, addresses), children, environ)
+    except ChildFailed as failed:
+        raise DemoFailed(str(failed)) from failed
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM unwinds as Ctrl-C does, so that it cleans up as well. A shell's background job ignores Ctrl-C by itself."""
+
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def environ_without_others(folder: Path) -> dict[str, str]:
+    """The environment without what belongs to another gateway: the demo never writes into a real database."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.upper().startswith("WEIGHBRIDGE_") and name not in _OTHERS_VARIABLES
+    }
+    return {**kept, "WEIGHBRIDGE_DATA_DIR": str(folder)}
+
+
+def _start_gateway(scene: _Stage) -> str:
+    """The gateway as a child on a socket that is already bound, so that no port can be lost to anybody."""
+    say("starting the gateway …")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        command = ["-m", "gateway.process.serve", "--fd", str(listener.fileno()), "--config", str(scene.config)]
+        gateway = Child(
+            "the gateway", command, log=scene.folder / "gateway.log", environ=scene.environ, fds=(listener.fileno(),)
+        )
+        scene.children.append(gateway)
+        base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    deadline = time.monotonic() + _READY_TIMEOUT_S
+    while not _is_ready(base_url):
+        if gateway.ended():
+            raise gateway.failure("ended instead of starting")
+        if time.monotonic() > deadline:
+            raise gateway.failure("did not get ready in time")
+        time.sleep(0.1)
+    return f"{base_url}/v1"
+
+
+def _is_ready(base_url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{base_url}/readyz", timeout=2.0) as reply:  # noqa: S310 - our own child
+            return bool(reply.status == 200)  # noqa: PLR2004 - OK
+    except OSError:
+        return False
+
+
+def _database_url(folder: Path) -> str:
+    return f"sqlite+aiosqlite:///{folder}/weighbridge.sqlite"
+
+
+async def _create_key(scene: _Stage) -> str:
+    from accounts.pepper_file import read_or_make_pepper  # noqa: PLC0415 - loading the database layer is slow
+    from accounts.store import AccountStore  # noqa: PLC0415
+    from gateway.database import make_engine, migrate  # noqa: PLC0415
+
+    database = make_engine(_database_url(scene.folder))
+    try:
+        await migrate(database)
+        store = AccountStore(database)
+        await store.create_team(TEAM, "Demo")
+        return (await store.create_key(TEAM, "demo", read_or_make_pepper(scene.folder / "pepper"))).plaintext
+    finally:
+        await database.dispose()
+
+
+def _send_all(base_url: str, key: str) -> list[Row]:
+    import openai  # noqa: PLC0415 - a second that only the demo pays
+
+    say(f"sending {len(PROMPTS)} prompts with model=auto …\n")
+    rows = []
+    with openai.OpenAI(base_url=base_url, api_key=key, timeout=_REQUEST_TIMEOUT_S) as client:
+        for number, prompt in enumerate(PROMPTS, 1):
+            try:
+                row = _stream(client, prompt) if prompt.stream else _ask(client, prompt)
+            except openai.OpenAIError as error:
+                raise DemoFailed(f"prompt {number} ({cut(prompt.text)}) failed: {error}") from error
+            how = "streamed" if prompt.stream else "whole"
+            say(f"{number:>3}/{len(PROMPTS)}  {row.complexity:.2f}  {row.target:<18} {how:<9} {cut(prompt.text)}")
+            rows.append(row)
+    return rows
+
+
+def _messages(prompt: DemoPrompt) -> list[Any]:
+    system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    return [*system, {"role": "user", "content": prompt.text}]
+
+
+def _ask(client: Any, prompt: DemoPrompt) -> Row:
+    raw = client.chat.completions.with_raw_response.create(
+        model="auto", messages=_messages(prompt), max_tokens=MAX_OUTPUT_TOKENS
+    )
+    money = {name: raw.headers.get(f"x-weighbridge-{name.replace('_', '-')}") for name in ("cost_usd", "baseline_usd")}
+    return _row(prompt, raw.headers, raw.parse().usage, money)
+
+
+def _stream(client: Any, prompt: DemoPrompt) -> Row:
+    raw = client.chat.completions.with_raw_response.create(
+        model="auto",
+        messages=_messages(prompt),
+        max_tokens=MAX_OUTPUT_TOKENS,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    last = None
+    for chunk in raw.parse():
+        last = chunk if chunk.usage is not None else last
+    if last is None:
+        raise DemoFailed(f"the stream for {cut(prompt.text)!r} ended without its usage")
+    return _row(prompt, raw.headers, last.usage, (last.model_extra or {}).get("weighbridge", {}))
+
+
+def _row(prompt: DemoPrompt, headers: Any, usage: Any, money: dict[str, str | None]) -> Row:
+    cost_usd, baseline_usd = money.get("cost_usd"), money.get("baseline_usd")
+    if cost_usd is None or baseline_usd is None:
+        raise DemoFailed(f"the reply to {cut(prompt.text)!r} does not say what it cost")
+    return Row(
+        prompt=prompt.text,
+        stream=prompt.stream,
+        complexity=float(headers["x-weighbridge-complexity"]),
+        target=headers["x-weighbridge-target"],
+        reason=headers["x-weighbridge-reason"],
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+        cost_usd=Decimal(cost_usd),
+        baseline_usd=Decimal(baseline_usd),
+    )
+
+
+def _booked(base_url: str, key: str, first: date, last: date) -> Totals:
+    """What finance is told. A demo over midnight (UTC) stands on two days."""
+    days = [_usage(base_url, key, day) for day in sorted({first, last})]
+    return Totals(
+        requests=sum(day["requests"] for day in days),
+        input_tokens=sum(day["input_tokens"] for day in days),
+        output_tokens=sum(day["output_tokens"] for day in days),
+        cost_usd=sum((Decimal(day["cost_usd"]) for day in days), Decimal(0)),
+        baseline_usd=sum((Decimal(day["baseline_usd"]) for day in days), Decimal(0)),
+    )
+
+
+def _usage(base_url: str, key: str, day: date) -> dict[str, Any]:
+    return _read(base_url, key, f"/usage?team_id={TEAM}&date={day.isoformat()}")
+
+
+def _read(base_url: str, key: str, path: str) -> dict[str, Any]:
+    request = urllib.request.Request(f"{base_url}{path}", headers={"authorization": f"Bearer {key}"})  # noqa: S310 - our own child
+    try:
+        with urllib.request.urlopen(request, timeout=10.0) as reply:  # noqa: S310 - our own child
+            answer: dict[str, Any] = json.loads(reply.read(), parse_float=Decimal)
+    except urllib.error.HTTPError as error:
+        raise DemoFailed(f"GET /v1{path.partition('?')[0]} answered {error.code}") from error
+    return answer
+
+
+async def _closing(scene: _Stage, base_url: str, key: str) -> Closing:
+    from cost.verify import check  # noqa: PLC0415 - loading the database layer is slow
+    from gateway.database import make_engine  # noqa: PLC0415
+
+    claim = _read(base_url, key, "/savings")
+    database = make_engine(_database_url(scene.folder))
+    try:
+        now_us = wall_us()
+        verified = await check(database, 0, now_us, now_us=now_us)
+    finally:
+        await database.dispose()
+    return Closing(
+        target_share=claim["target_share"],
+        verdict=claim["verdict"],
+        reasons=tuple(claim["comparisons"][0]["reasons"]),
+        entries=verified.rows,
+        differences=verified.differences,
+    )
+
+
+def _write_json(path: Path, rows: list[Row], booked: Totals, stage: Stage) -> None:
+    summed = totals(rows)
+    report = {
+        "rows": rows,
+        "totals": {
+            **msgspec.structs.asdict(summed),
+            "savings_usd": summed.savings_usd,
+            "savings_percent": summed.savings_percent,
+        },
+        "usage_api": booked,
+        "agrees": summed == booked,
+        "compared_with": stage.dear,
+        "caveat": stage.caveat,
+    }
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+
+
+def _how_to_call(base_url: str, key: str, stage: Stage) -> str:
+    body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of Portugal?"}]}'
+    return f"""
+{textwrap.fill(stage.caveat, 116)}
+
+The gateway listens. Ctrl-C stops it and removes everything it made.
+
+  URL  {base_url}
+  key  {key}
+
+curl {base_url}/chat/completions -i -H "authorization: Bearer {key}" -H "content-type: application/json" \\
+  -d '{body}'
+
+from openai import OpenAI
+client = OpenAI(base_url="{base_url}", api_key="{key}")
+reply = client.chat.completions.create(model="auto", messages=[{{"role": "user", "content": "Hello!"}}])
+print(reply.choices[0].message.content, reply.model)
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(run_demo(None))

@@ -1,0 +1,143 @@
+"""Explains where a prompt would go and why, without calling anybody."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from classifier.heuristic import HeuristicClassifier
+from classifier.onnx_classifier import OnnxClassifier, load_classifier
+from classifier.prediction import Classifier, Prediction
+from cost.prices import usd
+from gateway.configuration.settings import GatewayConfig
+from gateway.wiring.policy import build_policy
+from providers.catalog import Catalog, build_catalog
+from providers.target import Deployment, Target, Tier
+from proxy.errors import Refused
+from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan
+from proxy.request import RequestHeaders, input_tokens, needs, parse_chat, prompt_of
+from proxy.tolerance import Tolerances
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision in plain values. `refusal` is set when nothing could serve the prompt."""
+
+    complexity: float
+    classifier: str
+    input_tokens: int
+    expected_output_tokens: int
+    quality_floor: float
+    tolerance: float
+    """What the chosen target's chance of an adequate answer may fall short of the reference's."""
+    reference_adequate: float | None
+    """The reference's chance; None when targets were taken at their declared capability."""
+    close_call: bool
+    """A closer look at the prompt could change the first candidate."""
+    outlooks: tuple[dict[str, Any], ...] = ()
+    """Each measured target's chance with its interval and its loss against the reference, best first."""
+    candidates: tuple[dict[str, Any], ...] = ()
+    rejected: tuple[dict[str, str], ...] = ()
+    refusal: str | None = None
+
+
+def explain(
+    config: GatewayConfig,
+    prompt: str,
+    tier: Tier = "interactive",
+    *,
+    floor: float | None = None,
+    classifier: Classifier | None = None,
+) -> Explanation:
+    """Weighs and plans as the line does, with every deployment taken for healthy.
+
+    `floor` stands in for policy.quality_floor, `classifier` for the one that the configuration names.
+    """
+    body = json.dumps({"model": AUTO, "messages": [{"role": "user", "content": prompt}]}).encode()
+    request = parse_chat(body, RequestHeaders(tier=tier))
+    weighed = prompt_of(request)
+    # No call is made, so no secret is looked up.
+    catalog = build_catalog(config.providers, lambda _reference: "unused", pools=config.selfhosted.pool_of_target())
+    policy = build_policy(config.policy, config.cost)
+    weigher = classifier or weigher_of(config)
+    prediction = weigher.classify(weighed)
+    kept = policy.quality_floor if floor is None else floor
+    facts = Facts(
+        alias=AUTO,
+        tier=tier,
+        needs=needs(request),
+        input_tokens=input_tokens(request, weighed),
+        max_output_tokens=None,
+        tolerance=_tolerance(kept, catalog, policy, weigher),
+    )
+    fleet = {target_id: target.deployments or _some_replica(target) for target_id, target in catalog.targets.items()}
+    try:
+        return _told(facts, prediction, plan(facts, prediction, policy, catalog, fleet), kept)
+    except Refused as refused:
+        return _told(facts, prediction, RoutePlan(candidates=(), rejected=()), kept, refusal=refused.message)
+
+
+def _some_replica(target: Target) -> tuple[Deployment, ...]:
+    """Who a pool's replicas are is known where they are watched; here they are taken for healthy like all others."""
+    target_id = target.target_id
+    replica = Deployment(deployment_id=f"{target_id}/any", target_id=target_id, kind="vllm", upstream_model=target_id)
+    return (replica,)
+
+
+def weigher_of(config: GatewayConfig) -> OnnxClassifier | HeuristicClassifier:
+    """The classifier as the gateway loads it."""
+    abilities = {model.model_id: model.ability for model in config.providers.models if model.ability is not None}
+    return load_classifier(config.classifier, abilities)
+
+
+def _tolerance(floor: float, catalog: Catalog, policy: Policy, weigher: Classifier) -> float:
+    return Tolerances(catalog=catalog, policy=policy, classifier=weigher).of(floor, None)
+
+
+def _told(
+    facts: Facts, prediction: Prediction, route: RoutePlan, floor: float, refusal: str | None = None
+) -> Explanation:
+    return Explanation(
+        complexity=round(prediction.complexity, 4),
+        classifier=prediction.source,
+        input_tokens=facts.input_tokens,
+        expected_output_tokens=prediction.expected_output_tokens,
+        quality_floor=floor,
+        tolerance=round(facts.tolerance, 4),
+        reference_adequate=None if route.reference_adequate is None else round(route.reference_adequate, 4),
+        close_call=route.close_call,
+        outlooks=_outlooks(prediction, route.reference_adequate),
+        candidates=tuple(
+            {
+                "target": candidate.target.target_id,
+                "reason": candidate.reason,
+                "capability": candidate.target.capability,
+                "expected_cost_usd": _dollars(candidate.expected_nanousd),
+                "at_most_usd": _dollars(candidate.bound_nanousd),
+            }
+            for candidate in route.candidates
+        ),
+        rejected=tuple(
+            {"target": rejection.target_id, "obstacle": rejection.obstacle, "detail": rejection.detail}
+            for rejection in route.rejected
+        ),
+        refusal=refusal,
+    )
+
+
+def _outlooks(prediction: Prediction, reference: float | None) -> tuple[dict[str, Any], ...]:
+    best_first = sorted(prediction.outlooks.items(), key=lambda each: (-each[1].adequate, each[0]))
+    return tuple(
+        {
+            "target": name,
+            "adequate": round(outlook.adequate, 4),
+            "low": round(outlook.low, 4),
+            "high": round(outlook.high, 4),
+            "loss": None if reference is None else round(reference - outlook.adequate, 4),
+            "expected_output_tokens": outlook.output_tokens,
+        }
+        for name, outlook in best_first
+    )
+
+
+def _dollars(amount_nanousd: int | None) -> str | None:
+    return None if amount_nanousd is None else f"{usd(amount_nanousd):f}"

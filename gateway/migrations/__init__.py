@@ -1,0 +1,1 @@
+"""The schema's history. `gateway.database.migrate` runs it; see `env.py` for what Alembic is given."""

@@ -1,0 +1,1 @@
+"""The parts of one process, each built from its section of the configuration."""

@@ -1,0 +1,85 @@
+"""Opens the gate of one process: what is shared with the others, and what refuses, orders and repeats requests."""
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Mapping
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.configuration.settings import AUTO, Environment, GatewayConfig
+from proxy.background import background
+from proxy.gate import Gate
+from proxy.idempotency.claims import Idempotency
+from proxy.idempotency.store import IdempotencyStore
+from proxy.latency import Paces
+from proxy.limits.book import LimitBook, LimitWatch
+from proxy.limits.limiter import BucketLimiter
+from proxy.limits.store import LimitStore
+from proxy.observers.metrics import Metrics
+from proxy.overload import OverloadGuard
+from proxy.queues.capacity import Capacity
+from proxy.queues.queues import Queues
+from proxy.queues.queues_config import QueueConfig
+from proxy.redis.live_processes import Replicas, Sharers
+from proxy.redis.redis_link import RedisLink
+
+
+def adopt(gate: Gate, config: GatewayConfig, queues: Mapping[str, QueueConfig]) -> None:
+    """After a reload. `queues` are those of the configuration, each with its size."""
+    gate.limit_book.adopt(config.limits, nameable(config))
+    gate.queues.adopt(queues)
+    gate.guard.max_lag_s = config.server.max_lag_s
+
+
+def nameable(config: GatewayConfig) -> set[str]:
+    """What callers may name as their model."""
+    return {AUTO, *config.policy.aliases, *(model.model_id for model in config.providers.models)}
+
+
+async def open_gate(
+    engine: AsyncEngine,
+    config: GatewayConfig,
+    queues_of: Mapping[str, QueueConfig],
+    environment: Environment,
+    boot_id: str,
+    metrics: Metrics,
+    in_flight: Callable[[], int],
+    stack: contextlib.AsyncExitStack,
+) -> Gate:
+    """Everything is usable when this returns, with or without a Redis that answers."""
+    replicas = Replicas(engine, boot_id)
+    await replicas.look()
+    stack.push_async_callback(replicas.forget)
+    url = environment.redis(config.redis)
+    link = None if url is None else RedisLink(url, config.redis, boot_id, observer=metrics)
+    sharers = Sharers(replicas, link)
+    background(stack, replicas.run(lambda: metrics.set_replicas(sharers.live)))
+    book = LimitBook(config.limits, nameable(config))
+    watch = LimitWatch(LimitStore(engine), book)
+    await watch.look()
+    background(stack, watch.follow())
+    limiter = BucketLimiter(book.limits_of, lambda: sharers.live, link=link, observer=metrics)
+    stack.callback(limiter.close)
+    queues = Queues(
+        queues_of, Capacity(lambda: sharers.live, link, clock=time.monotonic), time.monotonic, observer=metrics
+    )
+    if link is not None:
+        # They have told it what to do when it is lost and found.
+        stack.push_async_callback(link.aclose)
+        await link.start()
+    stack.push_async_callback(queues.aclose)
+    await queues.start()
+    once = Idempotency(IdempotencyStore(engine), boot_id, config.idempotency, counted=metrics.count_idempotency)
+    stack.push_async_callback(once.aclose)
+    background(stack, once.run())
+    guard = OverloadGuard(
+        max_lag_s=config.server.max_lag_s,
+        clock=time.monotonic,
+        rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
+        in_flight=in_flight,
+        refused=metrics.count_overload_refusal,
+        lag_seen=metrics.set_loop_lag,
+    )
+    background(stack, guard.follow())
+    return Gate(limiter, book, queues, guard, Paces(time.monotonic), once, lambda: sharers.live, link)

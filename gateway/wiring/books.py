@@ -1,0 +1,110 @@
+"""Opens the books of one process, and keeps the rounds going that bills, checks, warnings and reports are made in."""
+
+import contextlib
+import socket
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.budgets.alerts import Alerts
+from cost.budgets.books import BudgetedBooks
+from cost.budgets.budget import Standing
+from cost.budgets.grants import GrantStore
+from cost.budgets.holds import Holds, Teller
+from cost.budgets.presence import BudgetPresence
+from cost.close.checks import MonthChecks
+from cost.journal import Journal
+from cost.ledger import Ledger
+from cost.store import LedgerStore
+from cost.sweep import Sweep
+from cost.watch import LedgerWatch
+from dashboards.finance.daily_reports import DailyReports
+from dashboards.savings import Claims
+from dashboards.webhooks.outbox import Outbox
+from dashboards.webhooks.sender import Sender, destinations_of
+from gateway.configuration.settings import GatewayConfig, resolve_secret
+from proxy.background import background, every
+from proxy.observers.metrics import Metrics
+
+_CHECK_S = 60.0
+_REPORTS_S = 60.0
+_TRUE_UP_S = 300.0
+_FORGET_S = 600.0
+_MONTHS_S = 20.0
+
+
+class OpenBooks(NamedTuple):
+    """`books` is what attempts are booked through: the ledger, behind the budgets."""
+
+    ledger: Ledger
+    holds: Holds
+    books: BudgetedBooks
+
+
+async def open_books(
+    engine: AsyncEngine,
+    config: GatewayConfig,
+    metrics: Metrics,
+    now_us: Callable[[], int],
+    stack: contextlib.AsyncExitStack,
+) -> OpenBooks:
+    """The ledger and the budgets; what dead processes left is recovered before this returns."""
+    section = config.cost
+    journal = Journal(section.journal_dir, sync=section.journal_sync, max_bytes=section.max_journal_bytes)
+    store, grants = LedgerStore(engine), GrantStore(engine)
+    holds = Holds(
+        grants,
+        lambda: journal.boot_id,
+        patience_s=section.budgets.patience_s,
+        poll_s=section.budgets.poll_s,
+        now_us=now_us,
+        refused=metrics.count_budget_refusal,
+        tell=_teller(engine, config, metrics),
+    )
+    sweep = Sweep(engine, store, host=socket.gethostname(), lost_after_s=section.lost_host_after_s)
+    ledger = Ledger(
+        journal,
+        store,
+        presence=BudgetPresence(sweep, grants),
+        booked=holds.booked,
+        drain_batch=section.drain_batch,
+        drain_interval_s=section.drain_interval_s,
+    )
+    await ledger.start()
+    # Closed after the books: what they could not bring into the database stays covered.
+    await holds.start()
+    stack.push_async_callback(holds.aclose)
+    stack.push_async_callback(ledger.aclose)
+    return OpenBooks(ledger, holds, BudgetedBooks(ledger, holds))
+
+
+async def keep_rounds(
+    engine: AsyncEngine, config: GatewayConfig, metrics: Metrics, claims: Claims, now_us: Callable[[], int]
+) -> contextlib.AsyncExitStack:
+    """Begins the rounds; they end with the stack that is given back."""
+    stack = contextlib.AsyncExitStack()
+    background(stack, every(_TRUE_UP_S, claims.rounds.look))
+    background(stack, every(_CHECK_S, LedgerWatch(engine, metrics.set_ledger_check).look))
+    background(stack, every(_MONTHS_S, MonthChecks(engine, now_us).look))
+    outbox = Outbox(engine)
+    if config.cost.report is not None:
+        reports = DailyReports(engine, config.cost.report, outbox)
+        background(stack, every(_REPORTS_S, lambda: reports.look(now_us())))
+    destinations = destinations_of(config.webhooks.destinations, resolve_secret)
+    if destinations:
+        sender = Sender(outbox, destinations, count=metrics.count_webhook)
+        stack.push_async_callback(sender.aclose)
+        background(stack, sender.run())
+        background(stack, every(_FORGET_S, outbox.forget))
+    return stack
+
+
+def _teller(engine: AsyncEngine, config: GatewayConfig, metrics: Metrics) -> Teller:
+    alerts = Alerts(Outbox(engine).put, frozenset(config.webhooks.names()))
+
+    async def tell(standings: Sequence[Standing]) -> None:
+        metrics.set_budgets(standings)
+        await alerts.tell(standings)
+
+    return tell

@@ -1,0 +1,34 @@
+"""The `policy` and `cost` sections as planning and the line take them."""
+
+from cost.config import CostSection
+from cost.fleet.pool_config import pool_of_target
+from proxy.escalation import EscalationRules
+from proxy.policy import Policy
+from proxy.policy_config import EscalationConfig, PolicyConfig
+
+
+def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:
+    """The section as planning takes it, with what the money's section has to say about targets."""
+    return Policy(
+        auto_targets=config.auto,
+        aliases={name: (to,) if isinstance(to, str) else to for name, to in config.aliases.items()},
+        fallbacks=config.fallbacks,
+        reference=cost.reference_target,
+        pooled=frozenset(pool_of_target(cost.pools)),
+        unpriced=cost.unpriced,
+        quality_floor=config.quality_floor,
+        capability_shift=config.capability_shift,
+        degrade=config.degrade,
+        max_candidates=config.max_candidates,
+    )
+
+
+def build_escalation(config: EscalationConfig) -> EscalationRules:
+    """The section as the line takes it."""
+    return EscalationRules(
+        max_share=config.max_share,
+        max_running=config.max_running,
+        min_mean_logprob=config.min_mean_logprob,
+        hold_max_bytes=config.hold_max_bytes,
+        hold_max_s=config.hold_max_s,
+    )

@@ -1,0 +1,57 @@
+"""References to secrets within a configuration: where they stand, what they refer to, and whether it is there."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+
+from providers.config import is_reference
+
+_REFERENCE = re.compile(r"(?:env:|os\.environ/)([A-Za-z_][A-Za-z0-9_]*)\Z")
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """A place in the configuration that refers to a secret, and whether there is one."""
+
+    key: tuple[str | int, ...]
+    reference: str
+    is_set: bool
+
+    @property
+    def name(self) -> str:
+        """The environment variable, or the file, that is meant."""
+        return _secret_name(self.reference)
+
+    def __str__(self) -> str:
+        return f"{self.reference.replace('os.environ/', 'env:')} ({'set' if self.is_set else 'NOT SET'})"
+
+
+def _secret_name(reference: str) -> str:
+    found = _REFERENCE.match(reference)
+    return found[1] if found is not None else reference
+
+
+def secrets_in(value: Any, secrets_from: Mapping[str, str], key: tuple[str | int, ...] = ()) -> Iterator[Secret]:
+    """Every reference to a secret in the configuration."""
+    if isinstance(value, str):
+        if _REFERENCE.match(value):
+            yield Secret(key, value, bool(secrets_from.get(_secret_name(value))))
+        elif value.startswith("file:") and is_reference(value):
+            yield Secret(key, value, Path(value.removeprefix("file:")).is_file())
+    else:
+        for name, inner in inside(value):
+            yield from secrets_in(inner, secrets_from, (*key, name))
+
+
+def inside(value: Any) -> Iterable[tuple[str | int, Any]]:
+    """What a value of the configuration holds, by key or place; nothing for a plain one."""
+    if isinstance(value, BaseModel):
+        return iter(value)
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, set | frozenset):
+        return enumerate(sorted(value, key=str))
+    return enumerate(value) if isinstance(value, list | tuple) else ()

@@ -1,0 +1,145 @@
+"""When an answer is of no use any more, as one value from the queue to the upstream.
+
+The caller's own deadline bounds everything, to the millisecond. A tier's defaults are milder: its first token is an
+objective that bounds the wait in our queues, and its answer must have begun, or be whole where it is not streamed.
+"""
+
+import math
+from typing import Final
+
+import msgspec
+
+from providers.target import Tier
+from proxy.deadlines.deadlines_config import DeadlinesSection
+from proxy.errors import BadRequest, DeadlineExceeded
+from proxy.latency import Pace
+
+TIMEOUT_HEADER: Final = "x-request-timeout-ms"
+_MAX_TIMEOUT_MS: Final = 3_600_000
+_MAX_DIGITS: Final = 7
+_LEAST_TIMEOUT_S: Final = 0.001
+_GOOD_PART: Final = 0.25
+_OWN_WAIT: Final = 0.5
+_LEAST_WAIT: Final = 0.1
+"""This share of the objective may always be waited: a target whose first token alone takes longer than the objective,
+or a fallback that comes after it, is late as it is, and refusing it would serve nobody."""
+
+
+class Deadline(msgspec.Struct, frozen=True, kw_only=True):
+    """Moments on the monotonic clock; infinite where there is none."""
+
+    arrived_at: float
+    first_token_at: float
+    """The objective for the first token: the tier's, or half of what the caller allows where that is more. What waits to
+    the last moment in a queue is late when it starts.
+    """
+    answer_at: float
+    own: bool
+    """The caller set `answer_at`, so it bounds a stream to its end."""
+
+    def remaining_s(self, now: float) -> float:
+        return self.answer_at - now
+
+    def passed(self, now: float) -> bool:
+        """What timed out was the deadline rather than our patience with an upstream."""
+        # A timer may fire a hair before its moment, which is late all the same.
+        return self.answer_at - now < _LEAST_TIMEOUT_S
+
+    def is_good_part(self, waited_s: float) -> bool:
+        """Whether an upstream that was waited for so long had a good part of the tier's time. What a caller sets for itself
+        says nothing of the upstream.
+        """
+        return not self.own and waited_s >= _GOOD_PART * (self.answer_at - self.arrived_at)
+
+    def start_by(self, now: float, pace: Pace | None, tokens: int, *, stream: bool) -> float:
+        """The latest start that is in time, after which a queue should not hold on to the request.
+
+        `tokens` is how many the answer will have at the least.
+        """
+        usual_s = pace.ttft_s if pace is not None else 0.0
+        least_wait_s = _LEAST_WAIT * (self.first_token_at - self.arrived_at)
+        objective = max(self.first_token_at - usual_s, now + least_wait_s)
+        return min(objective, self.answer_at - self._least_s(pace, tokens, stream=stream))
+
+    def cannot_make_it(self, now: float, pace: Pace | None, tokens: int, *, stream: bool, wait_s: float = 0.0) -> bool:
+        """Whether the answer would be late even if the target were as fast as it ever is. Then it is not started."""
+        return now + wait_s + self._least_s(pace, tokens, stream=stream) >= self.answer_at
+
+    def first_token_timeout_s(self, now: float, patience_s: float) -> float:
+        """For a stream until its first token, whoever set the deadline."""
+        return min(patience_s, max(self.answer_at - now, _LEAST_TIMEOUT_S))
+
+    def total_timeout_s(self, now: float, patience_s: float, *, stream: bool) -> float:
+        """For the whole reply; a stream that has begun is cut by its caller's own deadline only."""
+        if stream and not self.own:
+            return patience_s
+        return self.first_token_timeout_s(now, patience_s)
+
+    @property
+    def cuts_streams(self) -> bool:
+        return self.own
+
+    def exceeded(self) -> DeadlineExceeded:
+        """It passed while the request waited or ran."""
+        return DeadlineExceeded(f"The answer was not complete within {self._in_words}. {self._advice}")
+
+    def unreachable(self, target_id: str) -> DeadlineExceeded:
+        """It would pass, so the request was not started."""
+        return DeadlineExceeded(
+            f"`{target_id}` cannot answer within {self._in_words}, so it was not asked, and nothing is charged. "
+            f"{self._advice}"
+        )
+
+    def _least_s(self, pace: Pace | None, tokens: int, *, stream: bool) -> float:
+        if pace is None:
+            return 0.0
+        if stream and not self.own:
+            return pace.fast_ttft_s
+        return pace.fast_ttft_s + pace.fast_tpot_s * max(0, tokens - 1)
+
+    @property
+    def _in_words(self) -> str:
+        allowed_s = self.answer_at - self.arrived_at
+        if self.own:
+            return f"the {round(allowed_s * 1000)} ms of `{TIMEOUT_HEADER}`"
+        return f"the {allowed_s:g} s of its tier"
+
+    @property
+    def _advice(self) -> str:
+        if self.own:
+            return "Allow more time, or ask for a shorter answer or another model."
+        return f"Set `{TIMEOUT_HEADER}` to allow more time, or stream the answer."
+
+
+NO_DEADLINE: Final = Deadline(arrived_at=0.0, first_token_at=math.inf, answer_at=math.inf, own=False)
+
+
+def own_timeout_s(value: str | None) -> float | None:
+    """What the caller's header allows, None without one. Raises BadRequest."""
+    if value is None:
+        return None
+    # `int` would take signs, underscores and the digits of other scripts, too.
+    if value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS and 1 <= int(value) <= _MAX_TIMEOUT_MS:
+        return int(value) / 1000
+    raise BadRequest(
+        f"`{TIMEOUT_HEADER}` must be a whole number of milliseconds from 1 to {_MAX_TIMEOUT_MS}.", param=TIMEOUT_HEADER
+    )
+
+
+def deadline_of(own_s: float | None, tier: Tier, section: DeadlinesSection, arrived_at: float) -> Deadline:
+    """The caller's own allowance stands in for the tier's whole answer, also when it is the larger one."""
+    tiers = section.of(tier)
+    answer_s = tiers.answer_s if own_s is None else own_s
+    first_token_at = _after(arrived_at, tiers.first_token_s)
+    if own_s is not None:
+        first_token_at = max(first_token_at, arrived_at + _OWN_WAIT * own_s)
+    return Deadline(
+        arrived_at=arrived_at,
+        first_token_at=first_token_at,
+        answer_at=_after(arrived_at, answer_s),
+        own=own_s is not None,
+    )
+
+
+def _after(arrived_at: float, allowed_s: float | None) -> float:
+    return math.inf if allowed_s is None else arrived_at + allowed_s

@@ -1,1 +1,0 @@
-"""Our own engines, wired into one gateway process."""

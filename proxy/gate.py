@@ -1,0 +1,27 @@
+"""What stands between a caller and the line, as one process has it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from proxy.idempotency.claims import Idempotency
+from proxy.latency import Paces
+from proxy.limits.book import LimitBook
+from proxy.limits.limiter import BucketLimiter
+from proxy.overload import OverloadGuard
+from proxy.queues.queues import Queues
+from proxy.redis.redis_link import RedisLink
+
+
+class Gate(NamedTuple):
+    """What stands between a caller and the line."""
+
+    limiter: BucketLimiter
+    limit_book: LimitBook
+    queues: Queues
+    guard: OverloadGuard
+    paces: Paces
+    once: Idempotency
+    sharers: Callable[[], int]
+    """How many processes serve, as known last."""
+    link: RedisLink | None = None
+    """To the Redis that all processes share, where there is one."""

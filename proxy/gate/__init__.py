@@ -1,1 +1,0 @@
-"""The gate: who gets in, when, and what a caller is told that has to wait."""

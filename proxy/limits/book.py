@@ -1,0 +1,169 @@
+"""Which buckets a request draws from: the configured limits beneath the rules that people set."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import quote
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from accounts.caller import Caller
+from proxy.limits.limit import Kind, Limit, Limits, Scope
+from proxy.limits.limits_config import LimitsSection
+from proxy.limits.rules import ANY_ID, Place, Rule, over
+from proxy.limits.store import LimitStore, Mark
+
+_log: Final = logging.getLogger("weighbridge.limits")
+
+AUTO: Final = "auto"
+MAX_CACHED: Final = 20_000
+"""Keys times models whose buckets are kept worked out; a caller beyond costs some microseconds more."""
+_MAX_ESCAPED: Final = 90
+_PATIENCE_S: Final = 5.0
+"""A start waits no longer for a database that is silent."""
+
+
+class LimitBook:
+    """What each caller may use. A change swaps everything that was worked out."""
+
+    def __init__(self, section: LimitsSection, known: Iterable[str]) -> None:
+        """`known` are the names that callers may send as `model`; `auto` always is one."""
+        self._rules: dict[Place, Limits] = {}
+        self.adopt(section, known)
+
+    def adopt(self, section: LimitsSection, known: Iterable[str]) -> None:
+        """Takes another configuration over."""
+        self.section = section
+        self._known = frozenset(known) | {AUTO}
+        self._swap()
+
+    def replace(self, rules: Iterable[Rule]) -> None:
+        """Takes over what the table says now."""
+        found = {rule.place: rule.limits for rule in rules}
+        if found != self._rules:
+            self._rules = found
+            self._swap()
+
+    def _swap(self) -> None:
+        self._cache: dict[tuple[str, str, str, str], tuple[Limit, ...]] = {}
+        self._parts: dict[Place, tuple[Limit, ...]] = {}
+
+    def knows(self, model: str) -> bool:
+        """Whether requests for it have buckets of their own."""
+        return model in self._known
+
+    def limits_of(self, caller: Caller, model: str) -> tuple[Limit, ...]:
+        """The buckets that a request draws from, the widest first. A model that there is not has none of its own."""
+        found = self._cache.get((caller.organisation_id, caller.team_id, caller.key_id, model))
+        return self._work_out(caller, model) if found is None else found
+
+    def _work_out(self, caller: Caller, model: str) -> tuple[Limit, ...]:
+        if model and model not in self._known:
+            # A caller's text must not fill the memory, nor Redis.
+            return self.limits_of(caller, "")
+        if len(self._cache) >= MAX_CACHED:
+            self._swap()
+        found = tuple(limit for place in places_of(caller, model) for limit in self.at(place))
+        self._cache[caller.organisation_id, caller.team_id, caller.key_id, model] = found
+        return found
+
+    def at(self, place: Place) -> tuple[Limit, ...]:
+        """The buckets of one place, made once for all who share it."""
+        found = self._parts.get(place)
+        if found is None:
+            if len(self._parts) >= MAX_CACHED:
+                self._parts.clear()
+            found = self._parts[place] = buckets(place, self._limits(place))
+        return found
+
+    def _limits(self, place: Place) -> Limits:
+        default = self.section.default_of(place)
+        rule = self._rules.get(place)
+        return default if rule is None else over(rule, default)
+
+
+def places_of(caller: Caller, model: str) -> list[Place]:
+    """Everything that a request falls under; without a model, what all requests of the caller do."""
+    own: tuple[tuple[Scope, str], ...] = (
+        ("organisation", caller.organisation_id),
+        ("team", caller.team_id),
+        ("key", caller.key_id),
+    )
+    places = [Place(scope, scope_id) for scope, scope_id in own]
+    if model:
+        places.append(Place("model", ANY_ID, model))
+        places += [Place(scope, scope_id, model) for scope, scope_id in own]
+    return places
+
+
+def buckets(place: Place, limits: Limits) -> tuple[Limit, ...]:
+    """One for each limit that there is."""
+    kinds: tuple[tuple[Kind, int | None, int | None], ...] = (
+        ("requests", limits.requests_per_minute, limits.request_burst),
+        ("tokens", limits.tokens_per_minute, limits.token_burst),
+    )
+    made = [
+        Limit(key=bucket_key(place, kind), scope=place.scope, kind=kind, rate=rate, burst=burst or rate)
+        for kind, rate, burst in kinds
+        if rate
+    ]
+    if limits.concurrency:
+        key = bucket_key(place, "concurrency")
+        made.append(Limit(key=key, scope=place.scope, kind="concurrency", rate=0, burst=limits.concurrency))
+    return tuple(made)
+
+
+def bucket_key(place: Place, kind: Kind) -> str:
+    """Such as `team/team_a//tokens`. No two places share one, and it is plain ASCII of a bounded length."""
+    scope_id = ANY_ID if place.scope == "model" else _escaped(place.scope_id)
+    return f"{place.scope}/{scope_id}/{_escaped(place.model)}/{kind}"
+
+
+def _escaped(text: str) -> str:
+    plain = quote(text, safe="")
+    # An equals sign is always escaped, so nothing else looks like this.
+    return plain if len(plain) <= _MAX_ESCAPED else "=" + hashlib.sha256(text.encode()).hexdigest()
+
+
+class LimitWatch:
+    """Keeps a book up to date with the table. While the database does not answer, what was known holds."""
+
+    def __init__(self, store: LimitStore, book: LimitBook) -> None:
+        self._store = store
+        self._book = book
+        self._seen: Mark | None = None
+        self._told: str | None = None
+
+    async def follow(self) -> None:
+        """Looks for ever, every `limits.poll_s`."""
+        while True:
+            await asyncio.sleep(self._book.section.poll_s)
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 - the loop must outlive any one step
+                _log.exception("looking for limits failed; the next look follows")
+
+    async def look(self) -> None:
+        """Takes over what is set now. The whole table is read only when something in it changed."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                mark = await self._store.mark()
+                if mark == self._seen:
+                    return
+                # Read after the mark: what changes in between is read again at the next look.
+                rules = await self._store.all()
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            # The driver's message may hold the address.
+            self._tell(f"limits cannot be looked up, so they stay as they are: {type(error).__name__}")
+            return
+        self._told = None
+        self._book.replace(rules)
+        self._seen = mark
+
+    def _tell(self, message: str) -> None:
+        """Once, not every few seconds."""
+        if message != self._told:
+            self._told = message
+            _log.warning("%s", message)

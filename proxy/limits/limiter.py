@@ -1,0 +1,309 @@
+"""Takes from every limit that a request falls under, or from none: in Redis, or by this process's share of each.
+
+While Redis is reached, it alone decides, for all processes exactly. When it is not, each process enforces limit / live
+processes, beginning with its part of what Redis told last. When Redis is back, each process tells it what it took, and goes
+on by its share for a moment, so that the others can do the same before anyone takes what they have used. Meanwhile nothing
+is decided twice and nothing is forgotten, except corrections of token estimates that were on their way when Redis was lost.
+
+Without a Redis, one process is exact by itself, and of several each enforces its share.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, Literal, Protocol
+
+from accounts.caller import Caller
+from proxy.limits.draw import Draw, Draws, Outcome
+from proxy.limits.limit import Admission, Kind, Limit, Remaining, Scope
+from proxy.limits.local import LocalBuckets, Owed
+from proxy.limits.shared import MOST_AT_ONCE, SharedBuckets
+from proxy.limits.told import Figures, figures, refusal, remaining, too_large
+from proxy.redis.shared_state import Asking, Link, SharedStateUnavailable
+
+Mode = Literal["shared", "share", "process"]
+"""Redis decides; limit / live processes; exact because there is this process alone."""
+MAX_USED_TOKENS: Final = 10_000_000
+"""No answer comes to more. What an upstream tells beyond it would lock its caller out for days."""
+REJOIN_S: Final = 1.0
+
+
+class LimitObserver(Protocol):
+    """What is counted of limits."""
+
+    def count_local_admission(self) -> None:
+        """A request was decided by this process's share."""
+        ...
+
+    def count_rate_refusal(self, scope: Scope, kind: Kind) -> None: ...
+
+    def set_limits_shared(self, *, shared: bool) -> None: ...
+
+
+class UnwatchedLimits:
+    """Counts nothing."""
+
+    def count_local_admission(self) -> None: ...
+
+    def count_rate_refusal(self, scope: Scope, kind: Kind) -> None: ...
+
+    def set_limits_shared(self, *, shared: bool) -> None: ...
+
+
+class _Unlimited:
+    """The admission of every request that falls under no limit."""
+
+    __slots__ = ()
+    requests: Remaining | None = None
+    tokens: Remaining | None = None
+
+    def settle(self, used_tokens: int) -> None: ...
+
+
+_UNLIMITED: Final = _Unlimited()
+
+
+class _Taken:
+    """See Admission."""
+
+    __slots__ = ("_draw", "_figures", "_limiter", "_open", "_tokens")
+
+    def __init__(self, limiter: "BucketLimiter", draw: Draw, tokens: int, told: Figures) -> None:
+        self._limiter = limiter
+        self._draw = draw
+        self._tokens = tokens
+        self._figures = told
+        self._open = True
+
+    @property
+    def requests(self) -> Remaining | None:
+        return self._figures.requests
+
+    @property
+    def tokens(self) -> Remaining | None:
+        return self._figures.tokens
+
+    def settle(self, used_tokens: int) -> None:
+        if self._open:
+            self._open = False
+            self._limiter.settle(self._draw, self._tokens, used_tokens)
+
+
+class BucketLimiter:
+    """See the module and Limiter. Built before the link is started."""
+
+    def __init__(
+        self,
+        limits_of: Callable[[Caller, str], tuple[Limit, ...]],
+        live: Callable[[], int],
+        *,
+        link: Link | None = None,
+        observer: LimitObserver | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rejoin_s: float = REJOIN_S,
+        redis_clock_us: Callable[[], bytes] = bytes,
+    ) -> None:
+        """`redis_clock_us` stands for Redis's own clock in tests."""
+        self._limits_of = limits_of
+        self._live = live
+        self._link = link
+        self._observer: LimitObserver = observer or UnwatchedLimits()
+        self._clock = clock
+        self._rejoin_s = rejoin_s
+        self._draws = Draws(link.prefix if link is not None else "")
+        self._local = LocalBuckets()
+        self._shared: SharedBuckets | None = None
+        # Changes of what is in flight that the present holder was not told.
+        self._uncounted: dict[str, int] = {}
+        # How many shared the limits when Redis was away: until all have come back to it, Redis counts too few.
+        self._live_apart: int | None = None
+        self._was_lost = False
+        self._rejoining: asyncio.TimerHandle | None = None
+        if link is not None:
+            self._shared = SharedBuckets(link, clock_us=redis_clock_us)
+            link.on_lost(self._lost)
+            link.on_recovered(self._recovered)
+            link.on_usable(self._usable)
+        self._sharing: SharedBuckets | None = None
+        """Redis, while it decides."""
+        self._observer.set_limits_shared(shared=False)
+
+    @property
+    def live(self) -> int:
+        """How many processes share each limit."""
+        return self._live_apart or max(1, self._live())
+
+    @property
+    def mode(self) -> Mode:
+        if self._sharing is not None:
+            return "shared"
+        return "process" if self._link is None and self.live == 1 else "share"
+
+    async def admit(self, caller: Caller, model: str, tokens: int, *, guessed: int = 0) -> Admission:
+        """See Limiter. What a caller that is cancelled meanwhile had taken is given back when Redis says so."""
+        limits = self._limits_of(caller, model)
+        if not limits:
+            return _UNLIMITED
+        draw = self._draws.of(limits)
+        tokens = max(0, tokens)
+        if draw.largest is not None and tokens > draw.largest.burst:
+            tokens = max(tokens - guessed, draw.largest.burst)
+        if draw.largest is not None and tokens > draw.largest.burst:
+            self._observer.count_rate_refusal(draw.largest.scope, draw.largest.kind)
+            raise too_large(draw.largest, tokens, caller, model)
+        outcome = await self._ask(draw, tokens) if self._sharing is not None else None
+        live = 1
+        if outcome is None:
+            live = self.live
+            outcome = self._decide(draw, tokens, live)
+        if outcome.admitted:
+            return _Taken(self, draw, tokens, figures(draw, outcome, live))
+        refused = refusal(draw, outcome, tokens, live, caller, model)
+        self._observer.count_rate_refusal(refused.scope, refused.kind)
+        raise refused
+
+    async def peek(self, limits: tuple[Limit, ...]) -> tuple[Remaining, ...]:
+        """What remains of each, in the same order; nothing is taken."""
+        draw = self._draws.of(limits)
+        outcome, live = None, 1
+        if self._sharing is not None and limits:
+            try:
+                outcome = await self._sharing.peek(draw)
+            except SharedStateUnavailable:
+                outcome = None
+        if outcome is None:
+            live = self.live
+            outcome = self._local.peek(draw, self._now_us(), live)
+        told = {
+            limit.key: remaining(limit, figure, live)
+            for limit, figure in zip(draw.limits, outcome.figures, strict=True)
+        }
+        return tuple(told[limit.key] for limit in limits)
+
+    def settle(self, draw: Draw, taken: int, used: int) -> None:
+        """Ends what was admitted. An estimate of nothing used is bounded like one of too much."""
+        correction = taken - min(max(0, used), MAX_USED_TOKENS)
+        self._local.end(draw)
+        if self._sharing is not None and self._sharing.settle(draw, correction):
+            return
+        self._step_aside()
+        self._leave_uncounted(draw, -1)
+        if correction and draw.has_tokens:
+            self._local.settle(draw, correction, self._now_us(), self.live)
+
+    def close(self) -> None:
+        """Nothing of it runs afterwards."""
+        if self._rejoining is not None:
+            self._rejoining.cancel()
+            self._rejoining = None
+
+    async def _ask(self, draw: Draw, tokens: int) -> Outcome | None:
+        """Redis's answer; None without one, and from then on the share decides, for this request and for others."""
+        assert self._sharing is not None  # noqa: S101 - its caller has seen it
+        try:
+            outcome = await self._sharing.admit(
+                draw, tokens, lambda unwanted, holder: self._give_back(draw, tokens, unwanted, holder)
+            )
+        except SharedStateUnavailable:
+            # It may have been executed all the same. Then its rate tokens are taken twice, until they are refilled; its
+            # place in flight was the old holder's, and is given back with it.
+            self._step_aside()
+            return None
+        if outcome.admitted:
+            self._local.begin(draw)
+        self._local.learn(draw, outcome, self._now_us())
+        return outcome
+
+    def _decide(self, draw: Draw, tokens: int, live: int) -> Outcome:
+        if self._link is not None or live > 1:
+            self._observer.count_local_admission()
+        outcome = self._local.admit(draw, tokens, self._now_us(), live)
+        if outcome.admitted:
+            self._leave_uncounted(draw, 1)
+        return outcome
+
+    def _give_back(self, draw: Draw, tokens: int, unwanted: Outcome, holder: str) -> None:
+        """Its caller hung up while Redis decided. The request itself was made, and stays counted."""
+        if not unwanted.admitted or self._shared is None or self._link is None or self._link.holder != holder:
+            # With the holder, what it held in flight is gone.
+            return
+        self._shared.settle(draw, tokens, holder)
+
+    def _leave_uncounted(self, draw: Draw, more: int) -> None:
+        if self._link is None:
+            return
+        for limit in draw.counted:
+            self._uncounted[limit.key] = self._uncounted.get(limit.key, 0) + more
+
+    def _step_aside(self) -> None:
+        """From now on the share decides: until Redis is back, or for a moment where it is there."""
+        if self._link is None:
+            return
+        if self._sharing is not None:
+            self._sharing = None
+            self._observer.set_limits_shared(shared=False)
+        if self._link.healthy and self._rejoining is None:
+            self._rejoin_later()
+
+    def _lost(self) -> None:
+        self._was_lost = True
+        self._live_apart = None
+        self.close()
+        self._step_aside()
+
+    async def _recovered(self, asking: Asking) -> None:
+        """Tells the new holder what is in flight, and Redis what was taken. What changes meanwhile follows later."""
+        if self._shared is None:
+            return
+        self._live_apart = self.live
+        self._uncounted.clear()
+        await self._shared.count_all(asking, dict(self._local.in_flight))
+        await self._shared.charge_all(asking, self._owed)
+
+    def _usable(self) -> None:
+        """Alone, or before anything was decided, there is nobody to wait for."""
+        self._rejoin_later()
+        if self._live_apart == 1 or not (self._was_lost or self._local.deciding):
+            self._rejoin()
+
+    def _rejoin_later(self) -> None:
+        self.close()
+        self._rejoining = asyncio.get_running_loop().call_later(self._rejoin_s, self._rejoin)
+
+    def _rejoin(self) -> None:
+        """Redis decides again, once it was told everything; what is told and what is asked stays in that order."""
+        self.close()
+        if self._link is None or not self._link.healthy:
+            return
+        if not self._tell_all():
+            self._rejoin_later()
+            return
+        self._local.rest(self._now_us())
+        self._was_lost = False
+        self._live_apart = None
+        self._sharing = self._shared
+        self._observer.set_limits_shared(shared=True)
+
+    def _tell_all(self) -> bool:
+        assert self._shared is not None  # noqa: S101 - there is one where there is a link
+        counts = [(key, more) for key, more in self._uncounted.items() if more]
+        for first in range(0, len(counts), MOST_AT_ONCE):
+            some = counts[first : first + MOST_AT_ONCE]
+            if not self._shared.count(some):
+                return False
+            for key, _ in some:
+                del self._uncounted[key]
+        self._uncounted.clear()
+        rows = self._owed()
+        while some_rows := list(islice(rows, MOST_AT_ONCE)):
+            if not self._shared.charge(some_rows):
+                self._local.take_back(some_rows)
+                return False
+        return True
+
+    def _owed(self, born_us: float | None = None) -> Iterator[Owed]:
+        return self._local.hand_over(self._now_us, born_us)
+
+    def _now_us(self) -> float:
+        return self._clock() * 1e6

@@ -1,0 +1,154 @@
+"""The `limits` section of the configuration."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final, Self
+
+from pydantic import Field, model_validator
+
+from proxy.limits.limit import Limits
+from proxy.limits.rules import MOST, Place, over
+from proxy.redis.gate_tables import MODEL_CHARS
+from settings.types import Finite, Section
+
+_MAX_MODELS: Final = 1_000
+
+
+def _check_bursts(limits: Limits) -> None:
+    """A burst without a rate would do nothing, and whoever wrote it believes that it does."""
+    for burst, rate, names in (
+        (limits.request_burst, limits.requests_per_minute, ("request_burst", "requests_per_minute")),
+        (limits.token_burst, limits.tokens_per_minute, ("token_burst", "tokens_per_minute")),
+    ):
+        if burst is not None and rate is None:
+            raise ValueError(f"`{names[0]}` does nothing without `{names[1]}`")
+
+
+class EachLimits(Section):
+    """What each organisation, each team, each key or each model may use, unless a rule says otherwise."""
+
+    requests_per_minute: int | None = Field(
+        default=None, ge=1, le=MOST["requests_per_minute"], description="Requests a minute; no limit when not set."
+    )
+    request_burst: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST["request_burst"],
+        description="Requests that may come at once after a pause; a minute's worth when not set.",
+    )
+    tokens_per_minute: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST["tokens_per_minute"],
+        description="Tokens a minute, prompt and answer together; no limit when not set.",
+    )
+    token_burst: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST["token_burst"],
+        description="Tokens that may be used at once after a pause; a minute's worth when not set. A request that is "
+        "expected to need more is refused for good.",
+    )
+    concurrency: int | None = Field(
+        default=None, ge=1, le=MOST["concurrency"], description="Requests in flight at once; no limit when not set."
+    )
+
+    @model_validator(mode="after")
+    def _no_burst_alone(self) -> Self:
+        _check_bursts(self.limits())
+        return self
+
+    def limits(self) -> Limits:
+        """As buckets are made of it."""
+        return Limits(**dict(self))
+
+
+class ModelLimits(Section):
+    """One model's own, all callers together. What is not set is as for each model."""
+
+    requests_per_minute: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST["requests_per_minute"],
+        description="Requests a minute for this model, all callers together. Not set: as `limits.model`; 0: no limit.",
+    )
+    request_burst: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST["request_burst"],
+        description="Requests that may come at once after a pause. Not set: as `limits.model`.",
+    )
+    tokens_per_minute: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST["tokens_per_minute"],
+        description="Tokens a minute for this model, all callers together. Not set: as `limits.model`; 0: no limit.",
+    )
+    token_burst: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST["token_burst"],
+        description="Tokens that may be used at once after a pause. Not set: as `limits.model`.",
+    )
+    concurrency: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST["concurrency"],
+        description="Requests for this model in flight at once. Not set: as `limits.model`; 0: no limit.",
+    )
+
+    def limits(self) -> Limits:
+        """As a rule about this model says it."""
+        return Limits(**dict(self))
+
+
+_ModelName = Annotated[str, Field(min_length=1, max_length=MODEL_CHARS)]
+
+
+class LimitsSection(Section):
+    """What may be used in a minute and at once. `weighbridge limits set` makes exceptions, which no restart needs."""
+
+    moved_keys: ClassVar[Mapping[str, str]] = {
+        "requests_per_minute": "key.requests_per_minute",
+        "tokens_per_minute": "key.tokens_per_minute",
+    }
+    """Where what an older version knew stands now."""
+
+    organisation: EachLimits = Field(default=EachLimits(), description="For each organisation, all its teams together.")
+    team: EachLimits = Field(default=EachLimits(), description="For each team, all its keys together.")
+    key: EachLimits = Field(default=EachLimits(), description="For each key.")
+    model: EachLimits = Field(
+        default=EachLimits(), description="For each name that callers may send as `model`, all callers together."
+    )
+    models: dict[_ModelName, ModelLimits] = Field(
+        default_factory=dict, max_length=_MAX_MODELS, description="For these models, all callers together."
+    )
+    poll_s: Finite = Field(
+        default=2.0,
+        ge=0.1,
+        le=60.0,
+        description="How often a process looks for limits that `weighbridge limits` set. They hold everywhere after this time.",
+    )
+
+    @model_validator(mode="after")
+    def _no_model_with_a_burst_alone(self) -> Self:
+        for name in self.models:
+            try:
+                _check_bursts(self.of_model(name))
+            except ValueError as error:
+                raise ValueError(f"of the model `{name}`: {error}") from None
+        return self
+
+    def default_of(self, place: Place) -> Limits:
+        """What holds for a place that no rule is for."""
+        if place.scope == "model":
+            return self.of_model(place.model)
+        if place.model:
+            # There is nothing here about one team on one model.
+            return Limits()
+        each = {"organisation": self.organisation, "team": self.team, "key": self.key}
+        return each[place.scope].limits()
+
+    def of_model(self, name: str) -> Limits:
+        """What one model may use."""
+        own = self.models.get(name)
+        return self.model.limits() if own is None else over(own.limits(), self.model.limits())

@@ -1,0 +1,29 @@
+"""The refusal of a request whose limit is used up, with the figures that an admission tells."""
+
+from proxy.errors import Fault, Refused
+from proxy.limits.headers import rate_headers
+from proxy.limits.limit import Kind, Remaining, Scope
+
+
+class RateLimited(Refused):
+    """A limit is used up. It tells the same figures as an admission does."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None,
+        scope: Scope,
+        kind: Kind,
+        requests: Remaining | None = None,
+        tokens: Remaining | None = None,
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, should_retry=should_retry)
+        # OpenAI names the limit here: requests or tokens.
+        self.fault = Fault(429, "tokens" if kind == "tokens" else "requests", "rate_limit_exceeded")
+        self.scope = scope
+        self.kind = kind
+        self.requests = requests
+        self.tokens = tokens
+        self.headers = tuple(rate_headers(self))

@@ -1,0 +1,126 @@
+"""What a caller is told of its limits: the figures that are tightest, and why and for how long it is refused."""
+
+from typing import Final
+
+import msgspec
+
+from accounts.caller import Caller
+from proxy.limits.bucket import places, share, wait_us
+from proxy.limits.draw import Draw, Outcome
+from proxy.limits.limit import Limit, Remaining
+from proxy.limits.rate_limited import RateLimited
+
+_US_PER_S: Final = 1_000_000
+_PLACE_WAIT_S: Final = 1.0
+"""A place in flight comes free when a request ends, and nobody knows when that is."""
+_LONGEST_WAIT_S: Final = 86_400.0
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """See Admission."""
+
+    requests: Remaining | None
+    tokens: Remaining | None
+
+
+def figures(draw: Draw, outcome: Outcome, live: int) -> Figures:
+    """Of the request buckets and of the token buckets the one with least left; the smaller limit of two that are equal."""
+    return Figures(
+        _tightest(draw, outcome, live, 0, draw.requests),
+        _tightest(draw, outcome, live, draw.requests, len(draw.rated)),
+    )
+
+
+def _tightest(draw: Draw, outcome: Outcome, live: int, first: int, end: int) -> Remaining | None:
+    if first == end:
+        return None
+    tightest = first
+    for index in range(first + 1, end):
+        left, least = int(outcome.figures[index]), int(outcome.figures[tightest])
+        if left < least or (left == least and draw.rated[index].burst < draw.rated[tightest].burst):
+            tightest = index
+    return remaining(draw.rated[tightest], outcome.figures[tightest], live)
+
+
+def remaining(limit: Limit, figure: float, live: int) -> Remaining:
+    """`limit` is what the bucket holds when it is full, and `reset_s` when it will be; with several processes, a share's."""
+    if limit.kind == "concurrency":
+        most = places(limit.burst, live)
+        return Remaining(most, max(0, most - int(figure)), 0.0)
+    rate, burst = share(float(limit.rate), float(limit.burst), live)
+    # Truncation is rounding down here, since a debt remains as nothing.
+    return Remaining(int(burst), max(0, int(figure)), wait_us(figure, burst, rate) / _US_PER_S)
+
+
+def refusal(draw: Draw, outcome: Outcome, tokens: int, live: int, caller: Caller, model: str) -> RateLimited:
+    """Names the limit that is longest in the way: before it gives way, the caller cannot get in."""
+    waits = [_wait_s(draw, index, outcome.figures[index], tokens, live) for index in range(len(draw.limits))]
+    wait_s = max(waits)
+    index = waits.index(wait_s)
+    limit, figure = draw.limits[index], outcome.figures[index]
+    rate, burst = _bounds(limit, live)
+    used = int(figure) if limit.kind == "concurrency" else int(burst) - int(figure // 1)
+    asked = tokens if limit.kind == "tokens" else 1
+    shares = f" (one of {live} shares of {limit.rate or limit.burst})" if live > 1 else ""
+    bursts = f", Burst {int(burst)}" if limit.kind != "concurrency" and limit.rate != limit.burst else ""
+    told = figures(draw, outcome, live)
+    return RateLimited(
+        f"Rate limit reached for {_what(limit)} of {_whose(limit, caller, model)}: Limit {rate:.12g}{shares}{bursts}, "
+        f"Used {used}, Requested {asked}. Please try again in {_seconds(wait_s)}s.",
+        retry_after_s=min(wait_s, _LONGEST_WAIT_S),
+        scope=limit.scope,
+        kind=limit.kind,
+        requests=told.requests,
+        tokens=told.tokens,
+    )
+
+
+def too_large(limit: Limit, tokens: int, caller: Caller, model: str) -> RateLimited:
+    """Waiting does not help: the bucket never holds as much."""
+    return RateLimited(
+        f"Request too large for {_what(limit)} of {_whose(limit, caller, model)}: at most {limit.burst} at once, "
+        f"Requested {tokens} (the prompt's and those that the answer may have). It will never be admitted as it is: "
+        "shorten the prompt, lower `max_tokens`, or ask an administrator for a larger limit or burst.",
+        retry_after_s=None,
+        should_retry=False,
+        scope=limit.scope,
+        kind=limit.kind,
+    )
+
+
+def _wait_s(draw: Draw, index: int, figure: float, tokens: int, live: int) -> float:
+    """How long one limit is in the way; below zero where it is not."""
+    limit = draw.limits[index]
+    rate, burst = _bounds(limit, live)
+    if limit.kind == "concurrency":
+        return _PLACE_WAIT_S if figure >= burst else -1.0
+    amount = min(1.0 if index < draw.requests else float(tokens), burst)
+    return wait_us(figure, amount, rate) / _US_PER_S if figure < amount else -1.0
+
+
+def _bounds(limit: Limit, live: int) -> tuple[float, float]:
+    if limit.kind == "concurrency":
+        most = float(places(limit.burst, live))
+        return most, most
+    return share(float(limit.rate), float(limit.burst), live)
+
+
+def _what(limit: Limit) -> str:
+    return "concurrent requests" if limit.kind == "concurrency" else f"{limit.kind} per minute"
+
+
+def _whose(limit: Limit, caller: Caller, model: str) -> str:
+    if limit.scope == "model":
+        return f"model `{model}`"
+    name = {
+        "organisation": caller.organisation_id,
+        "team": caller.team_id,
+        "key": caller.key_id,
+    }[limit.scope]
+    # A limit's key is scope, whose, model and kind, all without a slash of their own.
+    for_model = f" for model `{model}`" if limit.key.split("/")[2] else ""
+    return f"{limit.scope} `{name}`{for_model}"
+
+
+def _seconds(wait_s: float) -> str:
+    return f"{max(wait_s, 0.001):.3f}".rstrip("0").rstrip(".")

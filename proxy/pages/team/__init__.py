@@ -1,1 +1,0 @@
-"""The pages of a team: what it spends and on what, its policy, keys, budgets and members."""

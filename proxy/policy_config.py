@@ -1,0 +1,69 @@
+"""The configuration file's `policy:` section: how names become targets, how strict `auto` is, and weak answers."""
+
+from pydantic import Field
+
+from settings.types import Finite, Section, Share
+
+
+class EscalationConfig(Section):
+    """Asking a better target when an answer is weak, for teams and requests that opted in."""
+
+    max_share: Share = Field(
+        default=0.1,
+        description="The share of those requests, beyond a burst of 20, that a process escalates; 0 turns it off.",
+    )
+    max_running: int = Field(default=64, ge=1, le=10_000, description="Escalations that a process runs at once.")
+    min_mean_logprob: Finite | None = Field(
+        default=None,
+        le=0,
+        description="An answer that carries log-probabilities is weak when their mean is lower. Not looked at when not set.",
+    )
+    hold_max_bytes: int = Field(
+        default=524_288,
+        ge=1_024,
+        le=4_194_304,
+        description="A stream is held back until its end to be judged; when it grows larger, it flows on unjudged.",
+    )
+    hold_max_s: Finite = Field(
+        default=30.0, gt=0, le=600, description="A stream that is held back for longer flows on unjudged."
+    )
+
+
+class PolicyConfig(Section):
+    """How names become targets, and how strict `auto` is."""
+
+    auto: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="The targets that `auto` chooses from; all of them when not set."
+    )
+    aliases: dict[str, str | tuple[str, ...]] = Field(
+        default_factory=dict, description="Names that callers may send: each a target, or targets in the order to try."
+    )
+    fallbacks: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="For a target that a caller named: the targets to try after it."
+    )
+    quality_floor: Finite = Field(
+        default=0.97,
+        gt=0,
+        le=1,
+        description="The share of the reference target's quality that `auto` keeps where outcomes were measured; a team "
+        "may have its own. `weighbridge policy preview` tells what each floor saves.",
+    )
+    capability_shift: float = Field(
+        default=0.0,
+        ge=-1,
+        le=1,
+        description="Added to every declared capability. Below 0 is stricter and dearer, above 0 saves more.",
+    )
+    degrade: bool = Field(
+        default=False, description="When every capable target has failed, try the less capable ones, best first."
+    )
+    max_candidates: int = Field(
+        default=4,
+        ge=1,
+        le=16,
+        description="Targets that one request may try, the first included. When all of those would be our own, the last one "
+        "is the first that is bought, so that there is somewhere to spill over to.",
+    )
+    escalation: EscalationConfig = Field(
+        default=EscalationConfig(), description="Asking a better target when an answer is weak."
+    )

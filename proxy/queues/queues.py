@@ -1,0 +1,491 @@
+"""The lines before our own targets: who may start, who waits, and who is told that there is no room.
+
+What has room starts without waiting for anything. What waits does so on a future; nothing runs for it until its turn.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from proxy.errors import Draining, Refused
+from proxy.queues.capacity import NOTHING, Capacity, Use
+from proxy.queues.fair_queue import Entry, FairQueue, Room
+from proxy.queues.queues_config import QueueConfig, queue_of_target
+from proxy.queues.waiting import DrainRate, predicted_wait_s
+from proxy.queues.work import NoRoom, QueueLook, QueueState, Slot, Why, Work
+
+_log: Final = logging.getLogger(__name__)
+BEAT_S: Final = 0.25
+_SOONEST_S: Final = 0.05
+"""Between two beats, when room that other processes may have let go is wanted at once."""
+_GRACE_S: Final = 0.001
+"""A timer that fires a moment early would find nothing due."""
+_RETRY_LEAST_S: Final = 0.25
+_RETRY_MOST_S: Final = 60.0
+_FOR_THE_PATIENT: Final = (
+    " `x-request-timeout-ms` tells that you can wait longer; work that nobody waits for is sent with `x-tier: batch`."
+)
+_ANYBODY: Final = Work(team_id="", weight=1.0, tier="interactive", priority=0, tokens=1, start_by=float("inf"))
+
+
+class Handle(Protocol):
+    """Of a timer."""
+
+    def cancel(self) -> None: ...
+
+
+Alarm = Callable[[float, Callable[[], None]], Handle]
+"""Calls back after so many seconds."""
+
+
+class QueueObserver(Protocol):
+    """What is counted of queues. Names of queues are configured, so there are few."""
+
+    def set_queue(self, state: QueueState) -> None: ...
+
+    def observe_queue_wait(self, queue: str, tier: str, seconds: float) -> None: ...
+
+    def count_queue_refusal(self, queue: str, why: Why) -> None: ...
+
+    def forget_queue(self, queue: str) -> None: ...
+
+
+class Unwatched:
+    """Counts nothing."""
+
+    def set_queue(self, state: QueueState) -> None: ...
+
+    def observe_queue_wait(self, queue: str, tier: str, seconds: float) -> None: ...
+
+    def count_queue_refusal(self, queue: str, why: Why) -> None: ...
+
+    def forget_queue(self, queue: str) -> None: ...
+
+
+class _NoQueue:
+    """The slot of what needs none."""
+
+    @property
+    def waited_s(self) -> float:
+        return 0.0
+
+    def release(self, used_tokens: int | None = None) -> None:
+        pass
+
+
+NO_QUEUE: Final[Slot] = _NoQueue()
+
+
+class Place(Entry):
+    """A request's place in one queue, and later its slot."""
+
+    __slots__ = ("future", "queue")
+
+    def __init__(self, queue: "Queue", work: Work, now: float) -> None:
+        super().__init__(work, now, min(work.start_by, now + queue.config.max_wait_s.of(work.tier)))
+        self.queue = queue
+        self.future: asyncio.Future[Refused | None] | None = None
+
+    @property
+    def waited_s(self) -> float:
+        return 0.0 if self.started_at is None else self.started_at - self.arrived_at
+
+    def release(self, used_tokens: int | None = None) -> None:
+        """Only the first call finds it running."""
+        if self.state == "running":
+            self.queue.ended(self, used_tokens)
+
+    def wake(self, refused: Refused | None) -> None:
+        """Its turn came, or it was given up."""
+        if self.future is not None and not self.future.done():
+            # As a result: an error that a cancelled caller never looks at would be logged as lost.
+            self.future.set_result(refused)
+
+
+class Queue:
+    """One queue: decides at each event, and wakes whoever it decided on."""
+
+    def __init__(
+        self,
+        name: str,
+        config: QueueConfig,
+        room: Room,
+        *,
+        clock: Callable[[], float],
+        observer: QueueObserver,
+        jitter: Callable[[], float],
+        alarm: Alarm,
+        starved: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.room = room
+        self.fair = FairQueue(config)
+        self.rate = DrainRate(clock())
+        self._clock = clock
+        self._observer = observer
+        self._jitter = jitter
+        self._alarm = alarm
+        self._starved = starved
+        self._timer: Handle | None = None
+        self._timer_at = float("inf")
+        self._peak = 0
+        self._blocked: Entry | None = None
+        self._blocked_at = 0.0
+
+    @property
+    def config(self) -> QueueConfig:
+        return self.fair.config
+
+    def begin(self, place: Place) -> bool:
+        """Whether it started at once. Raises NoRoom when its time is over."""
+        if place.due_at < place.arrived_at:
+            raise self._no_room("late", place.work)
+        if not self.fair.start_now(place, place.arrived_at, self.room):
+            return False
+        self._started(place)
+        return True
+
+    def join(self, place: Place) -> None:
+        """Lets it wait, unless its turn comes at once. Raises NoRoom, and then it left no trace."""
+        now = place.arrived_at
+        self._advance(now)
+        wait_s = self._predicted_s(place.work)
+        self.fair.join(place, now)
+        self._pump(now)
+        if place.state == "running":
+            return
+        why: Why | None = None
+        if now + wait_s > place.due_at:
+            self.fair.remove(place)
+            why = "late"
+        for entry in self.fair.shed(place):
+            if entry is place:
+                why = "full"
+            else:
+                self._give_up(entry, "shed")
+        # Whoever left may have been the one that the others waited behind.
+        self._pump(now)
+        self._arm(now)
+        if why is not None:
+            raise self._no_room(why, place.work, wait_s)
+
+    def squeeze_in(self, place: Place) -> None:
+        """Starts it, if it is its turn. Raises NoRoom otherwise."""
+        if self.begin(place):
+            return
+        self._advance(place.arrived_at)
+        self.fair.join(place, place.arrived_at)
+        self._pump(place.arrived_at)
+        if place.state != "running":
+            self.fair.remove(place)
+            self._pump(place.arrived_at)
+            raise self._no_room("full", place.work)
+
+    def ended(self, place: Entry, used_tokens: int | None) -> None:
+        """It ran to its end."""
+        now = self._clock()
+        self._advance(now)
+        if place.started_at is not None:
+            self.rate.ended(place.work.tokens, now - place.started_at, busy=self.fair.waiting > 0)
+        self.fair.finish(place, used_tokens)
+        self._pump(now)
+
+    def leave(self, place: Entry) -> None:
+        """Its caller is gone before it could make use of its turn, if that came at all."""
+        now = self._clock()
+        self._advance(now)
+        self.fair.remove(place)
+        self.fair.finish(place, 0)
+        # It may have been the one that the others waited behind.
+        self._pump(now)
+
+    def tick(self) -> None:
+        """Time has passed, or the room changed."""
+        now = self._clock()
+        self._advance(now)
+        self._pump(now)
+        self._arm(now)
+
+    def use(self) -> Use:
+        """What it needs, and since the last call needed at most."""
+        fair = self.fair
+        wanted = max(fair.in_flight_tokens + fair.waiting_tokens, self._peak)
+        self._peak = max(fair.in_flight_tokens, self._peak // 2)
+        blocked = fair.blocked(self.room) if fair.waiting else None
+        if blocked is not self._blocked:
+            self._blocked, self._blocked_at = blocked, self._clock()
+        if blocked is None or blocked.work.tokens <= self.room.tokens:
+            return Use(in_flight=fair.in_flight_tokens, wanted=wanted, large=0, waited_s=0.0)
+        waited_s = self._clock() - self._blocked_at
+        return Use(in_flight=fair.in_flight_tokens, wanted=wanted, large=blocked.work.tokens, waited_s=waited_s)
+
+    def state(self, work: Work | None, wait_s: float | None = None) -> QueueState:
+        fair = self.fair
+        return QueueState(
+            name=self.name,
+            waiting=fair.waiting,
+            waiting_tokens=fair.waiting_tokens,
+            in_flight=fair.in_flight,
+            in_flight_tokens=fair.in_flight_tokens,
+            capacity_tokens=self.room.tokens,
+            predicted_wait_s=self._predicted_s(work or _ANYBODY) if wait_s is None else wait_s,
+        )
+
+    def look(self, *, by_demand: bool) -> QueueLook:
+        return QueueLook(
+            state=self.state(None),
+            whole_capacity_tokens=self.config.tokens_in_flight,
+            by_demand=by_demand,
+            waiting_interactive=self.fair.waiting - self.fair.waiting_batch,
+            waiting_batch=self.fair.waiting_batch,
+            drain_tokens_per_s=self._drain_per_s(),
+        )
+
+    def refuse_all(self, refused: Callable[[], Refused]) -> None:
+        for entry in self._close():
+            entry.state = "gone"
+            _wake(entry, refused())
+
+    def let_all_go(self) -> None:
+        """The queue is no more, so nothing holds them back."""
+        now = self._clock()
+        for entry in self._close():
+            entry.started_at = now
+            _wake(entry, None)
+
+    def _close(self) -> list[Entry]:
+        if self._timer is not None:
+            self._timer.cancel()
+        return self.fair.everything()
+
+    def _advance(self, now: float) -> None:
+        """What happened until now, before anything is changed."""
+        self.rate.advance(now, busy=self.fair.waiting > 0)
+        for entry in self.fair.expired(now):
+            self._give_up(entry, "expired")
+
+    def _pump(self, now: float) -> None:
+        fair = self.fair
+        while fair.waiting:
+            entry = fair.take(now, self.room)
+            if entry is None:
+                if self.room.tokens < fair.config.tokens_in_flight:
+                    self._starved()
+                return
+            self._started(entry)
+            _wake(entry, None)
+
+    def _started(self, entry: Entry) -> None:
+        self._peak = max(self._peak, self.fair.in_flight_tokens)
+        waited_s = 0.0 if entry.started_at is None else entry.started_at - entry.arrived_at
+        self._observer.observe_queue_wait(self.name, entry.work.tier, waited_s)
+
+    def _give_up(self, entry: Entry, why: Why) -> None:
+        _wake(entry, self._no_room(why, entry.work))
+
+    def _arm(self, now: float) -> None:
+        """One timer for all that wait, at the earliest end of a wait."""
+        due_at = self.fair.next_due()
+        if due_at is None or due_at >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due_at
+        self._timer = self._alarm(max(0.0, due_at - now) + _GRACE_S, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._timer_at = float("inf")
+        self.tick()
+
+    def _predicted_s(self, work: Work) -> float:
+        backlog = self.fair.backlog(work, self._clock(), self.room)
+        return predicted_wait_s(backlog, self._drain_per_s(), self.config.aging_s)
+
+    def _drain_per_s(self) -> float:
+        return self.rate.per_s(self.fair.reach(self.room))
+
+    def _no_room(self, why: Why, work: Work, wait_s: float | None = None) -> NoRoom:
+        self._observer.count_queue_refusal(self.name, why)
+        state = self.state(work, wait_s)
+        # Spread out, so that those who were refused together do not come back together.
+        again_s = min(max(state.predicted_wait_s, _RETRY_LEAST_S), _RETRY_MOST_S) * (1 + self._jitter() / 2)
+        return NoRoom(_told(why, state, again_s, work), why, state, retry_after_s=again_s)
+
+
+def _wake(entry: Entry, refused: Refused | None) -> None:
+    if isinstance(entry, Place):
+        entry.wake(refused)
+
+
+def _told(why: Why, state: QueueState, again_s: float, work: Work) -> str:
+    again = f"Try again in {again_s:.1f} s, or name another model."
+    match why:
+        case "full":
+            return f"The queue `{state.name}` is full: {state.waiting} requests wait here. {again}"
+        case "late":
+            return (
+                f"The wait in the queue `{state.name}` would be about {state.predicted_wait_s:.1f} s, longer than this request "
+                f"may wait. {again}{_FOR_THE_PATIENT if work.tier == 'interactive' else ''}"
+            )
+        case "shed":
+            return f"The queue `{state.name}` is full, and more urgent requests needed this one's place. {again}"
+        case "expired":
+            return f"This request waited in the queue `{state.name}` for as long as it may, and there was no room yet. {again}"
+
+
+class Queues:
+    """All queues of this process."""
+
+    def __init__(
+        self,
+        configs: Mapping[str, QueueConfig],
+        capacity: Capacity,
+        clock: Callable[[], float],
+        *,
+        observer: QueueObserver | None = None,
+        jitter: Callable[[], float] = random.random,
+        alarm: Alarm | None = None,
+    ) -> None:
+        self._capacity = capacity
+        self._clock = clock
+        self._observer: QueueObserver = observer or Unwatched()
+        self._jitter = jitter
+        self._alarm = alarm or _loop_alarm
+        self._queues: dict[str, Queue] = {}
+        self._by_target: dict[str, Queue] = {}
+        self._wanted = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        capacity.watch(self._use, self._take_over)
+        self.adopt(configs)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._queues)
+
+    def queue_of(self, target_id: str) -> str | None:
+        """The name of the queue before a target; None where there is none."""
+        queue = self._by_target.get(target_id)
+        return None if queue is None else queue.name
+
+    async def start(self) -> None:
+        """Divides the capacity from now on. Without it this process keeps the part that it began with."""
+        await self.beat()
+        self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def aclose(self) -> None:
+        """Refuses what still waits. What is to be served first has to be waited for before."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+            self._running = None
+        for queue in self._queues.values():
+            queue.refuse_all(_stopping)
+
+    async def enter(self, target_id: str, work: Work) -> Slot:
+        """A slot, as soon as it is this request's turn. Raises NoRoom. A caller that is cancelled leaves no trace."""
+        queue = self._by_target.get(target_id)
+        if queue is None:
+            return NO_QUEUE
+        place = Place(queue, work, self._clock())
+        if queue.begin(place):
+            return place
+        queue.join(place)
+        if place.state == "running":
+            return place
+        place.future = asyncio.get_running_loop().create_future()
+        try:
+            refused = await place.future
+        except BaseException:
+            place.queue.leave(place)
+            raise
+        if refused is not None:
+            raise refused
+        return place
+
+    def try_enter(self, target_id: str, work: Work) -> Slot:
+        """A slot, if it can be had without waiting. Raises NoRoom."""
+        queue = self._by_target.get(target_id)
+        if queue is None:
+            return NO_QUEUE
+        place = Place(queue, work, self._clock())
+        queue.squeeze_in(place)
+        return place
+
+    def state(self, name: str, work: Work | None = None) -> QueueState:
+        """As this process sees it. Without `work`, the wait is that of anybody who comes now. Raises KeyError."""
+        return self._queues[name].state(work)
+
+    def look(self, name: str) -> QueueLook:
+        """All that this process knows of a queue. Raises KeyError."""
+        return self._queues[name].look(by_demand=self._capacity.by_demand)
+
+    def adopt(self, configs: Mapping[str, QueueConfig]) -> None:
+        """Takes a changed configuration over. What is in flight stays counted where it started."""
+        self._capacity.adopt(configs)
+        old = self._queues
+        self._queues = {name: self._adopted(name, config, old.get(name)) for name, config in configs.items()}
+        self._by_target = {target: self._queues[name] for target, name in queue_of_target(configs).items()}
+        for name in old.keys() - configs.keys():
+            old[name].let_all_go()
+            self._observer.forget_queue(name)
+        self._take_over()
+        # What is new or larger is asked for at once.
+        self._wanted.set()
+
+    async def beat(self) -> None:
+        """Asks for this process's parts, and tells how things stand."""
+        await self._capacity.beat()
+        for queue in self._queues.values():
+            self._observer.set_queue(queue.state(None))
+
+    def _adopted(self, name: str, config: QueueConfig, known: Queue | None) -> Queue:
+        if known is not None:
+            known.fair.config = config
+            return known
+        return Queue(
+            name,
+            config,
+            self._capacity.room(name),
+            clock=self._clock,
+            observer=self._observer,
+            jitter=self._jitter,
+            alarm=self._alarm,
+            starved=self._want,
+        )
+
+    def _take_over(self) -> None:
+        for name, queue in self._queues.items():
+            queue.room = self._capacity.room(name)
+            queue.tick()
+
+    def _use(self, name: str) -> Use:
+        queue = self._queues.get(name)
+        return NOTHING if queue is None else queue.use()
+
+    def _want(self) -> None:
+        if self._capacity.by_demand:
+            self._wanted.set()
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_S):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                await self.beat()
+            except Exception:  # noqa: BLE001 - without beats this process would be left with too little for good
+                _log.exception("the capacity of the queues could not be divided")
+            await asyncio.sleep(_SOONEST_S)
+
+
+def _stopping() -> Refused:
+    return Draining("The gateway is stopping; send the request again.")
+
+
+def _loop_alarm(delay_s: float, callback: Callable[[], None]) -> Handle:
+    return asyncio.get_running_loop().call_later(delay_s, callback)

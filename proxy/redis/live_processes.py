@@ -1,0 +1,124 @@
+"""How many processes serve, from the database: what one's share of a limit is when there is no Redis to count together.
+
+Each process shows itself every few seconds, and one that was not seen for some has gone. Hosts' clocks may differ, so it
+is the database's clock that says how long ago that was.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlalchemy import Table, delete, select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from cost.database_clock import DATABASE_US
+from proxy.background import every
+from proxy.redis.gate_tables import Replica
+from proxy.redis.redis_link import RedisLink
+
+_log: Final = logging.getLogger(__name__)
+SHOW_S: Final = 2.0
+_GONE_US: Final = 8_000_000
+_OLD_US: Final = 60_000_000
+_LIMIT_S: Final = 5.0
+_FORGET_S: Final = 1.0
+"""The others notice by themselves soon enough, and a stop has more to do."""
+_MOST: Final = 10_000
+_DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
+
+
+class Replicas:
+    """One process's view of all that serve on the same database."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        boot_id: str,
+        *,
+        show_s: float = SHOW_S,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._boot_id = boot_id
+        self._show_s = show_s
+        self._given_clock = clock
+        self._clock = clock or time.time
+        self._live = 1
+        self._down = False
+        self.known = False
+        """Whether they were ever counted."""
+
+    @property
+    def live(self) -> int:
+        """As they were last counted: at least this process."""
+        return self._live
+
+    async def look(self) -> None:
+        """Shows that this process lives, and counts all. When the database is down, the last count holds."""
+        try:
+            async with asyncio.timeout(_LIMIT_S), self._engine.begin() as connection:
+                now_us = await self._shared_us(connection)
+                await self._show(connection, now_us)
+                seen = (await connection.scalars(select(col(Replica.seen_us)).limit(_MOST))).all()
+                # A clock that was set back leaves rows in the future.
+                if any(abs(now_us - seen_us) > _OLD_US for seen_us in seen):
+                    old = (col(Replica.seen_us) < now_us - _OLD_US) | (col(Replica.seen_us) > now_us + _OLD_US)
+                    await connection.execute(delete(Replica).where(old))
+        except _DATABASE_FAILS as error:
+            if not self._down:
+                _log.warning("the processes that serve cannot be counted: %s", type(error).__name__)
+            self._down = True
+            return
+        self._down = False
+        self._live = max(1, sum(abs(now_us - seen_us) <= _GONE_US for seen_us in seen))
+        self.known = True
+
+    async def run(self, looked: Callable[[], None] | None = None) -> None:
+        """Until it is cancelled. `looked` is called after each look."""
+
+        async def step() -> None:
+            await self.look()
+            if looked is not None:
+                looked()
+
+        await every(self._show_s, step)
+
+    async def forget(self) -> None:
+        """At the end: the others need not wait until they notice."""
+        with contextlib.suppress(*_DATABASE_FAILS):
+            async with asyncio.timeout(_FORGET_S), self._engine.begin() as connection:
+                await connection.execute(delete(Replica).where(col(Replica.boot_id) == self._boot_id))
+
+    async def _show(self, connection: AsyncConnection, now_us: int) -> None:
+        values: dict[str, Any] = {"seen_us": now_us}
+        shown = update(Replica).where(col(Replica.boot_id) == self._boot_id).values(**values)
+        if (await connection.execute(shown)).rowcount == 0:
+            table: Table = Replica.__table__  # type: ignore[attr-defined]
+            await connection.execute(table.insert().values(boot_id=self._boot_id, **values))
+
+    async def _shared_us(self, connection: AsyncConnection) -> int:
+        """The time that all processes on one database agree about. Those on SQLite share a machine."""
+        if self._given_clock is None and self._engine.dialect.name == "postgresql":
+            return int(await connection.scalar(select(DATABASE_US)) or 0)
+        return int(self._clock() * 1_000_000)
+
+
+class Sharers:
+    """How many share a limit now, from whoever knows best."""
+
+    def __init__(self, replicas: Replicas, link: RedisLink | None) -> None:
+        self._replicas = replicas
+        self._link = link
+
+    @property
+    def live(self) -> int:
+        """At least 1."""
+        link = self._link
+        if link is not None and (link.healthy or not self._replicas.known):
+            return link.live
+        return self._replicas.live

@@ -1,1 +1,0 @@
-"""The HTTP surface: one module a resource."""

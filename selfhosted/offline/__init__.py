@@ -1,0 +1,1 @@
+"""Tools that nothing serving imports: launch plans and the simulator."""

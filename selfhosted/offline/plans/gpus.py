@@ -1,0 +1,122 @@
+"""What GPUs give, as their makers' data sheets say, and what an hour of them costs where that is known."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Final
+
+import msgspec
+
+from selfhosted.offline.plans.models import Precision
+from selfhosted.offline.plans.plan_errors import PlanRefused
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU. Rates are of dense matrices: data sheets that print sparse ones have been halved."""
+
+    name: str
+    title: str
+    memory_bytes: int
+    """As it is sold, in units of 10^9 bytes; what the driver shows is a little more."""
+    bandwidth: float
+    """Bytes a second from its memory."""
+    bf16_flops: float
+    fp8_flops: float | None
+    """None: it has no FP8 units, so FP8 and INT4 weights are widened and computed in bf16."""
+    link: float
+    """Bytes a second to its neighbours in the node, both directions together."""
+    per_node: int
+    usd_per_hour: Decimal | None
+    price_source: str
+    source: str
+    as_of: str
+
+    def flops(self, precision: Precision) -> float:
+        """Operations a second. INT4 weights are widened to bf16 by vLLM's Marlin kernels before they are multiplied."""
+        if precision == "fp8" and self.fp8_flops is not None:
+            return self.fp8_flops
+        return self.bf16_flops
+
+
+_NO_PRICE: Final = "no price is known here; give --gpu-usd-hour"
+_AS_OF: Final = "2026-11"
+
+
+def _gpu(
+    name: str,
+    title: str,
+    sheet: tuple[float, float, float, float | None, float],
+    *,
+    source: str,
+    price: tuple[str, str] | None = None,
+) -> Gpu:
+    gigabytes, bandwidth_tb, bf16_tera, fp8_tera, link_gb = sheet
+    return Gpu(
+        name=name,
+        title=title,
+        memory_bytes=round(gigabytes * 10**9),
+        bandwidth=bandwidth_tb * 1e12,
+        bf16_flops=bf16_tera * 1e12,
+        fp8_flops=None if fp8_tera is None else fp8_tera * 1e12,
+        link=link_gb * 1e9,
+        per_node=8,
+        usd_per_hour=None if price is None else Decimal(price[0]),
+        price_source=_NO_PRICE if price is None else price[1],
+        source=source,
+        as_of=_AS_OF,
+    )
+
+
+GPUS: Final[Mapping[str, Gpu]] = {
+    gpu.name: gpu
+    for gpu in (
+        _gpu(
+            "h100",
+            "NVIDIA H100 SXM 80 GB",
+            (80, 3.35, 989.4, 1_978.9, 900),
+            source="NVIDIA H100 data sheet, SXM (sparse rates halved)",
+            price=("2.95", "median of 37 providers, AIMultiple, May 2026"),
+        ),
+        _gpu(
+            "h200",
+            "NVIDIA H200 SXM 141 GB",
+            (141, 4.8, 989.4, 1_978.9, 900),
+            source="NVIDIA H200 data sheet, SXM (sparse rates halved)",
+        ),
+        _gpu(
+            "b200",
+            "NVIDIA B200 SXM 180 GB",
+            (180, 7.7, 2_250, 4_500, 1_800),
+            source="NVIDIA HGX B200 data sheet, per GPU (dense rates)",
+        ),
+        _gpu(
+            "a100",
+            "NVIDIA A100 SXM 80 GB",
+            (80, 2.039, 312, None, 600),
+            source="NVIDIA A100 data sheet, SXM (no FP8 units)",
+        ),
+        _gpu(
+            "a100-40gb",
+            "NVIDIA A100 SXM 40 GB",
+            (40, 1.555, 312, None, 600),
+            source="NVIDIA A100 data sheet, SXM (no FP8 units)",
+        ),
+        _gpu(
+            "l40s",
+            "NVIDIA L40S 48 GB",
+            (48, 0.864, 362, 733, 64),
+            source="NVIDIA L40S data sheet (PCIe 4.0 between GPUs)",
+        ),
+        _gpu(
+            "l4",
+            "NVIDIA L4 24 GB",
+            (24, 0.3, 121, 242, 64),
+            source="NVIDIA L4 data sheet (sparse rates halved; PCIe 4.0 between GPUs)",
+        ),
+    )
+}
+
+
+def gpu_named(name: str) -> Gpu:
+    if name not in GPUS:
+        raise PlanRefused(f"`{name}` is not among the GPUs that are known: {', '.join(GPUS)}")
+    return GPUS[name]

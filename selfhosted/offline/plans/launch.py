@@ -1,0 +1,109 @@
+"""How vLLM is started: its arguments and its environment, for the version that the extra `vllm` names."""
+
+import json
+import re
+import shlex
+from typing import Any, Final
+
+import msgspec
+
+from selfhosted.offline.plans.models import KvPrecision, Precision
+from selfhosted.offline.plans.plan_errors import PlanRefused
+from selfhosted.offline.plans.sizing import Limits
+
+VLLM_VERSION: Final = "0.32.0"
+"""The same as in pyproject.toml's extra; a test keeps them together."""
+PORT: Final = 8_000
+SHUTDOWN_S: Final = 600
+_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+_REPOSITORY: Final = re.compile(r"[A-Za-z0-9/._][A-Za-z0-9._/:@-]{0,254}")
+_SERVED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,127}")
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine process."""
+
+    version: str
+    repository: str
+    served_name: str
+    gpus: int
+    arguments: tuple[str, ...]
+    """After `vllm serve`."""
+    environment: dict[str, str]
+    port: int = PORT
+
+    @property
+    def command(self) -> str:
+        """For a shell."""
+        words = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*words, shlex.join(("vllm", "serve", *self.arguments))])
+
+
+def launch_of(
+    *,
+    repository: str,
+    served_name: str,
+    tp: int,
+    precision: Precision,
+    kv_precision: KvPrecision,
+    quantised: bool,
+    max_context: int,
+    limits: Limits,
+    memory_utilisation: float,
+    speculative: dict[str, Any] | None,
+    adapters: int,
+    adapter_rank: int,
+    kv_events_port: int | None,
+) -> Launch:
+    """The flags that the plan comes to. What is vLLM's own default is written down as well, so that it stays so."""
+    if _REPOSITORY.fullmatch(repository) is None:
+        raise PlanRefused(
+            "a repository is letters, digits and . _ - / : @, at most 255 of them, and begins with no dash"
+        )
+    if _SERVED.fullmatch(served_name) is None:
+        raise PlanRefused("a model's name is letters, digits and . _ - / : @, at most 128 of them")
+    words = [repository, "--served-model-name", served_name, "--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104 - in its own pod or container
+    words += ["--tensor-parallel-size", str(tp)]
+    words += ["--max-model-len", str(max_context)]
+    words += ["--max-num-seqs", str(limits.sequences)]
+    words += ["--max-num-batched-tokens", str(limits.batched_tokens)]
+    words += ["--gpu-memory-utilization", f"{memory_utilisation:g}"]
+    if precision == "fp8" and not quantised:
+        # Quantises while it loads; a checkpoint that is quantised already says so itself.
+        words += ["--quantization", "fp8"]
+    words += ["--dtype", "bfloat16", "--kv-cache-dtype", "fp8" if kv_precision == "fp8" else "auto"]
+    words += ["--enable-chunked-prefill", "--enable-prefix-caching", "--enable-prompt-tokens-details"]
+    words += ["--scheduling-policy", "priority"]
+    words += ["--shutdown-timeout", str(SHUTDOWN_S)]
+    environment: dict[str, str] = {}
+    if speculative is not None:
+        words += ["--speculative-config", json.dumps(speculative, separators=(",", ":"))]
+    if adapters:
+        words += ["--enable-lora", "--max-loras", str(adapters), "--max-lora-rank", str(_rank(adapter_rank))]
+        words += ["--max-cpu-loras", str(4 * adapters)]
+        environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    if kv_events_port is not None:
+        events = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": f"tcp://*:{kv_events_port}",
+            "replay_endpoint": f"tcp://*:{kv_events_port + 1}",
+            "topic": "kv",
+        }
+        words += ["--kv-events-config", json.dumps(events, separators=(",", ":"))]
+    return Launch(
+        version=VLLM_VERSION,
+        repository=repository,
+        served_name=served_name,
+        gpus=tp,
+        arguments=tuple(words),
+        environment=environment,
+    )
+
+
+def _rank(rank: int) -> int:
+    """The next one that vLLM has kernels for."""
+    for each in _RANKS:
+        if each >= rank:
+            return each
+    raise PlanRefused(f"vLLM serves adapters up to rank {_RANKS[-1]}")

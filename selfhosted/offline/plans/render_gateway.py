@@ -1,0 +1,61 @@
+"""What the gateway's configuration needs so that a planned pool is used, billed and queued for."""
+
+from decimal import Decimal
+from typing import Any
+
+from selfhosted.offline.plans.planning import Plan
+from selfhosted.offline.plans.serving import Serving, checked
+
+
+def gateway_snippet(plan: Plan, serving: Serving) -> dict[str, Any]:
+    """`selfhosted.pools`, `cost.pools` and `queues`, to be merged into gateway.yaml.
+
+    The queue has no size of its own: it lets in what the caches of the replicas hold that are ready, however many those are.
+    """
+    checked(serving)
+    pool: dict[str, Any] = {
+        "name": serving.pool,
+        "targets": [serving.model],
+        "engine": "vllm",
+        "upstream_model": serving.model,
+        "kubernetes": {"service": serving.name, "namespace": serving.namespace, "port": "http"},
+        "priority_scheduling": "--scheduling-policy" in serving.command,
+        "scale": {
+            "min_replicas": serving.min_replicas,
+            "max_replicas": serving.max_replicas,
+            "cold_start_s": serving.cold_start_s,
+            **({} if plan.targets.ttft_p99_s is None else {"ttft_target_s": plan.targets.ttft_p99_s}),
+        },
+    }
+    if serving.kv_events_port is not None:
+        pool["watch"] = {
+            "kv_events_port": serving.kv_events_port,
+            "kv_replay_port": serving.kv_events_port + 1,
+        }
+    snippet: dict[str, Any] = {"selfhosted": {"pools": [pool]}}
+    if plan.cost is not None:
+        weights = plan.seconds_per_million
+        snippet["cost"] = {
+            "pools": [
+                {
+                    "name": serving.pool,
+                    "targets": [serving.model],
+                    "replicas": serving.replicas,
+                    "gpus_per_replica": serving.gpus,
+                    "usd_per_gpu_hour": _number(plan.cost.usd_per_gpu_hour),
+                    "overhead": _number(plan.cost.overhead),
+                    "seconds_per_million": {
+                        "input": round(weights.input, 3),
+                        "cached_input": round(weights.cached_input, 3),
+                        "output": round(weights.output, 3),
+                    },
+                }
+            ]
+        }
+    snippet["queues"] = {serving.pool: {"targets": [serving.model]}}
+    return snippet
+
+
+def _number(value: Decimal) -> int | float:
+    """As a person would write it. The configuration reads numbers by their digits, so nothing is lost on the way."""
+    return int(value) if value == value.to_integral_value() else float(value)

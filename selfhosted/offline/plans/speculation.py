@@ -1,0 +1,73 @@
+"""Whether guessing ahead pays: it does while a step mostly reads weights, and costs once it mostly multiplies."""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from selfhosted.offline.plans.roofline import StepTimes
+from selfhosted.offline.plans.sizing import Work
+
+Profile = Literal["low", "peak", "auto"]
+
+GUESSES: Final = 4
+ACCEPTANCE: Final = 0.5
+"""The chance that one more guessed token is right: an assumption. vLLM counts what it really is (vllm:spec_decode_*)."""
+
+
+class Speculation(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether it is on, and what it would bring."""
+
+    on: bool
+    why: str
+    config: dict[str, Any] | None
+    """vLLM's `--speculative-config`; None when it is off."""
+    guesses: int
+    acceptance: float
+    gain_alone: float
+    """How many times faster a lone stream is."""
+    gain_planned: float
+    """The same at the planned load; below 1 it slows down."""
+
+
+def speculation_for(
+    times: StepTimes, work: Work, *, running: float, rate: float, step_s: float, profile: Profile, draft: str | None
+) -> Speculation:
+    alone = _gain(times, work, batch=1.0, prompts=0.0)
+    planned = _gain(times, work, batch=max(1.0, running), prompts=rate * work.uncached * step_s)
+    tokens = max(1.0, running) * (GUESSES + 1) + rate * work.uncached * step_s
+    reading = times.linear_s * tokens <= times.weights_s + times.experts_s
+    on = profile == "low" or (profile == "auto" and reading)
+    return Speculation(
+        on=on,
+        why=_why(profile, reading=reading),
+        config=_config(draft) if on else None,
+        guesses=GUESSES,
+        acceptance=ACCEPTANCE,
+        gain_alone=alone,
+        gain_planned=planned,
+    )
+
+
+def _gain(times: StepTimes, work: Work, *, batch: float, prompts: float) -> float:
+    """Tokens a step when each guess is right with the same chance, by what checking the guesses costs."""
+    resident = batch * work.resident
+    plain_s = times.step_s(prefill_tokens=prompts, batch=batch, kv_tokens=resident)
+    checking_s = times.step_s(prefill_tokens=prompts + batch * GUESSES, batch=batch, kv_tokens=resident)
+    tokens = (1 - ACCEPTANCE ** (GUESSES + 1)) / (1 - ACCEPTANCE)
+    return tokens * plain_s / checking_s
+
+
+def _why(profile: Profile, *, reading: bool) -> str:
+    if profile == "low":
+        return "on, for a low load: a step reads all weights anyway, so checking guesses is nearly free"
+    if profile == "peak":
+        return "off, for the peak: checking guesses takes the operations that other requests need"
+    if reading:
+        return "on: at the planned load a step is bound by memory even with the guesses"
+    return "off: at the planned load a step with guesses is bound by computing, so they would slow it down"
+
+
+def _config(draft: str | None) -> dict[str, Any]:
+    if draft is not None:
+        return {"model": draft, "num_speculative_tokens": GUESSES}
+    return {"method": "ngram", "num_speculative_tokens": GUESSES, "prompt_lookup_max": 4, "prompt_lookup_min": 2}

@@ -1,0 +1,1 @@
+"""A fleet in simulated time, to compare policies and to plan with."""

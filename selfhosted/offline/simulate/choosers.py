@@ -1,0 +1,278 @@
+"""Who chooses a replica in a simulation: our own balancer as it is, and what it is compared with.
+
+A chooser belongs to one gateway process and sees what that sees: the last scrape, and its own requests. Only the oracle
+looks into the engines.
+"""
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from selfhosted.balance.balancer import Balancer
+from selfhosted.balance.load import Lease
+from selfhosted.balance.policies import LeastLoaded, RandomTwo, RoundRobin
+from selfhosted.config import BalanceConfig, RoomConfig
+from selfhosted.offline.simulate.engine import Engine, Job
+from selfhosted.offline.simulate.simulation_errors import SimulationRefused
+from selfhosted.replica import Ask, PoolSnapshot
+
+
+class Chooser(Protocol):
+    """One gateway's."""
+
+    def choose(self, job: Job, ask: Ask, snapshot: PoolSnapshot, now: float) -> str | None:
+        """The replica that it goes to, which is taken as sent there; None when nobody is ready."""
+        ...
+
+    def full(self, snapshot: PoolSnapshot, now: float) -> bool: ...
+
+    def first_token(self, job: Job, at: float) -> None: ...
+
+    def done(self, job: Job, at: float) -> None: ...
+
+    def cache_changed(self, replica: str, blocks: Sequence[int], stored: bool) -> None:
+        """A KV event of an engine, in the blocks that asks are made of."""
+        ...
+
+
+class Balanced:
+    """Our balancer, or another one behind its interface, with leases as the dispatcher keeps them."""
+
+    def __init__(self, balancer: Balancer) -> None:
+        self._balancer = balancer
+        self._leases: dict[Job, Lease] = {}
+        self._seen: PoolSnapshot | None = None
+        self._allowed: frozenset[str] = frozenset()
+
+    def choose(self, job: Job, ask: Ask, snapshot: PoolSnapshot, now: float) -> str | None:
+        choice = self._balancer.pick(ask, snapshot, self._names(snapshot), now)
+        if choice is None:
+            return None
+        self._leases[job] = self._balancer.take(choice, ask, now)
+        return choice.replica
+
+    def full(self, snapshot: PoolSnapshot, now: float) -> bool:
+        return self._balancer.full(snapshot, now)
+
+    def first_token(self, job: Job, at: float) -> None:
+        self._leases[job].first_token(at)
+
+    def done(self, job: Job, at: float) -> None:
+        # As vLLM tells it with --enable-prompt-tokens-details.
+        self._leases.pop(job).end(at, cached_tokens=job.cached_tokens, output_tokens=job.output_tokens)
+
+    def cache_changed(self, replica: str, blocks: Sequence[int], stored: bool) -> None:
+        index = self._balancer.index
+        if not index.is_exact(replica):
+            index.exact(replica)
+        if stored:
+            index.store(replica, blocks)
+        else:
+            index.remove(replica, blocks)
+
+    def _names(self, snapshot: PoolSnapshot) -> frozenset[str]:
+        if snapshot is not self._seen:
+            self._seen = snapshot
+            self._allowed = frozenset(replica.name for replica in snapshot.replicas)
+        return self._allowed
+
+
+class _Plain:
+    """What the others share: they know no room, and no first token."""
+
+    def full(self, snapshot: PoolSnapshot, now: float) -> bool:
+        del snapshot, now
+        return False
+
+    def first_token(self, job: Job, at: float) -> None: ...
+
+    def done(self, job: Job, at: float) -> None: ...
+
+    def cache_changed(self, replica: str, blocks: Sequence[int], stored: bool) -> None: ...
+
+
+class RandomOne(_Plain):
+    """Anybody."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def choose(self, job: Job, ask: Ask, snapshot: PoolSnapshot, now: float) -> str | None:
+        del job, ask, now
+        ready = snapshot.ready
+        return self._rng.choice(ready).name if ready else None
+
+
+class _Worker:
+    """What the public router remembers of one worker: the texts that it sent there, and how many are not done."""
+
+    __slots__ = ("pending", "texts", "tokens")
+
+    def __init__(self) -> None:
+        self.pending = 0
+        self.tokens = 0
+        self.texts: OrderedDict[int, int] = OrderedDict()
+
+
+class CacheAwareRouter(_Plain):
+    """The idea of the public vllm-router's policy `cache_aware`, written from its documentation.
+
+    While load is even (the most loaded worker has at most `balance_abs` more requests than the least loaded, or at most
+    `balance_rel` times as many), a request goes to a worker that was sent the longest prefix before, if that is more than
+    `threshold` of it, and otherwise to the worker that was sent the least text. While it is not, the shortest queue gets
+    it. What was sent is remembered as a tree of text for each worker, cut back to `tree_characters` from time to time,
+    whatever the engines really keep. The defaults are those of vllm-router 0.1.17's command line.
+    """
+
+    _CHARACTERS_A_TOKEN: Final = 4
+
+    def __init__(
+        self,
+        *,
+        threshold: float = 0.3,
+        balance_abs: int = 64,
+        balance_rel: float = 1.5,
+        evict_s: float = 120.0,
+        tree_characters: int = 2**25,
+        block_tokens: int = 512,
+    ) -> None:
+        self._threshold = threshold
+        self._balance_abs = balance_abs
+        self._balance_rel = balance_rel
+        self._evict_s = evict_s
+        self._tree_tokens = tree_characters // self._CHARACTERS_A_TOKEN
+        self._block_tokens = block_tokens
+        self._evicted_at = 0.0
+        self._workers: dict[str, _Worker] = {}
+        self._holders: dict[int, dict[str, None]] = {}
+
+    def choose(self, job: Job, ask: Ask, snapshot: PoolSnapshot, now: float) -> str | None:
+        del ask
+        names = [replica.name for replica in snapshot.ready]
+        if not names:
+            return None
+        self._forget(set(names))
+        workers = {name: self._workers.setdefault(name, _Worker()) for name in names}
+        name = self._chosen(job, workers)
+        workers[name].pending += 1
+        self._insert(name, job)
+        if now - self._evicted_at >= self._evict_s:
+            self._evicted_at = now
+            self._evict()
+        return name
+
+    def done(self, job: Job, at: float) -> None:
+        del at
+        worker = self._workers.get(job.replica or "")
+        if worker is not None:
+            worker.pending -= 1
+
+    def _chosen(self, job: Job, workers: Mapping[str, _Worker]) -> str:
+        pending = {name: worker.pending for name, worker in workers.items()}
+        most, least = max(pending.values()), min(pending.values())
+        if most - least > self._balance_abs and most > self._balance_rel * least:
+            return min(pending, key=lambda name: pending[name])
+        matched, holder = self._matched(job, workers)
+        if holder is not None and matched > self._threshold * job.prompt_tokens:
+            return holder
+        return min(workers, key=lambda name: workers[name].tokens)
+
+    def _matched(self, job: Job, workers: Mapping[str, _Worker]) -> tuple[int, str | None]:
+        """How much of it was seen by anybody, and one who saw all of that."""
+        depth, holder = 0, None
+        for block in job.blocks:
+            found = next((name for name in self._holders.get(block, ()) if name in workers), None)
+            if found is None:
+                break
+            depth, holder = depth + 1, found
+        return min(depth * self._block_tokens, job.prompt_tokens), holder
+
+    def _insert(self, name: str, job: Job) -> None:
+        worker = self._workers[name]
+        # The end of a prompt is a leaf, and goes before its beginning.
+        for index in range(len(job.blocks) - 1, -1, -1):
+            block = job.blocks[index]
+            if block in worker.texts:
+                worker.texts.move_to_end(block)
+                continue
+            size = min(self._block_tokens, job.prompt_tokens - index * self._block_tokens)
+            worker.texts[block] = size
+            worker.tokens += size
+            self._holders.setdefault(block, {})[name] = None
+
+    def _evict(self) -> None:
+        for name, worker in self._workers.items():
+            while worker.tokens > self._tree_tokens:
+                block, size = worker.texts.popitem(last=False)
+                worker.tokens -= size
+                self._drop(block, name)
+
+    def _forget(self, names: set[str]) -> None:
+        for name in [each for each in self._workers if each not in names]:
+            for block in self._workers.pop(name).texts:
+                self._drop(block, name)
+
+    def _drop(self, block: int, name: str) -> None:
+        holders = self._holders[block]
+        del holders[name]
+        if not holders:
+            del self._holders[block]
+
+
+class Oracle(_Plain):
+    """Sees every engine's cache, queue and batch as they are this moment, and takes the earliest first token.
+
+    Own reading counts `work` times: it is what everybody after has to wait for, and pushes something out of a cache.
+    """
+
+    def __init__(self, engines: Callable[[], Mapping[str, Engine]], *, work: float = 1.5) -> None:
+        self._engines = engines
+        self._work = work
+
+    def choose(self, job: Job, ask: Ask, snapshot: PoolSnapshot, now: float) -> str | None:
+        del ask, snapshot
+        best: tuple[float, int, str] | None = None
+        for name, engine in self._engines().items():
+            expected_s = engine.expected_ttft_s(job, now)
+            own_s = engine.prefill_s(job)
+            score = (expected_s + (self._work - 1) * own_s, engine.running + engine.waiting, name)
+            if best is None or score < best:
+                best = score
+        return None if best is None else best[2]
+
+
+_BALANCERS: Final[Mapping[str, type[Balancer]]] = {
+    "prefix": Balancer,
+    "round-robin": RoundRobin,
+    "least-loaded": LeastLoaded,
+    "power-of-two": RandomTwo,
+}
+
+POLICIES: Final = (*_BALANCERS, "random", "vllm-cache-aware", "vllm-cache-aware-eager", "oracle")
+"""`vllm-cache-aware-eager` has the thresholds of the same router's library (0.5, 32, 1.0001) instead of its command line's."""
+
+
+def check_policy(policy: str) -> None:
+    if policy not in POLICIES:
+        raise SimulationRefused(f"`{policy}` is no policy; there are {', '.join(POLICIES)}")
+
+
+def chooser_of(
+    policy: str,
+    *,
+    balance: BalanceConfig,
+    room: RoomConfig,
+    rng: random.Random,
+    engines: Callable[[], Mapping[str, Engine]],
+) -> Chooser:
+    if policy in _BALANCERS:
+        return Balanced(_BALANCERS[policy](balance, room, rng=rng))
+    if policy == "random":
+        return RandomOne(rng)
+    if policy == "vllm-cache-aware":
+        return CacheAwareRouter()
+    if policy == "vllm-cache-aware-eager":
+        return CacheAwareRouter(threshold=0.5, balance_abs=32, balance_rel=1.0001, evict_s=60.0)
+    check_policy(policy)
+    return Oracle(engines)

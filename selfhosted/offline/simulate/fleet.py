@@ -1,0 +1,464 @@
+"""A fleet in simulated time: gateways that choose, engines that work, replicas that come and go.
+
+What production does once a second is done once a simulated second: each gateway scrapes the engines, and between two
+scrapes it knows no more than what it sent itself. The balancer, the room check and the autoscaler are the real ones.
+"""
+
+import heapq
+import math
+import random
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, Literal
+
+import msgspec
+
+from selfhosted.config import BalanceConfig, RoomConfig, ScaleConfig
+from selfhosted.offline.simulate.choosers import Chooser, chooser_of
+from selfhosted.offline.simulate.engine import Engine, EngineSpec, Happening, Job, Steps
+from selfhosted.offline.simulate.scaling import rule_of
+from selfhosted.offline.simulate.simulation_errors import SimulationRefused
+from selfhosted.offline.simulate.traces import Trace, TraceRequest, family
+from selfhosted.replica import Address, Ask, PoolSnapshot, Replica
+from selfhosted.scale.policy import ScaleRule
+from selfhosted.scale.signals import FirstTokens, SignalReader, Signals
+
+_POOL: Final = "simulated"
+_BYTES_A_TOKEN: Final = 4
+# A Monday, 00:00 UTC.
+_EPOCH_S: Final = 1_767_571_200.0
+_SAMPLES: Final = 720
+_PROGRESS_PARTS: Final = 50
+# A replica that drains is gone no sooner: by then every gateway has seen that it drains.
+_LEAST_DRAIN_S: Final = 2.0
+_LONGEST_TAIL_S: Final = 7 * 86_400.0
+_MOST_REPLICAS: Final = 10_000
+
+
+class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A fleet, and how it is run."""
+
+    replicas: int
+    """At the beginning; with `scaler` fixed, always."""
+    engine: EngineSpec
+    policy: str = "prefix"
+    gateways: int = 1
+    seed: int = 0
+    balance: BalanceConfig = BalanceConfig()
+    room: RoomConfig = RoomConfig()
+    kv_events: bool = False
+    """Engines tell every gateway at once what their caches hold; otherwise gateways infer it from what they sent."""
+    spill: bool = False
+    """Requests for which no replica has room go to a paid API. Otherwise the engines queue them."""
+    scaler: str = "fixed"
+    scale: ScaleConfig = ScaleConfig()
+    decide_s: float = 5.0
+    watch_s: float = 1.0
+    ttft_target_s: float = 1.0
+    tpot_target_s: float = 0.05
+    usd_per_replica_hour: float | None = None
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """The fleet at one moment."""
+
+    at_s: float
+    ready: int
+    starting: int
+    draining: int
+    desired: int
+    running: int
+    waiting: int
+    kv_usage: float
+    """The mean over those that are ready."""
+
+
+class Measured(msgspec.Struct, kw_only=True):
+    """What came of it. The arrays hold one number a request, in the order of the requests' ends."""
+
+    spec: FleetSpec
+    requests: int = 0
+    served: int = 0
+    overflow: int = 0
+    refused: int = 0
+    """Would not fit an engine's KV cache even alone, and there was nowhere else to go."""
+    overflow_prompt_tokens: int = 0
+    overflow_output_tokens: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    preemptions: int = 0
+    late_first_tokens: int = 0
+    slow_answers: int = 0
+    missed: int = 0
+    """Requests of which the first token was late, or the answer slow."""
+    peak_waiting: int = 0
+    peak_replicas: int = 0
+    replica_s: float = 0.0
+    busy_s: float = 0.0
+    duration_s: float = 0.0
+    decisions: dict[str, int] = msgspec.field(default_factory=dict)
+    ttft_s: "array[float]" = msgspec.field(default_factory=lambda: array("d"))
+    tpot_s: "array[float]" = msgspec.field(default_factory=lambda: array("d"))
+    duration_each_s: "array[float]" = msgspec.field(default_factory=lambda: array("d"))
+    samples: list[Sample] = msgspec.field(default_factory=list)
+
+
+def node_name(number: int) -> str:
+    return f"replica-{number:05d}"
+
+
+class Node:
+    """One replica, from when it is ordered until it is gone."""
+
+    __slots__ = ("address", "engine", "name", "ordered_at", "since", "state")
+
+    def __init__(self, number: int, engine: Engine, now: float, *, ready: bool) -> None:
+        self.name = node_name(number)
+        self.engine = engine
+        self.ordered_at = now
+        self.since = now
+        self.state: Literal["starting", "ready", "draining"] = "ready" if ready else "starting"
+        self.address = Address(
+            pool=_POOL, name=self.name, url=f"http://{self.name}:8000", kind="vllm", source="configured"
+        )
+
+    def become(self, state: Literal["ready", "draining"], now: float) -> None:
+        self.state = state
+        self.since = now
+
+    def seen(self, now: float) -> Replica:
+        stats = None if self.state == "starting" else self.engine.stats(now)
+        return Replica(address=self.address, state=self.state, since=self.since, stats=stats)
+
+
+class _Gateway:
+    """One process: its chooser, what it scraped last, and what waits in it while nobody is ready."""
+
+    def __init__(self, chooser: Chooser) -> None:
+        self.chooser = chooser
+        self.snapshot = PoolSnapshot(pool=_POOL, at=0.0, replicas=())
+        self.queue: deque[Job] = deque()
+
+
+class Fleet:
+    """Runs one trace once."""
+
+    def __init__(
+        self, spec: FleetSpec, steps: Steps, trace: Trace, progress: Callable[[float], None] = lambda _part: None
+    ) -> None:
+        """`progress` hears now and then which part of the trace has arrived."""
+        if spec.replicas == 0 and spec.scaler == "fixed":
+            raise SimulationRefused("there is no replica, and nothing would ever start one")
+        self._spec = spec
+        self._steps = steps
+        self._trace = trace
+        self._progress = progress
+        self._rng = random.Random(spec.seed)  # noqa: S311 - repeatable, and nothing is kept secret by it
+        self._nodes: dict[str, Node] = {}
+        self._numbers = 0
+        self._timers: list[tuple[float, int, Callable[[float], None]]] = []
+        self._timer_number = 0
+        self._left = len(trace.requests)
+        self._open = 0
+        self._split = max(1, round(trace.block_tokens * _BYTES_A_TOKEN / spec.balance.block_bytes))
+        self._expected_output = max(1, round(trace.output_tokens / len(trace.requests)))
+        self.measured = Measured(spec=spec, requests=len(trace.requests))
+        self._gateways = [_Gateway(self._chooser(index)) for index in range(spec.gateways)]
+        self._rule: ScaleRule | None = rule_of(
+            spec.scaler, spec.scale, trace, spec.engine, steps, spec.usd_per_replica_hour
+        )
+        self._reader = SignalReader(spec.ttft_target_s)
+        self._first_tokens = FirstTokens(spec.ttft_target_s)
+        self._spilled_tokens = 0
+        self._desired = spec.replicas
+
+    def run(self) -> Measured:
+        self._begin()
+        part = max(1, len(self._trace.requests) // _PROGRESS_PARTS)
+        for index, request in enumerate(self._trace.requests):
+            self._until(request.at_s)
+            self._left -= 1
+            self._arrive(request)
+            if index % part == 0:
+                self._progress(index / len(self._trace.requests))
+        while self._timers and (self._open or not self._idle()):
+            if self._timers[0][0] > self._trace.duration_s + _LONGEST_TAIL_S:
+                raise SimulationRefused(f"{self._open:,} requests were not served a week after the last one came")
+            self._next_timer()
+        self._end()
+        return self.measured
+
+    # The clock
+
+    def _begin(self) -> None:
+        if self._rule is not None and self._spec.scaler == "perfect":
+            # Who knows the future has ordered before it began.
+            self._desired = self._rule.decide(Signals(at_s=0.0, wall_s=_EPOCH_S, ready=0)).desired
+        for _ in range(self._desired):
+            self._add(0.0, ready=True)
+        for index, gateway in enumerate(self._gateways):
+            gateway.snapshot = self._look(0.0)
+            offset = self._spec.watch_s * (index + 1) / len(self._gateways)
+            self._every(offset, self._spec.watch_s, partial(self._scrape, gateway))
+        if self._rule is not None:
+            self._every(self._spec.decide_s, self._spec.decide_s, self._decide)
+        self._every(0.0, max(self._spec.watch_s, self._trace.duration_s / _SAMPLES), self._sample)
+
+    def _every(self, first: float, every_s: float, act: Callable[[float], None]) -> None:
+        def turn(now: float) -> None:
+            act(now)
+            self._at(now + every_s, turn)
+
+        self._at(first, turn)
+
+    def _at(self, when: float, act: Callable[[float], None]) -> None:
+        heapq.heappush(self._timers, (when, self._timer_number, act))
+        self._timer_number += 1
+
+    def _until(self, now: float) -> None:
+        while self._timers and self._timers[0][0] <= now:
+            self._next_timer()
+        self._work(now)
+
+    def _next_timer(self) -> None:
+        now, _, act = heapq.heappop(self._timers)
+        self._work(now)
+        act(now)
+
+    def _work(self, now: float) -> None:
+        for node in self._nodes.values():
+            if node.engine.ends <= now:
+                node.engine.advance(now)
+
+    def _idle(self) -> bool:
+        return all(node.engine.empty for node in self._nodes.values())
+
+    # Requests
+
+    def _chooser(self, index: int) -> Chooser:
+        spec = self._spec
+        rng = random.Random(f"{spec.seed}/{index}")  # noqa: S311 - repeatable, and nothing is kept secret by it
+        return chooser_of(spec.policy, balance=spec.balance, room=spec.room, rng=rng, engines=self._engines)
+
+    def _engines(self) -> Mapping[str, Engine]:
+        return {name: node.engine for name, node in self._nodes.items() if node.state == "ready"}
+
+    def _arrive(self, request: TraceRequest) -> None:
+        job = Job(
+            arrived_at=request.at_s,
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=request.output_tokens,
+            blocks=request.blocks,
+            priority=request.priority,
+        )
+        job.root = family(request)
+        job.gateway = self._rng.randrange(len(self._gateways)) if len(self._gateways) > 1 else 0
+        self._open += 1
+        self._send(job, request.at_s)
+
+    def _send(self, job: Job, now: float) -> None:
+        gateway = self._gateways[job.gateway]
+        if self._spec.spill and gateway.chooser.full(gateway.snapshot, now):
+            self._overflow(job)
+            return
+        if not self._fits(job):
+            return
+        name = gateway.chooser.choose(job, self._ask(job), gateway.snapshot, now)
+        if name is not None:
+            job.replica = name
+            self._nodes[name].engine.enqueue(job, now)
+        elif self._spec.spill:
+            self._overflow(job)
+        else:
+            gateway.queue.append(job)
+
+    def _fits(self, job: Job) -> bool:
+        spec = self._spec.engine
+        blocks = -(-(job.prompt_tokens + job.output_tokens) // spec.block_tokens)
+        if blocks <= spec.kv_tokens // spec.block_tokens:
+            return True
+        if self._spec.spill:
+            self._overflow(job)
+        else:
+            self.measured.refused += 1
+            self._open -= 1
+        return False
+
+    def _overflow(self, job: Job) -> None:
+        job.overflow = True
+        self.measured.overflow += 1
+        self.measured.overflow_prompt_tokens += job.prompt_tokens
+        self.measured.overflow_output_tokens += job.output_tokens
+        self._spilled_tokens += job.prompt_tokens
+        self._open -= 1
+
+    def _ask(self, job: Job) -> Ask:
+        """As the gateway makes it of a prompt: whole blocks of its own size, up to its limit."""
+        split, balance = self._split, self._spec.balance
+        tokens = self._trace.block_tokens / split
+        count = min(int(job.prompt_tokens / tokens), balance.prompt_blocks)
+        names = [block * split + part for block in job.blocks[: -(-count // split)] for part in range(split)]
+        return Ask(
+            blocks=tuple(names[:count]),
+            block_tokens=tokens,
+            root=job.root,
+            tokens=job.prompt_tokens,
+            output_tokens=self._expected_output,
+        )
+
+    def _told(self, at: float, what: Happening, job: Job) -> None:
+        chooser = self._gateways[job.gateway].chooser
+        if what == "first_token":
+            chooser.first_token(job, at)
+            self._first_tokens.saw(at - job.arrived_at, at)
+            return
+        chooser.done(job, at)
+        self._open -= 1
+        self._enter(job, at)
+
+    def _cache_changed(self, replica: str, block: int, stored: bool) -> None:
+        blocks = [block * self._split + part for part in range(self._split)]
+        for gateway in self._gateways:
+            gateway.chooser.cache_changed(replica, blocks, stored)
+
+    def _enter(self, job: Job, at: float) -> None:
+        measured, spec = self.measured, self._spec
+        if job.first_token_at is None:
+            return
+        ttft_s = job.first_token_at - job.arrived_at
+        tpot_s = (at - job.first_token_at) / (job.output_tokens - 1) if job.output_tokens > 1 else 0.0
+        measured.served += 1
+        measured.prompt_tokens += job.prompt_tokens
+        measured.output_tokens += job.output_tokens
+        measured.cached_tokens += job.cached_tokens
+        measured.preemptions += job.preemptions
+        late, slow = ttft_s > spec.ttft_target_s, tpot_s > spec.tpot_target_s
+        measured.late_first_tokens += late
+        measured.slow_answers += slow
+        measured.missed += late or slow
+        measured.ttft_s.append(ttft_s)
+        if job.output_tokens > 1:
+            measured.tpot_s.append(tpot_s)
+        measured.duration_each_s.append(at - job.arrived_at)
+        measured.duration_s = max(measured.duration_s, at)
+
+    # What gateways see
+
+    def _look(self, now: float) -> PoolSnapshot:
+        return PoolSnapshot(pool=_POOL, at=now, replicas=tuple(node.seen(now) for node in self._nodes.values()))
+
+    def _scrape(self, gateway: _Gateway, now: float) -> None:
+        self._bury(now)
+        gateway.snapshot = self._look(now)
+        waiting = sum(node.engine.waiting for node in self._nodes.values())
+        self.measured.peak_waiting = max(self.measured.peak_waiting, waiting + self._at_gates())
+        for _ in range(len(gateway.queue)):
+            self._send(gateway.queue.popleft(), now)
+
+    def _at_gates(self) -> int:
+        return sum(len(gateway.queue) for gateway in self._gateways)
+
+    def _sample(self, now: float) -> None:
+        states = self._states()
+        ready = [node.engine for node in self._nodes.values() if node.state == "ready"]
+        self.measured.samples.append(
+            Sample(
+                now,
+                states["ready"],
+                states["starting"],
+                states["draining"],
+                self._desired,
+                sum(node.engine.running for node in self._nodes.values()),
+                sum(node.engine.waiting for node in self._nodes.values()) + self._at_gates(),
+                sum(engine.kv.usage for engine in ready) / len(ready) if ready else 0.0,
+            )
+        )
+
+    def _states(self) -> dict[str, int]:
+        counts = {"ready": 0, "starting": 0, "draining": 0}
+        for node in self._nodes.values():
+            counts[node.state] += 1
+        return counts
+
+    # Replicas
+
+    def _add(self, now: float, *, ready: bool) -> None:
+        changed = partial(self._cache_changed, node_name(self._numbers)) if self._spec.kv_events else None
+        engine = Engine(self._spec.engine, self._steps, self._told, changed)
+        node = Node(self._numbers, engine, now, ready=ready)
+        self._numbers += 1
+        self._nodes[node.name] = node
+        self.measured.peak_replicas = max(self.measured.peak_replicas, len(self._nodes))
+        if not ready:
+            self._at(now + self._spec.scale.cold_start_s, lambda at: self._started(node, at))
+
+    def _started(self, node: Node, now: float) -> None:
+        if node.name in self._nodes and node.state == "starting":
+            node.become("ready", now)
+
+    def _decide(self, now: float) -> None:
+        if self._rule is None:
+            return
+        decision = self._rule.decide(self._signals(now))
+        reasons = self.measured.decisions
+        reasons[decision.reason] = reasons.get(decision.reason, 0) + 1
+        self._desired = min(_MOST_REPLICAS, decision.desired)
+        supply = [node for node in self._nodes.values() if node.state != "draining"]
+        for _ in range(self._desired - len(supply)):
+            self._add(now, ready=False)
+        for node in self._dispensable(supply)[: max(0, len(supply) - self._desired)]:
+            if node.state == "starting":
+                self._gone(node, now)
+            else:
+                node.become("draining", now)
+
+    def _signals(self, now: float) -> Signals:
+        spilled, self._spilled_tokens = self._spilled_tokens, 0
+        return self._reader.read(
+            self._gateways[0].snapshot,
+            at_s=now,
+            wall_s=_EPOCH_S + now,
+            waiting_at_gate=self._at_gates(),
+            spilled_tokens_per_s=spilled / self._spec.decide_s,
+            first_tokens=self._first_tokens,
+        )
+
+    def _dispensable(self, supply: list[Node]) -> list[Node]:
+        """Who goes first: those that have not started, then those with the least to finish."""
+        return sorted(
+            supply,
+            key=lambda node: (node.state == "ready", node.engine.running + node.engine.waiting, -node.ordered_at),
+        )
+
+    def _bury(self, now: float) -> None:
+        done = [
+            node
+            for node in self._nodes.values()
+            if node.state == "draining" and node.engine.empty and now - node.since >= _LEAST_DRAIN_S
+        ]
+        for node in done:
+            self._gone(node, now)
+
+    def _gone(self, node: Node, now: float) -> None:
+        del self._nodes[node.name]
+        self._credit(node, now)
+
+    def _credit(self, node: Node, now: float) -> None:
+        """A replica costs from its order on, whether it works or not."""
+        self.measured.replica_s += now - node.ordered_at
+        self.measured.busy_s += node.engine.busy_s
+        self.measured.computed_tokens += node.engine.computed_tokens
+
+    def _end(self) -> None:
+        measured = self.measured
+        end = max(measured.duration_s, self._trace.duration_s)
+        if not math.isfinite(end):
+            raise AssertionError("a simulation ended at no time")
+        measured.duration_s = end
+        for node in self._nodes.values():
+            # What was ordered after the last answer is nobody's cost.
+            self._credit(node, max(end, node.ordered_at))

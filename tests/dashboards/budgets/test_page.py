@@ -1,0 +1,211 @@
+"""A team's budgets and limits on their page: the organisation's administrators bound the team, the team's its keys."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from cost.budgets.budget import Budget
+from cost.budgets.store import BudgetStore
+from proxy.limits.limit import Limits
+from proxy.limits.rules import Place, Rule
+from proxy.limits.store import LimitStore
+from tests.dashboards.webhooks.receiver import SECRET
+from tests.running_gateway import Running, model, running_gateway
+from tests.signed_in import Browser, signed_in
+
+BUDGETS = "/dashboard/teams/team_a/budgets"
+FORM = {"limit_usd": "5", "period": "month", "kind": "hard", "on_exhausted": "refuse", "webhook": ""}
+
+
+@pytest.fixture
+async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
+    monkeypatch.setenv("WEBHOOK_TEST_SECRET", SECRET)
+    # Nobody listens there, and nothing is sent.
+    finance = {"name": "finance", "url": "http://127.0.0.1:9/", "secret": "env:WEBHOOK_TEST_SECRET"}
+    scripted = [model("m", [{"kind": "scripted", "upstream_model": "ok"}])]
+    async with running_gateway(tmp_path, scripted, webhooks={"destinations": [finance]}) as found:
+        yield found
+
+
+@pytest.fixture
+async def tess(running: Running) -> AsyncIterator[Browser]:
+    """An administrator of the team, and nothing else."""
+    async with signed_in(running, "tess@example.com", teams={"team_a": "admin"}) as found:
+        yield found
+
+
+@pytest.fixture
+async def ada(running: Running) -> AsyncIterator[Browser]:
+    """The organisation's administrator."""
+    async with signed_in(running, "ada@example.com", role="admin") as found:
+        yield found
+
+
+async def key_of(running: Running) -> str:
+    return (await running.accounts.list_keys("team_a"))[0].key_id
+
+
+async def kept(running: Running) -> list[Budget]:
+    return [each.budget for each in await BudgetStore(running.engine).all()]
+
+
+async def team_budget(running: Running, budget_id: str = "b1") -> None:
+    budget = Budget(
+        budget_id=budget_id,
+        organisation_id="default",
+        scope="team",
+        scope_id="team_a",
+        period="month",
+        kind="soft",
+        limit_nanousd=10**9,
+    )
+    await BudgetStore(running.engine).put(budget)
+
+
+async def test_a_budget_is_set_changed_and_removed(running: Running, ada: Browser) -> None:
+    """Of the team, by the organisation's administrator."""
+    assert (await ada.post(BUDGETS, {**FORM, "budget_of": "team", "webhook": "finance"})).location == BUDGETS
+    (budget,) = await kept(running)
+    assert (budget.scope, budget.scope_id, budget.limit_nanousd) == ("team", "team_a", 5 * 10**9)
+    assert (budget.kind, budget.webhook) == ("hard", "finance")
+    page = f"{BUDGETS}/{budget.budget_id}"
+    assert 'value="5"' in (await ada.get(page)).text
+    change = {"limit_usd": "7.25", "on_exhausted": "downgrade", "webhook": ""}
+    assert (await ada.post(page, change)).location == BUDGETS
+    (changed,) = await kept(running)
+    assert (changed.limit_nanousd, changed.on_exhausted, changed.kind) == (7_250_000_000, "downgrade", "hard")
+    assert (await ada.post(f"{page}/remove")).location == BUDGETS
+    assert await kept(running) == []
+    assert (await ada.get(page)).status == 404
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"budget_of": ""}, "This is needed."),
+        ({"budget_of": "planet"}, "Choose the team"),
+        ({"budget_of": "key:key_nothing"}, "There is no key"),
+        ({"limit_usd": ""}, "This is needed"),
+        ({"limit_usd": "-1"}, "A number from"),
+        ({"period": "year"}, "Choose one of"),
+        ({"webhook": "nowhere"}, "Choose one of"),
+    ],
+)
+async def test_what_is_wrong_stands_at_its_field(
+    running: Running, ada: Browser, changes: dict[str, str], said: str
+) -> None:
+    """The form comes again, and nothing was set."""
+    page = await ada.post(BUDGETS, {**FORM, "budget_of": "team", **changes})
+    assert page.status == 400
+    assert said in page.text
+    assert await kept(running) == []
+
+
+async def test_the_same_budget_twice_is_told(running: Running, ada: Browser) -> None:
+    """One for the same team, period and kind stands in the way."""
+    await ada.post(BUDGETS, {**FORM, "budget_of": "team"})
+    assert (await ada.post(BUDGETS, {**FORM, "budget_of": "team"})).status == 400
+    assert len(await kept(running)) == 1
+
+
+async def test_a_teams_administrator_bounds_its_keys(running: Running, tess: Browser) -> None:
+    """Not the team: it cannot widen what it was given, by no form."""
+    await team_budget(running)
+    place = Place("team", "team_a")
+    await LimitStore(running.engine).put(Rule(place=place, limits=Limits(concurrency=1)))
+    key = f"key:{await key_of(running)}"
+    assert 'value="team"' not in (await tess.get(BUDGETS)).text
+    assert (await tess.post(BUDGETS, {**FORM, "budget_of": key})).location == BUDGETS
+    assert (await tess.post(f"{BUDGETS}/limits", {"limit_of": key, "concurrency": "2"})).location == BUDGETS
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("", {**FORM, "budget_of": "team", "kind": "hard"}),
+        ("/b1", {**FORM, "limit_usd": "1000"}),
+        ("/b1/remove", {}),
+        ("/limits", {"limit_of": "team", "concurrency": "1000"}),
+        ("/limits/remove", {"limit_of": "team"}),
+    ]
+    for path, fields in refused:
+        assert (path, (await tess.post(BUDGETS + path, fields)).status) == (path, 403)
+    assert sorted(budget.scope for budget in await kept(running)) == ["key", "team"]
+    rules = {rule.place.scope: rule.limits.concurrency for rule in await LimitStore(running.engine).all()}
+    assert rules == {"key": 2, "team": 1}
+    assert "<form" not in (await tess.get(f"{BUDGETS}/b1")).text.partition("<main")[2]
+
+
+async def test_limits_are_set_shown_for_change_and_removed(running: Running, ada: Browser) -> None:
+    """On all models or one; the address fills the form; without any value it says what to do."""
+    fields = {"limit_of": "team", "model": "gpt-4o", "requests_per_minute": "60"}
+    assert (await ada.post(f"{BUDGETS}/limits", fields)).location == BUDGETS
+    (rule,) = await LimitStore(running.engine).all()
+    assert rule.place == Place("team", "team_a", "gpt-4o")
+    page = await ada.get(f"{BUDGETS}?limit_of=team&model=gpt-4o")
+    assert 'name="requests_per_minute" type="number" value="60"' in page.text
+    assert (await ada.post(f"{BUDGETS}/limits", {"limit_of": "team"})).status == 400
+    assert (await ada.post(f"{BUDGETS}/limits", {"limit_of": "team", "model": "m", "request_burst": "5"})).status == 400
+    for _ in range(2):
+        assert (await ada.post(f"{BUDGETS}/limits/remove", fields)).location == BUDGETS
+    assert await LimitStore(running.engine).all() == []
+
+
+async def test_another_teams_budget_is_unknown(running: Running, ada: Browser) -> None:
+    """By its id on one's own team's page, also to who may read that team."""
+    await running.accounts.create_team("team_b")
+    await team_budget(running)
+    theirs = BUDGETS.replace("team_a", "team_b")
+    assert (await ada.get(f"{theirs}/b1")).status == 404
+    assert (await ada.post(f"{theirs}/b1", FORM)).status == 404
+    assert (await ada.post(f"{theirs}/b1/remove")).status == 404
+    assert len(await kept(running)) == 1
+
+
+async def test_a_tags_spending_is_not_a_teams_to_see(running: Running, ada: Browser, tess: Browser) -> None:
+    """The team is told the budget of a tag that it uses, but not what others spend under it."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    headers = {"authorization": f"Bearer {running.key}", "x-weighbridge-tag": "search"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{running.base_url}/chat/completions", json=body, headers=headers) as reply,
+    ):
+        assert reply.status == 200
+    await running.rows()
+    budget = Budget(
+        budget_id="b1",
+        organisation_id="default",
+        scope="tag",
+        scope_id="default/search",
+        period="month",
+        kind="soft",
+        limit_nanousd=10**9,
+    )
+    await BudgetStore(running.engine).put(budget)
+    shown = [(await browser.get(f"{BUDGETS}?format=csv&table=budgets")).text for browser in (ada, tess)]
+    cells = [text.splitlines()[1].split(",") for text in shown]
+    assert [each[:4] for each in cells] == [["Tag search", "month", "soft", "1.000000000"]] * 2
+    assert (cells[0][4] != "", cells[1][4:8]) == (True, [""] * 4)
+    assert (await tess.get(f"{BUDGETS}/b1")).status == 200
+
+
+async def test_who_may_not_changes_nothing(running: Running) -> None:
+    """A member reads and finds no forms; another team's administrator finds nothing."""
+    await running.accounts.create_team("team_b")
+    async with signed_in(running, "milo@example.com", teams={"team_a": "member"}) as milo:
+        page = await milo.get(BUDGETS)
+        assert page.status == 200
+        assert '<form method="post"' not in page.text.partition("<main")[2]
+        for path in ("", "/limits", "/limits/remove"):
+            assert (await milo.post(BUDGETS + path, {})).status == 403
+    async with signed_in(running, "bert@example.com", teams={"team_b": "admin"}) as bert:
+        assert (await bert.get(BUDGETS)).status == 404
+
+
+async def test_both_tables_are_csvs(running: Running, ada: Browser) -> None:
+    """Each by its name."""
+    await team_budget(running)
+    budgets = await ada.get(f"{BUDGETS}?format=csv&table=budgets")
+    assert budgets.text.splitlines()[0].startswith("of,period,kind,limit_usd")
+    assert budgets.text.splitlines()[1].startswith("The whole team,month,soft,1")
+    limits = await ada.get(f"{BUDGETS}?format=csv&table=limits")
+    assert limits.text.splitlines()[0].startswith("of,model,requests_per_minute")

@@ -1,0 +1,59 @@
+"""Health, readiness and metrics over a socket."""
+
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.running_gateway import Running, model, running_gateway
+
+SCRIPTED: Any = [{"name": "a", "kind": "scripted", "upstream_model": "ok"}]
+
+
+async def get(gateway: Running, path: str, **headers: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(gateway.url + path, headers=headers) as reply:
+        assert reply.headers["x-request-id"].startswith("req_")
+        return reply.status, await reply.text()
+
+
+async def test_liveness_and_readiness_answer_without_a_key(tmp_path: Path) -> None:
+    """Under both spellings."""
+    async with running_gateway(tmp_path, [model("m", SCRIPTED)]) as gateway:
+        for path in ("/healthz", "/health", "/readyz", "/ready"):
+            assert (await get(gateway, path))[0] == 200
+
+
+async def test_readiness_turns_false_when_draining(tmp_path: Path) -> None:
+    """A load balancer is told before connections close."""
+    async with running_gateway(tmp_path, [model("m", SCRIPTED)]) as gateway:
+        gateway.app.state.begin_drain()
+        status, body = await get(gateway, "/readyz")
+        assert (status, '"accepting":false' in body) == (503, True)
+        assert (await get(gateway, "/healthz"))[0] == 200
+
+
+async def test_metrics_are_for_this_machine_unless_a_token_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that a proxy passed on is not local; with a token only the token counts."""
+    async with running_gateway(tmp_path, [model("m", SCRIPTED)]) as gateway:
+        status, body = await get(gateway, "/metrics")
+        assert (status, "weighbridge_requests_total" in body) == (200, True)
+        assert (await get(gateway, "/metrics", **{"x-forwarded-for": "10.1.2.3"}))[0] == 403
+    monkeypatch.setenv("SCRAPE_TOKEN", "s3cret")
+    (tmp_path / "two").mkdir()
+    guarded = {"metrics_token": "env:SCRAPE_TOKEN"}
+    async with running_gateway(tmp_path / "two", [model("m", SCRIPTED)], telemetry=guarded) as gateway:
+        assert (await get(gateway, "/metrics"))[0] == 403
+        assert (await get(gateway, "/metrics", authorization="Bearer wrong"))[0] == 403
+        assert (await get(gateway, "/metrics", authorization="Bearer s3cret"))[0] == 200
+
+
+async def test_unknown_paths_answer_in_openais_shape(tmp_path: Path) -> None:
+    """Also for a method that a path does not have."""
+    async with running_gateway(tmp_path, [model("m", SCRIPTED)]) as gateway:
+        for path in ("/v1/nothing", "/v1/chat/completions"):
+            status, body = await get(gateway, path)
+            assert status == 404
+            assert '"error":{"message":' in body

@@ -1,0 +1,73 @@
+"""What the gateway stands on, as it is told to operators: never with a password, and also when it is away."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.journal import Journal
+from cost.ledger import Ledger
+from cost.store import LedgerStore
+from cost.sweep import Sweep
+from dashboards.operations import stores
+from dashboards.webhooks.outbox import Outbox
+from gateway.database import make_engine
+from proxy.redis.redis_config import RedisSection
+from proxy.redis.redis_link import RedisLink
+
+
+async def test_a_database_that_answers(engine: AsyncEngine) -> None:
+    """Its kind, its schema, its size and how long the smallest question took."""
+    told = await stores.database(engine)
+    assert told["answers"]
+    assert told["kind"] == ("PostgreSQL" if engine.dialect.name == "postgresql" else "SQLite")
+    assert told["schema"]
+    assert told["bytes"] > 0
+    assert 0 <= told["took_s"] < 5
+
+
+async def test_a_database_that_is_away() -> None:
+    """It is told so within a second, without the password of its address."""
+    engine = make_engine("postgresql://me:canary-password@127.0.0.1:1/books")
+    told = await stores.database(engine)
+    assert not told["answers"]
+    assert told["took_s"] is None
+    assert told["place"] == "127.0.0.1:1/books"
+    assert "canary-password" not in str(told)
+    await engine.dispose()
+
+
+async def test_what_processes_wrote_down(engine: AsyncEngine) -> None:
+    """Who lives, when the books were checked, and what waits to be sent."""
+    nothing = await stores.in_database(engine, "me", 0)
+    assert nothing["processes"] == []
+    assert nothing["books_check"] == {"done_us": None, "differences": None}
+    assert nothing["webhooks"] == {"waiting": 0, "oldest_us": None}
+    await Sweep(engine, LedgerStore(engine), host="here").show("me")
+    await Outbox(engine, lambda: 5).put("m1", "ops", "test", {})
+    told = await stores.in_database(engine, "me")
+    assert [(each["boot_id"], each["is_this"]) for each in told["processes"]] == [("me", True)]
+    assert told["processes"][0]["silent_s"] < 600
+    assert told["webhooks"] == {"waiting": 1, "oldest_us": 5}
+
+
+async def test_a_redis_that_is_not_there() -> None:
+    """None configured is no trouble; one that does not answer is told by its place alone."""
+    assert stores.redis(None) == {"configured": False, "answers": False, "place": None, "live": None, "problem": None}
+    link = RedisLink("redis://me:canary-password@127.0.0.1:1/0", RedisSection(), "boot")
+    await link.start()
+    told = stores.redis(link)
+    await link.aclose()
+    assert (told["configured"], told["answers"], told["place"]) == (True, False, "127.0.0.1:1")
+    assert told["problem"]
+    assert "canary-password" not in str(told)
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+async def test_a_journal(engine: AsyncEngine, tmp_path: Path) -> None:
+    """How much waits and for how long, in plain numbers."""
+    ledger = Ledger(Journal(tmp_path / "journal"), LedgerStore(engine))
+    await ledger.start()
+    told = stores.journal(ledger)
+    await ledger.aclose()
+    assert (told["accepting"], told["waiting"], told["oldest_s"], told["unbooked"]) == (True, 0, 0.0, 0)

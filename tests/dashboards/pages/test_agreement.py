@@ -1,0 +1,284 @@
+"""The ledger, its roll-ups, the API, the files and the pages tell the same, to the nano-dollar."""
+
+import csv
+import io
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from decimal import Decimal
+from html import unescape
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.keys import Pepper
+from accounts.pepper_file import pepper_id
+from accounts.store import DEFAULT_ORGANISATION, AccountStore
+from cost.close.month import Month, month_of
+from cost.entries import Entry
+from cost.prices import nanousd, usd
+from cost.store import LedgerStore
+from cost.times import DAY_US, HOUR_US, day_of, wall_us
+from cost.verify import check
+from dashboards.ui.formats import exact_money, exact_share
+from gateway.configuration.settings import Environment, load
+from gateway.demo.company import TEAMS
+from gateway.demo.history import write_history
+from gateway.demo.sample_config import Addresses, write_sample_config
+from tests.cost.entries import reserve
+from tests.cost.reports.two_organisations import booked, idle
+from tests.running_gateway import PEPPER, Running, gateway_at
+from tests.signed_in import Answer, Browser, signed_in
+
+_PASSWORD: Final = "four scales and a bridge"
+_REQUESTS: Final = 300
+_SECRET: Final = "whsec_" + "A" * 32
+_PEPPER: Final = Pepper(id=pepper_id(PEPPER.encode()), secret=PEPPER.encode())
+_ODD: Final = "Support: =1+1"
+_SUMS: Final = ("requests", "served", "input_tokens", "output_tokens", "cost_nanousd", "baseline_nanousd")
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A month of a company behind a running gateway, and who looks at it: the books by key, the pages by session."""
+
+    running: Running
+    session: aiohttp.ClientSession
+    key: str
+    pages: Browser
+    start_us: int
+    end_us: int
+    """Thirty days, today included, as every page has them that is not told others."""
+
+    @property
+    def days(self) -> dict[str, str]:
+        return {"start": day_of(self.start_us).isoformat(), "end": day_of(self.end_us).isoformat()}
+
+    async def api(self, path: str, query: Mapping[str, str] | None = None, accept: str = "application/json") -> Any:
+        """A reply of the API to finance: JSON with money as it was written, or the lines of a CSV."""
+        headers = {"authorization": f"Bearer {self.key}", "accept": accept}
+        async with self.session.get(self.running.url + path, params=query or {}, headers=headers) as got:
+            told = await got.text()
+            assert got.status == 200, told[:500]
+        return rows(told) if accept == "text/csv" else json.loads(told, parse_float=Decimal)
+
+    async def file(self, path: str) -> list[dict[str, str]]:
+        """A table of a page as a CSV."""
+        answer: Answer = await self.pages.get(path)
+        assert answer.status == 200, answer.text[:500]
+        assert answer.headers["content-type"].startswith("text/csv"), path
+        return rows(answer.text)
+
+    async def page(self, path: str) -> str:
+        """A page, as a person reads it."""
+        answer: Answer = await self.pages.get(path)
+        assert answer.status == 200, answer.text[:500]
+        return unescape(answer.text)
+
+    async def ledger(self, team_id: str | None = None, month: Month | None = None) -> dict[str, int]:
+        """The sums of the entries themselves: the source of everything else."""
+        return await self._sums(_LEDGER, team_id, month)
+
+    async def rolled(self, team_id: str | None = None) -> dict[str, int]:
+        """The same of the days' roll-up."""
+        return await self._sums(_ROLLED, team_id)
+
+    async def _sums(self, query: str, team_id: str | None, month: Month | None = None) -> dict[str, int]:
+        start_us, end_us = (month.start_us, month.end_us) if month else (self.start_us, self.end_us)
+        given = {"org": DEFAULT_ORGANISATION, "start": start_us, "end": end_us, "team": team_id}
+        where = "" if team_id is None else " AND team_id = :team"
+        async with self.running.engine.connect() as connection:
+            row = (await connection.execute(text(query + where), given)).one()
+        return {name: int(value or 0) for name, value in zip(_SUMS, row, strict=True)}
+
+
+_LEDGER: Final = """
+    SELECT count(DISTINCT CASE WHEN entry IN ('settle', 'expire') AND origin = 'caller' THEN request_id END),
+        sum(CASE WHEN entry = 'settle' AND served AND origin = 'caller' THEN 1 ELSE 0 END),
+        sum(input_tokens), sum(output_tokens), sum(cost_nanousd), sum(baseline_nanousd)
+    FROM ledger_entry WHERE entry <> 'reserve' AND organisation_id = :org AND at_us >= :start AND at_us < :end
+"""
+_ROLLED: Final = """
+    SELECT sum(requests), sum(served), sum(input_tokens), sum(output_tokens), sum(cost_nanousd), sum(baseline_nanousd)
+    FROM rollup_day WHERE organisation_id = :org AND start_us >= :start AND start_us < :end
+"""
+
+
+def rows(told: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(told)))
+
+
+def total(lines: Iterable[Mapping[str, Any]], column: str) -> Decimal:
+    return sum((Decimal(line[column] or 0) for line in lines), Decimal(0))
+
+
+@pytest.fixture
+async def sample(
+    engine: AsyncEngine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Sample]:
+    """With what such a month does not have by itself: no price, no baseline, no key, a correction, a reconciliation."""
+    now_us = wall_us()
+    monkeypatch.setenv("SAMPLE_WEBHOOK_SECRET", _SECRET)
+    path = write_sample_config(tmp_path, Addresses(), day_of(now_us - 30 * DAY_US))
+    environment = Environment(data_dir=tmp_path, pepper=SecretStr(PEPPER), database_url=SecretStr(database_url))
+    config = load(path, environment)
+    await write_history(engine, config, _PEPPER, end_us=now_us, password=_PASSWORD, requests=_REQUESTS, seed=20)
+    await LedgerStore(engine).insert(_more(now_us))
+    minted = await AccountStore(engine).create_key("support", "books", _PEPPER, role="finance")
+    end_us = now_us - now_us % DAY_US + DAY_US
+    async with (
+        gateway_at(path, environment, engine, minted.plaintext) as running,
+        aiohttp.ClientSession() as session,
+        signed_in(running, "controller@northwind.example", role="admin") as pages,
+    ):
+        yield Sample(running, session, minted.plaintext, pages, end_us - 30 * DAY_US, end_us)
+        assert wall_us() < end_us, "midnight (UTC) passed while this ran; run it again"
+
+
+def _more(now_us: int) -> list[Entry]:
+    ours = {"organisation_id": DEFAULT_ORGANISATION, "team_id": "support", "at_us": now_us - 3 * DAY_US}
+    lately = {**ours, "at_us": now_us - HOUR_US}
+    free = {"cost_nanousd": None, "input_nanousd": 0, "cached_input_nanousd": 0, "output_nanousd": 0}
+    posted = {**ours, **free, "entry": "adjust", "status": 0, "served": False, "usage_source": "none"}
+    posted |= {"input_tokens": 0, "cached_input_tokens": 0, "output_tokens": 0}
+    changes: dict[str, dict[str, Any]] = {
+        "odd-unpriced": {**ours, **free},
+        "odd-alone": {**lately, "tag": _ODD},
+        "odd-failed": {**ours, "served": False, "status": 502},
+        "odd-correction": {**posted, "origin": "correction", "cost_nanousd": -7, "input_nanousd": -7},
+        "odd-difference": {**posted, "origin": "reconciliation", "cost_nanousd": 3, "input_nanousd": 3, "key_id": ""},
+        "odd-rival": {**lately, "organisation_id": "fjord", "team_id": "fjord-lab"},
+    }
+    entries = [booked(name, **{**each, "baseline_nanousd": None}) for name, each in changes.items()]
+    begun = ("organisation_id", "team_id", "key_id", "alias", "at_us")
+    reserved = [
+        reserve(each.request_id, **{name: getattr(each, name) for name in begun})
+        for each in entries
+        if each.entry == "settle"
+    ]
+    return [
+        *reserved,
+        *entries,
+        idle("odd-idle", organisation_id=DEFAULT_ORGANISATION, at_us=ours["at_us"], cost_nanousd=1, input_nanousd=1),
+    ]
+
+
+async def test_a_team_s_figures_are_its_ledger_s(sample: Sample) -> None:
+    """Requests, tokens, cost and saving of each team: entries, roll-ups, API, its pages, finance's, and their files."""
+    verified = await check(sample.running.engine, sample.start_us, sample.end_us, now_us=wall_us())
+    assert verified.differences == 0
+    assert await sample.ledger() == await sample.rolled()
+    listed = {row["team_id"]: row for row in await sample.file("/dashboard/teams?format=csv&table=teams")}
+    shown = {row["id"]: row for row in await sample.file("/dashboard/finance/showback?format=csv&table=showback")}
+    assert set(listed) >= {team.team_id for team in TEAMS}
+    for team in TEAMS:
+        assert await sample.ledger(team.team_id) == await sample.rolled(team.team_id)
+        await _team_agrees(sample, team.team_id, listed[team.team_id], shown[team.team_id])
+
+
+async def _team_agrees(sample: Sample, team_id: str, listed: Mapping[str, str], shown: Mapping[str, str]) -> None:
+    path, found, named = f"/dashboard/teams/{team_id}", await sample.ledger(team_id), {"team_id": team_id}
+    cost = usd(found["cost_nanousd"])
+    saved = usd(found["baseline_nanousd"]) - cost
+    api = (await sample.api("/v1/usage", {**sample.days, **named}))["totals"]
+    by_key = await sample.api("/v1/usage", {**sample.days, **named, "group_by": "key"}, "text/csv")
+    models, sources = [await sample.file(f"{path}?format=csv&table={name}") for name in ("models", "sources")]
+    costs = {api["cost_usd"], *(total(each, "cost_usd") for each in (by_key, models, sources))}
+    assert costs | {Decimal(listed["cost_usd"]), Decimal(shown["total_usd"])} == {cost}, team_id
+    assert {Decimal(listed["saved_usd"]), Decimal(shown["saved_usd"]), api["savings_usd"]} == {saved}, team_id
+    for name in ("requests", "input_tokens", "output_tokens"):
+        told = {total(each, name) for each in (by_key, sources)} | {Decimal(shown[name]), Decimal(api[name])}
+        assert told == {found[name]}, (team_id, name)
+    assert int(listed["requests"]) == found["requests"]
+    page = await sample.page(path)
+    for amount in (saved, *await _to_date(sample, named)):
+        assert exact_money(nanousd(amount)) in page, (team_id, amount)
+
+
+async def _to_date(sample: Sample, named: Mapping[str, str]) -> list[Decimal]:
+    """Today's and this month's cost of a team, as the API tells them."""
+    today = day_of(sample.end_us - DAY_US)
+    starts = [{"start": first.isoformat(), "end": sample.days["end"]} for first in (today, today.replace(day=1))]
+    return [Decimal((await sample.api("/v1/usage", {**days, **named}))["totals"]["cost_usd"]) for days in starts]
+
+
+async def test_the_bill_is_the_ledger_however_it_is_divided(sample: Sample) -> None:
+    """Showback with its idle row, usage, FOCUS, OpenAI's shape and the months' statements, of the API and of pages."""
+    bill = usd((await sample.ledger())["cost_nanousd"])
+    asked = f"from={sample.days['start']}&to={day_of(sample.end_us - 1).isoformat()}"
+    showback = "/dashboard/finance/showback?format=csv&table=showback"
+    for by in ("team", "key", "model", "provider", "tier", "tag"):
+        found = await sample.file(f"{showback}&by={by}")
+        assert total(found, "total_usd") == bill, by
+        assert found == await sample.file(f"{showback}&by={by}&{asked}"), "the usual days are the last thirty"
+    assert exact_money(nanousd(bill)) in await sample.page("/dashboard/finance/showback")
+    exports = "/dashboard/finance/exports"
+    assert total(await sample.file(f"{exports}/usage?{asked}&group_by=team&group_by=tag"), "cost_usd") == bill
+    assert total(await sample.api("/v1/usage", {**sample.days, "group_by": "model"}, "text/csv"), "cost_usd") == bill
+    focus = await sample.file(f"{exports}/focus.csv?{asked}")
+    assert total(focus, "BilledCost") == bill
+    assert focus == await sample.api("/v1/focus", sample.days, "text/csv")
+    costs = json.loads((await sample.pages.get(f"{exports}/costs.json?{asked}")).text, parse_float=Decimal)
+    assert sum(Decimal(line["amount"]["value"]) for bucket in costs["data"] for line in bucket["results"]) == bill
+    for month in (month_of(sample.end_us - 1), month_of(sample.end_us - 1).previous):
+        await _month_agrees(sample, month)
+
+
+async def _month_agrees(sample: Sample, month: Month) -> None:
+    path = f"/dashboard/finance/month?month={month.text}"
+    bill = usd((await sample.ledger(month=month))["cost_nanousd"])
+    parts = {row["part"]: row for row in await sample.file(f"{path}&format=csv&table=parts")}
+    showback = await sample.file(f"/dashboard/finance/showback?month={month.text}&format=csv&table=showback")
+    statement = await sample.file(f"{path}&format=csv&table=statement")
+    assert {total(statement, "cost_usd"), total(showback, "total_usd"), Decimal(parts["The bill"]["now_usd"])} == {bill}
+    assert exact_money(nanousd(bill)) in await sample.page(path)
+
+
+async def test_the_claim_and_the_budgets_are_one(sample: Sample) -> None:
+    """What the API tells of savings and budgets is what finance's and the teams' pages and files tell."""
+    for team_id in ("", "support"):
+        await _claim_agrees(sample, team_id)
+    ours = [each for each in (await sample.api("/v1/budgets"))["data"] if each["scope"] == "team"]
+    assert ours
+    for budget in ours:
+        path, spent = f"/dashboard/teams/{budget['scope_id']}", Decimal(budget["spent_usd"])
+        assert spent in [
+            Decimal(row["spent_usd"]) for row in await sample.file(f"{path}/budgets?format=csv&table=budgets")
+        ]
+        for page in (path, f"{path}/budgets"):
+            assert exact_money(nanousd(spent)) in await sample.page(page)
+
+
+async def _claim_agrees(sample: Sample, team_id: str) -> None:
+    api = await sample.api("/v1/savings", {**sample.days, **({"team_id": team_id} if team_id else {})})
+    path = f"/dashboard/finance?team={team_id}"
+    for ours, theirs in zip(await sample.file(f"{path}&format=csv&table=comparisons"), api["comparisons"], strict=True):
+        assert Decimal(ours["cost_usd"]) == theirs["cost_usd"]
+        assert Decimal(ours["baseline_usd"] or 0) == theirs["baseline_usd"]
+        assert ours["verdict"] == theirs["verdict"]
+    assert total(await sample.file(f"{path}&format=csv&table=days"), "cost_usd") == api["cost_usd"]
+    for page in [
+        await sample.page(each) for each in (path, *([f"/dashboard/teams/{team_id}/savings"] * bool(team_id)))
+    ]:
+        for each in api["comparisons"]:
+            assert exact_money(nanousd(each["cost_usd"])) in page
+            assert exact_share(each["savings_share"]) in page
+
+
+async def test_the_requests_of_a_team_are_its_cost(sample: Sample) -> None:
+    """The file of requests has every one, and what they cost together; and what is unknown is no zero."""
+    query = "SELECT count(DISTINCT request_id), sum(cost_nanousd) FROM ledger_entry WHERE organisation_id = :org "
+    query += "AND team_id = 'legal' AND origin = 'caller' AND entry <> 'reserve'"
+    async with sample.running.engine.connect() as connection:
+        count, cost = (await connection.execute(text(query), {"org": DEFAULT_ORGANISATION})).one()
+    found = await sample.file("/dashboard/teams/legal/requests?format=csv")
+    assert len({row["request_id"] for row in found}) == len(found) == count
+    assert total(found, "cost_usd") == usd(int(cost))
+    sources = await sample.file("/dashboard/teams/support?format=csv&table=sources")
+    assert [row["saved_usd"] for row in sources if row["tag"].endswith(_ODD)] == [""]
+    unpriced = await sample.file("/dashboard/teams/support/requests?format=csv&outcome=unpriced")
+    assert [(each["request_id"], each["cost_usd"]) for each in unpriced] == [("odd-unpriced", "")]

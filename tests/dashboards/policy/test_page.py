@@ -1,0 +1,250 @@
+"""The policy page: looked at before it is applied, applied with a reason, and honest about what it knows."""
+
+import asyncio
+import csv
+import html
+import io
+import re
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from accounts.audit.log import AuditLog, Filters, Scope
+from accounts.store import TeamRecord
+from cost.times import wall_us
+from dashboards.policy.page import STOPS, fingerprint, outlook
+from dashboards.web.gateway import READS_AT_ONCE
+from proxy.tolerance import Preview, Tolerances
+from tests.dashboards.pages.teams import keep, month, running_teams
+from tests.running_gateway import Running
+from tests.signed_in import Answer, Browser, signed_in
+
+PATH = "/dashboard/teams/team_a/policy"
+AS_IT_IS = {
+    "step": "review",
+    "floor_mode": "gateway",
+    "floor": "97",
+    "models_mode": "all",
+    "spill_over": "on",
+    "escalation": "off",
+    "learning": "numbers",
+    "shadow": "0",
+}
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running_teams(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def admin(running: Running) -> AsyncIterator[Browser]:
+    """The team's own administrator."""
+    async with signed_in(running, "adm@example.com", teams={"team_a": "admin"}) as found:
+        yield found
+
+
+def diff(answer: Answer) -> list[tuple[str, str, str]]:
+    """What the page says that would change."""
+    rows = re.findall(r'<tr><th scope="row">([^<]*)</th><td><del>([^<]*)</del></td><td><ins>([^<]*)</ins>', answer.text)
+    return [(html.unescape(name), html.unescape(before), html.unescape(after)) for name, before, after in rows]
+
+
+async def team(running: Running) -> TeamRecord:
+    return await running.accounts.get_team("team_a")
+
+
+async def applied(running: Running, browser: Browser, **changes: Any) -> Answer:
+    """A change that somebody looked at and gave a reason for."""
+    base = fingerprint(await team(running))
+    fields = {**AS_IT_IS, "step": "apply", "base": base, "reason": "Because.", **changes}
+    return await browser.post(PATH, {name: value for name, value in fields.items() if value is not None})
+
+
+async def test_a_change_is_shown_before_it_is_made(running: Running, admin: Browser) -> None:
+    """In words, and nothing is written yet."""
+    before = await team(running)
+    answer = await admin.post(
+        PATH,
+        {**AS_IT_IS, "floor_mode": "own", "floor": "92.5", "models_mode": "some", "models": ["small"], "shadow": "5"},
+    )
+    assert answer.status == 200
+    assert diff(answer) == [
+        ("Quality floor", "The gateway's own, 97.0 %", "92.5 %"),
+        ("Allowed models", "Every model", "small"),
+        ("Shadow comparisons", "No requests", "5 % of requests"),
+    ]
+    assert await team(running) == before
+
+
+async def test_a_change_is_applied_with_its_reason(running: Running, admin: Browser) -> None:
+    """And stands in the audit log with both."""
+    answer = await applied(
+        running,
+        admin,
+        floor_mode="own",
+        floor="92.5",
+        models_mode="some",
+        models=["small", "large"],
+        spill_over=None,
+        escalation="whole",
+        shadow="0.5",
+        reason="A week's trial.",
+    )
+    assert (answer.status, answer.location) == (303, PATH)
+    found = await team(running)
+    settings = found.settings
+    assert found.allowed_models == frozenset({"small", "large"})
+    assert (settings.quality_floor, settings.escalation, settings.shadow_share) == (0.925, "whole", 0.005)
+    assert not settings.spill_over
+    (entry,) = await AuditLog(running.engine).page(
+        Scope(organisation_id="default"), Filters(action="team.policy_changed")
+    )
+    assert (entry.reason, entry.object_id, entry.actor_name) == ("A week's trial.", "team_a", "Ann")
+    page = (await admin.get(PATH)).text
+    assert 'value="92.5"' in page
+    assert "as it is now" in page
+
+
+async def test_a_change_without_a_reason_is_not_made(running: Running, admin: Browser) -> None:
+    """The differences stay on the page, with a word beside the empty field."""
+    for reason in ("", "  ", "x", "y" * 501):
+        answer = await applied(running, admin, escalation="whole", reason=reason)
+        assert answer.status == 422, reason
+        assert diff(answer) == [("Ask again after a weak answer", "Never", "For whole replies")]
+        assert 'id="error-reason"' in answer.text
+    assert (await team(running)).settings.escalation == "off"
+
+
+async def test_somebody_elses_change_is_looked_at_first(running: Running, admin: Browser) -> None:
+    """What was confirmed was another difference."""
+    answer = await applied(running, admin, escalation="all", base="0123456789abcdef")
+    assert answer.status == 200
+    assert "Somebody changed the policy" in answer.text
+    assert diff(answer) == [("Ask again after a weak answer", "Never", "For streams too")]
+    assert (await team(running)).settings.escalation == "off"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"floor_mode": "own", "floor": "89"}, "A number from 90 to 100."),
+        ({"floor_mode": "own", "floor": "NaN"}, "A number from 90 to 100."),
+        ({"floor_mode": "own", "floor": ""}, "A number from 90 to 100."),
+        ({"floor_mode": "mine"}, "Choose one of"),
+        ({"models_mode": "some"}, "Allow at least one model"),
+        ({"models_mode": "some", "models": ["<b>gpt-9</b>"]}, "There is no model `&lt;b&gt;gpt-9"),
+        ({"shadow": "101"}, "A number from 0 to 100."),
+        ({"shadow": "5", "learning": "off"}, "keeps no verdicts"),
+        ({"learning": "everything"}, "Choose one of"),
+        ({"escalation": "sometimes"}, "Choose one of"),
+    ],
+)
+async def test_what_cannot_be_chosen_is_told(
+    running: Running, admin: Browser, changes: dict[str, Any], told: str
+) -> None:
+    """In either step, and nothing changes."""
+    before = await team(running)
+    for answer in (await admin.post(PATH, {**AS_IT_IS, **changes}), await applied(running, admin, **changes)):
+        assert answer.status == 422
+        assert told in answer.text
+    assert await team(running) == before
+
+
+async def test_a_floor_that_the_slider_cannot_say_is_kept(running: Running, admin: Browser) -> None:
+    """Somebody who changes something else does not move it."""
+    await running.accounts.update_team("team_a", quality_floor=0.9537)
+    page = await admin.get(PATH)
+    assert "As it is, 95.37 %" in page.text
+    await applied(running, admin, floor_mode="keep", escalation="whole")
+    settings = (await team(running)).settings
+    assert (settings.quality_floor, settings.escalation) == (0.9537, "whole")
+
+
+async def test_only_who_may_change_it_sees_a_form(running: Running) -> None:
+    """Members and finance read the same figures; their form is refused."""
+    async with (
+        signed_in(running, "mem@example.com", teams={"team_a": "member"}) as member,
+        signed_in(running, "fin@example.com", role="finance") as finance,
+        signed_in(running, "oth@example.com", teams={"team_b": "admin"}) as other,
+    ):
+        for browser in (member, finance):
+            page = await browser.get(PATH)
+            assert page.status == 200
+            assert "Show what would change" not in page.text
+            assert "The policy as it is" in page.text
+            assert (await browser.post(PATH, AS_IT_IS)).status == 403
+        assert (await other.get(PATH)).status == 404
+        assert (await other.post(PATH, AS_IT_IS)).status == 404
+
+
+async def test_every_stop_is_told_for_the_months_requests(running: Running, admin: Browser) -> None:
+    """In the panel of each stop of the slider, and as a file; on the classifier's own prompts until there are 200."""
+    await keep(running, month())
+    page = (await admin.get(PATH)).text
+    assert page.count('class="stop"') == len(STOPS)
+    assert "benchmark prompts that came with the classifier" in page
+    assert "60 requests that let the gateway choose" in page
+    rows = list(csv.DictReader(io.StringIO((await admin.get(f"{PATH}?format=csv&table=floors")).text)))
+    assert [float(row["floor_share"]) for row in rows] == list(STOPS)
+    kept = [float(row["kept_share"]) for row in rows]
+    months = [float(row["month_usd"]) for row in rows]
+    assert kept == sorted(kept)
+    assert months == sorted(months)
+    assert next(row for row in rows if row["note"] == "Now")["floor_share"] == "0.97"
+
+
+async def test_without_requests_no_month_is_made_up(admin: Browser) -> None:
+    """Shares are known, money is not."""
+    page = (await admin.get(PATH)).text
+    assert "a month's money is not known" in page or "a month&#39;s money is not known" in page
+    rows = list(csv.DictReader(io.StringIO((await admin.get(f"{PATH}?format=csv&table=floors")).text)))
+    assert {row["month_usd"] for row in rows} == {""}
+
+
+async def test_a_few_outlooks_are_worked_out_at_once(
+    running: Running, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever loads the page over and over leaves threads for the answers that are checked there."""
+    counted, fifth, at_once, most = threading.Lock(), threading.Event(), 0, 0
+    real = Tolerances.preview
+
+    def preview(self: Tolerances, *given: Any, **named: Any) -> Preview:
+        nonlocal at_once, most
+        with counted:
+            at_once += 1
+            most = max(most, at_once)
+        if most > READS_AT_ONCE:
+            fifth.set()
+        # One more has so long to come.
+        fifth.wait(0.5)
+        with counted:
+            at_once -= 1
+        return real(self, *given, **named)
+
+    monkeypatch.setattr(Tolerances, "preview", preview)
+    await asyncio.gather(*(admin.get(PATH) for _ in range(2 * READS_AT_ONCE)))
+    assert 1 <= most <= READS_AT_ONCE
+
+
+async def test_figures_far_from_the_bill_say_so(running: Running, admin: Browser) -> None:
+    """What is computed for the floor as it is, beside what was really spent: a quarter off is told before the figures."""
+    await keep(running, month())
+    gateway = running.app.state.gateway
+    found = await outlook(gateway, await gateway.accounts.team_of("default", "team_a"), wall_us())
+    computed = found.now.month_nanousd if found.now else None
+    assert computed
+    for spent, is_off in (
+        (computed, False),
+        (computed * 5 // 4, False),
+        (computed * 2, True),
+        (0, True),
+        (None, False),
+    ):
+        assert msgspec.structs.replace(found, spent_nanousd=spent).is_off is is_off, spent
+    assert ("not against a bill" in (await admin.get(PATH)).text) is found.is_off

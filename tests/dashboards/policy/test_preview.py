@@ -1,0 +1,62 @@
+"""What a preview says in JSON and in words."""
+
+from decimal import Decimal
+
+import pytest
+
+from dashboards.policy.preview import MAX_FLOORS, floors_from, told
+from proxy.tolerance import FLOORS
+from tests.proxy.test_policy import price, target
+from tests.proxy.test_tolerance import BIG, MIDDLE, SMALL, tolerances, weigher
+from tests.proxy.weigher import made_up_sample
+
+
+def test_floors_are_read_as_people_write_them() -> None:
+    """A share and a percentage mean the same."""
+    assert floors_from(["0.95", "95%", "1"]) == (0.95, 0.95, 1.0)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.01", "95", "nan", "inf", "high", "", "%"])
+def test_what_is_no_floor_is_refused(text: str) -> None:
+    """95 without its sign is far more likely a slip than a wish."""
+    with pytest.raises(ValueError, match=r"above 0 and at most 1"):
+        floors_from([text])
+
+
+def test_floors_have_a_limit() -> None:
+    """Each costs milliseconds."""
+    with pytest.raises(ValueError, match="at most"):
+        floors_from(["0.5"] * (MAX_FLOORS + 1))
+
+
+def test_money_is_exact_text_and_the_saving_follows_from_it() -> None:
+    """The figures of a row agree with each other."""
+    found = told(tolerances(weigher()).preview(FLOORS, None), "team_a")
+    whole = Decimal(found["reference_usd_per_1000_requests"])
+    assert len(found["offers"]) == len(FLOORS)
+    for offer in found["offers"]:
+        assert isinstance(offer["usd_per_1000_requests"], str)
+        saving = 1 - Decimal(offer["usd_per_1000_requests"]) / whole
+        assert float(saving) == pytest.approx(offer["saving_share"], abs=1e-4)
+        assert sum(offer["shares"].values()) == pytest.approx(1, abs=1e-3)
+
+
+def test_it_says_what_it_was_computed_on() -> None:
+    """Benchmark prompts are told apart from a team's own requests, and both from nothing."""
+    counted = tolerances(weigher())
+    assert "300 prompts that came with the classifier" in " ".join(told(counted.preview(FLOORS, None), None)["notes"])
+    own = told(counted.preview(FLOORS, None, own=made_up_sample(1, 250)), "team_a")
+    assert "the team's last 250 requests" in " ".join(own["notes"])
+    none = told(tolerances(weigher(abilities={})).preview(FLOORS, None), None)
+    assert "a floor changes nothing" in " ".join(none["notes"])
+
+
+def test_it_names_what_is_missing_and_how_to_apply_a_floor() -> None:
+    """Unreached floors, unmeasured targets and the next command are all told."""
+    other = target("unmeasured", price=price(1, 1))
+    found = tolerances(weigher(), BIG, MIDDLE, SMALL, other).preview([0.99], frozenset({"small", "unmeasured"}))
+    notes = " ".join(told(found, "team_a")["notes"])
+    assert "cannot be kept with these targets" in notes
+    assert "in no figure here: unmeasured." in notes
+    assert "weighbridge teams set team_a --quality-floor" in notes
+    assert "Nothing was changed" in notes

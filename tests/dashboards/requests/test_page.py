@@ -1,0 +1,179 @@
+"""What was asked lately: where it went and why, and never what it said to whom it is not for."""
+
+import csv
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from classifier.learning.store import LearningStore, Weighing
+from classifier.prediction import Prompt
+from cost.times import wall_us
+from dashboards.requests import page as requests
+from tests.dashboards.pages.teams import asked, keep, running_teams
+from tests.running_gateway import Running
+from tests.signed_in import Answer, Browser, signed_in
+
+LIST = "/dashboard/teams/team_a/requests"
+SECRET = "the merger is on Friday"
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running_teams(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def member(running: Running) -> AsyncIterator[Browser]:
+    async with signed_in(running, "mem@example.com", teams={"team_a": "member"}) as found:
+        yield found
+
+
+def rows(answer: Answer) -> list[dict[str, str]]:
+    assert answer.status == 200, answer.text[:500]
+    return list(csv.DictReader(io.StringIO(answer.text)))
+
+
+async def weighed(running: Running, request_id: str) -> None:
+    """What learning keeps of a request of a team that lets it keep prompts."""
+    kept = Weighing(
+        team_id="team_a",
+        request_id=request_id,
+        at_us=wall_us(),
+        organisation_id="default",
+        target_id="small",
+        artifact="a",
+        vector=b"",
+        complexity=0.2,
+        group_id=None,
+        input_tokens=1,
+        output_tokens=1,
+        cost_nanousd=1,
+        conversation="c",
+        request_digest="d",
+        prompt=msgspec.json.encode(Prompt(text=SECRET, system="You are <b>kind</b>.")).decode(),
+    )
+    await LearningStore(running.engine).add_weighings([kept])
+
+
+async def test_requests_are_listed_with_their_reason_in_words(running: Running, member: Browser) -> None:
+    """Newest first, with a way to each one's details."""
+    now_us = wall_us()
+    failed = asked("r1", entry="void", status=502, served=False, cost_nanousd=0, baseline_nanousd=None, at_us=now_us)
+    again = asked("r1", attempt=2, target_id="large", reason="fallback", at_us=now_us + 9)
+    await keep(running, [asked("r0", at_us=now_us - 10), failed, again])
+    page = (await member.get(LIST)).text
+    assert page.index("Stood in<") < page.index("Cheapest fit<")
+    assert f'href="{LIST}/r1"' in page
+    found = rows(await member.get(f"{LIST}?format=csv"))
+    assert [(row["request_id"], row["outcome"], row["target"], row["attempts"], row["saved_usd"]) for row in found] == [
+        ("r1", "Fell back", "large", "2", "0.003000000"),
+        ("r0", "Answered", "small", "1", "0.003000000"),
+    ]
+
+
+async def test_the_address_is_the_search(running: Running, member: Browser) -> None:
+    """What it says wrongly is left out, whatever that is."""
+    await keep(
+        running, [asked("mine"), asked("slow", status=502, served=False, tag="red"), asked("b", team_id="team_b")]
+    )
+
+    async def found(query: str) -> set[str]:
+        return {row["request_id"] for row in rows(await member.get(f"{LIST}?format=csv&{query}"))}
+
+    assert await found("outcome=failed") == {"slow"}
+    assert await found("tag=red&outcome=") == {"slow"}
+    assert await found("target=large") == set()
+    for wrong in ("outcome=lucky", "before=x", "before=1e9.r", "before=99999999999999999999.r", "tag=%00", "key=%0a"):
+        assert await found(wrong) == {"mine", "slow"}, wrong
+    assert "No request fits this." in (await member.get(f"{LIST}?target=large")).text
+
+
+async def test_pages_follow_each_other(running: Running, member: Browser) -> None:
+    """Each request once; the second page leads back to the newest."""
+    await keep(running, [asked(f"r{number:03}", at_us=wall_us() - number) for number in range(70)])
+    first = (await member.get(LIST)).text
+    after = first.split('rel="next"')[0].rpartition('href="')[2].split('"')[0]
+    second = (await member.get(LIST + after)).text
+    assert first.count(f'href="{LIST}/r') == 50
+    assert second.count(f'href="{LIST}/r') == 20
+    assert 'rel="prev"' in second
+    assert len(rows(await member.get(f"{LIST}?format=csv"))) == 70
+
+
+async def test_a_file_that_was_cut_is_named_so(
+    running: Running, member: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody takes the newest requests for all of them."""
+    monkeypatch.setattr(requests, "MAX_ROWS", 20)
+    monkeypatch.setattr(requests, "_CSV_PAGES", 3)
+    await keep(running, [asked(f"r{number:03}", at_us=wall_us() - number) for number in range(61)])
+    cut = await member.get(f"{LIST}?format=csv")
+    assert len(rows(cut)) == 60
+    assert "team_a-requests-newest.csv" in cut.headers["content-disposition"]
+    assert "The CSV has up to 60 requests" in (await member.get(LIST)).text
+    last = (await member.get(LIST)).text.split('rel="next"')[0].rpartition('href="')[2].split('"')[0]
+    whole = await member.get(f"{LIST}{last.replace('&amp;', '&')}&format=csv")
+    assert "team_a-requests.csv" in whole.headers["content-disposition"]
+    assert len(rows(whole)) == 11
+
+
+async def test_a_request_tells_its_story_and_what_it_would_have_cost(running: Running, member: Browser) -> None:
+    """In sentences, attempts and amounts."""
+    entry = asked(
+        "r", cheapest_nanousd=2_000_000, cheapest_price="mini@1", hosted_nanousd=3_000_000, hosted_price="h@1"
+    )
+    await keep(running, [entry])
+    page = (await member.get(f"{LIST}/r")).text
+    for part in (
+        "small was the cheapest target expected",
+        "$0.003000 (75.0%) was saved",
+        "large@test",
+        "mini@1",
+        "h@1",
+    ):
+        assert part in page, part
+    assert "numbers only" in page
+
+
+async def test_only_what_is_the_teams_own_is_there(running: Running, member: Browser) -> None:
+    """By id as little as by list."""
+    await keep(running, [asked("theirs", team_id="team_b"), asked("away", organisation_id="fjord")])
+    for request_id in ("theirs", "away", "nobody's", "a/../b", "%00", "x" * 300):
+        answer = await member.get(f"{LIST}/{request_id}")
+        assert answer.status in {400, 404}, request_id
+    assert "theirs" not in (await member.get(LIST)).text
+
+
+async def test_a_prompt_is_shown_to_members_of_a_team_that_lets_it_be_kept(running: Running, member: Browser) -> None:
+    """Not to finance or administrators of the organisation, and to nobody where the policy keeps less."""
+    await keep(running, [asked("r")])
+    await weighed(running, "r")
+    path = f"{LIST}/r"
+    assert SECRET not in (await member.get(path)).text
+    await running.accounts.update_team("team_a", learning="prompts")
+    shown = (await member.get(path)).text
+    assert SECRET in shown
+    assert "You are &lt;b&gt;kind&lt;/b&gt;." in shown
+    assert SECRET not in (await member.get(LIST)).text
+    assert SECRET not in (await member.get(f"{LIST}?format=csv")).text
+    async with (
+        signed_in(running, "fin@example.com", role="finance") as finance,
+        signed_in(running, "adm@example.com", role="admin") as admin,
+    ):
+        for other in (finance, admin):
+            answer = await other.get(path)
+            assert answer.status == 200
+            assert SECRET not in answer.text
+            assert "shown to its own members only" in answer.text
+
+
+async def test_an_id_with_odd_characters_is_found(running: Running, member: Browser) -> None:
+    """Callers may name their requests."""
+    await keep(running, [asked("a/b?c#d e")])
+    page = (await member.get(LIST)).text
+    assert f'href="{LIST}/a%2Fb%3Fc%23d%20e"' in page
+    assert (await member.get(f"{LIST}/a/b%3Fc%23d%20e")).status == 200

@@ -1,0 +1,228 @@
+"""The list of teams and a team's overview: what they tell, and whom."""
+
+import csv
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cost.budgets.budget import Budget
+from cost.budgets.store import BudgetStore
+from cost.times import DAY_US, wall_us
+from selfhosted.prefixes.habits import HabitDelta
+from selfhosted.prefixes.store import HabitStore
+from tests.dashboards.pages.teams import EVIL, asked, keep, month, running_teams
+from tests.running_gateway import Running
+from tests.signed_in import Answer, Browser, signed_in
+
+TEAM = "/dashboard/teams/team_a"
+PAGES = (TEAM, f"{TEAM}/savings", f"{TEAM}/latest", f"{TEAM}/requests", f"{TEAM}/policy")
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running_teams(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def member(running: Running) -> AsyncIterator[Browser]:
+    async with signed_in(running, "mem@example.com", teams={"team_a": "member"}) as found:
+        yield found
+
+
+@pytest.fixture
+async def admin(running: Running) -> AsyncIterator[Browser]:
+    async with signed_in(running, "adm@example.com", role="admin") as found:
+        yield found
+
+
+def rows(answer: Answer) -> list[dict[str, str]]:
+    assert answer.status == 200, answer.text[:500]
+    assert answer.headers["content-type"].startswith("text/csv")
+    return list(csv.DictReader(io.StringIO(answer.text)))
+
+
+async def test_a_team_without_anything_has_pages_that_say_so(member: Browser) -> None:
+    """No figure is made up, and what is unknown is a dash."""
+    for path in PAGES:
+        answer = await member.get(path)
+        assert answer.status == 200, path
+        assert ">None" not in answer.text, path
+        assert ">nan" not in answer.text, path
+    whole = (await member.get(TEAM)).text
+    assert "No request yet." in whole
+    assert "a forecast needs three whole days" in whole
+    assert "no answer has a price to compare with" in whole
+
+
+async def test_the_overview_tells_what_the_books_say(running: Running, member: Browser) -> None:
+    """Thirty days of five million nano-dollars each, against eight at the reference."""
+    await keep(running, month())
+    page = (await member.get(TEAM)).text
+    assert "$0.15" in page
+    assert "$0.09" in page
+    assert "37.50 % of what the reference costs" in page
+    assert "100.0 % answered whole" in page
+    assert f'hx-get="{TEAM}/savings"' in page
+    models = rows(await member.get(f"{TEAM}?format=csv&table=models"))
+    assert [(row["model"], row["served"], row["cost_usd"], row["saved_usd"]) for row in models] == [
+        ("large", "30", "0.120000000", "0.000000000"),
+        ("small", "30", "0.030000000", "0.090000000"),
+    ]
+    sources = rows(await member.get(f"{TEAM}?format=csv&table=sources"))
+    assert {(row["tag"], row["requests"]) for row in sources} == {("", "30"), ("red", "30")}
+
+
+async def test_a_period_is_part_of_the_address(running: Running, member: Browser) -> None:
+    """Another one than those that there are is the usual one."""
+    await keep(running, month())
+    assert rows(await member.get(f"{TEAM}?days=7&format=csv&table=models"))[0]["served"] == "7"
+    for days in ("90", "nonsense", "-1", "9999999999999999"):
+        found = rows(await member.get(f"{TEAM}?days={days}&format=csv&table=models"))
+        assert found[0]["served"] == "30", days
+
+
+async def test_budgets_stand_with_their_likely_end(running: Running, member: Browser) -> None:
+    """The team's own, and nobody else's."""
+    await keep(running, month())
+    store = BudgetStore(running.engine)
+    for scope_id, limit in (("team_a", 1_000_000_000), ("team_b", 77_000_000_000)):
+        budget = Budget(
+            budget_id=f"of-{scope_id}",
+            organisation_id="default",
+            scope="team",
+            scope_id=scope_id,
+            period="month",
+            kind="hard",
+            limit_nanousd=limit,
+        )
+        await store.put(budget)
+    page = (await member.get(TEAM)).text
+    assert "never overrun" in page
+    assert "$1.00" in page
+    assert "$77" not in page
+    assert "Open, and likely to hold" in page
+
+
+async def test_savings_come_with_their_verdict(running: Running, member: Browser) -> None:
+    """As a part for the overview, and as a page by itself."""
+    await keep(running, month())
+    part = await member.get(f"{TEAM}/savings", **{"hx-request": "true"})
+    whole = await member.get(f"{TEAM}/savings")
+    assert "Not enough data" in part.text
+    assert "60 requests were served; 100 are needed" in part.text
+    assert "<html" not in part.text
+    assert "<html" in whole.text
+    await keep(running, [asked(f"more_{number}") for number in range(60)])
+    assert "Met</span>" in (await member.get(f"{TEAM}/savings")).text
+
+
+async def test_the_latest_requests_tell_difficulty_speed_and_failures(running: Running, member: Browser) -> None:
+    """Of the team alone; the line is where what happened parts, and says how well."""
+    others = [asked("b", team_id="team_b", status=502, served=False, target_id="large", flags=("upstream_error",))]
+    failed = asked("f", status=502, served=False, cost_nanousd=0, flags=("upstream_error",), baseline_nanousd=None)
+    await keep(running, [*month(), *others, failed])
+    part = (await member.get(f"{TEAM}/latest", **{"hx-request": "true"})).text
+    assert "The line at 0.50 parts them best" in part
+    assert "above it 100.0 % stayed with <code>large</code>, below it 100.0 % went to another" in part
+    failures = rows(await member.get(f"{TEAM}?format=csv&table=failures"))
+    assert [(row["target"], row["cause"], row["count"]) for row in failures] == [
+        ("small", "The upstream answered with an error", "1")
+    ]
+    speed = rows(await member.get(f"{TEAM}/latest?format=csv&table=speed"))
+    assert [(row["target"], row["count"], row["ttft_p50_s"]) for row in speed] == [
+        ("All targets", "60", "0.12"),
+        ("large", "30", "0.12"),
+        ("small", "30", "0.12"),
+    ]
+
+
+async def test_what_has_no_price_is_said(running: Running, member: Browser) -> None:
+    """A sum that lacks something says so beside it."""
+    unpriced = {"cost_nanousd": None, "input_nanousd": 0, "output_nanousd": 0, "baseline_nanousd": None}
+    await keep(running, [asked("u", **unpriced), asked("v", **unpriced)])
+    page = (await member.get(TEAM)).text
+    assert "2 attempts of the last 30 days have no price" in page
+    assert ">$0.00<" not in page
+
+
+async def test_everybody_sees_their_own_teams(running: Running, member: Browser, admin: Browser) -> None:
+    """A member those that it belongs to, who reads the organisation all of it, and nobody another organisation's."""
+    async with (
+        signed_in(running, "fin@example.com", role="finance") as finance,
+        signed_in(running, "sig@example.com", role="admin", organisation_id="fjord") as fjord,
+        signed_in(running, "ola@example.com", role="operator") as operator,
+    ):
+        seen = {
+            name: [row["team_id"] for row in rows(await each.get("/dashboard/teams?format=csv&table=teams"))]
+            for name, each in {"m": member, "a": admin, "f": finance, "o": fjord, "p": operator}.items()
+        }
+    assert {name: sorted(teams) for name, teams in seen.items()} == {
+        "m": ["team_a"],
+        "a": ["team_a", "team_b"],
+        "f": ["team_a", "team_b"],
+        "o": ["fjord-lab"],
+        "p": [],
+    }
+
+
+async def test_a_name_stays_a_name(running: Running, admin: Browser) -> None:
+    """Whatever a team is called."""
+    await keep(running, [asked("b", team_id="team_b", tag="x", target_id=EVIL, alias=EVIL, reason=EVIL)])
+    for path in ("/dashboard/teams", *(page.replace("team_a", "team_b") for page in (*PAGES, f"{TEAM}/requests/b"))):
+        answer = await admin.get(path)
+        assert answer.status == 200, path
+        assert EVIL not in answer.text, path
+
+
+async def test_an_administrator_makes_a_team(running: Running, admin: Browser, member: Browser) -> None:
+    """Once: a form that is sent again renames nothing, and members may not."""
+    made = await admin.post("/dashboard/teams", {"team_id": "search", "name": "Search"})
+    assert (made.status, made.location) == (303, "/dashboard/teams/search")
+    again = await admin.post("/dashboard/teams", {"team_id": "search", "name": "Other"})
+    assert again.status == 422
+    assert "has a team of this id already" in again.text
+    assert (await running.accounts.get_team("search")).name == "Search"
+    assert (await member.post("/dashboard/teams", {"team_id": "mine"})).status == 403
+
+
+@pytest.mark.parametrize("team_id", ["", "Not an id", "x" * 65, "fjord-lab", "../a"])
+async def test_a_team_that_cannot_be_made_is_told(admin: Browser, team_id: str) -> None:
+    """Beside its field, with what was typed still there."""
+    answer = await admin.post("/dashboard/teams", {"team_id": team_id, "name": "Kept"})
+    assert answer.status == 422
+    assert 'id="error-team_id"' in answer.text
+    assert 'value="Kept"' in answer.text
+
+
+async def test_what_breaks_the_cache_is_told_with_its_advice(running: Running, member: Browser) -> None:
+    """Of the team's own prompts; what holds is said to hold."""
+    store = HabitStore(running.engine)
+    await store.add([_habit(team_id="team_b", skeleton="theirs", broken=50, broken_tokens=5_000, kinds=("uuid",))])
+    assert "Nothing is known of this time" in (await member.get(f"{TEAM}/latest")).text
+    await store.add([_habit(team_id="team_a", skeleton="stable", broken=0, broken_tokens=0, kinds=())])
+    assert "All stable" in (await member.get(f"{TEAM}/latest")).text
+    await store.add([_habit(team_id="team_a", skeleton="dated", broken=40, broken_tokens=9_000, kinds=("date",))])
+    page = (await member.get(f"{TEAM}/latest")).text
+    assert "Move the date to the end of the system prompt" in page
+    assert "40.0 %" in page
+
+
+def _habit(team_id: str, skeleton: str, broken: int, broken_tokens: int, kinds: tuple[str, ...]) -> HabitDelta:
+    """How a hundred prompts of a team began today."""
+    now_us = wall_us()
+    return HabitDelta(
+        day_us=now_us - now_us % DAY_US,
+        organisation_id="default",
+        team_id=team_id,
+        target_id="small",
+        skeleton=skeleton,
+        requests=100,
+        prompt_tokens=50_000,
+        broken=broken,
+        broken_tokens=broken_tokens,
+        first_break_tokens=12,
+        kinds=kinds,
+    )

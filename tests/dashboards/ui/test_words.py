@@ -1,0 +1,122 @@
+"""Sentences about requests."""
+
+from typing import Any, get_args
+
+import pytest
+
+from cost.entries import Entry
+from cost.reports.latency import CAUSES
+from cost.reports.recent import RecentRequest
+from cost.sweep import expiry_of
+from cost.usage import ABSURD, MISSING, PARTIAL, REASONING_ADDED
+from dashboards.ui.words import because, cause_words, decision, ended, flag_words, money_words, outcome, reason_label
+from proxy.attempt import Unused
+from proxy.policy import Reason
+from tests.cost.entries import reserve, settle
+
+
+def answered(**changes: Any) -> Entry:
+    """The attempt whose answer its caller got."""
+    usual: dict[str, Any] = {
+        "served": True,
+        "reason": "cheapest-capable",
+        "target_id": "llama",
+        "baseline_price": "gpt-5@2026-01-01",
+        "duration_us": 900_000,
+    }
+    return settle(**{**usual, **changes})
+
+
+def request(*attempts: Entry) -> RecentRequest:
+    return RecentRequest(request_id="req_1", attempts=attempts)
+
+
+@pytest.mark.parametrize("reason", get_args(Reason))
+def test_every_reason_of_the_policy_has_words(reason: str) -> None:
+    """A label that is not its name, and a sentence that names the target."""
+    assert reason_label(reason) != reason
+    told = because(answered(reason=reason))
+    assert "llama" in told
+    assert told.endswith(".")
+    assert "{" not in told
+
+
+@pytest.mark.parametrize("flag", sorted({*CAUSES, *get_args(Unused), ABSURD, MISSING, PARTIAL, REASONING_ADDED}))
+def test_every_flag_of_the_books_has_words(flag: str) -> None:
+    """None is shown as it is written in the ledger."""
+    assert flag_words(flag) != flag.replace("_", " ")
+
+
+def test_what_is_new_is_shown_as_it_is_written() -> None:
+    """A reason, flag or cause of a later version is not hidden."""
+    assert reason_label("by-moonlight") == "by-moonlight"
+    assert "by-moonlight" in because(answered(reason="by-moonlight"))
+    assert flag_words("odd_moon") == "odd moon"
+    assert cause_words("status 418") == "Status 418"
+    assert reason_label("") == "Unknown"
+
+
+def test_a_plain_answer_is_told_whole() -> None:
+    """Who was asked for, why it went where it went, how fast, what it cost and would have cost."""
+    assert decision(request(answered())) == (
+        "The caller asked for the gateway to choose (“auto”) in the interactive tier. Weighed at complexity 0.25 of 1.",
+        "llama was the cheapest target expected to answer a prompt of complexity 0.25 well enough.",
+        "It answered after 900 ms, its first token after 120 ms, and the caller got that answer.",
+        "It cost $0.001000. The same tokens at gpt-5 would have cost $0.004000, so $0.003000 (75.0%) was saved.",
+    )
+
+
+def test_each_attempt_has_its_part_of_the_story() -> None:
+    """One that failed for nothing, and the one that stood in."""
+    failed = answered(
+        entry="void", served=False, status=502, flags=("first_token_timeout",), cost_nanousd=0, baseline_nanousd=None
+    )
+    told = decision(request(failed, answered(attempt=2, target_id="gpt-5", reason="fallback")))
+    assert told[2] == (
+        "It was given up after 900 ms: no first token came in time, status 502; nothing can have been charged."
+    )
+    assert told[3] == "gpt-5 stood in for a target that could not answer."
+    assert outcome(request(failed, answered(attempt=2))) == ("Fell back", "info")
+
+
+def test_a_weak_answer_that_was_not_given_is_no_failure() -> None:
+    """It answered, it cost, and another one's answer was given."""
+    weak = answered(served=False, flags=("escalated", "usage_missing"), baseline_nanousd=None)
+    better = answered(attempt=2, reason="escalated", target_id="gpt-5")
+    assert ended(weak).startswith("It answered after 900 ms, but the answer was weak and was not given")
+    assert "did not say how many tokens" in ended(weak)
+    assert outcome(request(weak, better)) == ("Escalated", "info")
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (answered(), ("Answered", "good")),
+        (answered(served=False, status=499, flags=("caller_gone",)), ("Caller hung up", "quiet")),
+        (answered(served=False, status=502), ("Failed (502)", "bad")),
+        (answered(served=False, status=200, flags=("stream_cut",)), ("Broken off", "bad")),
+        (answered(served=False, status=0, flags=("orphaned",)), ("Unknown", "warn")),
+        (expiry_of(reserve()), ("Unknown", "warn")),
+    ],
+)
+def test_outcomes(entry: Entry, told: tuple[str, str]) -> None:
+    """As the caller saw them; where nobody knows, that is what is said."""
+    assert outcome(request(entry)) == told
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"cost_nanousd": None}, "What it cost is unknown"),
+        ({"baseline_nanousd": None}, "There is nothing to compare it with."),
+        ({"baseline_nanousd": None, "served": False, "status": 502}, "Nothing was delivered, so nothing was saved."),
+        ({"baseline_nanousd": 900_000}, "so it was $0.000100"),
+        ({"baseline_nanousd": 0, "cost_nanousd": 0}, "so $0.00 was saved"),
+        ({"usage_source": "estimated"}, "by an estimate of its tokens"),
+        ({"target_id": "gpt-5", "baseline_nanousd": 1_000_000}, "it was the reference"),
+        ({"baseline_price": ""}, "at the reference would have cost"),
+    ],
+)
+def test_money_is_told_honestly(changes: dict[str, Any], part: str) -> None:
+    """What is unknown is said to be, a loss is no saving, and a guess is called one."""
+    assert part in money_words(request(answered(**changes)))

@@ -1,0 +1,73 @@
+"""`weighbridge budgets`: set, list, show and remove, for people and for programs."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli import app
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("WEIGHBRIDGE_") or name == "DATABASE_URL":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("WEIGHBRIDGE_DATA_DIR", str(tmp_path / "data"))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def ok(*arguments: str) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_from_first_to_last() -> None:
+    """A budget is set, listed, shown, changed under the same id, and removed."""
+    ok("teams", "create", "team_payments")
+    usual = ("--period", "month", "--hard", "--on-exhausted", "downgrade", "--webhook", "finance")
+    made = ok("budgets", "set", "team", "team_payments", "--limit", "500", *usual)
+    budget_id, _, rest = made.partition(": ")
+    assert rest == "hard, $500.00 a month for team team_payments, then the cheapest capable target\n"
+    ok("budgets", "set", "tag", "search", "--period", "day", "--limit", "0.0001")
+    heading, *rows = ok("budgets", "list").splitlines()
+    assert heading.split() == [
+        *("budget", "scope", "of", "period", "kind", "limit", "spent", "share", "held", "resets", "at", "state", "then")
+    ]
+    assert rows[1].split()[5:9] == ["$500.00", "$0.00", "0.0%", "$0.00"]
+    assert "$0.0001" in rows[0]
+    changed = json.loads(ok("budgets", "set", "team", "team_payments", "--limit", "600.5", *usual, "--json"))
+    assert (changed["id"], changed["limit_usd"], changed["webhook"]) == (budget_id, "600.5", "finance")
+    assert json.loads(ok("budgets", "show", budget_id, "--json")) == changed
+    assert "limit usd     600.5" in ok("budgets", "show", budget_id)
+    assert len(json.loads(ok("budgets", "list", "--organisation", "default", "--json"))) == 2
+    assert ok("budgets", "remove", budget_id).startswith(f"removed {budget_id}: hard")
+    assert run("budgets", "show", budget_id).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("team", "team_nowhere", "--limit", "1"), "no team"),
+        (("key", "key_nowhere", "--limit", "1"), "no key"),
+        (("organisation", "default", "--limit", "lots"), "amount of dollars"),
+        (("organisation", "default", "--limit", "-1"), "at least 0"),
+        (("tag", "x" * 65, "--limit", "1"), "1 to 64 of letters"),
+        (("tag", "a b", "--limit", "1"), "1 to 64 of letters"),
+        (("tag", "search", "--limit", "1", "--organisation", "nowhere"), "no organisation"),
+        (("organisation", "nowhere", "--limit", "1"), "no organisation"),
+        (("organisation", "default", "--limit", "1", "--webhook", "Finance!"), "a webhook's name"),
+    ],
+)
+def test_what_cannot_be_set_is_told(arguments: tuple[str, ...], said: str) -> None:
+    """One line on standard error, and nothing is kept."""
+    result = run("budgets", "set", *arguments, "--period", "day")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert said in result.stderr
+    assert "no budgets yet" in run("budgets", "list").stderr

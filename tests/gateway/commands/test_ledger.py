@@ -1,0 +1,147 @@
+"""The commands of the books: what they print, and how they end."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from typer.testing import CliRunner
+
+from cost.store import LedgerStore
+from gateway.cli import app
+from gateway.database import make_engine, migrate
+from tests.cost.entries import reserve, settle
+
+invoke = CliRunner().invoke
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Books with one priced attempt, on 5 April 2026."""
+    monkeypatch.setenv("WEIGHBRIDGE_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("WEIGHBRIDGE_CONFIG", raising=False)
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    entries = [reserve(), settle(input_nanousd=1_000_000), reserve("open")]
+
+    async def book() -> None:
+        engine = make_engine(f"sqlite:///{tmp_path}/weighbridge.sqlite")
+        await migrate(engine)
+        await LedgerStore(engine).insert(entries)
+        await engine.dispose()
+
+    asyncio.run(book())
+    return tmp_path
+
+
+def damage(folder: Path, statement: str) -> None:
+    """Changes the books behind their back."""
+
+    async def change() -> None:
+        engine = make_engine(f"sqlite:///{folder}/weighbridge.sqlite")
+        async with engine.begin() as connection:
+            await connection.execute(text(statement))
+        await engine.dispose()
+
+    asyncio.run(change())
+
+
+def test_books_that_agree(folder: Path) -> None:
+    """One plain line with what was checked, and a word on what is still open."""
+    assert folder.exists()
+    done = invoke(app, ["ledger", "verify"])
+    assert (done.exit_code, done.stdout) == (0, "the books agree: 1 entry, $0.001\n")
+    assert done.stderr == "open for longer than an hour: 1 reserve\n"
+    found = json.loads(invoke(app, ["ledger", "verify", "--json", "--from", "2026-04-05", "--to", "2026-04-05"]).stdout)
+    assert found == {
+        "agree": True,
+        "entries": 1,
+        "cost_usd": "0.001",
+        "open_reserves": 1,
+        "differences": 0,
+        "rows": [],
+    }
+
+
+def test_books_that_differ_are_told_and_mended(folder: Path) -> None:
+    """The rows stand in a table, the command fails, and a rebuild makes it succeed; other days are not looked at."""
+    damage(folder, "UPDATE rollup_day SET cost_nanousd = 1000001, served = 2")
+    done = invoke(app, ["ledger", "verify"])
+    assert done.exit_code == 1
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0] == ["table", "when", "where", "figure", "ledger", "found", "difference"]
+    assert lines[1][:2] == ["rollup_day", "2026-04-05T00:00Z"]
+    assert lines[1][-4:] == ["served", "0", "2", "2"]
+    assert lines[2][-4:] == ["cost_usd", "0.001000000", "0.001000001", "0.000000001"]
+    assert "the books do not agree: 2 figures wrong; checked: 1 entry, $0.001" in done.stderr
+    assert invoke(app, ["ledger", "verify", "--from", "2026-04-06"]).exit_code == 0
+    told = json.loads(invoke(app, ["ledger", "verify", "--json"]).stdout)
+    assert (told["agree"], told["differences"]) == (False, 2)
+    assert (told["rows"][1]["ledger"], told["rows"][1]["found"]) == (1_000_000, 1_000_001)
+    mended = invoke(app, ["ledger", "rebuild", "--from", "2026-04-05", "--to", "2026-04-05"])
+    assert mended.stdout == "the roll-ups of 1 day were written anew from the ledger\n"
+    assert invoke(app, ["ledger", "verify"]).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["verify", "rebuild"])
+def test_days_in_the_wrong_order_are_refused(command: str) -> None:
+    """The last day cannot be before the first."""
+    done = invoke(app, ["ledger", command, "--from", "2026-04-05", "--to", "2026-04-04"])
+    assert done.exit_code == 2
+    assert "--to is before --from" in done.stderr
+
+
+def test_a_range_may_end_with_time_itself(folder: Path) -> None:
+    """The last day that a calendar has is one like any other."""
+    assert folder.exists()
+    done = invoke(app, ["ledger", "verify", "--from", "0001-01-01", "--to", "9999-12-31"])
+    assert (done.exit_code, done.stdout) == (0, "the books agree: 1 entry, $0.001\n")
+
+
+def test_books_that_cannot_be_read_are_not_books_that_differ(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that looks at the exit status tells the two apart."""
+    assert folder.exists()
+    monkeypatch.setenv("DATABASE_URL", "sqlite:////dev/null/nowhere")
+    done = invoke(app, ["ledger", "verify"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_posting_is_listed_and_taken_back(folder: Path) -> None:
+    """The list names what can be taken back, the command says what it did, and the books agree afterwards."""
+    assert invoke(app, ["ledger", "postings"]).stderr == "nothing was posted for these days\n"
+    wrong = settle(
+        "correction/abc/1",
+        entry="adjust",
+        boot_id="books",
+        origin="correction",
+        cost_nanousd=250_000_000,
+        input_nanousd=250_000_000,
+        input_tokens=0,
+        output_tokens=0,
+        baseline_nanousd=None,
+        reason="corrects v1",
+    )
+
+    async def post() -> None:
+        engine = make_engine(f"sqlite:///{folder}/weighbridge.sqlite")
+        await LedgerStore(engine).insert([wrong])
+        await engine.dispose()
+
+    asyncio.run(post())
+    (row,) = json.loads(invoke(app, ["ledger", "postings", "--json"]).stdout)
+    assert (row["posting"], row["entries"], row["cost_usd"]) == ("correction/abc", 1, "0.25")
+    done = invoke(app, ["ledger", "reverse", "correction/abc"])
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        "correction/abc is taken back: 1 entry, -$0.250000",
+        "to have it again: weighbridge ledger reverse correction/abc/reversal",
+    ]
+    lines = [line.split() for line in invoke(app, ["ledger", "postings"]).stdout.splitlines()]
+    assert [line[0] for line in lines] == ["posting", "correction/abc", "correction/abc/reversal"]
+    assert invoke(app, ["ledger", "verify"]).exit_code == 0
+    refused = invoke(app, ["ledger", "reverse", "true-up/h100/2026-04-05/1"])
+    assert refused.exit_code == 2
+    assert "`weighbridge ledger postings` lists them" in refused.stderr
+    (entry,) = json.loads(invoke(app, ["audit", "list", "--json"]).stdout)
+    assert (entry["action"], entry["object_id"]) == ("posting.reversed", "correction/abc")

@@ -1,0 +1,85 @@
+"""`weighbridge report daily`: a table for people, files for finance, JSON for programs."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from accounts.store import AccountStore
+from cost.store import LedgerStore
+from gateway.cli import app
+from gateway.database import make_engine, migrate
+from tests.cost.reports.days import books
+
+
+@pytest.fixture(autouse=True)
+def _books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("WEIGHBRIDGE_") or name == "DATABASE_URL":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("WEIGHBRIDGE_DATA_DIR", str(tmp_path))
+
+    async def book() -> None:
+        engine = make_engine(f"sqlite:///{tmp_path}/weighbridge.sqlite")
+        await migrate(engine)
+        await AccountStore(engine).create_team("team_a", name="Team A")
+        await AccountStore(engine).create_team("team_b", name="Team B")
+        await LedgerStore(engine).insert(books())
+        await engine.dispose()
+
+    asyncio.run(book())
+
+
+def report(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["report", "daily", "--date", "2026-11-20", *arguments])
+
+
+def test_a_table_for_people() -> None:
+    """Without a folder it is printed, aligned, with what is to know about it."""
+    found = report("--team", "team_a")
+    assert found.exit_code == 0, found.output
+    lines = found.stdout.splitlines()
+    assert lines[0] == "Team A (team_a), 2026-11-20 (UTC)"
+    assert lines[1].split() == ["requests", "input", "tokens", "output", "tokens", "cost", "baseline", "saving"]
+    assert lines[2].split() == ["total", "4", "3,200", "800", "$3.00", "+", "1", "unpriced", "$0.008000", "-$2.99"]
+    assert "attempts without a price, which are not in the cost: 1" in lines
+    assert "attempts booked at an estimate: 1 of 4" in lines
+
+
+def test_files_are_written_and_named(tmp_path: Path) -> None:
+    """Each path is printed; --all writes the organisation's and each team's."""
+    found = report("--all", "--out", str(tmp_path / "out"), "--format", "html")
+    names = ["organisation.default.html", "team_a.html", "team_b.html"]
+    assert found.stdout.split() == [str(tmp_path / "out" / "2026-11-20" / name) for name in names]
+    assert sorted(path.name for path in (tmp_path / "out" / "2026-11-20").iterdir()) == names
+
+
+def test_json_has_exact_amounts() -> None:
+    """The organisation's figures, exact."""
+    (told,) = json.loads(report("--json").stdout)
+    assert (told["team_id"], told["cost_usd"]) == (None, "3.010000001")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["--team", "team_a", "--all"], 2, "not both"),
+        (["--format", "pdf"], 2, "--format is html, csv or html,csv"),
+        (["--team", "nobody"], 1, "there is no team 'nobody'"),
+    ],
+)
+def test_what_cannot_be_done_is_said(arguments: list[str], status: int, told: str) -> None:
+    """A line on standard error, and a status."""
+    found = report(*arguments)
+    assert (found.exit_code, told in found.stderr) == (status, True)
+
+
+def test_a_misspelt_organisation_is_told() -> None:
+    """It would otherwise be a report of nothing."""
+    for arguments in (("--organisation", "nowhere"), ("--organisation", "nowhere", "--team", "team_a")):
+        found = report(*arguments)
+        assert (found.exit_code, found.stdout) == (1, "")
+        assert "organisation 'nowhere'" in found.stderr

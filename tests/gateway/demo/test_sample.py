@@ -1,0 +1,163 @@
+"""The sample: a month that the gateway's own code wrote, the same for the same seed, and books that agree."""
+
+import random
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.audit.log import AuditLog, Scope
+from accounts.keys import Pepper
+from accounts.people.passwords import Passwords
+from accounts.people.sign_in import SignIn
+from accounts.people.sign_in_config import SignInSection
+from cost.times import DAY_US, HOUR_US, day_of
+from cost.verify import check
+from gateway.configuration.settings import Environment, load
+from gateway.database import make_engine, migrate
+from gateway.demo import company
+from gateway.demo.history import History, replicas_up, times_of, write_history
+from gateway.demo.sample_config import Addresses, write_sample_config
+from gateway.demo.stand_ins import StandIn
+from selfhosted.engines.dialects import read_stats
+from tests.gateway.demo.test_demo import _Place, _read_until, place
+
+__all__ = ["place"]
+
+_PEPPER: Final = Pepper(id="p1", secret=b"a" * 32)
+_PASSWORD: Final = "four scales and a bridge"
+_TIMEOUT_S: Final = 110.0
+_END_US: Final = 1_795_338_000_000_000
+"""A Sunday in November 2026, 09:00 UTC."""
+
+
+async def _written(engine: AsyncEngine, folder: Path, requests: int = 600, seed: int = 20) -> History:
+    path = write_sample_config(folder, Addresses(), day_of(_END_US - 30 * DAY_US))
+    environment = Environment(pepper=SecretStr("a" * 32))
+    config = load(path, environment, secrets_from=None)
+    return await write_history(
+        engine, config, _PEPPER, end_us=_END_US, password=_PASSWORD, requests=requests, seed=seed
+    )
+
+
+async def _all(engine: AsyncEngine, query: str) -> list[Any]:
+    async with engine.connect() as connection:
+        return [tuple(row) for row in (await connection.execute(text(query))).all()]
+
+
+async def test_the_books_of_the_month_agree(engine: AsyncEngine, tmp_path: Path) -> None:
+    """Ledger and roll-ups tell the same, the audit log is whole, everybody signs in, and each team has worked."""
+    told = await _written(engine, tmp_path)
+    verified = await check(engine, told.start_us, told.end_us, now_us=told.end_us)
+    assert verified.differences == 0
+    assert verified.rows > told.requests
+    verdict = await AuditLog(engine).verify()
+    assert verdict.sound
+    assert verdict.entries > 50
+    teams = {row[0] for row in await _all(engine, "SELECT DISTINCT team_id FROM rollup_day WHERE origin = 'caller'")}
+    assert teams == {team.team_id for team in (*company.TEAMS, *company.NEIGHBOURS)}
+    assert set(told.keys) == teams
+    bills = await _all(engine, "SELECT count(*), min(bill_nanousd), sum(bill_nanousd) FROM true_up")
+    assert bills[0][0] == 30
+    assert bills[0][1] == 0, "nobody pays for a Sunday on which nothing was up"
+    assert bills[0][2] > 0
+    section = SignInSection()
+    passwords = Passwords(min_chars=section.password_min_chars)
+    sign_in = SignIn(engine, section, (_PEPPER,), passwords, now_us=lambda: _END_US)
+    for each in company.SHOWN:
+        assert (await sign_in.check(each.email, _PASSWORD, "127.0.0.1")).name == each.name
+    assert set(told.links) == {each.email for each in company.SHOWN}
+
+
+async def test_nothing_lies_in_the_future(engine: AsyncEngine, tmp_path: Path) -> None:
+    """Nor before the company came; and a revoked key has called nobody since."""
+    told = await _written(engine, tmp_path)
+    ((first, last),) = await _all(engine, "SELECT min(at_us), max(at_us) FROM ledger_entry")
+    assert told.start_us <= first
+    assert last <= told.end_us
+    late = await _all(
+        engine,
+        "SELECT e.request_id, e.attempt, e.at_us - a.at_us FROM ledger_entry e JOIN api_key k ON k.key_id = e.key_id "
+        "JOIN audit_entry a ON a.object_id = k.key_id AND a.action = 'key.revoked' "
+        "WHERE e.entry = 'reserve' AND e.at_us > a.at_us",
+    )
+    assert late == []
+    entries = await AuditLog(engine).page(Scope(organisation_id=company.ORGANISATION), limit=200)
+    assert [each.at_us for each in entries] == sorted((each.at_us for each in entries), reverse=True)
+    assert entries[0].at_us <= told.end_us
+
+
+async def test_the_same_seed_tells_the_same_story(tmp_path: Path) -> None:
+    """To the last nano-dollar and the last entry's hash; another seed tells another one."""
+    stories = []
+    for number, seed in enumerate((1, 1, 2)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        engine = make_engine(f"sqlite:///{folder}/story.sqlite")
+        try:
+            await migrate(engine)
+            await _written(engine, folder, requests=150, seed=seed)
+            ledger = await _all(engine, "SELECT * FROM ledger_entry ORDER BY request_id, attempt, entry")
+            keys = await _all(engine, "SELECT key_id, digest FROM api_key ORDER BY 1")
+            stories.append((ledger, keys, await AuditLog(engine).head()))
+        finally:
+            await engine.dispose()
+    assert stories[0] == stories[1]
+    assert stories[0] != stories[2]
+
+
+@pytest.mark.parametrize("night", [False, True])
+def test_a_team_works_when_it_works(*, night: bool) -> None:
+    """By day on weekdays, or around the clock; always within the month, and as often as asked."""
+    team = company.SampleTeam(team_id="t", name="T", share=1, work=company.TEAMS[0].work, night=night)
+    start_us = _END_US - 30 * DAY_US
+    found = times_of(team, 2_000, start_us, _END_US, random.Random(1))
+    assert len(found) == 2_000
+    assert found == sorted(found)
+    assert start_us <= found[0]
+    assert found[-1] < _END_US
+    asleep = sum(at_us // HOUR_US % 24 in range(5) for at_us in found) / len(found)
+    assert asleep > 0.15 if night else asleep < 0.05
+
+
+def test_nobody_is_up_at_night() -> None:
+    """The pool sleeps when it is cheaper to buy."""
+    monday_us = _END_US - 9 * HOUR_US - 6 * DAY_US
+    up = [replicas_up(monday_us + hour * HOUR_US) for hour in range(7 * 24)]
+    assert {up[0], up[3]} == {0}
+    assert max(up) == 3
+    assert set(up[6 * 24 :]) == {0}
+
+
+def test_a_stand_in_tells_its_load() -> None:
+    """In vLLM's words, as the gateway reads them."""
+    stats = read_stats("vllm", StandIn("replica-1").page().encode(), 0.0)
+    assert (stats.running, stats.waiting) == (0, 0)
+    assert stats.kv_usage is not None
+
+
+def test_serve_sample_serves_until_it_is_told_to_stop(place: _Place) -> None:
+    """It prints an address, a password and links that open; SIGTERM ends everything, and nothing of it is left."""
+    code = "from gateway.demo.sample import serve_sample; raise SystemExit(serve_sample(host=None, port=0, workers=None, requests=300))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=place.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    printed = _read_until(process, "the gateway's own code")
+    links = re.findall(r"(http://127\.0\.0\.1:\d+/dashboard/welcome/\S+)", printed)
+    assert len(links) == len(company.SHOWN)
+    for link in links:
+        with urllib.request.urlopen(link, timeout=30) as page:  # noqa: S310 - our own child
+            assert page.status == 200
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=_TIMEOUT_S)
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+    assert place.is_clean()

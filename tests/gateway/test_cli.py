@@ -1,0 +1,273 @@
+"""The command line: what it prints, where, with which exit status, and that nobody ever sees a traceback."""
+
+import contextlib
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli import app
+
+ROOT = Path(__file__).parents[2]
+PEPPER = "0123456789abcdef" * 2
+
+CONFIG = """\
+providers:
+  models:
+    - model_id: small
+      provider: a
+      max_context_tokens: 8000
+      capability: 0.0
+      prices: {input: 0.10, output: 0.40}
+      deployments: [{kind: vllm, base_url: "http://127.0.0.1:1/v1", api_key: "env:NOT_SET_ANYWHERE"}]
+    - model_id: large
+      provider: b
+      max_context_tokens: 8000
+      capability: 1.0
+      prices: {input: 2.50, output: 10.00}
+      deployments: [{kind: vllm, base_url: "http://127.0.0.1:1/v1"}]
+    - model_id: batch-only
+      provider: b
+      tier_eligibility: [batch]
+      max_context_tokens: 8000
+      deployments: [{kind: vllm, base_url: "http://127.0.0.1:1/v1"}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("WEIGHBRIDGE_") or name in {"DATABASE_URL", "OPENAI_API_KEY"}:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("WEIGHBRIDGE_PEPPER", PEPPER)
+    monkeypatch.setenv("WEIGHBRIDGE_DATA_DIR", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A configuration whose one secret is not set."""
+    path = tmp_path / "c.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def _ok(*arguments: str) -> str:
+    result = _run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def _fails(*arguments: str, status: int = 1) -> str:
+    result = _run(*arguments)
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def test_teams_and_keys_from_first_to_last() -> None:
+    """A team and its key are made, listed and revoked; the key is shown on creation and never again."""
+    assert "created team team_a" in _ok("teams", "create", "team_a", "--models", "small, large")
+    key = _ok("keys", "create", "team_a", "--name", "ci").strip()
+    assert key.startswith("wb-")
+    (team,) = json.loads(_ok("teams", "list", "--json"))
+    assert (team["team_id"], team["allowed_models"]) == ("team_a", ["large", "small"])
+    listed = _ok("keys", "list", "--json")
+    assert key not in listed
+    (record,) = json.loads(listed)
+    assert (record["name"], record["last4"], record["revoked_at"]) == ("ci", key[-4:], None)
+    assert "revoked" in _ok("keys", "revoke", record["key_id"])
+    assert json.loads(_ok("keys", "list", "--team", "team_a", "--json"))[0]["revoked_at"] is not None
+    assert json.loads(_ok("keys", "list", "--team", "team_b", "--json")) == []
+
+
+def test_organisations_are_made_and_listed() -> None:
+    """A team of another organisation needs that one first; making it twice is told."""
+    assert "no organisation 'acme'" in _fails("teams", "create", "team_x", "--organisation", "acme")
+    assert "created organisation acme" in _ok("organisations", "create", "acme", "--name", "Acme Söhne")
+    _ok("teams", "create", "team_x", "--organisation", "acme")
+    (listed,) = json.loads(_ok("organisations", "list", "--json"))
+    assert (listed["organisation_id"], listed["name"]) == ("acme", "Acme Söhne")
+    assert "exists already" in _fails("organisations", "create", "acme")
+
+
+def test_a_keys_role_is_chosen_and_shown() -> None:
+    """A member's unless said otherwise, in its own column; a role that there is not is told."""
+    _ok("teams", "create", "team_a")
+    _ok("keys", "create", "team_a")
+    assert json.loads(_ok("keys", "create", "team_a", "--role", "finance", "--json"))["role"] == "finance"
+    heading, *rows = _ok("keys", "list").splitlines()
+    place = heading.index("role")
+    assert sorted(row[place:].split()[0] for row in rows) == ["finance", "member"]
+    assert "--role" in _fails("keys", "create", "team_a", "--role", "root", status=2)
+
+
+def test_a_teams_settings_are_changed_and_shown() -> None:
+    """What is set is listed, what is not named stays, and none gives the floor back to the gateway."""
+    _ok("teams", "create", "team_a")
+    told = _ok("teams", "set", "team_a", "--quality-floor", "0.95", "--escalation", "whole")
+    assert told == (
+        "team_a: quality_floor 0.95, escalation whole, learning numbers, shadow_share 0.0, weight 1.0, spill_over yes\n"
+    )
+    _ok("teams", "set", "team_a", "--weight", "2.5", "--no-spill-over")
+    _ok("teams", "set", "team_a", "--learning", "prompts", "--shadow-share", "0.1")
+    (team,) = json.loads(_ok("teams", "list", "--json"))
+    expected = {"quality_floor": 0.95, "escalation": "whole", "learning": "prompts", "shadow_share": 0.1}
+    expected |= {"weight": 2.5, "spill_over": False}
+    assert {name: team[name] for name in expected} == expected
+    assert json.loads(_ok("teams", "set", "team_a", "--quality-floor", "none", "--json"))["quality_floor"] is None
+    heading, row = _ok("teams", "list").splitlines()
+    assert row[heading.index("learning") :].startswith("prompts")
+    assert row[heading.index("weight") :].split()[:2] == ["2.5", "no"]
+    assert "spill_over yes" in _ok("teams", "set", "team_a", "--spill-over")
+
+
+def test_bad_settings_are_one_line() -> None:
+    """A value out of range, a word that is not one, nothing to change, and a team that is not there."""
+    _ok("teams", "create", "team_a")
+    assert "quality_floor 0.97," in _ok("teams", "set", "team_a", "--quality-floor", "97%")
+    assert "above 0 and at most 1, not 1.5" in _fails("teams", "set", "team_a", "--quality-floor", "1.5")
+    assert "or none, not 'high'" in _fails("teams", "set", "team_a", "--quality-floor", "high", status=2)
+    assert "from 0 to 1, not -1.0" in _fails("teams", "set", "team_a", "--shadow-share", "-1")
+    assert "above 0 and at most 1000, not nan" in _fails("teams", "set", "team_a", "--weight", "nan")
+    assert "--learning" in _fails("teams", "set", "team_a", "--learning", "text", status=2)
+    assert "nothing to change" in _fails("teams", "set", "team_a", status=2)
+    assert "no team 'nobody'" in _fails("teams", "set", "nobody", "--learning", "off")
+
+
+def test_less_learning_deletes_what_was_kept(tmp_path: Path) -> None:
+    """Texts go when a team turns to numbers, and the numbers too when it turns learning off."""
+    _ok("teams", "create", "team_a")
+    with contextlib.closing(sqlite3.connect(tmp_path / "data" / "weighbridge.sqlite")) as database:
+        names = "team_id, request_id, at_us, organisation_id, target_id, artifact, vector, complexity"
+        values = "'team_a', 'req_1', 1, 'o', 't', 'a', x'00', 0.5, 1, 1, 'c', 'd', 'the text'"
+        names += ", input_tokens, output_tokens, conversation, request_digest, prompt"
+        database.execute(f"INSERT INTO weighing ({names}) VALUES ({values})")  # noqa: S608
+        database.commit()
+        _ok("teams", "set", "team_a", "--learning", "numbers")
+        assert database.execute("SELECT prompt FROM weighing").fetchall() == [(None,)]
+        _ok("teams", "set", "team_a", "--learning", "off")
+        assert database.execute("SELECT prompt FROM weighing").fetchall() == []
+
+
+def test_tables_are_plain_and_aligned_when_nobody_looks() -> None:
+    """Without a terminal a list has no colour and no lines, and its columns begin at the same place."""
+    _ok("teams", "create", "a")
+    _ok("teams", "create", "a_much_longer_team")
+    heading, first, second = _ok("teams", "list").splitlines()
+    assert heading.index("name") == first.index("a", 1) == second.index("a_much", 1)
+    assert "\x1b" not in heading + first + second
+
+
+def test_what_the_user_can_mend_is_one_line() -> None:
+    """Unknown teams, double teams and bad ids are told on standard error with status 1."""
+    _ok("teams", "create", "team_a")
+    for arguments, message in (
+        (("teams", "create", "team_a"), "weighbridge: team 'team_a' exists already\n"),
+        (("keys", "create", "nobody"), "weighbridge: there is no team 'nobody'\n"),
+        (("keys", "revoke", "key_none"), "weighbridge: there is no key 'key_none'\n"),
+    ):
+        assert _fails(*arguments) == message
+
+
+def test_usage_errors_have_status_2(config: Path) -> None:
+    """An unknown command, a missing argument and options that exclude each other are usage errors."""
+    assert "Did you mean 'serve'" in _fails("serv", status=2)
+    assert "TEAM_ID" in _fails("keys", "create", status=2)
+    assert "--demo brings its own" in _fails("serve", "--demo", "--config", str(config), status=2)
+
+
+def test_no_pepper_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a pepper no key is made, and the message says where one may come from."""
+    _ok("teams", "create", "team_a")
+    monkeypatch.delenv("WEIGHBRIDGE_PEPPER")
+    assert "no pepper: set WEIGHBRIDGE_PEPPER" in _fails("keys", "create", "team_a")
+
+
+def test_a_database_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database's address may hold a password, so it is not repeated."""
+    monkeypatch.setenv("WEIGHBRIDGE_DATABASE_URL", "postgresql+asyncpg://u:hunter2@127.0.0.1:1/x")
+    message = _fails("teams", "list")
+    assert message.startswith("weighbridge: ")
+    assert "hunter2" not in message
+
+
+def test_route_explains_without_calling(config: Path) -> None:
+    """Every target is either a candidate with its cost or rejected with its reason; no secret is needed."""
+    told = json.loads(_ok("route", "Prove that there are infinitely many primes.", "--config", str(config), "--json"))
+    assert 0 <= told["complexity"] <= 1
+    assert [each["target"] for each in told["candidates"]] == ["large"]
+    assert told["candidates"][0]["reason"] == "cheapest-capable"
+    assert float(told["candidates"][0]["expected_cost_usd"]) > 0
+    assert {each["target"]: each["obstacle"] for each in told["rejected"]} == {
+        "small": "too-hard",
+        "batch-only": "tier",
+    }
+    text = _ok("route", "Prove that there are infinitely many primes.", "--config", str(config))
+    assert all(part in text for part in ("complexity", "large", "cheapest-capable", "not candidates:", "batch-only"))
+
+
+def test_route_reads_standard_input_and_tells_what_fits_nowhere(config: Path) -> None:
+    """A prompt that no target can hold is refused with the reason and status 1."""
+    result = CliRunner().invoke(app, ["route", "-", "--config", str(config)], input="word " * 20_000)
+    assert result.exit_code == 1
+    assert "fits no target" in result.stderr
+
+
+def test_config_check(config: Path) -> None:
+    """A right file is ok, its unset secrets are named; a wrong one is told whole."""
+    result = _run("config", "check", str(config))
+    assert (result.exit_code, result.stdout) == (0, f"{config}: ok\n")
+    assert "NOT_SET_ANYWHERE" in result.stderr
+    assert "api_key: env:NOT_SET_ANYWHERE (NOT SET)" in _ok("config", "check", str(config), "--show")
+    config.write_text(CONFIG + "server: {prot: 1}\npolicy: {auto: [larg]}\n")
+    assert (
+        _fails("config", "check", str(config)).splitlines()[0].startswith(f"{config}:20: server.prot: is not a known")
+    )
+
+
+def test_config_check_looks_at_where_secrets_lead(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once all of them are there: an address of Redis that is none is told, and not shown."""
+    address = config.with_name("address")
+    address.write_text("http://:hunter2@there")
+    config.write_text(CONFIG + f"redis: {{url: 'file:{address}'}}\n")
+    assert _ok("config", "check", str(config)) == f"{config}: ok\n"
+    monkeypatch.setenv("NOT_SET_ANYWHERE", "set")
+    told = _fails("config", "check", str(config))
+    assert "redis.url: leads to an address that is wrong" in told
+    assert "hunter2" not in told
+
+
+def test_serve_refuses_what_it_cannot_serve(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unset secret, a missing file and a taken port stop the start with their reason."""
+    assert "refers to NOT_SET_ANYWHERE, which is not set" in _fails("serve", "--config", str(config))
+    assert "no configuration" in _fails("serve")
+    assert "No such file" in _fails("serve", "--config", "none.yaml")
+    monkeypatch.setenv("NOT_SET_ANYWHERE", "x")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert "another server is already there" in _fails("serve", "--config", str(config), "--port", port)
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    """The program answers at once: neither the web framework nor the database is imported for it."""
+    script = (
+        "import sys; from typer.testing import CliRunner; from gateway.cli import app\n"
+        "result = CliRunner().invoke(app, ['version']); print(result.output.strip())\n"
+        "print([name for name in ('fastapi', 'sqlalchemy', 'uvicorn', 'onnxruntime', 'numpy') if name in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    version, heavy = told.splitlines()
+    assert version[0].isdigit()
+    assert heavy == "[]"
+    assert all(command in _ok("--help") for command in ("serve", "demo", "keys", "teams", "route", "config", "version"))

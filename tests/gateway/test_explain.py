@@ -1,0 +1,87 @@
+"""An explanation is the line's own decision, told in plain values."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.commands.route import _print_explanation
+from gateway.configuration.settings import Environment, GatewayConfig, load
+from gateway.explain import Explanation, explain
+from tests.proxy.test_tolerance import ABILITIES
+from tests.proxy.weigher import MadeUpWeigher, made_up_sample
+from tests.running_gateway import CHEAP_PRICES, DEAR_PRICES, model
+
+SCRIPTED: list[dict[str, Any]] = [{"kind": "scripted"}]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> GatewayConfig:
+    """A measured pair, and a target that is taken at its word."""
+    path = tmp_path / "gateway.yaml"
+    models = [
+        model("big", SCRIPTED, prices=DEAR_PRICES, ability="big-row"),
+        model("small", SCRIPTED, prices=CHEAP_PRICES, capability=0.3),
+        model("declared", SCRIPTED, prices=DEAR_PRICES, capability=0.2),
+    ]
+    sections = {"cost": {"reference_target": "big"}, "policy": {"quality_floor": 0.9}}
+    path.write_text(yaml.safe_dump({"providers": {"models": models}, **sections}))
+    return load(path, Environment(data_dir=tmp_path))
+
+
+def explained(config: GatewayConfig, floor: float | None = None) -> Explanation:
+    abilities = {name: ABILITIES[name] for name in ("big", "small")}
+    return explain(config, "Why is the sky blue?", floor=floor, classifier=MadeUpWeigher(abilities, made_up_sample()))
+
+
+def test_it_tells_each_measured_targets_chance_and_what_it_would_lose(config: GatewayConfig) -> None:
+    """The sum that decides can be checked by hand."""
+    found = explained(config)
+    assert [each["target"] for each in found.outlooks] == ["big", "small"]
+    assert found.reference_adequate == found.outlooks[0]["adequate"] == pytest.approx(0.9526)
+    big, small = found.outlooks
+    assert small["loss"] == pytest.approx(big["adequate"] - small["adequate"])
+    assert small["low"] <= small["adequate"] <= small["high"]
+    assert found.quality_floor == 0.9
+
+
+def test_a_floor_decides_and_a_stricter_one_tolerates_less(config: GatewayConfig) -> None:
+    """The chosen target follows from the loss and the tolerance of the floor."""
+    for floor in (0.5, 0.7, 0.9, 1.0):
+        found = explained(config, floor)
+        small = found.outlooks[1]
+        assert found.candidates[0]["target"] == ("small" if small["loss"] <= found.tolerance else "big")
+    assert explained(config, 1.0).tolerance < explained(config, 0.5).tolerance
+
+
+def test_a_declared_target_is_told_by_its_complexity(config: GatewayConfig) -> None:
+    """Both rules may stand side by side in one explanation."""
+    details = {each["target"]: each["detail"] for each in explained(config, 1.0).rejected}
+    assert details["declared"] == "complexity 0.50 is above its 0.20"
+    assert details["small"].startswith("adequate with ")
+
+
+def test_what_is_printed_says_it_all(config: GatewayConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    """The chance, its interval, the loss, the tolerance and whether it was close."""
+    _print_explanation(explained(config))
+    shown = capsys.readouterr().out
+    assert "to keep 90% of the reference's quality a target may lose" in shown
+    assert "close call" in shown
+    assert "0.953  0.903 to 1.000" in shown
+
+
+def test_without_measured_outcomes_nothing_is_compared(config: GatewayConfig) -> None:
+    """The plain rule gives a complexity and no chances."""
+    found = explain(config, "hi", classifier=MadeUpWeigher({}))
+    assert (found.outlooks, found.reference_adequate, found.close_call) == ((), None, False)
+
+
+def test_a_pools_target_is_taken_for_healthy_like_every_other(tmp_path: Path) -> None:
+    """Nobody watches its replicas here, so whether there are any is not what decides."""
+    path = tmp_path / "gateway.yaml"
+    own = {key: value for key, value in model("own", [], prices=CHEAP_PRICES).items() if key != "deployments"}
+    pool = {"name": "gpus", "targets": ["own"], "dns": {"host": "engines.invalid", "port": 8000}}
+    path.write_text(yaml.safe_dump({"providers": {"models": [own]}, "selfhosted": {"pools": [pool]}}))
+    found = explain(load(path, Environment(data_dir=tmp_path)), "Why is the sky blue?")
+    assert [each["target"] for each in found.candidates] == ["own"]

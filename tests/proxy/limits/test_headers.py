@@ -1,0 +1,28 @@
+"""How OpenAI's headers tell what remains."""
+
+import pytest
+
+from proxy.limits.headers import duration, rate_headers
+from proxy.limits.limit import Remaining
+from proxy.limits.told import Figures
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.012, "12ms"), (1, "1s"), (1.5, "1.5s"), (360, "6m0s"), (61, "1m1s")])
+def test_reset_times_are_spelled_as_openai_does(seconds: float, text: str) -> None:
+    """`12ms`, `1s`, `6m0s`."""
+    assert duration(seconds) == text
+
+
+def test_headers_tell_the_limits_that_are_set() -> None:
+    """Only those."""
+    assert dict(rate_headers(Figures(Remaining(60, 59, 1.0), None))) == {
+        b"x-ratelimit-limit-requests": b"60",
+        b"x-ratelimit-remaining-requests": b"59",
+        b"x-ratelimit-reset-requests": b"1s",
+    }
+    assert [name for name, _ in rate_headers(Figures(None, Remaining(1, 1, 0.0)))] == [
+        b"x-ratelimit-limit-tokens",
+        b"x-ratelimit-remaining-tokens",
+        b"x-ratelimit-reset-tokens",
+    ]
+    assert rate_headers(Figures(None, None)) == []

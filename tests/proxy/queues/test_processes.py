@@ -1,0 +1,149 @@
+"""Several processes before the same machines: what they have in flight together, and what becomes of large requests."""
+
+import asyncio
+import heapq
+import math
+import random
+
+from proxy.queues.capacity import Capacity
+from proxy.queues.queues import Handle, Queues
+from proxy.queues.queues_config import MaxWait, QueueConfig
+from proxy.queues.work import Slot, Work
+from tests.proxy.queues.book import Book, BookLink
+
+_STEP_S = 0.05
+_WHOLE = 20_000
+
+
+class _Never:
+    def cancel(self) -> None:
+        pass
+
+
+class _Process:
+    def __init__(self, cluster: "_Cluster", holder: str) -> None:
+        self.link = BookLink(cluster.book, holder)
+        capacity = Capacity(lambda: 4, self.link, clock=cluster.clock)
+        config = QueueConfig(targets=("llama",), tokens_in_flight=_WHOLE, max_wait_s=MaxWait(interactive=600))
+        self.queues = Queues({"own": config}, capacity, cluster.clock, alarm=self._alarm)
+        self.started: list[tuple[float, Work]] = []
+
+    @staticmethod
+    def _alarm(delay_s: float, callback: object) -> Handle:
+        return _Never()
+
+    @property
+    def in_flight(self) -> int:
+        return self.queues.state("own").in_flight_tokens
+
+
+class _Cluster:
+    """Four processes, a simulated clock, and work that runs for two seconds in the mean."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.rng = random.Random(11)
+        self.book = Book()
+        self.processes = [_Process(self, f"p{number}:1") for number in range(4)]
+        self.ends: list[tuple[float, int, Slot]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.used: list[int] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def send(self, process: _Process, tokens: int, team_id: str = "a") -> None:
+        work = Work(team_id=team_id, weight=1.0, tier="interactive", priority=0, tokens=tokens, start_by=math.inf)
+        self.tasks.append(asyncio.ensure_future(self._one(process, work)))
+
+    async def _one(self, process: _Process, work: Work) -> None:
+        slot = await process.queues.enter("llama", work)
+        process.started.append((self.now, work))
+        heapq.heappush(self.ends, (self.now + self.rng.uniform(1, 3), len(process.started), slot))
+
+    async def step(self, number: int) -> None:
+        self.now += _STEP_S
+        while self.ends and self.ends[0][0] <= self.now:
+            heapq.heappop(self.ends)[2].release()
+        # Each beats every fifth step, at its own moment.
+        for index, process in enumerate(self.processes):
+            if number % 5 == index:
+                await process.queues.beat()
+        for _ in range(4):
+            await asyncio.sleep(0)
+        self.used.append(sum(process.in_flight for process in self.processes))
+
+    async def come(self) -> None:
+        for process in self.processes:
+            await process.link.come()
+        self.now += 3
+        for process in self.processes:
+            await process.queues.beat()
+
+    async def finish(self, steps: int) -> None:
+        for number in range(steps):
+            await self.step(number)
+        async with asyncio.timeout(5):
+            await asyncio.gather(*self.tasks)
+
+
+async def test_together_they_use_what_there_is_and_no_more() -> None:
+    """Whichever of them has the work, nearly all of the capacity is used, and never more than it."""
+    cluster = _Cluster()
+    await cluster.come()
+    for number in range(400):
+        busy = cluster.processes[: 1 + number // 100]
+        for process in busy:
+            for _ in range(cluster.rng.randint(0, 4)):
+                cluster.send(process, cluster.rng.randint(100, 900) // len(busy))
+        await cluster.step(number)
+    assert max(cluster.used) <= _WHOLE
+    for begin in range(0, 400, 100):
+        # One alone, then two, three and all four.
+        assert sum(cluster.used[begin + 50 : begin + 100]) >= 0.9 * 50 * _WHOLE
+    await cluster.finish(800)
+    assert sum(process.in_flight for process in cluster.processes) <= _WHOLE
+
+
+async def test_what_is_larger_than_a_part_or_than_everything_has_its_turn() -> None:
+    """While all processes are busy, a request of half of everything starts, and one of twice as much runs alone."""
+    cluster = _Cluster()
+    await cluster.come()
+    for number in range(400):
+        for process in cluster.processes:
+            if cluster.rng.random() < 0.3:
+                cluster.send(process, cluster.rng.randint(100, 900))
+        if number == 50:
+            cluster.send(cluster.processes[1], _WHOLE // 2, "large")
+        if number == 60:
+            cluster.send(cluster.processes[2], 2 * _WHOLE, "giant")
+        await cluster.step(number)
+    await cluster.finish(500)
+    started = {work.team_id: at for process in cluster.processes for at, work in process.started if work.team_id != "a"}
+    assert started.keys() == {"large", "giant"}
+    assert started["large"] < 3 + 50 * _STEP_S + 15
+    assert started["giant"] < 3 + 60 * _STEP_S + 30
+    over = [used for used in cluster.used if used > _WHOLE]
+    assert set(over) == {2 * _WHOLE}
+
+
+async def test_nothing_is_lost_when_redis_goes_and_comes_back() -> None:
+    """Each goes on with its equal part; what was waiting is served, and afterwards the sum is kept again."""
+    cluster = _Cluster()
+    await cluster.come()
+    for number in range(500):
+        for process in cluster.processes:
+            if cluster.rng.random() < 0.3:
+                cluster.send(process, cluster.rng.randint(100, 900))
+        if number == 150:
+            for process in cluster.processes:
+                process.link.go()
+        if number == 300:
+            cluster.book.written.clear()
+            for process in cluster.processes:
+                process.link.holder = process.link.holder.replace(":1", ":2")
+                await process.link.come()
+        await cluster.step(number)
+        assert sum(cluster.used[-1:]) <= _WHOLE * (1.5 if 150 <= number < 300 else 1.0)
+    await cluster.finish(400)
+    assert cluster.used[-1] == 0

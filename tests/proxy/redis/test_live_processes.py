@@ -1,0 +1,135 @@
+"""How many processes share a limit, by the database and by Redis."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col, select
+
+from proxy.redis.gate_tables import Replica
+from proxy.redis.live_processes import Replicas, Sharers
+from proxy.redis.redis_config import RedisSection
+from proxy.redis.redis_link import RedisLink
+from tests.redis_server import RedisServer
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        await asyncio.sleep(0.005)
+
+
+async def boots(engine: AsyncEngine) -> list[str]:
+    async with engine.connect() as connection:
+        return sorted((await connection.scalars(select(col(Replica.boot_id)))).all())
+
+
+async def test_each_process_counts_those_that_were_seen_lately(engine: AsyncEngine) -> None:
+    """One that shows itself is counted by all at their next look, and no longer once it was not seen for a while."""
+    clock = Clock()
+    first, second = (Replicas(engine, name, clock=clock) for name in ("first", "second"))
+    counts = [(first.live, first.known)]
+    await first.look()
+    await second.look()
+    counts += [(first.live, first.known), (second.live, second.known)]
+    for passed_s in (0, 6, 3):
+        clock.now += passed_s
+        await first.look()
+        counts.append((first.live, first.known))
+    assert counts == [(1, False), (1, True), (2, True), (2, True), (2, True), (1, True)]
+
+
+async def test_one_that_stops_is_not_counted_from_then_on(engine: AsyncEngine) -> None:
+    """The others need not wait until it was not seen for long."""
+    first, second = Replicas(engine, "first"), Replicas(engine, "second")
+    await second.look()
+    await first.look()
+    assert first.live == 2
+    await second.forget()
+    await first.look()
+    assert first.live == 1
+    assert await boots(engine) == ["first"]
+
+
+async def test_rows_of_the_dead_are_deleted(engine: AsyncEngine) -> None:
+    """Also those that a clock which was set back has left in the future; a process that was only frozen returns."""
+    clock = Clock()
+    old, ahead, live = (Replicas(engine, name, clock=clock) for name in ("old", "ahead", "live"))
+    await old.look()
+    clock.now += 200
+    await ahead.look()
+    clock.now -= 100
+    await live.look()
+    assert live.live == 1
+    assert await boots(engine) == ["live"]
+    await old.look()
+    assert old.live == 2
+
+
+async def test_the_clock_is_the_databases(engine: AsyncEngine) -> None:
+    """Without a clock of ours it comes from PostgreSQL, and on SQLite from this machine."""
+    replicas = Replicas(engine, "boot")
+    await replicas.look()
+    await asyncio.sleep(0.01)
+    await replicas.look()
+    assert replicas.live == 1
+    assert await boots(engine) == ["boot"]
+
+
+async def test_it_looks_again_and_again(engine: AsyncEngine) -> None:
+    """And tells after each look, until it is cancelled."""
+    replicas = Replicas(engine, "boot", show_s=0.01)
+    looks: list[int] = []
+    running = asyncio.create_task(replicas.run(lambda: looks.append(replicas.live)))
+    await until(lambda: len(looks) >= 2)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert set(looks) == {1}
+
+
+async def test_the_last_count_holds_while_the_database_is_down(engine: AsyncEngine) -> None:
+    """Looking never raises, and neither does stopping."""
+    counted, never = Replicas(engine, "first"), Replicas(engine, "third")
+    await Replicas(engine, "second").look()
+    await counted.look()
+    async with engine.begin() as connection:
+        await connection.execute(text("DROP TABLE replica"))
+    for replicas in (counted, counted, never):
+        await replicas.look()
+        await replicas.forget()
+    assert (counted.live, counted.known) == (2, True)
+    assert (never.live, never.known) == (1, False)
+
+
+async def test_redis_is_believed_while_it_answers(engine: AsyncEngine, empty_redis: RedisServer) -> None:
+    """The link's count while it is healthy, else the table's; and the link's last one when the table never answered."""
+    replicas = Replicas(engine, "a")
+    assert Sharers(replicas, None).live == 1
+    await Replicas(engine, "b").look()
+    await Replicas(engine, "c").look()
+    links = [RedisLink(empty_redis.url, RedisSection(probe_s=0.05), name, heartbeat_s=0.02) for name in ("a", "b")]
+    for link in links:
+        await link.start()
+    await until(lambda: links[0].live == 2)
+    sharers = Sharers(replicas, links[0])
+    assert sharers.live == 2
+    await links[1].aclose()
+    empty_redis.kill()
+    await until(lambda: not links[0].healthy)
+    assert sharers.live == links[0].live
+    await replicas.look()
+    assert sharers.live == 3
+    await links[0].aclose()

@@ -1,0 +1,109 @@
+"""Which better target is asked, who may ask for it, and how often."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounts.caller import Escalation
+from proxy.escalation import EscalationAllowance, EscalationRules, escalation_candidate, may_escalate
+from proxy.policy import Candidate, RoutePlan
+from tests.proxy.test_policy import target
+
+
+def candidate(name: str, cost: int | None, *, capability: float = 0.5, adequate: float | None = None) -> Candidate:
+    return Candidate(
+        target=target(name, capability=capability),
+        reason="fallback",
+        expected_nanousd=cost,
+        bound_nanousd=cost,
+        adequate=adequate,
+    )
+
+
+def route(*candidates: Candidate, measured: bool = False) -> RoutePlan:
+    return RoutePlan(candidates=candidates, rejected=(), reference_adequate=0.9 if measured else None)
+
+
+CHEAP = candidate("cheap", 1, capability=0.4, adequate=0.7)
+MIDDLE = candidate("middle", 5, capability=0.7, adequate=0.6)
+DEAR = candidate("dear", 9, capability=0.9, adequate=0.8)
+
+
+@pytest.mark.parametrize(
+    ("measured", "tried", "expected"),
+    [
+        (False, {"cheap"}, "middle"),
+        (False, {"cheap", "middle"}, "dear"),
+        (False, {"cheap", "middle", "dear"}, None),
+        # By what was measured the middle one is no better.
+        (True, {"cheap"}, "dear"),
+        (True, {"cheap", "dear"}, None),
+    ],
+)
+def test_the_cheapest_more_capable_target_is_asked(measured: bool, tried: set[str], expected: str | None) -> None:
+    """More capable by measured outcomes where the plan went by them, else by declaration; never one tried before."""
+    chosen = escalation_candidate(route(CHEAP, MIDDLE, DEAR, measured=measured), CHEAP, tried)
+    assert (chosen and chosen.target.target_id) == expected
+    assert chosen is None or chosen.reason == "escalated"
+
+
+def test_a_target_that_was_never_measured_is_compared_by_declaration() -> None:
+    """One number without the other says nothing."""
+    unknown = candidate("unknown", 2, capability=0.6)
+    chosen = escalation_candidate(route(CHEAP, unknown, DEAR, measured=True), CHEAP, {"cheap"})
+    assert chosen is not None
+    assert chosen.target.target_id == "unknown"
+
+
+def test_the_order_of_the_plan_does_not_matter_the_cost_does() -> None:
+    """Those after the capable ones stand by strength, and an unknown cost is the last."""
+    unpriced = candidate("unpriced", None, capability=0.9)
+    chosen = escalation_candidate(route(CHEAP, unpriced, DEAR, MIDDLE), CHEAP, {"cheap"})
+    assert chosen is not None
+    assert chosen.target.target_id == "middle"
+
+
+@pytest.mark.parametrize(
+    ("team", "wanted", "whole", "stream"),
+    [
+        ("off", None, False, False),
+        ("whole", None, True, False),
+        ("all", None, True, True),
+        ("off", True, True, True),
+        ("all", False, False, False),
+    ],
+)
+def test_the_team_chooses_and_the_request_has_the_last_word(
+    team: Escalation, wanted: bool | None, whole: bool, stream: bool
+) -> None:
+    """For `auto` alone."""
+    plan = route(CHEAP, DEAR)
+    for streams, expected in ((False, whole), (True, stream)):
+        assert may_escalate(plan, alias="auto", stream=streams, team=team, wanted=wanted) is expected
+        assert not may_escalate(plan, alias="cheap", stream=streams, team=team, wanted=wanted)
+
+
+def test_nothing_is_held_back_when_nobody_better_is_there() -> None:
+    """The most capable target's stream flows at once."""
+    assert not may_escalate(route(DEAR, CHEAP), alias="auto", stream=True, team="all", wanted=True)
+
+
+@given(st.lists(st.booleans(), max_size=300), st.floats(0, 1))
+def test_escalations_stay_within_the_share_and_the_burst(weak: list[bool], share: float) -> None:
+    """Over any run of requests, however many answers are weak."""
+    allowance, rules, made = EscalationAllowance(), EscalationRules(max_share=share), 0
+    for number, each in enumerate(weak, 1):
+        allowance.request(rules)
+        if each and allowance.try_begin(rules):
+            allowance.end()
+            made += 1
+        assert made <= 20 + share * number + 1e-6
+        assert share > 0 or not made
+
+
+def test_no_more_run_at_once_than_allowed() -> None:
+    """One that ends makes room for another."""
+    allowance, rules = EscalationAllowance(), EscalationRules(max_running=2)
+    assert [allowance.try_begin(rules) for _ in range(3)] == [True, True, False]
+    allowance.end()
+    assert allowance.try_begin(rules)

@@ -1,0 +1,37 @@
+"""The gateway's part."""
+
+from decimal import Decimal
+
+import yaml
+from pydantic import TypeAdapter
+
+from cost.fleet.pool_config import PoolSection
+from selfhosted.config import SelfhostedSection
+from selfhosted.offline.plans.planning import plan
+from selfhosted.offline.plans.render_gateway import gateway_snippet
+from selfhosted.offline.plans.serving import as_yaml, from_launch
+from tests.selfhosted.offline.plans.questions import question
+
+
+def test_the_gateway_takes_it_as_it_is() -> None:
+    """Pools, their bill and their queue validate, name each other, and have the plan's figures."""
+    found = plan(question(kv_events_port=5557, usd_per_gpu_hour=Decimal("2.35"), overhead=Decimal("1.3")))
+    serving = from_launch(found.launch, "h100", replicas=found.replicas)
+    snippet = yaml.safe_load(as_yaml([gateway_snippet(found, serving)]))
+    (pool,) = SelfhostedSection.model_validate(snippet["selfhosted"]).pools
+    (bill,) = TypeAdapter(tuple[PoolSection, ...]).validate_python(snippet["cost"]["pools"])
+    assert pool.name == bill.name == "h100"
+    assert pool.targets == bill.targets == ("llama-3-70b",)
+    assert pool.priority_scheduling
+    assert (pool.watch.kv_events_port, pool.watch.kv_replay_port) == (5557, 5558)
+    assert pool.kubernetes is not None
+    assert pool.kubernetes.service == "h100"
+    assert (bill.gpus_per_replica, bill.usd_per_gpu_hour, bill.overhead) == (2, Decimal("2.35"), Decimal("1.3"))
+    assert snippet["queues"] == {"h100": {"targets": ["llama-3-70b"]}}
+
+
+def test_without_a_price_there_is_no_bill() -> None:
+    """Rather than one of nothing."""
+    found = plan(question())
+    found = type(found)(**{name: getattr(found, name) for name in found.__struct_fields__} | {"cost": None})
+    assert "cost" not in gateway_snippet(found, from_launch(found.launch, "h100", replicas=1))
