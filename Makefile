@@ -86,7 +86,7 @@ soak-books: $(VENV)/.dev  ## 100,000 requests with random faults: the books agai
 	@WB_REQUESTS=100000 $(BIN)/python -m pytest tests/scenarios/test_books.py --log-cli-level=INFO
 
 train: $(VENV)/.dev  ## train the shipped classifier anew (DATA=folder with prompts.parquet and outcomes.parquet)
-	@$(BIN)/weighbridge classifier train --data $(DATA)
+	@$(BIN)/weighbridge classifier train --data $(DATA) --out classifier/artifacts
 
 screens: $(VENV)/.dev packages  ## take the pictures of docs/screens anew
 	@$(BIN)/python -m benchmarks.screens

@@ -45,10 +45,6 @@ class ClassifierSection(Section):
     artifact_dir: Path | None = Field(
         default=None, description="Folder with model.onnx and manifest.json; the packaged model when left out."
     )
-    second_weigher: bool = Field(
-        default=True,
-        description="Ask a sentence encoder about close calls: 12 MB more of model, some 50 MB of memory a process.",
-    )
     learning: LearningSection = Field(
         default=LearningSection(), description="Learning from the teams' own traffic, as far as each team allows it."
     )

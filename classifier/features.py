@@ -329,11 +329,6 @@ def _request_facts(prompt: Prompt) -> list[float]:
     ]
 
 
-def structure_of(features: Features) -> dict[str, float]:
-    """The plain facts by name."""
-    return dict(zip(STRUCTURE, features.structure.tolist(), strict=True))
-
-
 def shape_of(features: Features) -> int:
     """Which of `SHAPES` a prompt has; the model keeps one set of weights for each."""
     if features.structure[_TOOLS_AT] > 0:

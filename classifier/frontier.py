@@ -141,10 +141,6 @@ def point_at(choices: Choices, tolerance: float) -> Point:
     )
 
 
-def frontier(choices: Choices, tolerances: Floats) -> tuple[Point, ...]:
-    return tuple(point_at(choices, float(tolerance)) for tolerance in tolerances)
-
-
 def tolerance_for(choices: Choices, floor: float) -> Point:
     """The cheapest tolerance that keeps `floor` of the reference's quality.
 

@@ -90,20 +90,6 @@ class HeuristicClassifier:
         self.fallbacks = 0
         """How many prompts got the middle score because the rule itself failed."""
 
-    async def reconsider(self, _prompt: Prompt, prediction: Prediction, _team_id: str = "") -> Prediction:
-        """There is no second weigher beside the rule."""
-        return prediction
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def worth_reconsidering(self, _team_id: str) -> bool:
-        """Never."""
-        return False
-
-    def reconsidered(self, team_id: str, changed: bool) -> None:
-        """Nothing is learned of it."""
-
     def adopt(self, abilities: Mapping[str, str]) -> None:
         """The rule knows no abilities."""
 

@@ -133,13 +133,6 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     expected_output_tokens: int
 
 
-class Second(msgspec.Struct, frozen=True, kw_only=True):
-    """The sentence encoder that belongs to the model."""
-
-    sha256: str
-    """Of the encoder's files and its head."""
-
-
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     """From the median length of an answer to its 90th percentile: factors, for the network and for the rule."""
 
@@ -167,7 +160,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     lengths: Lengths
     usual_facts: list[float]
     """The mean of each plain fact: what an explanation puts in its place."""
-    second: Second | None
     references: list[Reference]
     metrics: dict[str, Any]
     training: dict[str, Any]
@@ -196,8 +188,6 @@ class Artifact(msgspec.Struct, frozen=True):
     manifest: Manifest
     sample: bytes
     """Held-out prompts as numbers, for curves of quality and cost: see classifier/sample.py."""
-    files: dict[str, bytes] = {}
-    """The second weigher's, by name, where this artifact has one; reading it leaves them to classifier/second_weigher.py."""
 
 
 def read_artifact(folder: Path) -> Artifact:
@@ -225,8 +215,6 @@ def write_artifact(folder: Path, artifact: Artifact) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MODEL_FILE).write_bytes(artifact.model)
     (folder / SAMPLE_FILE).write_bytes(artifact.sample)
-    for name, content in artifact.files.items():
-        (folder / name).write_bytes(content)
     text = msgspec.json.format(msgspec.json.encode(artifact.manifest), indent=1)
     (folder / MANIFEST_FILE).write_bytes(text + b"\n")
 

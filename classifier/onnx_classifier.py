@@ -22,10 +22,9 @@ from classifier.heuristic import (
 from classifier.learning.groups import GroupTable
 from classifier.learning.labels import probability
 from classifier.manifest import Artifact, ArtifactError, ArtifactMalformed, Manifest, read_artifact
-from classifier.prediction import Outlook, Prediction, PredictionSource, Prompt
+from classifier.prediction import Outlook, Prediction, Prompt
 from classifier.runtime import open_session
 from classifier.sample import Sample, read_sample
-from classifier.second_weigher import SecondWeigher, read_second_weigher
 from classifier.sketch import sketch
 from classifier.tuning import SKETCH, Ability, Group, Tuning
 
@@ -37,7 +36,6 @@ NINE_IN_TEN: Final = 1.645
 """Standard deviations to either side that hold nine of ten normal values."""
 _ARTIFACT_CHARS: Final = 12
 _MAX_LOG_TOKENS: Final = 30.0
-_LEAST_CHANCE: Final = 0.001
 
 
 class NotFinite(Exception):
@@ -62,8 +60,6 @@ class Placed(msgspec.Struct, frozen=True):
     """The standard deviation of what a better weigher would add to a difference of two probabilities."""
     log_tokens: float
     log_tokens_p90: float
-    shifts: Floats | None = None
-    """What the second weigher adds to the probabilities of the artifact's abilities, in the manifest's order."""
 
 
 class AbilityTable:
@@ -89,14 +85,11 @@ class OnnxClassifier:
 
     fallback_reason: None = None
 
-    def __init__(
-        self, artifact: Artifact, abilities: Mapping[str, str] = {}, second: SecondWeigher | None = None
-    ) -> None:
+    def __init__(self, artifact: Artifact, abilities: Mapping[str, str] = {}) -> None:
         self.manifest: Manifest = artifact.manifest
         self.artifact = artifact.manifest.model_sha256[:_ARTIFACT_CHARS]
         self.loads = len(artifact.manifest.blend.loads[0])
         self.fallbacks = 0
-        self.second = second
         self._session = open_session(artifact.model, _INPUTS)
         self._sample = read_sample(artifact.sample, self.loads + SKETCH)
         self._rule = HeuristicClassifier()
@@ -114,45 +107,16 @@ class OnnxClassifier:
     def classify(self, prompt: Prompt, team_id: str = "") -> Prediction:
         try:
             features = extract(prompt)
-            return self._predicted(prompt, features, self.place(features), "onnx", team_id)
+            return self._predicted(prompt, features, self.place(features), team_id)
         except Exception:  # noqa: BLE001 - A request must never fail because it could not be weighed.
             self.fallbacks += 1
             return self._rule.classify(prompt)
 
-    async def reconsider(self, prompt: Prompt, prediction: Prediction, team_id: str = "") -> Prediction:
-        """The second weigher's word; the first's prediction comes back where that is absent, late or broken."""
-        if self.second is None or prediction.source != "onnx":
-            return prediction
-        gains = await self.second.ask(prompt)
-        if gains is None:
-            return prediction
-        try:
-            features = extract(prompt)
-            return self._predicted(prompt, features, self.place(features, gains), "encoder", team_id)
-        except Exception:  # noqa: BLE001 - as above; the first's answer stands.
-            self.fallbacks += 1
-            return prediction
-
-    def worth_reconsidering(self, team_id: str) -> bool:
-        """Whether asking the second weigher has paid for this team, or is due to be tried again."""
-        return self.second is not None and self.second.worth_asking(team_id)
-
-    def reconsidered(self, team_id: str, changed: bool) -> None:
-        """Told after each second opinion: whether it changed who serves."""
-        if self.second is not None:
-            self.second.answered(team_id, changed=changed)
-
-    def close(self) -> None:
-        """Ends the second weigher's thread."""
-        if self.second is not None:
-            self.second.close()
-
     def adopt(self, abilities: Mapping[str, str]) -> None:
         """Which targets there are, and the ability that each is. An unknown ability's target has no outlook."""
         known = self.manifest.abilities
-        named = {target_id: name for target_id, name in abilities.items() if name in known}
-        self._rebuild({target_id: known[name] for target_id, name in named.items()}, self._tuning)
-        self._columns = {target_id: self._every.rows[name] for target_id, name in named.items()}
+        named = {target_id: known[name] for target_id, name in abilities.items() if name in known}
+        self._rebuild(named, self._tuning)
 
     def tune(self, tuning: Tuning | None) -> None:
         """Takes over what was learned after training. A tuning of another artifact changes nothing.
@@ -190,11 +154,8 @@ class OnnxClassifier:
             log_tokens=float(log_tokens[0]),
         )
 
-    def place(self, features: Features, gains: Floats | None = None) -> Placed:
-        """The network's loads and the rule's, mixed by how far the network is trusted here.
-
-        `gains` are what the second weigher says; they move the probabilities that follow from the loads.
-        """
+    def place(self, features: Features) -> Placed:
+        """The network's loads and the rule's, mixed by how far the network is trusted here."""
         said = self.raw(features)
         kind = max(range(len(said.kinds)), key=said.kinds.__getitem__)
         spread = self.manifest.spread[self.manifest.kinds[kind]]
@@ -208,23 +169,14 @@ class OnnxClassifier:
         p90 = trust * lengths.network_p90 + (1 - trust) * lengths.rule_p90
         log_tokens = trust * said.log_tokens + (1 - trust) * math.log(structural_tokens(rule))
         spread = trust * spread + (1 - trust) * self.manifest.spread["rule"]
-        shifts = None
-        if gains is not None and self.second is not None:
-            shifts = trust * self.second.head.shifts(probability(self._every.logits(loads)), kind, gains)
-            if not math.isfinite(float(shifts.sum())):
-                raise NotFinite("shifts")
-        return Placed(loads, spread, log_tokens, log_tokens + math.log(p90), shifts)
+        return Placed(loads, spread, log_tokens, log_tokens + math.log(p90))
 
     def complexity_of(self, placed: Placed) -> float:
         """The share of the training prompts that gain less than this one."""
         chances = probability(self._every.logits(placed.loads)[self._yardstick])
-        if placed.shifts is not None:
-            chances = chances + placed.shifts[self._yardstick]
         return self.manifest.calibration.complexity_of(float(self._sides @ chances))
 
-    def _predicted(
-        self, prompt: Prompt, features: Features, placed: Placed, source: PredictionSource, team_id: str
-    ) -> Prediction:
+    def _predicted(self, prompt: Prompt, features: Features, placed: Placed, team_id: str) -> Prediction:
         drawn = sketch(features)
         group = self._groups.assign(team_id, drawn) if self._groups is not None else None
         asked = asked_tokens(prompt.text, features)
@@ -234,7 +186,7 @@ class OnnxClassifier:
             log_tokens = math.log(asked)
         return Prediction(
             complexity=self.complexity_of(placed),
-            source=source,
+            source="onnx",
             expected_output_tokens=_tokens(log_tokens),
             output_tokens_p90=_tokens(log_p90),
             outlooks=self._outlooks(placed, log_tokens, log_p90, group),
@@ -249,9 +201,6 @@ class OnnxClassifier:
         if group is not None:
             logits = logits + [group.shift.get(name, 0.0) for name in table.names]
         chances = probability(logits)
-        if placed.shifts is not None:
-            moved = [placed.shifts[at] if (at := self._columns.get(name)) is not None else 0.0 for name in table.names]
-            chances = np.clip(chances + moved, _LEAST_CHANCE, 1 - _LEAST_CHANCE)
         # Half of a difference's uncertainty lies on either target.
         reach = NINE_IN_TEN * placed.spread / 2
         return {
@@ -304,16 +253,12 @@ def warmed(classifier: OnnxClassifier) -> OnnxClassifier:
     return classifier
 
 
-def open_classifier(
-    folder: Path | None = None, abilities: Mapping[str, str] = {}, *, second_weigher: bool = True
-) -> OnnxClassifier:
+def open_classifier(folder: Path | None = None, abilities: Mapping[str, str] = {}) -> OnnxClassifier:
     """The classifier from `folder`, or the packaged one; raises ArtifactError when it cannot be used."""
     if folder is not None:
-        artifact = read_artifact(folder)
-        second = read_second_weigher(folder, artifact.manifest) if second_weigher else None
-        return warmed(OnnxClassifier(artifact, abilities, second))
+        return warmed(OnnxClassifier(read_artifact(folder), abilities))
     with importlib.resources.as_file(importlib.resources.files("classifier") / "artifacts") as packaged:
-        return open_classifier(packaged, abilities, second_weigher=second_weigher)
+        return open_classifier(packaged, abilities)
 
 
 def load_classifier(
@@ -323,6 +268,6 @@ def load_classifier(
     if not section.enabled:
         return HeuristicClassifier("disabled by configuration")
     try:
-        return open_classifier(section.artifact_dir, abilities, second_weigher=section.second_weigher)
+        return open_classifier(section.artifact_dir, abilities)
     except ArtifactError as error:
         return HeuristicClassifier(f"{type(error).__name__}: {error}")

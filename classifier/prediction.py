@@ -5,8 +5,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-PredictionSource = Literal["onnx", "encoder", "heuristic"]
-"""Who weighed: the lexical model alone, the sentence encoder beside it, or the plain rule."""
+PredictionSource = Literal["onnx", "heuristic"]
+"""Who weighed: the trained model, or the plain rule."""
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,8 +27,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """What one target is likely to make of one prompt.
 
-    `adequate` is the probability, in [0, 1], that its answer is adequate; `low` and `high` bound what the
-    second weigher would say of it in nine cases of ten. Output tokens are the median and the 90th percentile.
+    `adequate` is the probability, in [0, 1], that its answer is adequate; `low` and `high` bound what a
+    better weigher would say of it in nine cases of ten. Output tokens are the median and the 90th percentile.
     """
 
     adequate: float

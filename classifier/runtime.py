@@ -1,4 +1,4 @@
-"""onnxruntime, opened the same way for every graph here."""
+"""onnxruntime, and how a graph is opened with it."""
 
 import os
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def open_session(model: bytes, inputs: Mapping[str, str]) -> "InferenceSession":
     except Exception as error:  # A library that is broken fails in its own way.
         raise RuntimeMissing(f"onnxruntime does not load: {type(error).__name__}") from error
     options = ort.SessionOptions()
-    # The lexical graph takes microseconds, and the encoder must leave the other cores to the requests.
+    # The graph takes microseconds, and the other cores are for the requests.
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = _SEVEREST_ONLY

@@ -241,7 +241,6 @@ class _Running:
             learning_log.start()
             stack.push_async_callback(learning_log.aclose)
             self._classifier = classifier = load_classifier(config.classifier, catalog.abilities)
-            stack.callback(classifier.close)
             _tell_of(classifier, catalog)
             _tell_of_reference(config.cost.reference_target, catalog)
             metrics.set_classifier(trained=classifier.fallback_reason is None)

@@ -31,8 +31,6 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """What the chosen target's chance of an adequate answer may fall short of the reference's."""
     reference_adequate: float | None
     """The reference's chance; None when targets were taken at their declared capability."""
-    close_call: bool
-    """A closer look at the prompt could change the first candidate."""
     outlooks: tuple[dict[str, Any], ...] = ()
     """Each measured target's chance with its interval and its loss against the reference, best first."""
     candidates: tuple[dict[str, Any], ...] = ()
@@ -104,7 +102,6 @@ def _told(
         quality_floor=floor,
         tolerance=round(facts.tolerance, 4),
         reference_adequate=None if route.reference_adequate is None else round(route.reference_adequate, 4),
-        close_call=route.close_call,
         outlooks=_outlooks(prediction, route.reference_adequate),
         candidates=tuple(
             {

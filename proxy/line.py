@@ -1,8 +1,7 @@
 """The request's straight line: authenticate → parse → admit → classify → plan → dispatch → relay → settle.
 
-All branching stands here; the stages are leaves. Streaming or not, a request takes the same path. Two stages may be
-passed twice, each once more at most: a close call is weighed again before it is planned again, and where escalation was
-asked for, a weak answer is asked again of a better target before any of it was given.
+All branching stands here; the stages are leaves. Streaming or not, a request takes the same path. Dispatch may be
+passed twice: where escalation was asked for, a weak answer is asked again of a better target before any of it was given.
 """
 
 import asyncio
@@ -52,7 +51,7 @@ from proxy.learning.shadow import MAX_PAYLOAD_BYTES, Shadow
 from proxy.limits.headers import rate_headers
 from proxy.limits.limit import Admission, Limiter
 from proxy.observers.telemetry import RequestTrace, Tracing
-from proxy.outcome import Observer, RequestOutcome, SecondOpinion
+from proxy.outcome import Observer, RequestOutcome
 from proxy.overload import OverloadGuard
 from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, Policy, RoutePlan, absent, held_out, plan
 from proxy.relay import dollars, relay
@@ -92,19 +91,9 @@ _PARSERS: Final[Mapping[Operation, Callable[[bytes, RequestHeaders], ChatRequest
 
 
 class Weigher(Protocol):
-    """A cascade of two: the first scores at once, the second takes a few milliseconds and looks closer. Never raises."""
+    """Scores a prompt at once. Never raises."""
 
     def classify(self, prompt: Prompt, team_id: str = "") -> Prediction: ...
-
-    def worth_reconsidering(self, team_id: str) -> bool: ...
-
-    async def reconsider(self, prompt: Prompt, prediction: Prediction, team_id: str = "") -> Prediction:
-        """The second's prediction, or the first's itself when the second has none in time."""
-        ...
-
-    def reconsidered(self, team_id: str, changed: bool) -> None:
-        """Whether the second opinion led elsewhere; where it never does, it is left out in time."""
-        ...
 
 
 class BudgetLook(Protocol):
@@ -165,8 +154,6 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     prediction: Prediction | None
     classify_s: float | None
-    reconsider_s: float | None
-    second_opinion: SecondOpinion | None
     conversation: Hashable
     plan: RoutePlan
     arm: Arm
@@ -427,7 +414,7 @@ class Line:
         wanted: bool | None,
         downgraded: bool,
     ) -> Weighed:
-        """Admit, classify and plan. Only a close call waits, for the second weigher and no longer than its deadline."""
+        """Admit, classify and plan."""
         prompt = prompt_of(request)
         estimate = input_tokens(request, prompt)
         facts = Facts(
@@ -445,8 +432,6 @@ class Line:
         await self._admit(passage, caller, request, estimate)
         prediction: Prediction | None = None
         classify_s: float | None = None
-        reconsider_s: float | None = None
-        second_opinion: SecondOpinion | None = None
         if facts.alias == AUTO:
             before = self._clock()
             prediction = self._classifier.classify(prompt, caller.team_id)
@@ -458,18 +443,6 @@ class Line:
             for target in absent(facts, rules.policy, rules.catalog, fleet):
                 self._dispatcher.turned_away(target, estimate + (request.max_output_tokens or DEFAULT_OUTPUT_TOKENS))
         route = plan(facts, prediction, rules.policy, rules.catalog, fleet, sticky)
-        if prediction is not None and route.close_call and self._classifier.worth_reconsidering(caller.team_id):
-            before = self._clock()
-            closer = await self._classifier.reconsider(prompt, prediction, caller.team_id)
-            reconsider_s = self._clock() - before
-            classify_s = (classify_s or 0.0) + reconsider_s
-            second_opinion = "late"
-            if closer is not prediction:
-                first, prediction = route.candidates[0].target.target_id, closer
-                route = plan(facts, prediction, rules.policy, rules.catalog, fleet, sticky)
-                changed = route.candidates[0].target.target_id != first
-                second_opinion = "changed" if changed else "same"
-                self._classifier.reconsidered(caller.team_id, changed)
         arm: Arm = ""
         if prediction is not None and not downgraded:
             arm, route = _drawn(passage.request_id, rules, route, facts, prediction, fleet)
@@ -482,8 +455,6 @@ class Line:
             facts=facts,
             prediction=prediction,
             classify_s=classify_s,
-            reconsider_s=reconsider_s,
-            second_opinion=second_opinion,
             conversation=conversation,
             plan=route,
             arm=arm,
@@ -860,8 +831,6 @@ def _outcome(passage: _Passage, now: float) -> RequestOutcome:
         ttft_s=_ttft(passage, last),
         tpot_s=_tpot(last),
         duration_s=now - passage.started_at,
-        reconsider_s=weighed.reconsider_s if weighed else None,
-        second_opinion=weighed.second_opinion if weighed else None,
         escalated_from=passage.escalated_from.deployment.target_id if passage.escalated_from else None,
         weakness=passage.weakness,
         prediction=weighed.prediction if weighed else None,

@@ -14,7 +14,6 @@ from classifier.prediction import Prediction, Prompt
 from providers.wire import Operation
 from proxy.answers.weak_answer import Weakness
 
-SecondOpinion = Literal["changed", "same", "late"]
 AttemptResult = Literal["ok", "error", "rate_limited", "timeout", "cut", "cancelled", "rejected"]
 
 
@@ -45,7 +44,7 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     complexity: float | None
     classifier: str | None
-    """`onnx`, `encoder`, `heuristic`, or None when the caller named the model."""
+    """`onnx`, `heuristic`, or None when the caller named the model."""
     classify_s: float | None
     """Both weighers together."""
     attempts: tuple[AttemptOutcome, ...]
@@ -60,10 +59,6 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds an output token after the first."""
     duration_s: float
     operation: Operation = "chat"
-    reconsider_s: float | None = None
-    """The second weigher alone; None when it was not asked."""
-    second_opinion: SecondOpinion | None = None
-    """Whether the second weigher's answer changed who served; None when it was not asked."""
     escalated_from: str | None = None
     """The target whose weak answer was not given, because `target_id` answered in its stead."""
     weakness: Weakness | None = None

@@ -133,8 +133,6 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...]
-    close_call: bool = False
-    """A closer look at the prompt could change the first candidate."""
     reference_adequate: float | None = None
     """What measured targets were compared with; None when all were taken at their declared capability."""
     cheapest_commercial: Target | None = None
@@ -325,14 +323,6 @@ class _Scales:
             return self.prediction.complexity <= target.capability + self.policy.capability_shift
         return self._tolerable(outlook.adequate)
 
-    def doubtful(self, target: Target, *, capable: bool) -> bool:
-        """Whether the other verdict lies within the outlook's interval."""
-        outlook = self.outlook(target)
-        # The reference loses nothing against itself, however unsure its outlook is.
-        if outlook is None or target.target_id == self.policy.reference:
-            return False
-        return not self._tolerable(outlook.low) if capable else self._tolerable(outlook.high)
-
     def strength(self, target: Target) -> float:
         outlook = self.outlook(target)
         return target.capability if outlook is None else outlook.adequate
@@ -364,7 +354,6 @@ def _auto(eligible: list[Target], rejected: tuple[Rejection, ...], scales: _Scal
         (capable if scales.capable(target) else weak).append(target)
     capable.sort(key=lambda target: _rank(target, cost))
     weak.sort(key=lambda target: (-scales.strength(target), _rank(target, cost)))
-    close_call = _is_close(capable, weak, cost, scales)
     ordered: list[tuple[Target, Reason]] = [(target, "fallback") for target in capable]
     if capable:
         ordered[0] = (capable[0], _why_first(capable, facts, prediction, sticky))
@@ -380,7 +369,6 @@ def _auto(eligible: list[Target], rejected: tuple[Rejection, ...], scales: _Scal
             for target in _first([target for target, _ in ordered], policy)
         ),
         rejected=(*rejected, *(scales.too_weak(target) for target in weak)),
-        close_call=close_call,
         reference_adequate=scales.reference,
         cheapest_commercial=_cheapest_commercial(capable or [ordered[0][0]], policy, cost),
     )
@@ -424,23 +412,7 @@ def held_out(
     cost = {reference.target_id: _expected(reference, facts, prediction, None)}
     first = _candidate(reference, facts, "holdout", cost, prediction)
     others = tuple(each for each in route.candidates if each.target.target_id != reference.target_id)
-    return msgspec.structs.replace(route, candidates=(first, *others)[: policy.max_candidates], close_call=False)
-
-
-def _is_close(capable: list[Target], weak: list[Target], cost: Mapping[str, int | None], scales: _Scales) -> bool:
-    """Whether another verdict on one target could change the first candidate.
-
-    The chosen one may have just passed; a cheaper one may have just failed. Where none is capable, one that passed
-    would take the lead from the most capable.
-    """
-    if scales.reference is None or len(capable) + len(weak) == 1:
-        return False
-    if not capable:
-        return any(scales.doubtful(target, capable=False) for target in weak[1:])
-    first = _rank(capable[0], cost)
-    return scales.doubtful(capable[0], capable=True) or any(
-        scales.doubtful(target, capable=False) for target in weak if _rank(target, cost) < first
-    )
+    return msgspec.structs.replace(route, candidates=(first, *others)[: policy.max_candidates])
 
 
 def _rank(target: Target, cost: Mapping[str, int | None]) -> tuple[float, str]:

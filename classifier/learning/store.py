@@ -131,10 +131,6 @@ class LearningStore:
         self._now_us = now_us
         self._insert: Callable[..., Any] = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
-    async def add_weighings(self, weighings: Sequence[Weighing]) -> None:
-        """Write some; one that is there already stays as it is."""
-        await self.add(weighings, ())
-
     async def add_verdicts(self, verdicts: Sequence[Verdict]) -> None:
         """Write some; of the same source and signal about the same answer, the last one stays."""
         await self.add((), verdicts)

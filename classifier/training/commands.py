@@ -14,7 +14,6 @@ from classifier.config import ClassifierSection
 from classifier.manifest import Artifact, read_artifact, write_artifact
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from classifier.training.data import Corpus, Floats, Integers, load
-from classifier.training.encoder_study import read_study
 from classifier.training.evaluate import FEWEST_ROWS, Evaluation, Scored, Target, Timing, evaluated
 from classifier.training.measures import Platt, brier, ece, platt
 from classifier.training.shipped import weighed
@@ -36,11 +35,10 @@ class NothingToJudge(Exception):
     """No number can be given that would be honest."""
 
 
-def train(data: Path, out: Path, seed: int, say: Say, *, encoder: Path | None = None, measure: bool = True) -> Artifact:
+def train(data: Path, out: Path, seed: int, say: Say, *, measure: bool = True) -> Artifact:
     """Trains on everything in `data`, and writes the artifact with the hashes of what it was taught.
 
-    `encoder` is a folder of a fine-tuned encoder; without one there is no second weigher. What the manifest tells
-    of its quality comes from cross-validation on the same data.
+    What the manifest tells of its quality comes from cross-validation on the same data.
     """
     corpus = load(data)
     say(_told_size(corpus))
@@ -48,9 +46,8 @@ def train(data: Path, out: Path, seed: int, say: Say, *, encoder: Path | None = 
     out.mkdir(parents=True, exist_ok=True)
     from classifier.training import train as training  # noqa: PLC0415 - Judging needs none of its libraries.
 
-    study = None if encoder is None else read_study(encoder, corpus)
     measures = functools.partial(measured_anew, corpus, seed=seed, say=say) if measure else None
-    artifact = training.train(corpus, seed, say, study=study, metrics=measures)
+    artifact = training.train(corpus, seed, say, metrics=measures)
     write_artifact(out, artifact)
     write_stems(out, stem_hashes(corpus.texts))
     say(f"wrote {len(artifact.model)} bytes of model and its manifest to {out}")
@@ -64,7 +61,7 @@ def measured_anew(corpus: Corpus, in_domain: Scored, *, seed: int, say: Say) -> 
     """
     nothing = np.full(len(corpus.texts), np.nan)
     splits = {**_splits(corpus, None, cross_validation(seed, say), SPLITS), "10-fold": lambda: in_domain}
-    found = evaluated(corpus, splits, Timing(nothing, nothing, nothing), seed=seed, say=say)
+    found = evaluated(corpus, splits, Timing(nothing, nothing), seed=seed, say=say)
     rows: list[dict[str, Any]] = msgspec.to_builtins(found.rows)
     timeless = [{name: value for name, value in row.items() if not name.startswith("ms_")} for row in rows]
     return {"rows": timeless, "targets": [_calibration(each) for each in found.targets], "notes": found.notes}
@@ -72,7 +69,7 @@ def measured_anew(corpus: Corpus, in_domain: Scored, *, seed: int, say: Say) -> 
 
 def _calibration(each: Target) -> dict[str, Any]:
     numbers = {name: round(getattr(each.found, name), 4) for name in ("brier", "ece", "log_loss")}
-    return {"model": each.model, "split": each.split, "weigher": each.variant, "n": each.found.n, **numbers}
+    return {"model": each.model, "split": each.split, "n": each.found.n, **numbers}
 
 
 def cross_validation(seed: int, say: Say) -> CrossValidated:
@@ -125,8 +122,6 @@ def evaluate(
     classifier = open_shipped(artifact_dir, corpus.models)
     notes += _told_unmeasured(classifier, corpus)
     found = weighed(classifier, corpus, np.flatnonzero(new), say)
-    if found.late:
-        notes.append(f"the second weigher was late on {found.late} prompts; there the first's answer stood")
     if cross_validate is not None:
         notes.append(proven(corpus, splits, seed))
         say(notes[-1])
@@ -258,7 +253,7 @@ def accept(found: list[Recalibrated], folder: Path, out: Path) -> list[str]:
     manifest = msgspec.structs.replace(artifact.manifest, abilities={**table, **better})
     changed = _told_anew(msgspec.structs.replace(artifact, manifest=manifest))
     if out.resolve() != folder.resolve():
-        # What lies beside it, the second weigher and the hashes of what was taught, goes with it as it is.
+        # What lies beside it, such as the hashes of what was taught, goes with it as it is.
         shutil.copytree(folder, out, dirs_exist_ok=True)
     write_artifact(out, changed)
     return sorted(better)

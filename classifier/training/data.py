@@ -34,7 +34,6 @@ CHARS_PER_TOKEN: Final = 4.0
 
 BROKEN: Final = frozenset({("bfcl_v1", "gpt-4o-2024-08-06"), ("bfcl_v1", "mistral-large-2407")})
 """Runs whose score says that their reply format was not read (0.26 beside 0.85 in function-calling mode)."""
-LENGTH_MODEL: Final = "gpt-4o-2024-05-13"
 _MOST: Final = 1e9
 
 _TOLD: Final = 10
@@ -88,13 +87,6 @@ class Corpus(msgspec.Struct, frozen=True):
     @property
     def scores(self) -> dict[str, Floats]:
         return {model: self.outcomes[:, at] for at, model in enumerate(self.models)}
-
-    @property
-    def output_chars(self) -> Floats:
-        """Of the model that reply lengths are taught by; NaN where unknown."""
-        if LENGTH_MODEL not in self.models:
-            return np.full(len(self.texts), np.nan)
-        return self.output_tokens[:, self.models.index(LENGTH_MODEL)] * CHARS_PER_TOKEN
 
     @property
     def questions(self) -> Questions:

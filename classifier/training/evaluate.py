@@ -6,7 +6,7 @@ where it must not or cannot say. So no number comes from a row that was trained 
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -23,14 +23,11 @@ from classifier.training.measures import (
     Promise,
     apgr,
     calibration,
-    cascade,
     cpt,
     curve,
     measured,
     mixed,
     promises,
-    straddles,
-    threshold_at,
     traded,
 )
 from classifier.training.splits import OWN
@@ -48,8 +45,6 @@ __all__ = [
     "measured",
     "pairs_of",
 ]
-
-Variant = Literal["cascade", "first", "second"]
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -147,12 +142,6 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
     """What a model says of each prompt of a corpus, by target; NaN where it says nothing."""
 
     adequate: Mapping[str, Floats]
-    """By the first weigher alone."""
-    reconsidered: Mapping[str, Floats] | None = None
-    """By the second, had it been asked of every prompt; None without one."""
-    low: Mapping[str, Floats] = {}
-    high: Mapping[str, Floats] = {}
-    """The first's interval; the second is asked where the decision lies in it."""
     complexity: Floats | None = None
     """What routes between targets of which no outcome is known."""
 
@@ -160,20 +149,8 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
 class Timing(msgspec.Struct, frozen=True):
     """Milliseconds of each prompt on this machine; NaN where it was not timed."""
 
-    first: Floats
-    second: Floats
+    spent: Floats
     characters: Floats
-
-    def of(self, rows: Integers, asked: NDArray[np.bool_]) -> Floats:
-        """First, and second where it was asked. A prompt whose second was not timed takes as long as others of its length."""
-        timed = np.flatnonzero(~np.isnan(self.second))
-        spent = self.first[rows].copy()
-        if asked.any() and len(timed):
-            order = timed[np.argsort(self.characters[timed], kind="stable")]
-            alike = np.minimum(np.searchsorted(self.characters[order], self.characters[rows]), len(order) - 1)
-            second = np.where(np.isnan(self.second[rows]), self.second[order][alike], self.second[rows])
-            spent[asked] += second[asked]
-        return spent
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -196,9 +173,6 @@ class Judged(msgspec.Struct, frozen=True):
 
     row: Row
     pair: Pair
-    variant: Variant
-    second_share: float
-    """How often the second weigher runs at the threshold that sends half of the prompts to the strong model."""
     savings: dict[str, float]
     """Saved at 95, 98 and 100 % of the strong model's quality; empty where a price is unknown."""
     kept: dict[str, float]
@@ -210,7 +184,6 @@ class Judged(msgspec.Struct, frozen=True):
 class Target(msgspec.Struct, frozen=True):
     split: str
     model: str
-    variant: Variant
     found: Calibrated
 
 
@@ -218,7 +191,6 @@ class Many(msgspec.Struct, frozen=True):
     """All targets at once, on one split."""
 
     split: str
-    variant: Variant
     sources: list[str]
     found: Mixed
     promises: list[Promise]
@@ -235,7 +207,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> list[Row]:
-        return [each.row for each in self.judged if each.variant == "cascade"]
+        return [each.row for each in self.judged]
 
 
 def pairs_of(corpus: Corpus) -> tuple[list[Pair], list[str]]:
@@ -303,61 +275,31 @@ class Said(msgspec.Struct, frozen=True):
     """What a Scored says of one pair on the rows where it says something."""
 
     rows: Integers
-    first: Floats
-    second: Floats | None
-    low: Floats
-    high: Floats
-
-    def variants(self) -> dict[Variant, Floats]:
-        if self.second is None:
-            return {"cascade": self.first}
-        return {
-            "cascade": cascade(self.second, self.low, self.high),
-            "first": self.first,
-            "second": self.second,
-        }
+    score: Floats
 
 
 def said_of(scored: Scored, corpus: Corpus, pair: Pair) -> Said:
     """Higher is more in need of the strong model: P(strong adequate) less P(weak adequate)."""
     known = {pair.weak, pair.strong} <= scored.adequate.keys()
-    gain = corpus.gain(pair.weak, pair.strong)
-    here = (corpus.sources == pair.source) & ~np.isnan(gain)
-    if not known or np.isnan(scored.adequate[pair.strong] - scored.adequate[pair.weak])[here].all():
-        plain = scored.complexity if scored.complexity is not None else np.full(len(gain), np.nan)
-        rows = np.flatnonzero(here & ~np.isnan(plain))
-        return Said(rows, plain[rows], None, plain[rows], plain[rows])
-    weak, strong = scored.adequate[pair.weak], scored.adequate[pair.strong]
-    second = None
-    if scored.reconsidered is not None:
-        second = scored.reconsidered[pair.strong] - scored.reconsidered[pair.weak]
-        here &= ~np.isnan(second)
-    # As planning has it: the reference is taken at its word, the candidate has the interval.
-    low, high = strong - scored.high.get(pair.weak, weak), strong - scored.low.get(pair.weak, weak)
-    rows = np.flatnonzero(here & ~np.isnan(strong - weak))
-    return Said(rows, (strong - weak)[rows], None if second is None else second[rows], low[rows], high[rows])
+    here = (corpus.sources == pair.source) & ~np.isnan(corpus.gain(pair.weak, pair.strong))
+    score = scored.adequate[pair.strong] - scored.adequate[pair.weak] if known else None
+    if score is None or np.isnan(score)[here].all():
+        score = scored.complexity if scored.complexity is not None else np.full(len(here), np.nan)
+    rows = np.flatnonzero(here & ~np.isnan(score))
+    return Said(rows, score[rows])
 
 
-def judge_pair(corpus: Corpus, scored: Scored, pair: Pair, split: str, timing: Timing, seed: int) -> list[Judged]:
-    """The pair's row as it is served, and with either weigher alone where there are two; none on too few prompts."""
+def judge_pair(corpus: Corpus, scored: Scored, pair: Pair, split: str, timing: Timing, seed: int) -> Judged | None:
+    """The pair's row as it is served; None on too few prompts."""
     said = said_of(scored, corpus, pair)
     gain = corpus.gain(pair.weak, pair.strong)[said.rows]
     if len(gain) < FEWEST_ROWS or gain.sum() <= 0:
-        return []
-    judged = []
-    for variant, score in said.variants().items():
-        threshold = threshold_at(score, 0.5)
-        asked = straddles(said.low, said.high, threshold) & (said.second is not None)
-        asked = {"cascade": asked, "first": asked & False, "second": asked | True}[variant]
-        found = measured(score, gain, seed)
-        spent = timing.of(said.rows, asked)
-        p50, p99 = (round(float(value), 4) for value in np.percentile(spent, [50, 99]))
-        numbers = (found.n, found.apgr, found.low, found.high, found.cpt50, found.cpt80, p50, p99)
-        savings, kept = _money(corpus, pair, said.rows, score)
-        calls, won = curve(score, gain)
-        row = Row(pair.name, split, *numbers)
-        judged.append(Judged(row, pair, variant, float(asked.mean()), savings, kept, *_thinned(calls, won)))
-    return judged
+        return None
+    found = measured(said.score, gain, seed)
+    p50, p99 = (round(float(value), 4) for value in np.percentile(timing.spent[said.rows], [50, 99]))
+    row = Row(pair.name, split, found.n, found.apgr, found.low, found.high, found.cpt50, found.cpt80, p50, p99)
+    savings, kept = _money(corpus, pair, said.rows, said.score)
+    return Judged(row, pair, savings, kept, *_thinned(*curve(said.score, gain)))
 
 
 def _thinned(calls: Floats, won: Floats, points: int = 201) -> tuple[Floats, Floats]:
@@ -387,50 +329,43 @@ def _money(corpus: Corpus, pair: Pair, rows: Integers, score: Floats) -> tuple[d
 
 def judge_targets(corpus: Corpus, scored: Scored, split: str, models: Iterable[str]) -> list[Target]:
     """How true each target's probabilities are, over every source at once."""
-    tables: list[tuple[Variant, Mapping[str, Floats]]] = [("first", scored.adequate)]
-    if scored.reconsidered is not None:
-        tables.append(("second", scored.reconsidered))
     found = []
-    for variant, table in tables:
-        for model in models:
-            if model in table and model in corpus.models:
-                said, true = table[model], corpus.scores[model]
-                known = ~np.isnan(said) & ~np.isnan(true)
-                if known.sum() >= FEWEST_ROWS:
-                    found.append(Target(split, model, variant, calibration(said[known], true[known])))
+    for model in models:
+        if model in scored.adequate and model in corpus.models:
+            said, true = scored.adequate[model], corpus.scores[model]
+            known = ~np.isnan(said) & ~np.isnan(true)
+            if known.sum() >= FEWEST_ROWS:
+                found.append(Target(split, model, calibration(said[known], true[known])))
     return found
 
 
-def judge_many(corpus: Corpus, scored: Scored, split: str, seed: int) -> list[Many]:
+def judge_many(corpus: Corpus, scored: Scored, split: str, seed: int) -> Many | None:
     """The targets of the house all at once, on the prompts that every one of them answered."""
     names = [name for name in TARGETS if name in corpus.models and name in scored.adequate]
     if REFERENCE not in names or len(names) < 3:
-        return []
+        return None
     true = np.stack([corpus.scores[name] for name in names])
-    tables: list[tuple[Variant, Mapping[str, Floats]]] = [("first", scored.adequate)]
-    if scored.reconsidered is not None:
-        tables.append(("second", scored.reconsidered))
-    found = []
-    for variant, table in tables:
-        said = np.stack([table[name] for name in names])
-        rows = np.flatnonzero(~np.isnan(true + said).any(axis=0))
-        if len(rows) >= FEWEST_ROWS:
-            adequate = {name: table[name][rows] for name in names}
-            scores = {name: corpus.scores[name][rows] for name in names}
-            costs = {name: cost_of(corpus, name, rows) for name in names}
-            curve_found = mixed(adequate, scores, costs, REFERENCE, seed)
-            kept = promises(adequate, scores, costs, REFERENCE, FLOORS, seed)
-            found.append(Many(split, variant, np.unique(corpus.sources[rows]).tolist(), curve_found, kept))
-    return found
+    said = np.stack([scored.adequate[name] for name in names])
+    rows = np.flatnonzero(~np.isnan(true + said).any(axis=0))
+    if len(rows) < FEWEST_ROWS:
+        return None
+    adequate = {name: scored.adequate[name][rows] for name in names}
+    scores = {name: corpus.scores[name][rows] for name in names}
+    costs = {name: cost_of(corpus, name, rows) for name in names}
+    curve_found = mixed(adequate, scores, costs, REFERENCE, seed)
+    kept = promises(adequate, scores, costs, REFERENCE, FLOORS, seed)
+    return Many(split, np.unique(corpus.sources[rows]).tolist(), curve_found, kept)
 
 
 def judge_split(
     corpus: Corpus, scored: Scored, split: str, pairs: Sequence[Pair], timing: Timing, seed: int
 ) -> Evaluation:
     """Everything that is told of one split. The learning curve's splits tell of pairs only."""
-    judged = [each for pair in pairs for each in judge_pair(corpus, scored, pair, split, timing, seed)]
+    rows = (judge_pair(corpus, scored, pair, split, timing, seed) for pair in pairs)
+    judged = [row for row in rows if row is not None]
     if split in OWN:
         return Evaluation(prompts={}, data_sha256="", notes=[], judged=judged)
+    many = judge_many(corpus, scored, split, seed)
     models = dict.fromkeys([*TARGETS, *(name for pair in pairs for name in (pair.weak, pair.strong))])
     return Evaluation(
         prompts={},
@@ -438,7 +373,7 @@ def judge_split(
         notes=[],
         judged=judged,
         targets=judge_targets(corpus, scored, split, models),
-        many=judge_many(corpus, scored, split, seed),
+        many=[] if many is None else [many],
     )
 
 

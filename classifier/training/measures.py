@@ -96,26 +96,6 @@ def measured(score: Floats, gain: Floats, seed: int) -> Measured:
     )
 
 
-def cascade(second: Floats, low: Floats, high: Floats) -> Floats:
-    """One score that orders prompts as the cascade does at every threshold.
-
-    The second weigher decides where the threshold is within the first's interval, the first elsewhere. Raising the
-    threshold through the interval, a prompt leaves the strong model exactly at the second's score or at an end of it.
-    """
-    return np.clip(second, low, high)
-
-
-def straddles(low: Floats, high: Floats, threshold: float) -> NDArray[np.bool_]:
-    """The prompts for which the second weigher runs at a threshold."""
-    inside: NDArray[np.bool_] = (low <= threshold) & (threshold <= high)
-    return inside
-
-
-def threshold_at(score: Floats, share: float) -> float:
-    """The score above which the share of the prompts lies."""
-    return float(np.quantile(score, 1 - share))
-
-
 class Traded(msgspec.Struct, frozen=True):
     """What is saved and what is kept, one knot for each distinct score; both beside the strong model alone."""
 

@@ -43,7 +43,7 @@ class Plot(msgspec.Struct, frozen=True):
 
 def plots(found: Evaluation) -> Iterator[Plot]:
     """Those for which there are numbers."""
-    main = [each for each in found.judged if each.row.split in STYLES and each.variant == "cascade"]
+    main = [each for each in found.judged if each.row.split in STYLES]
     if main:
         yield _pairs(main)
     if found.many:
@@ -51,10 +51,9 @@ def plots(found: Evaluation) -> Iterator[Plot]:
         yield _promises(found.many)
     if found.targets:
         yield _reliability(found.targets)
-    if any(each.row.split in OWN for each in found.judged):
-        yield _learning([each for each in found.judged if each.row.split in OWN and each.variant == "cascade"])
-    if any(each.variant == "second" for each in found.judged):
-        yield _second(found.judged)
+    own = [each for each in found.judged if each.row.split in OWN]
+    if own:
+        yield _learning(own)
     if found.timing is not None:
         yield _latency(found.timing)
 
@@ -123,25 +122,19 @@ def _pairs(judged: Sequence[Judged]) -> Plot:
 
 
 def _many(many: Sequence[Many]) -> Plot:
-    by_split: dict[str, list[Many]] = {}
-    for each in many:
-        by_split.setdefault(each.split, []).append(each)
-    figure, axes = _grid(len(by_split), height=4.0)
-    for ax, (split, rows) in zip(axes, by_split.items(), strict=True):
-        found = rows[0].found
+    figure, axes = _grid(len(many), height=4.0)
+    for ax, each in zip(axes, many, strict=True):
+        found = each.found
         grid = np.linspace(found.single_cost.min(), found.single_cost.max(), 200)
         mix = random_mix(found.single_cost, found.single_quality, grid)
         # Nano-dollars a prompt are micro-dollars a thousand prompts.
         ax.plot(grid / 1e6, mix, color=GREY, linewidth=1.2, linestyle="--", label="drawn at random")
-        for each, (colour, label) in zip(
-            rows, ((BLUE, "first weigher"), (ORANGE, "second weigher everywhere")), strict=False
-        ):
-            ax.plot(each.found.cost / 1e6, each.found.quality, color=colour, linewidth=1.8, label=label)
+        ax.plot(found.cost / 1e6, found.quality, color=BLUE, linewidth=1.8, label="routed")
         for name, mark, cost, quality in zip(
             found.targets, MARKS, found.single_cost, found.single_quality, strict=False
         ):
             ax.plot(cost / 1e6, quality, mark, color=BLACK, markersize=7, label=f"{short(name)} alone")
-        ax.set_title(f"{split} (n = {found.n})", fontsize=10)
+        ax.set_title(f"{each.split} (n = {found.n})", fontsize=10)
         ax.set_xlabel("US$ per 1,000 prompts", fontsize=9)
         ax.set_ylabel("mean score", fontsize=9)
     _legend(figure, axes)
@@ -164,7 +157,7 @@ def _promises(many: Sequence[Many]) -> Plot:
         saved.plot(floors, [100 * promise.saving for promise in each.promises], color=ORANGE, linestyle="--")
         saved.set_ylabel("saved against the reference (%)", color=ORANGE, fontsize=9)
         ax.plot([], [], color=ORANGE, linestyle="--", label="saved")
-        ax.set_title(f"{each.split}, {each.variant} weigher", fontsize=10)
+        ax.set_title(each.split, fontsize=10)
         ax.set_xlabel("quality floor that was asked for (%)", fontsize=9)
         ax.set_ylabel("quality kept (% of the reference)", fontsize=9)
     _legend(figure, axes)
@@ -175,23 +168,17 @@ def _promises(many: Sequence[Many]) -> Plot:
 def _reliability(targets: Sequence[Target]) -> Plot:
     splits = [split for split in MAIN if any(each.split == split for each in targets)]
     chosen = [each for each in targets if each.split == splits[0]] if splits else list(targets)
-    by_model: dict[str, list[Target]] = {}
-    for each in chosen:
-        by_model.setdefault(each.model, []).append(each)
-    figure, axes = _grid(len(by_model))
-    for ax, (model, rows) in zip(axes, by_model.items(), strict=True):
+    figure, axes = _grid(len(chosen))
+    for ax, each in zip(axes, chosen, strict=True):
         ax.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="what is said is true")
-        for each in rows:
-            colour, mark = {"first": (BLUE, "o"), "second": (ORANGE, "s")}.get(each.variant, (BLACK, "D"))
-            bins = each.found.bins
-            said, true = np.array([b.said for b in bins]), np.array([b.true for b in bins])
-            ends = np.array([[b.true - b.low, b.high - b.true] for b in bins]).T
-            label = f"{each.variant} weigher (95 % interval)"
-            ax.errorbar(
-                said, true, np.maximum(ends, 0), color=colour, marker=mark, markersize=4, capsize=2, linewidth=1.3
-            ).set_label(label)
-        numbers = "\n".join(f"{each.variant}: ECE {each.found.ece:.3f}, Brier {each.found.brier:.3f}" for each in rows)
-        ax.set_title(f"{short(model)} (n = {rows[0].found.n})", fontsize=9)
+        bins = each.found.bins
+        said, true = np.array([b.said for b in bins]), np.array([b.true for b in bins])
+        ends = np.array([[b.true - b.low, b.high - b.true] for b in bins]).T
+        ax.errorbar(
+            said, true, np.maximum(ends, 0), color=BLUE, marker="o", markersize=4, capsize=2, linewidth=1.3
+        ).set_label("found (95 % interval)")
+        numbers = f"ECE {each.found.ece:.3f}, Brier {each.found.brier:.3f}"
+        ax.set_title(f"{short(each.model)} (n = {each.found.n})", fontsize=9)
         ax.text(0.98, 0.03, numbers, ha="right", va="bottom", fontsize=8, transform=ax.transAxes)
         ax.set(xlim=(0, 1), ylim=(0, 1))
         ax.set_xlabel("P(adequate) said", fontsize=9)
@@ -228,71 +215,24 @@ def _learning(judged: Sequence[Judged]) -> Plot:
     return Plot("learning", "How many labels of own traffic it takes", told, figure)
 
 
-def _second(judged: Sequence[Judged]) -> Plot:
-    kept = [each for each in judged if each.row.split in STYLES]
-    splits = [split for split in MAIN if any(each.row.split == split and each.variant == "second" for each in kept)]
-    names = list(dict.fromkeys(each.pair.name for each in kept))
-    figure = Figure(figsize=(5.2 * len(splits) + 3, 0.55 * len(names) + 2.0), layout="constrained")
-    axes = [figure.add_subplot(1, len(splits), at + 1) for at in range(len(splits))]
-    looks = {"first": (BLUE, "o"), "cascade": (BLACK, "D"), "second": (ORANGE, "s")}
-    for column, (ax, split) in enumerate(zip(axes, splits, strict=True)):
-        for each in kept:
-            if each.row.split == split:
-                colour, mark = looks[each.variant]
-                y = names.index(each.pair.name)
-                label = {"cascade": "cascade"}.get(each.variant, f"{each.variant} weigher everywhere")
-                ax.plot(each.row.apgr, y, mark, color=colour, markersize=7, label=label, fillstyle="none", mew=1.8)
-                if each.variant == "cascade":
-                    ax.annotate(
-                        f"second ran {each.second_share:.0%}", (1.0, y), xycoords=("axes fraction", "data"),
-                        ha="right", va="bottom", fontsize=7, color=GREY,
-                    )  # fmt: skip
-        ax.axvline(0.5, color=GREY, linewidth=1, linestyle="--")
-        ax.margins(x=0.25)
-        labels = [f"{name.partition(':')[0]}\n{' / '.join(map(short, _models(name)))}" for name in names]
-        ax.set_yticks(range(len(names)), labels if column == 0 else [""] * len(names), fontsize=8)
-        ax.set_ylim(len(names) - 0.5, -0.7)
-        ax.grid(visible=True, axis="y", color="#dddddd", linewidth=0.6)
-        ax.set_title(split, fontsize=10)
-        ax.set_xlabel("APGR", fontsize=9)
-    _legend(figure, axes)
-    told = (
-        "What the second weigher buys. How often it ran is said for the threshold that sends half of the prompts "
-        "to the strong model."
-    )
-    return Plot("second", "The second weigher", told, figure)
-
-
-def _models(name: str) -> list[str]:
-    return name.partition(": ")[2].split(" / ")
-
-
 def _latency(timing: Timing) -> Plot:
     figure, (spread, lengths) = _grid(2, height=3.8)
-    for values, colour, dashes, label in (
-        (timing.first, BLUE, "-", "first weigher"),
-        (timing.second, ORANGE, "--", "second weigher"),
-    ):
-        known = ~np.isnan(values)
-        if not known.any():
-            continue
-        times, sizes = values[known], timing.characters[known]
-        spread.plot(np.sort(times), 100 * (np.arange(len(times)) + 1) / len(times), dashes, color=colour, label=label)
-        edges = np.unique(np.quantile(sizes, np.linspace(0, 1, LENGTH_BINS + 1)))
-        bins = np.clip(np.searchsorted(edges, sizes, side="right") - 1, 0, max(0, len(edges) - 2))
-        filled = [at for at in range(len(edges)) if np.count_nonzero(bins == at) >= min(10, FEWEST_ROWS)]
-        middle = [float(np.median(sizes[bins == at])) for at in filled]
-        for share, mark in ((50, "o"), (99, "^")):
-            y = [float(np.percentile(times[bins == at], share)) for at in filled]
-            word = "median" if share == 50 else "99th percentile"
-            lengths.plot(middle, y, dashes, color=colour, marker=mark, markersize=5, label=f"{label}, {word}")
+    known = ~np.isnan(timing.spent)
+    times, sizes = timing.spent[known], timing.characters[known]
+    spread.plot(np.sort(times), 100 * (np.arange(len(times)) + 1) / len(times), color=BLUE)
+    edges = np.unique(np.quantile(sizes, np.linspace(0, 1, LENGTH_BINS + 1)))
+    bins = np.clip(np.searchsorted(edges, sizes, side="right") - 1, 0, max(0, len(edges) - 2))
+    filled = [at for at in range(len(edges)) if np.count_nonzero(bins == at) >= min(10, FEWEST_ROWS)]
+    middle = [float(np.median(sizes[bins == at])) for at in filled]
+    for share, mark, word in ((50, "o", "median"), (99, "^", "99th percentile")):
+        y = [float(np.percentile(times[bins == at], share)) for at in filled]
+        lengths.plot(middle, y, color=BLUE, marker=mark, markersize=5, label=word)
     spread.set_xscale("log")
     spread.set_xlabel("milliseconds (log scale)", fontsize=9)
     spread.set_ylabel("prompts done (%)", fontsize=9)
     lengths.set(xscale="log", yscale="log")
     lengths.set_xlabel("prompt length (characters, log scale)", fontsize=9)
     lengths.set_ylabel("milliseconds (log scale)", fontsize=9)
-    for ax in (spread, lengths):
-        ax.legend(frameon=False, fontsize=8)
+    lengths.legend(frameon=False, fontsize=8)
     told = "One prompt after the other, on the machine that ran this evaluation, whatever else it was doing."
     return Plot("latency", "How long weighing takes", told, figure)

@@ -70,9 +70,8 @@ def main_table(found: Evaluation) -> Table:
     head = ["pair", "split", "n", "APGR [95 %]", "CPT50 / 80", "baseline", "ours is", "half-way", "ceiling", "RouteLLM"]
     head += ["length", "saved at 95 / 98 / 100 %", "ms p50 / p99"]
     order = list(dict.fromkeys(each.pair.name for each in found.judged))
-    judged = [each for each in found.judged if each.variant == "cascade"]
     rows = []
-    for each in sorted(judged, key=lambda one: order.index(one.pair.name)):
+    for each in sorted(found.judged, key=lambda one: order.index(one.pair.name)):
         row, baseline = each.row, baseline_of(each)
         saved = " / ".join(_percent(value) for value in each.savings.values())
         facts = [row.pair, row.split, str(row.n), _interval(row), f"{row.cpt50:.1f} / {row.cpt80:.1f}"]
@@ -84,7 +83,7 @@ def main_table(found: Evaluation) -> Table:
 
 def money_table(found: Evaluation) -> Table:
     """What the pairs with known prices save, and what they keep; the best threshold for each, found afterwards."""
-    judged = [each for each in found.judged if each.variant == "cascade" and each.savings]
+    judged = [each for each in found.judged if each.savings]
     head = ["pair", "split", *(f"saved at {share} quality" for share in ("95 %", "98 %", "100 %"))]
     head += [f"kept when {saved} is saved" for saved in ("30 %", "50 %", "70 %")]
     rows = []
@@ -94,36 +93,22 @@ def money_table(found: Evaluation) -> Table:
     return head, rows
 
 
-def second_table(found: Evaluation) -> Table:
-    """What the second weigher bought, where there is one."""
-    head = ["pair", "split", "first alone", "cascade", "second everywhere", "second ran"]
-    by_row: dict[tuple[str, str], dict[str, Judged]] = {}
-    for each in found.judged:
-        by_row.setdefault((each.row.pair, each.row.split), {})[each.variant] = each
-    rows = []
-    for (pair, split), variants in by_row.items():
-        if "second" in variants:
-            told = [_interval(variants[name].row) for name in ("first", "cascade", "second")]
-            rows.append([pair, split, *told, _percent(variants["cascade"].second_share)])
-    return head, rows
-
-
 def target_table(found: Evaluation) -> Table:
-    head = ["target", "split", "weigher", "n", "ECE", "Brier", "Brier of its mean", "log loss"]
+    head = ["target", "split", "n", "ECE", "Brier", "Brier of its mean", "log loss"]
     return head, [_target_row(each) for each in found.targets]
 
 
 def _target_row(each: Target) -> list[str]:
     numbers = (each.found.ece, each.found.brier, each.found.base_brier, each.found.log_loss)
-    return [each.model, each.split, each.variant, str(each.found.n), *map(_number, numbers)]
+    return [each.model, each.split, str(each.found.n), *map(_number, numbers)]
 
 
 def many_table(found: Evaluation) -> Table:
-    head = ["split", "weigher", "n", "who", "US$ / 1,000 prompts", "score", "area [95 %]", "least lead on random"]
+    head = ["split", "n", "who", "US$ / 1,000 prompts", "score", "area [95 %]", "least lead on random"]
     rows = []
     for each in found.many:
         mixed = each.found
-        same = [each.split, each.variant, str(mixed.n)]
+        same = [each.split, str(mixed.n)]
         area = f"{_number(mixed.area)} [{_number(mixed.area_low)}, {_number(mixed.area_high)}]"
         rows.append([*same, "routed", "curve", "curve", area, _number(mixed.least_lead, 4)])
         rows.append([*same, "drawn at random", "curve", "curve", _number(mixed.random_area), _NOTHING])
@@ -133,13 +118,13 @@ def many_table(found: Evaluation) -> Table:
 
 
 def promise_table(found: Evaluation) -> Table:
-    head = ["split", "weigher", "floor", "tolerance", "foretold", "kept [95 %]", "saved"]
+    head = ["split", "floor", "tolerance", "foretold", "kept [95 %]", "saved"]
     rows = []
     for each in found.many:
         for one in each.promises:
             kept = f"{_percent(one.kept)} [{_percent(one.low)}, {_percent(one.high)}]"
             told = [_percent(one.floor), _number(one.tolerance), _percent(one.promised), kept, _percent(one.saving)]
-            rows.append([each.split, each.variant, *told])
+            rows.append([each.split, *told])
     return head, rows
 
 
@@ -168,8 +153,8 @@ def aligned(table: Table) -> str:
 
 def told(found: Evaluation) -> str:
     """Everything that the screen shows: one table of ours beside the baselines, then what else was published."""
-    more = [table for table in (second_table(found), many_table(found)) if table[1]]
-    parts = [aligned(table) for table in (main_table(found), published_table(), *more)]
+    many = many_table(found)
+    parts = [aligned(table) for table in (main_table(found), published_table(), *([many] if many[1] else []))]
     notes = "\n".join(f"note: {note}" for note in found.notes)
     return "\n\n".join([*parts, notes] if notes else parts)
 
@@ -203,7 +188,6 @@ def page(found: Evaluation, pictures: Sequence[tuple[str, str, bytes]]) -> str:
         _html("Published", published_table()),
         *(_figure(*picture) for picture in pictures),
         _html("Money and quality, pair by pair", money_table(found)),
-        _html("The second weigher", second_table(found)),
         _html("Targets' probabilities", target_table(found)),
         _html("Several targets at once", many_table(found)),
         _html("Floors promised and kept", promise_table(found)),
@@ -279,8 +263,6 @@ def _plain(found: Evaluation) -> dict[str, object]:
         "rows": [
             {
                 **msgspec.structs.asdict(each.row),
-                "variant": each.variant,
-                "second_share": each.second_share,
                 "saved_at": each.savings,
                 "kept_at_saving": each.kept,
                 "baseline": baseline_of(each),
@@ -288,7 +270,7 @@ def _plain(found: Evaluation) -> dict[str, object]:
             for each in found.judged
         ],
         "targets": [msgspec.to_builtins(each) for each in found.targets],
-        "promises": [{"split": each.split, "variant": each.variant, "rows": each.promises} for each in found.many],
+        "promises": [{"split": each.split, "rows": each.promises} for each in found.many],
         "targets_together": [_many_numbers(found, at) for at in range(len(found.many))],
         "own_labels": dict(OWN),
     }
@@ -299,7 +281,6 @@ def _many_numbers(found: Evaluation, at: int) -> dict[str, object]:
     singles = zip(each.targets, each.single_cost.tolist(), each.single_quality.tolist(), strict=True)
     return {
         "split": found.many[at].split,
-        "variant": found.many[at].variant,
         "sources": found.many[at].sources,
         "n": each.n,
         "area": each.area,

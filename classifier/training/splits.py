@@ -90,12 +90,8 @@ def questions(stems: Hashes, whole: Hashes) -> Integers:
     return numbers.astype(np.int64)
 
 
-def prove_disjoint(taught: Sequence[str], kept: Sequence[str]) -> None:
-    """Raises NotDisjoint, naming rows of `kept`, when a question of theirs was taught."""
-    prove_hashes_disjoint(hashes_of(taught), hashes_of(kept))
-
-
 def prove_hashes_disjoint(taught: tuple[Hashes, Hashes], kept: tuple[Hashes, Hashes]) -> None:
+    """Raises NotDisjoint, naming rows of `kept`, when a question of theirs was taught."""
     both = [np.isin(mine, theirs) for mine, theirs in zip(kept, taught, strict=True)]
     rows = np.flatnonzero(both[0] | both[1])
     if len(rows):

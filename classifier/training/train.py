@@ -17,14 +17,12 @@ from classifier.features import SHAPES, feature_hash
 from classifier.heuristic import P90_FACTOR, structural_complexity
 from classifier.learning.labels import Labels, probability
 from classifier.learning.recalibrate import fit_ability
-from classifier.manifest import FORMAT, Artifact, Blend, Calibration, Lengths, Manifest, Reference, Second
-from classifier.onnx_classifier import NINE_IN_TEN, OnnxClassifier
+from classifier.manifest import FORMAT, Artifact, Blend, Calibration, Lengths, Manifest, Reference
+from classifier.onnx_classifier import OnnxClassifier
 from classifier.sample import Sample, write_sample
-from classifier.second_weigher import HEAD_FILE, Head, second_sha256, write_head
 from classifier.sketch import sketch
 from classifier.tokens import estimate_tokens
 from classifier.training.data import BadData, Corpus, Floats, Integers, Problem
-from classifier.training.encoder_study import Study
 from classifier.training.evaluate import Scored
 from classifier.training.factors import LEAST_OUTCOMES, Basis, equal_sources, source_levels, taught_loads
 from classifier.training.model import Fitted, Predicted, Rows, fit, predict, rows_of, to_onnx
@@ -41,10 +39,6 @@ KNOTS: Final = 65
 RULE_KNOTS: Final = 9
 PRIOR_STRENGTH: Final = 60.0
 """How firmly an ability is held to what the linear factors say of it: chosen on the held-out folds, of 1, 5, 20 and 60."""
-ENCODER_SHARE: Final = 0.3
-"""How far the second weigher's gain is followed, away from the first's. Shares fitted to each kind were no better."""
-FEWEST_MOVED: Final = 50
-"""Prompts of a kind that tell how far the second weigher moves its probabilities."""
 FEWEST_TAUGHT: Final = 20
 """A fold that leaves fewer prompts to learn from is not judged."""
 SAMPLED: Final = 2_000
@@ -60,10 +54,10 @@ YARDSTICK_STRONG: Final = ("gpt-4o-2024-05-13", "claude-3-5-sonnet-20240620")
 SAME_KIND: Final = 0.8
 """Two sources that share so much of the smaller one's questions are one kind."""
 LIBRARIES: Final = ("numpy", "scipy", "onnx", "onnxruntime", "pyarrow")
-FIRST_SPREAD: Final = 0.05
-LEAST_SPREAD: Final = 0.01
+KIND_SPREAD: Final = 0.05
+"""Of prompts of a known kind: judgement, for there is no better weigher to measure it by."""
 RULE_SPREAD: Final = 0.15
-"""Of prompts that only the rule can place: judgement, for there is no data to measure it on."""
+"""Of prompts that only the rule can place: judgement too."""
 _LENGTH_ROUNDS: Final = 20
 _FEWEST_MODELS: Final = 2
 
@@ -82,11 +76,6 @@ class Table(msgspec.Struct, frozen=True):
     """The usual length of an answer to each prompt; NaN where no length is known."""
     log_lengths: Floats
     """(models,): how much longer than usual each model answers."""
-
-
-def _kind_named(corpus: Corpus, kind_of: Integers, source: str) -> int:
-    rows = np.flatnonzero(corpus.sources == source)
-    return int(kind_of[rows[0]]) if len(rows) else -1
 
 
 def table_of(corpus: Corpus) -> Table:
@@ -326,113 +315,13 @@ class Calibrated(msgspec.Struct, frozen=True):
     loads: Floats
     """Of the rows that it was fitted to, as abilities take them."""
     trust: Floats
-    correction: "Correction | None"
-    spread: dict[str, float]
 
 
-def calibrated(table: Table, rows: Integers, basis: Basis, said: Predicted, study: Study | None = None) -> Calibrated:
-    """What the blend, the abilities and the second weigher's correction should be, for networks that say this."""
+def calibrated(table: Table, rows: Integers, basis: Basis, said: Predicted) -> Calibrated:
+    """What the blend and the abilities should be, for networks that say this."""
     blend = blend_of(table, rows, basis, said.loads)
-    first = placed(table, rows, blend, said)
-    abilities = abilities_of(table, rows, basis, first.loads)
-    spread = {**dict.fromkeys(table.kinds, FIRST_SPREAD), "rule": RULE_SPREAD}
-    correction = None
-    if study is not None:
-        adequate = table_of_chances(table, abilities, first.loads)
-        correction = correction_of(table, rows, basis, adequate, said.kinds, study)
-        shifts = first.trust[:, None] * correction.shifts(adequate, said.kinds, study.held[rows])
-        asked = ~np.isnan(study.held[rows]).any(axis=1)
-        for number, kind in enumerate(table.kinds):
-            mine = correction.kind_of == number
-            of_kind = asked & (said.kinds.argmax(axis=1) == number)
-            if of_kind.sum() >= FEWEST_MOVED:
-                # Of its own pairs: those are what the encoder moves most.
-                moved = (
-                    shifts[np.ix_(of_kind, correction.strong[mine])] - shifts[np.ix_(of_kind, correction.weak[mine])]
-                )
-                spread[kind] = round(max(LEAST_SPREAD, float(np.sqrt(np.mean(moved**2))) if moved.size else 0.0), 4)
-    return Calibrated(blend, abilities, first.loads, first.trust, correction, spread)
-
-
-class Correction(msgspec.Struct, frozen=True):
-    """What the encoder's word on gains does to probabilities."""
-
-    weak: Integers
-    strong: Integers
-    """(pairs,): numbers of models."""
-    usual: Floats
-    """(pairs, 2): the mean gain of each pair, as the encoder says it and as the first weigher does."""
-    back: Floats
-    """(pairs, models): how each model's probability follows where the two differ, ENCODER_SHARE included."""
-    kind_of: Integers
-    """(pairs,): a pair speaks of prompts of its kind alone."""
-
-    def shifts(self, adequate: Floats, kinds: Floats, gains: Floats) -> Floats:
-        """(prompts, models): to be added to the first weigher's probabilities; 0 where the encoder said nothing."""
-        mine = (kinds.argmax(axis=1)[:, None] == self.kind_of) & ~np.isnan(gains)
-        first = adequate[:, self.strong] - adequate[:, self.weak]
-        step = np.nan_to_num(gains - self.usual[:, 0]) - (first - self.usual[:, 1])
-        return np.asarray(np.where(mine, step, 0.0) @ self.back)
-
-    def head(self, study: Study) -> Head:
-        return Head(
-            weights=study.weights,
-            bias=study.bias,
-            usual=self.usual,
-            weak=self.weak,
-            strong=self.strong,
-            back=self.back,
-            kind_of=self.kind_of,
-        )
-
-
-def table_of_chances(table: Table, abilities: Mapping[str, Ability], loads: Floats) -> Floats:
-    """P(adequate) as (prompts, models)."""
-    return np.stack([chances(abilities[name], loads) for name in table.models], axis=1)
-
-
-def correction_of(
-    table: Table, rows: Integers, basis: Basis, adequate: Floats, kinds: Floats, study: Study
-) -> Correction:
-    """The encoder's word on gains, and what follows from it for every ability.
-
-    Its gains of a kind's pairs fix as many directions in the space of loads; every other ability moves as the
-    shortest step there moves it.
-    """
-    weak = np.array([table.models.index(pair.weak) for pair in study.pairs])
-    strong = np.array([table.models.index(pair.strong) for pair in study.pairs])
-    kind_of = np.array([_kind_named(table.corpus, table.kind_of, pair.source) for pair in study.pairs])
-    directions = (basis.rows[:, strong] - basis.rows[:, weak]).T
-    back, usual = np.zeros((len(weak), len(table.models))), np.zeros((len(weak), 2))
-    first = adequate[:, strong] - adequate[:, weak]
-    likeliest = kinds.argmax(axis=1)
-    for number in range(len(table.kinds)):
-        mine = np.flatnonzero(kind_of == number)
-        of_kind = np.flatnonzero((likeliest == number) & ~np.isnan(study.held[rows]).any(axis=1))
-        if not len(mine) or len(of_kind) < FEWEST_MOVED:
-            continue
-        usual[mine, 0] = study.held[np.ix_(rows[of_kind], mine)].mean(axis=0)
-        usual[mine, 1] = first[np.ix_(of_kind, mine)].mean(axis=0)
-        if not _agrees(
-            study.held[np.ix_(rows[of_kind], mine)], table.outcomes[rows[of_kind]], weak[mine], strong[mine]
-        ):
-            continue
-        back[mine] = ENCODER_SHARE * np.linalg.pinv(directions[mine]).T @ basis.rows
-    return Correction(weak, strong, usual, back, kind_of)
-
-
-def _agrees(said: Floats, outcomes: Floats, weak: Integers, strong: Integers) -> bool:
-    """Whether prompts on which the encoder says more gain do gain more, over all pairs of a kind."""
-    true = outcomes[:, strong] - outcomes[:, weak]
-    known = ~np.isnan(true)
-    return float((_about_mean(said, known) * _about_mean(np.nan_to_num(true), known)).sum()) > 0
-
-
-def _about_mean(values: Floats, known: Bools) -> Floats:
-    """Columns less their means; 0 where nothing is known."""
-    kept = np.where(known, values, 0.0)
-    mean = kept.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    return np.asarray(np.where(known, kept - mean, 0.0))
+    placing = placed(table, rows, blend, said)
+    return Calibrated(blend, abilities_of(table, rows, basis, placing.loads), placing.loads, placing.trust)
 
 
 def _gain(abilities: Mapping[str, Ability], loads: Floats, weak: Sequence[str], strong: Sequence[str]) -> Floats:
@@ -449,10 +338,10 @@ def cross_validated(corpus: Corpus, split: Split, *, seed: int = 0, say: Say = l
     return judged(table, answers(table, split, seed, say))
 
 
-def judged(table: Table, found: Answers, study: Study | None = None) -> Scored:
+def judged(table: Table, found: Answers) -> Scored:
     """Each fold by abilities, blend and shares that were fitted to the answers about the other folds' prompts."""
     size = len(table.corpus.texts)
-    first, second, low, high = ({name: np.full(size, np.nan) for name in table.models} for _ in range(4))
+    adequate = {name: np.full(size, np.nan) for name in table.models}
     for number, basis in enumerate(found.bases):
         kept = np.flatnonzero(found.fold_of == number)
         # A question of this fold may stand in another one, too, where that is of another source.
@@ -460,22 +349,13 @@ def judged(table: Table, found: Answers, study: Study | None = None) -> Scored:
         others = np.flatnonzero((found.fold_of >= 0) & strange)
         if len(others) < FEWEST_TAUGHT:
             continue
-        made = calibrated(table, others, basis, found.of(others, basis), study)
-        said = found.of(kept, basis)
-        placing = placed(table, kept, made.blend, said)
-        spread = np.array([made.spread[kind] for kind in table.kinds])[said.kinds.argmax(axis=1)]
-        reach = NINE_IN_TEN * (placing.trust * spread + (1 - placing.trust) * made.spread["rule"]) / 2
-        said_first = table_of_chances(table, made.abilities, placing.loads)
-        said_second = said_first
-        if study is not None and made.correction is not None:
-            shifts = made.correction.shifts(said_first, said.kinds, study.held[kept])
-            said_second = np.clip(said_first + placing.trust[:, None] * shifts, 0.001, 0.999)
+        made = calibrated(table, others, basis, found.of(others, basis))
+        placing = placed(table, kept, made.blend, found.of(kept, basis))
         for at in np.flatnonzero(found.asked[number]).tolist():
             # Of a model that was asked nowhere else nothing was learned: a guess must not look like a measurement.
             name = table.models[at]
-            first[name][kept], second[name][kept] = said_first[:, at], said_second[:, at]
-            low[name][kept], high[name][kept] = said_first[:, at] - reach, said_first[:, at] + reach
-    return Scored(adequate=first, reconsidered=None if study is None else second, low=low, high=high)
+            adequate[name][kept] = chances(made.abilities[name], placing.loads)
+    return Scored(adequate=adequate)
 
 
 def calibration_of(
@@ -518,13 +398,11 @@ def train(
     seed: int,
     say: Say = lambda _line: None,
     *,
-    study: Study | None = None,
     metrics: Measure | None = None,
 ) -> Artifact:
     """The artifact for a corpus; the same corpus and seed give the same bytes on one machine.
 
-    `study` is a fine-tuned encoder and what it said of prompts that were held out from it; without one there is
-    no second weigher. `metrics` are told of the ten held-out folds, and what they give goes into the manifest.
+    `metrics` are told of the ten held-out folds, and what they give goes into the manifest.
     """
     table = table_of(corpus)
     everything = np.arange(len(corpus.texts))
@@ -535,7 +413,7 @@ def train(
     judging = everything[found.fold_of >= 0]
     said = found.of(judging, basis)
     say("fitting abilities")
-    made = calibrated(table, judging, basis, said, study)
+    made = calibrated(table, judging, basis, said)
     sample = write_sample(sample_of(table, judging, made.loads, said.log_tokens, seed))
     log_error = np.log(table.tokens[judging]) - said.log_tokens
     manifest = Manifest(
@@ -554,20 +432,14 @@ def train(
         calibration=calibration_of(
             made.loads, equal_sources(corpus.sources[judging]), made.abilities, yardstick_of(table, judging)
         ),
-        spread=made.spread,
+        spread={**dict.fromkeys(model.kinds, KIND_SPREAD), "rule": RULE_SPREAD},
         usual_facts=np.round(table.rows.facts.mean(axis=0), 4).tolist(),
-        second=None,
         lengths=Lengths(network_p90=_p90(log_error), rule_p90=P90_FACTOR),
         references=[],
-        metrics={} if metrics is None else metrics(judged(table, found, study)),
+        metrics={} if metrics is None else metrics(judged(table, found)),
         training=_told(table, judging, made.trust, said, log_error),
     )
-    files: dict[str, bytes] = {}
-    if study is not None and made.correction is not None:
-        files = {**study.files, HEAD_FILE: write_head(made.correction.head(study))}
-        second = Second(sha256=second_sha256(files))
-        manifest = msgspec.structs.replace(manifest, second=second)
-    artifact = Artifact(network, manifest, sample, files)
+    artifact = Artifact(network, manifest, sample)
     return msgspec.structs.replace(
         artifact, manifest=msgspec.structs.replace(manifest, references=_references(artifact))
     )

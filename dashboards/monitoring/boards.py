@@ -309,12 +309,9 @@ GATEWAY: Final = Board(
                 ),
                 Panel(
                     title="Classifier",
-                    queries=[
-                        Query(_quantile(0.99, "weighbridge_classifier_seconds", "source"), "{{source}} 99 %"),
-                        Query(_rate("weighbridge_second_opinions_total", "", "result"), "second opinion {{result}} /s"),
-                    ],
-                    about="Seconds to weigh a prompt, and how often the second weigher was asked.",
-                    unit="none",
+                    queries=[Query(_quantile(0.99, "weighbridge_classifier_seconds", "source"), "{{source}} 99 %")],
+                    about="Seconds to weigh a prompt.",
+                    unit="s",
                 ),
             ),
         ),

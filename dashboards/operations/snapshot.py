@@ -163,7 +163,6 @@ async def told_classifier(gateway: Gateway) -> dict[str, Any]:
         "in_use": "trained model" if classifier.fallback_reason is None else "plain rule",
         "fallback_reason": classifier.fallback_reason,
         "artifact": None,
-        "second_weigher": False,
         "weighed_by_rule": None,
         "tuning": None,
         "drift": "unknown" if known is None else known.verdict,
@@ -171,7 +170,6 @@ async def told_classifier(gateway: Gateway) -> dict[str, Any]:
     if isinstance(classifier, OnnxClassifier):
         told |= {
             "artifact": classifier.artifact,
-            "second_weigher": classifier.second is not None,
             "weighed_by_rule": classifier.fallbacks,
         }
     try:

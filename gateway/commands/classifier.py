@@ -39,17 +39,13 @@ def train(
     measure: Annotated[
         bool, typer.Option(help="Cross-validate too, so that the manifest tells how good it is. Takes minutes.")
     ] = True,
-    encoder: Annotated[
-        Path | None,
-        typer.Option(help="A folder with a fine-tuned sentence encoder; without it there is no second weigher."),
-    ] = None,
 ) -> None:
     """Train the classifier on prompts with outcomes, and write the artifact."""
     with _training():
         from classifier.training import commands
 
         with redirect_stdout(sys.stderr):
-            commands.train(data, out, seed, _progress(), encoder=encoder, measure=measure)
+            commands.train(data, out, seed, _progress(), measure=measure)
 
 
 @classifier_app.command("evaluate")

@@ -17,11 +17,13 @@ def check_config(
     """Check a configuration file: everything that is wrong is told at once."""
     import os
 
-    from gateway.configuration.settings import load, read_environment, shown
+    from gateway.configuration.settings import load, read_environment, shown, without_effect
     from providers.secret_references import secrets_in
 
     environment = read_environment()
     settings = load(file, environment, secrets_from=None)
+    for warning in without_effect(file):
+        typer.echo(f"warning: {warning}", err=True)
     missing = sorted({secret.name for secret in secrets_in(settings, os.environ) if not secret.is_set})
     if not missing:
         # Where all secrets are, what they lead to is looked at as well.

@@ -62,15 +62,14 @@ def _print_explanation(told: "Explanation") -> None:
 
 
 def _print_outlooks(told: "Explanation") -> None:
-    """What each measured target would make of the prompt, and whether that was near the line."""
+    """What each measured target would make of the prompt."""
     from gateway.table import print_table
 
     if told.reference_adequate is None:
         typer.echo("\nmeasured outcomes, not used: there is no measured reference to compare them with")
     else:
-        near = "a close call" if told.close_call else "no close call"
         typer.echo(
-            f"\nto keep {told.quality_floor:.0%} of the reference's quality a target may lose {told.tolerance:.3f}; {near}"
+            f"\nto keep {told.quality_floor:.0%} of the reference's quality a target may lose {told.tolerance:.3f}"
         )
     rows = [
         [

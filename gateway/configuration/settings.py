@@ -256,7 +256,7 @@ def load(
     chosen = path or environment.config
     if chosen is None:
         raise ConfigError([Problem("", 0, "", _NO_CONFIG)])
-    document = read_document(chosen)
+    document = _effective(read_document(chosen))
     # A section whose lines are all commented out is the same as one that is not there.
     document = msgspec.structs.replace(
         document, values={key: value for key, value in document.values.items() if value is not None}
@@ -278,6 +278,27 @@ def load(
         raise ConfigError(problems)
     server = config.server.model_copy(update=environment.server_overrides())
     return config.model_copy(update={"server": server})
+
+
+def without_effect(path: Path) -> list[Problem]:
+    """What the file says that is accepted as it was, and means nothing any more."""
+    document = read_document(path)
+    return [
+        document.problem((section, key), f"has no effect any more, and can be removed: {why}")
+        for section, keys in _WITHOUT_EFFECT.items()
+        for key, why in keys.items()
+        if key in _mapping(document.values.get(section))
+    ]
+
+
+def _effective(document: Document) -> Document:
+    """The same without what means nothing any more."""
+    effective = {
+        section: {key: value for key, value in _mapping(document.values.get(section)).items() if key not in keys}
+        for section, keys in _WITHOUT_EFFECT.items()
+        if not keys.keys().isdisjoint(_mapping(document.values.get(section)))
+    }
+    return msgspec.structs.replace(document, values={**document.values, **effective})
 
 
 def reload(current: GatewayConfig, path: Path | None, environment: Environment) -> Reloaded:
@@ -346,6 +367,8 @@ def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
     return problems
 
 
+_WITHOUT_EFFECT = {"classifier": {"second_weigher": "there is no second weigher"}}
+"""Keys of sections that files may still have, and why they mean nothing."""
 _DATABASES = {"sqlite", "postgres", "postgresql"}
 _LIVE_SECTIONS = {"policy", "limits", "queues", "deadlines"}
 _LIVE_KEYS = {

@@ -27,7 +27,15 @@ from starlette.types import ASGIApp
 
 from dashboards.webhooks.sender import destinations_of
 from gateway.configuration.file import ConfigError
-from gateway.configuration.settings import Environment, GatewayConfig, load, peppers, read_environment, resolve_secret
+from gateway.configuration.settings import (
+    Environment,
+    GatewayConfig,
+    load,
+    peppers,
+    read_environment,
+    resolve_secret,
+    without_effect,
+)
 from gateway.process.door import Door
 from gateway.process.lifeline import follow_parent
 from gateway.process.open_files import allow_many_sockets
@@ -78,6 +86,8 @@ def serve(
         _logging(),
         contextlib.closing(bind(config.server.host, config.server.port)) as listener,
     ):
+        for warning in without_effect(config_path):
+            _log.warning("%s", warning)
         asyncio.run(_migrate(environment))
         listening(_url(listener))
         if config.server.workers == 1:

@@ -299,8 +299,6 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
         "complexity": outcome.complexity,
         "classifier": safe_name(outcome.classifier),
         "classify_s": outcome.classify_s,
-        "reconsider_s": outcome.reconsider_s,
-        "second_opinion": outcome.second_opinion,
         "escalated_from": safe_name(outcome.escalated_from),
         "weakness": outcome.weakness,
         "attempts": [_attempt_fields(attempt) for attempt in outcome.attempts[:MAX_LOGGED_ATTEMPTS]],

@@ -154,12 +154,6 @@ class Metrics:
             buckets=CLASSIFIER_BUCKETS,
             registry=self.registry,
         )
-
-        self._second_opinions = self._counter(
-            "weighbridge_second_opinions",
-            "Close calls that the second weigher was asked about, by what came of it: changed, same, late.",
-            ("result",),
-        )
         self._trained = Gauge(
             "weighbridge_classifier_trained",
             "1 when the trained model weighs prompts, 0 when the plain rule stands in for it.",
@@ -451,8 +445,6 @@ class Metrics:
             served.tpot.observe(outcome.tpot_s)
         if outcome.classify_s is not None:
             self._classifier.labels(self._source(outcome.classifier or NONE)).observe(outcome.classify_s)
-        if outcome.second_opinion is not None:
-            self._second_opinions.labels(outcome.second_opinion).inc()
         if outcome.error_code is not None or outcome.status >= _FIRST_ERROR_STATUS:
             # A rejected request carries the upstream's own code, which may be anything.
             self._refusals.labels(self._code(safe_name(outcome.error_code) or NONE), str(outcome.status)).inc()

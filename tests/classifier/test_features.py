@@ -17,11 +17,11 @@ from classifier.features import (
     SHAPES,
     STRUCTURE,
     TAIL_BYTES,
+    Features,
     extract,
     feature_hash,
     read_text,
     shape_of,
-    structure_of,
 )
 from classifier.prediction import Prompt
 
@@ -49,6 +49,11 @@ def slow_words(text: str) -> list[str]:
             words.append(word)
             word = ""
     return [*words, word] if word else words
+
+
+def facts_of(features: Features) -> dict[str, float]:
+    """The plain facts by name."""
+    return dict(zip(STRUCTURE, features.structure.tolist(), strict=True))
 
 
 @settings(deadline=None)
@@ -80,7 +85,7 @@ def test_words_are_counted_as_a_loop_would(text: str) -> None:
 @given(st.text(alphabet="\nAJKa.)(1 ?", max_size=60))
 def test_facts_are_counted_as_a_loop_would(text: str) -> None:
     """Choices, numbers and letters are as many as plain loops over the text find."""
-    facts = structure_of(extract(Prompt(text=text)))
+    facts = facts_of(extract(Prompt(text=text)))
     words = slow_words(text)
     letters = sum(character.isalpha() for character in text)
     assert facts["log_options"] == pytest.approx(np.log1p(len(re.findall(r"\n[A-J][.)]", text))))
@@ -138,14 +143,14 @@ def test_of_a_huge_conversation_only_the_end_is_read(text: str) -> None:
 def test_facts_count_what_they_say() -> None:
     """The named facts follow the text and the request."""
     choice = "Which one?\nA. first\nB) second\nC. third"
-    facts = structure_of(extract(Prompt(text=choice, tools=2, images=1, json_mode=True, turns=3)))
+    facts = facts_of(extract(Prompt(text=choice, tools=2, images=1, json_mode=True, turns=3)))
     assert facts["log_options"] == pytest.approx(np.log1p(3))
     assert facts["log_tools"] == pytest.approx(np.log1p(2))
     assert facts["log_images"] == pytest.approx(np.log1p(1))
     assert facts["log_turns"] == pytest.approx(np.log1p(2))
     assert facts["json_mode"] == 1
-    assert structure_of(extract(Prompt(text="```x```")))["code_fence"] == 1
-    assert structure_of(extract(Prompt(text="Prove this lemma")))["cue_maths"] == pytest.approx(np.log1p(2))
+    assert facts_of(extract(Prompt(text="```x```")))["code_fence"] == 1
+    assert facts_of(extract(Prompt(text="Prove this lemma")))["cue_maths"] == pytest.approx(np.log1p(2))
 
 
 @pytest.mark.parametrize(

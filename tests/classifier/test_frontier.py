@@ -10,7 +10,6 @@ from classifier.frontier import (
     area,
     choose,
     curve,
-    frontier,
     point_at,
     random_mix,
     singles,
@@ -57,7 +56,7 @@ def test_the_curve_is_the_rule_at_every_one_of_its_points(seed: int, coarse: boo
     # The last tolerance of each stretch, just before the next one begins.
     ends = np.append(np.nextafter(found.tolerance[1:], 0.0), 1.0)
     for at in (found.tolerance, ends):
-        points = frontier(choices, at)
+        points = [point_at(choices, float(each)) for each in at]
         assert np.allclose([point.quality for point in points], found.quality)
         assert np.allclose([point.cost for point in points], found.cost)
 
@@ -74,7 +73,8 @@ def test_the_tolerance_of_a_floor_is_the_cheapest_that_keeps_it(seed: int, floor
     choices = made_up(seed)
     found = tolerance_for(choices, floor)
     assert found.kept >= floor - 1e-6
-    for other in frontier(choices, np.linspace(0, 1, 101)):
+    for at in np.linspace(0, 1, 101):
+        other = point_at(choices, float(at))
         assert other.kept < floor or other.cost >= found.cost - 1e-12
 
 

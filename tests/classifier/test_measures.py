@@ -15,7 +15,6 @@ from classifier.training.measures import (
     bootstrap_apgr,
     brier,
     calibration,
-    cascade,
     cpt,
     curve,
     ece,
@@ -26,7 +25,6 @@ from classifier.training.measures import (
     platt,
     promises,
     reliability,
-    straddles,
     traded,
 )
 
@@ -105,22 +103,6 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
         found = measured(chance.normal(size=300), gain, seed)
         held += found.low <= 0.5 <= found.high
     assert held >= 52
-
-
-@settings(max_examples=80)
-@given(
-    st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 0.5)), min_size=1, max_size=30),
-    st.floats(-1, 1),
-)
-def test_the_cascade_s_score_decides_as_the_cascade_does(
-    rows: list[tuple[float, float, float]], threshold: float
-) -> None:
-    """At any threshold: the second's word where the threshold lies in the first's interval, the first's elsewhere."""
-    first, second, spread = (np.array(column) for column in zip(*rows, strict=True))
-    low, high = first - spread, first + spread
-    assume(not np.isin(threshold, np.concatenate([low, high, second])).any())
-    decided = np.where(straddles(low, high, threshold), second > threshold, first > threshold)
-    assert ((cascade(second, low, high) > threshold) == decided).all()
 
 
 def test_savings_are_counted_in_money() -> None:

@@ -16,7 +16,7 @@ from classifier.training.splits import (
     Split,
     hashes_of,
     normalised,
-    prove_disjoint,
+    prove_hashes_disjoint,
     questions,
     read_stems,
     stem,
@@ -124,8 +124,8 @@ def test_any_text_has_a_stem_that_stays(text: str) -> None:
 def test_a_broken_split_is_told() -> None:
     """The proof names the kept rows that were taught, wherever their choices and case differ."""
     with pytest.raises(NotDisjoint, match=r"1 kept prompts .* rows 1"):
-        prove_disjoint(["What is it?\nA. a\nB. b"], ["another", "WHAT is it\nA. c\nB. d"])
-    prove_disjoint(["what is it"], ["what is that"])
+        prove_hashes_disjoint(hashes_of(["What is it?\nA. a\nB. b"]), hashes_of(["another", "WHAT is it\nA. c\nB. d"]))
+    prove_hashes_disjoint(hashes_of(["what is it"]), hashes_of(["what is that"]))
 
 
 def test_training_prompts_are_known_by_their_hashes(tmp_path: Path) -> None:

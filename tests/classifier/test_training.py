@@ -14,21 +14,16 @@ from classifier.manifest import Artifact, write_artifact
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from classifier.prediction import Prompt
 from classifier.training.data import BadData, Corpus, Floats, load
-from classifier.training.encoder_study import GainPair, Study
 from classifier.training.measures import apgr
-from classifier.training.model import predict
 from classifier.training.splits import SPLITS, Split
 from classifier.training.train import (
     Table,
     abilities_of,
     answer_lengths,
-    answers,
     blend_of,
     calibration_of,
     chances,
-    correction_of,
     cross_validated,
-    judged,
     kinds_in,
     table_of,
     taught,
@@ -37,7 +32,7 @@ from classifier.training.train import (
 )
 from classifier.tuning import SKETCH, Ability
 from tests.classifier import made_up
-from tests.classifier.made_up import GPT_4O, HAIKU, LLAMA, MODELS, SONNET, STRONG, TRICKY, WEAK, WORDS, prompt_text
+from tests.classifier.made_up import GPT_4O, HAIKU, LLAMA, MODELS, SONNET, STRONG, WEAK, WORDS, prompt_text
 from tests.classifier.outcomes import write
 
 
@@ -119,54 +114,6 @@ def test_features_of_training_are_those_of_serving(made_up_corpus: Corpus) -> No
         found = extract(made_up_corpus.prompt(row))
         assert np.array_equal(found.indices, made_up_corpus.features[row].indices)
         assert shape_of(found) == made_up_corpus.shapes[row]
-
-
-def study_of(corpus: Corpus, blur: float) -> Study:
-    """What an encoder would have said that sees the telling word, more or less: one pair for each source."""
-    hard = np.array([any(word in text for word in TRICKY) for text in corpus.texts])
-    noise = blur * np.random.default_rng(0).normal(size=(len(hard), len(WORDS)))
-    pairs = [GainPair(source, LLAMA, GPT_4O) for source in WORDS]
-    weights = np.ones((4, len(pairs)))
-    return Study({}, pairs, weights, np.zeros(len(pairs)), np.where(hard, 0.88, 0.0)[:, None] + noise)
-
-
-def test_an_encoder_that_knows_more_is_listened_to(made_up_corpus: Corpus, table: Table) -> None:
-    """With the gains of one who knows, the second opinion ranks prompts better than the first, which has an interval."""
-    scored = judged(table, answers(table, "10-fold", 0, print), study_of(made_up_corpus, blur=0.0))
-    assert scored.reconsidered is not None
-    gained = made_up_corpus.gain(LLAMA, GPT_4O)
-    first, second = (apgr(said[GPT_4O] - said[LLAMA], gained) for said in (scored.adequate, scored.reconsidered))
-    assert second > first + 0.01
-    for name in MODELS:
-        assert np.all((scored.low[name] < scored.adequate[name]) & (scored.adequate[name] < scored.high[name]))
-
-
-def test_where_the_encoder_said_nothing_the_first_stands(made_up_corpus: Corpus, table: Table) -> None:
-    """Prompts that were not held out from the encoder have the first's probabilities, and the others do not."""
-    study = study_of(made_up_corpus, blur=0.1)
-    study.held[::4] = np.nan
-    scored = judged(table, answers(table, "10-fold", 0, print), study)
-    assert scored.reconsidered is not None
-    first, second = scored.adequate[LLAMA], scored.reconsidered[LLAMA]
-    assert second[::4] == pytest.approx(first[::4])
-    assert np.abs(second - first)[1::4].min() > 0
-
-
-def test_serving_moves_probabilities_as_training_did(made_up_corpus: Corpus, table: Table) -> None:
-    """The head that is written shifts a prompt's probabilities as the correction shifted them."""
-    rows = np.arange(len(made_up_corpus.texts))
-    study = study_of(made_up_corpus, blur=0.1)
-    basis, model = taught(table, rows)
-    said = predict(model, table.rows)
-    adequate = np.clip(basis.outcomes(said.loads), 0.01, 0.99)
-    correction = correction_of(table, rows, basis, adequate, said.kinds, study)
-    head = correction.head(study)
-    expected = correction.shifts(adequate, said.kinds, study.held)
-    for row in range(0, len(rows), 7):
-        found = head.shifts(adequate[row], int(said.kinds[row].argmax()), study.held[row])
-        assert found == pytest.approx(expected[row])
-    assert np.abs(expected).max() > 0.01
-    assert head.gains(np.ones(4, np.float32)) == pytest.approx(np.full(3, 4.0))
 
 
 @pytest.mark.parametrize("sources", [("chat",), ("exam", "calls")])

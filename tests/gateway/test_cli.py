@@ -236,6 +236,17 @@ def test_config_check(config: Path) -> None:
     )
 
 
+def test_config_check_warns_of_what_has_no_effect(config: Path) -> None:
+    """A key that means nothing any more is no fault: one warning, and status 0."""
+    config.write_text(CONFIG + "classifier: {second_weigher: true}\n")
+    result = _run("config", "check", str(config))
+    assert (result.exit_code, result.stdout) == (0, f"{config}: ok\n")
+    (warning,) = [line for line in result.stderr.splitlines() if "second_weigher" in line]
+    assert warning.startswith(
+        f"warning: {config}:{CONFIG.count(chr(10)) + 1}: classifier.second_weigher: has no effect"
+    )
+
+
 def test_config_check_looks_at_where_secrets_lead(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once all of them are there: an address of Redis that is none is told, and not shown."""
     address = config.with_name("address")

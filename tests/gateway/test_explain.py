@@ -63,18 +63,17 @@ def test_a_declared_target_is_told_by_its_complexity(config: GatewayConfig) -> N
 
 
 def test_what_is_printed_says_it_all(config: GatewayConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    """The chance, its interval, the loss, the tolerance and whether it was close."""
+    """The chance, its interval, the loss and the tolerance."""
     _print_explanation(explained(config))
     shown = capsys.readouterr().out
     assert "to keep 90% of the reference's quality a target may lose" in shown
-    assert "close call" in shown
     assert "0.953  0.903 to 1.000" in shown
 
 
 def test_without_measured_outcomes_nothing_is_compared(config: GatewayConfig) -> None:
     """The plain rule gives a complexity and no chances."""
     found = explain(config, "hi", classifier=MadeUpWeigher({}))
-    assert (found.outlooks, found.reference_adequate, found.close_call) == ((), None, False)
+    assert (found.outlooks, found.reference_adequate) == ((), None)
 
 
 def test_a_pools_target_is_taken_for_healthy_like_every_other(tmp_path: Path) -> None:

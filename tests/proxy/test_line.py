@@ -1,4 +1,4 @@
-"""What the line makes of a close call, and what it hands to those who learn from requests."""
+"""What the line makes of a prediction, and what it hands to those who learn from requests."""
 
 import json
 from typing import Any
@@ -14,50 +14,31 @@ from proxy.outcome import RequestOutcome
 from tests.scenarios.test_rules import MINTED, House, said
 
 
-def outlook(adequate: float, doubt: float = 0.0) -> Outlook:
-    return Outlook(
-        adequate=adequate,
-        low=max(0.0, adequate - doubt),
-        high=min(1.0, adequate + doubt),
-        output_tokens=100,
-        output_tokens_p90=200,
-    )
+def outlook(adequate: float) -> Outlook:
+    return Outlook(adequate=adequate, low=adequate, high=adequate, output_tokens=100, output_tokens_p90=200)
 
 
-def prediction(cheap: float, *, doubt: float = 0.0, source: str = "onnx") -> Prediction:
+def prediction(cheap: float) -> Prediction:
     """The dear target is always right; the cheap one with this probability."""
-    made: Any = source
-    outlooks = {"t0": outlook(cheap, doubt), "t1": outlook(1.0)}
-    return Prediction(complexity=0.5, source=made, expected_output_tokens=100, outlooks=outlooks)
+    outlooks = {"t0": outlook(cheap), "t1": outlook(1.0)}
+    return Prediction(complexity=0.5, source="onnx", expected_output_tokens=100, outlooks=outlooks)
 
 
-class Cascade:
-    """A classifier whose two weighers say what they are told to say."""
+class Told:
+    """A classifier that says what it is told to say."""
 
-    def __init__(self, first: Prediction, second: Prediction | None, *, worth: bool = True) -> None:
-        self.first = first
-        self.second = second
-        self.worth = worth
+    def __init__(self, said: Prediction) -> None:
+        self.said = said
         self.asked = 0
-        self.told: list[tuple[str, bool]] = []
 
     def classify(self, prompt: Prompt, team_id: str = "") -> Prediction:
-        return self.first
-
-    def worth_reconsidering(self, team_id: str) -> bool:
-        return self.worth
-
-    async def reconsider(self, prompt: Prompt, prediction: Prediction, team_id: str = "") -> Prediction:
         self.asked += 1
-        return self.second or prediction
-
-    def reconsidered(self, team_id: str, changed: bool) -> None:
-        self.told.append((team_id, changed))
+        return self.said
 
 
-def weighed(cascade: Cascade, **parts: Any) -> House:
+def weighed(classifier: Told, **parts: Any) -> House:
     """The dear target is what quality is measured against."""
-    house = House("ok", "ok", classifier=cascade, **parts)
+    house = House("ok", "ok", classifier=classifier, **parts)
     policy = msgspec.structs.replace(house.line.rules.policy, reference="t1")
     house.line.rules = msgspec.structs.replace(house.line.rules, policy=policy)
     return house
@@ -68,57 +49,20 @@ async def asked(house: House, **fields: Any) -> tuple[dict[str, str], RequestOut
     return {name.decode(): value.decode() for name, value in sent[0]["headers"]}, house.told.outcomes[-1]
 
 
-async def test_a_clear_case_is_weighed_once() -> None:
-    """The second weigher costs milliseconds, so it is asked only where it could matter."""
-    cascade = Cascade(prediction(1.0, doubt=0.01), prediction(0.2, source="encoder"))
-    headers, outcome = await asked(weighed(cascade))
+async def test_a_request_is_weighed_once_and_goes_by_that() -> None:
+    """The prediction that chose the target is the one that is told of."""
+    classifier = Told(prediction(1.0))
+    headers, outcome = await asked(weighed(classifier))
     assert (headers["x-weighbridge-target"], headers["x-weighbridge-classifier"]) == ("t0", "onnx")
-    assert (cascade.asked, cascade.told, outcome.reconsider_s) == (0, [], None)
+    assert classifier.asked == 1
+    assert outcome.prediction is classifier.said
     assert outcome.classify_s is not None
-
-
-async def test_a_close_call_that_turns_out_otherwise_goes_elsewhere() -> None:
-    """Planned again with the second opinion; the classifier learns that it was worth it."""
-    cascade = Cascade(prediction(0.99, doubt=0.2), prediction(0.5, source="encoder"))
-    headers, outcome = await asked(weighed(cascade))
-    assert (headers["x-weighbridge-target"], headers["x-weighbridge-classifier"]) == ("t1", "encoder")
-    assert cascade.told == [("team_a", True)]
-    assert outcome.classifier == "encoder"
-    assert outcome.prediction is cascade.second
-    assert outcome.classify_s is not None
-    assert outcome.reconsider_s is not None
-    assert outcome.classify_s >= outcome.reconsider_s
-
-
-async def test_a_close_call_that_stays_tells_the_classifier_too() -> None:
-    """That is how it learns to leave the second weigher out."""
-    cascade = Cascade(prediction(0.99, doubt=0.2), prediction(1.0, source="encoder"))
-    headers, _ = await asked(weighed(cascade))
-    assert headers["x-weighbridge-target"] == "t0"
-    assert cascade.told == [("team_a", False)]
-
-
-async def test_a_second_opinion_that_came_too_late_is_none() -> None:
-    """The first's prediction comes back: it stands, and nothing was learned of the second's worth."""
-    cascade = Cascade(prediction(0.99, doubt=0.2), None)
-    headers, outcome = await asked(weighed(cascade))
-    assert (headers["x-weighbridge-target"], headers["x-weighbridge-classifier"]) == ("t0", "onnx")
-    assert (cascade.asked, cascade.told) == (1, [])
-    assert outcome.reconsider_s is not None
-
-
-async def test_a_second_opinion_that_is_not_worth_it_is_not_asked() -> None:
-    """The classifier has learned that it changes nothing for this team."""
-    cascade = Cascade(prediction(0.99, doubt=0.2), prediction(0.2, source="encoder"), worth=False)
-    await asked(weighed(cascade))
-    assert cascade.asked == 0
 
 
 @pytest.mark.parametrize(("floor", "chosen"), [(None, "t1"), (0.8, "t0"), (1.0, "t1")])
 async def test_a_teams_own_quality_floor_is_kept(floor: float | None, chosen: str) -> None:
     """Without a curve a floor of 80 % lets a prompt lose 20 points; without a floor the gateway's counts."""
-    cascade = Cascade(prediction(0.9), None)
-    headers, _ = await asked(weighed(cascade, settings=TeamSettings(quality_floor=floor)))
+    headers, _ = await asked(weighed(Told(prediction(0.9)), settings=TeamSettings(quality_floor=floor)))
     assert headers["x-weighbridge-target"] == chosen
 
 

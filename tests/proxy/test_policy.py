@@ -411,44 +411,6 @@ def test_without_a_measured_reference_the_best_stands_for_it() -> None:
     assert found.reference_adequate == 0.8
 
 
-@pytest.mark.parametrize(
-    ("mini", "llama", "close"),
-    [
-        # Clear either way.
-        ((0.50, 0.45, 0.55), (0.60, 0.55, 0.65), False),
-        ((0.88, 0.86, 0.89), (0.60, 0.55, 0.65), False),
-        # The chosen one has just passed.
-        ((0.86, 0.80, 0.92), (0.60, 0.55, 0.65), True),
-        # A cheaper one has just failed.
-        ((0.84, 0.78, 0.90), (0.88, 0.86, 0.89), True),
-        # A dearer one is unsure: it leads neither way.
-        ((0.88, 0.86, 0.89), (0.84, 0.70, 0.95), False),
-    ],
-)
-def test_a_close_call_is_one_that_could_change_the_first_candidate(
-    mini: tuple[float, float, float], llama: tuple[float, float, float], close: bool
-) -> None:
-    """Only then is a second opinion worth its time. The tolerance lets 0.85 and more pass."""
-    outlooks = {"gpt-4o": outlook(0.9, 0.1, 1.0), "mini": outlook(*mini), "llama-3-70b": outlook(*llama)}
-    assert measured(facts(tolerance=0.05), outlooks, GPT, LLAMA, MINI).close_call is close
-
-
-def test_no_close_call_where_there_is_no_choice() -> None:
-    """One target, declared targets, or a name: a second opinion would change nothing."""
-    unsure = {"gpt-4o": outlook(0.9), "mini": outlook(0.86, 0.1, 0.99)}
-    assert not measured(facts(tolerance=0.05), unsure, GPT, MINI, down=("gpt-4o",)).close_call
-    assert not measured(facts(tolerance=0.05, alias="mini"), unsure, GPT, MINI).close_call
-    assert not route(facts(), 0.3, GPT, MINI).close_call
-
-
-def test_when_none_is_capable_another_that_might_pass_is_a_close_call() -> None:
-    """One that passes would take the lead from the most capable."""
-    outlooks = {"gpt-4o": outlook(0.9), "llama-3-70b": outlook(0.6), "mini": outlook(0.5, 0.4, 0.9)}
-    assert measured(facts(tolerance=0.05), outlooks, GPT, LLAMA, MINI, down=("gpt-4o",)).close_call
-    calm = {**outlooks, "mini": outlook(0.5, 0.4, 0.6)}
-    assert not measured(facts(tolerance=0.05), calm, GPT, LLAMA, MINI, down=("gpt-4o",)).close_call
-
-
 chances = st.floats(0, 1)
 priced_outlooks = st.lists(st.tuples(chances, chances, chances), min_size=6, max_size=6)
 
@@ -485,7 +447,7 @@ def test_a_measured_plan_ignores_the_order_of_targets(
     one = measured(facts(tolerance=tolerance), outlooks, *fleet, policy=policy)
     backwards = dict(reversed(outlooks.items()))
     other = measured(facts(tolerance=tolerance), backwards, *reversed(fleet), policy=policy)
-    assert (one.candidates, one.close_call) == (other.candidates, other.close_call)
+    assert one.candidates == other.candidates
 
 
 @given(fleets, priced_outlooks, chances)
@@ -498,23 +460,6 @@ def test_every_candidate_that_counts_as_capable_keeps_within_the_tolerance(
     reference = outlooks[fleet[0].target_id].adequate
     assert fleet[0].target_id in names(found)
     assert all(reference - outlooks[name].adequate <= tolerance for name in names(found))
-
-
-@given(fleets, priced_outlooks, chances)
-def test_no_second_opinion_within_its_interval_changes_a_clear_call(
-    fleet: list[Target], drawn: list[tuple[float, float, float]], tolerance: float
-) -> None:
-    """Where it is no close call, one target at either end of its interval leaves the first candidate where it is."""
-    outlooks, policy = _outlooks(fleet, drawn), Policy(reference=fleet[0].target_id)
-    found = measured(facts(tolerance=tolerance), outlooks, *fleet, policy=policy)
-    if found.close_call:
-        return
-    for each in fleet[1:]:
-        seen = outlooks[each.target_id]
-        for end in (seen.low, seen.high):
-            again = {**outlooks, each.target_id: outlook(end)}
-            moved = measured(facts(tolerance=tolerance), again, *fleet, policy=policy)
-            assert names(moved)[0] == names(found)[0]
 
 
 EMBEDS: frozenset[Capability] = frozenset({"embeddings"})

@@ -111,6 +111,21 @@ async def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
     assert boots(site.journal) == []
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_key_that_means_nothing_any_more_is_told_of_once(tmp_path: Path, workers: str) -> None:
+    """An old file is served as it is; one line of the log names the key, however many workers read the file."""
+    with oracle(tmp_path) as upstream:
+        models = [model("only", [upstream.deployment("ok")])]
+        site = await make_site(tmp_path, models)
+        site.configure(models, classifier={"second_weigher": True})
+        async with serving(site, "gateway", "--workers", workers) as server, caller(server, site.key) as session:
+            assert (await ask(session, "only"))[0] == 200
+            (line,) = [told for told in server.log.splitlines() if "second_weigher" in told]
+            assert json.loads(line)["level"] == "warning"
+            assert "has no effect any more" in json.loads(line)["event"]
+            assert await server.stop() == 0
+
+
 async def test_a_reload_takes_a_good_file_and_refuses_a_bad_one_whole(tmp_path: Path) -> None:
     """A new alias answers; after a bad file the old rules go on, and the log says where the file is wrong."""
     with oracle(tmp_path) as upstream:

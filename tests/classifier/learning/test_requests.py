@@ -24,7 +24,7 @@ def weighing(index: int) -> Weighing:
 
 async def test_a_teams_newest_requests_come_as_arrays(engine: AsyncEngine) -> None:
     """Of many the newest are taken, with their vectors and lengths."""
-    await LearningStore(engine).add_weighings([weighing(index) for index in range(MOST + 5)])
+    await LearningStore(engine).add([weighing(index) for index in range(MOST + 5)], ())
     found = await own_requests(engine, "team_a", "a1", WIDTH)
     assert found is not None
     assert found.vectors.shape == (MOST, WIDTH)
@@ -41,13 +41,13 @@ async def test_others_requests_and_other_models_vectors_do_not_count(
     engine: AsyncEngine, team: str, artifact: str, width: int
 ) -> None:
     """Another team's, another model's and a malformed row's numbers are never taken for these."""
-    await LearningStore(engine).add_weighings([weighing(index) for index in range(FEWEST)])
+    await LearningStore(engine).add([weighing(index) for index in range(FEWEST)], ())
     assert await own_requests(engine, team, artifact, width) is None
 
 
 async def test_a_few_requests_are_no_sample(engine: AsyncEngine) -> None:
     """One fewer than enough is not enough."""
-    await LearningStore(engine).add_weighings([weighing(index) for index in range(FEWEST - 1)])
+    await LearningStore(engine).add([weighing(index) for index in range(FEWEST - 1)], ())
     assert await own_requests(engine, "team_a", "a1", WIDTH) is None
-    await LearningStore(engine).add_weighings([weighing(FEWEST)])
+    await LearningStore(engine).add([weighing(FEWEST)], ())
     assert await own_requests(engine, "team_a", "a1", WIDTH) is not None

@@ -39,19 +39,19 @@ async def test_a_weighing_comes_back_as_it_was(store: LearningStore) -> None:
         input_tokens=2**40,
         prompt='{"text": "\' ; -- é \\u0000"}',
     )
-    await store.add_weighings([a_weighing(), odd])
+    await store.add([a_weighing(), odd], ())
     assert await store.find_weighing("team_a", "req_1") == a_weighing()
     assert await store.find_weighing("team_a", "req_odd") == odd
 
 
 async def test_writing_a_weighing_again_changes_nothing(store: LearningStore) -> None:
     """A batch may be written any number of times, also with the same request twice in it."""
-    await store.add_weighings([a_weighing()])
-    await store.add_weighings([a_weighing(target_id="large"), a_weighing("req_2"), a_weighing("req_2")])
+    await store.add([a_weighing()], ())
+    await store.add([a_weighing(target_id="large"), a_weighing("req_2"), a_weighing("req_2")], ())
     first = await store.find_weighing("team_a", "req_1")
     assert first == a_weighing()
     assert await store.find_weighing("team_a", "req_2") is not None
-    await store.add_weighings([])
+    await store.add([], ())
 
 
 async def test_concurrent_writers_of_the_same_rows(store: LearningStore) -> None:
@@ -66,7 +66,7 @@ async def test_concurrent_writers_of_the_same_rows(store: LearningStore) -> None
 
 async def test_a_team_sees_only_its_own(store: LearningStore) -> None:
     """The same request id of two teams is two requests, and each team reads its own."""
-    await store.add_weighings([a_weighing(), a_weighing(team_id="team_b", target_id="large")])
+    await store.add([a_weighing(), a_weighing(team_id="team_b", target_id="large")], ())
     await store.add_verdicts([a_verdict(), a_verdict(team_id="team_b", adequate=0.0)])
     mine, theirs = [await store.find_weighing(team, "req_1") for team in ("team_a", "team_b")]
     assert mine is not None
@@ -82,7 +82,7 @@ async def test_a_team_sees_only_its_own(store: LearningStore) -> None:
 
 async def test_a_verdict_said_again_replaces_the_first(store: LearningStore) -> None:
     """Of one source and signal about one answer the last word counts; another signal stands beside it."""
-    await store.add_weighings([a_weighing()])
+    await store.add([a_weighing()], ())
     await store.add_verdicts([a_verdict(adequate=0.0), a_verdict(adequate=0.25)])
     await store.add_verdicts([a_verdict(adequate=1.0, better_target="large", at_us=NOON_US + 5)])
     await store.add_verdicts([a_verdict(source="implicit", signal="regenerated", adequate=0.0, weight=0.25)])
@@ -93,8 +93,8 @@ async def test_a_verdict_said_again_replaces_the_first(store: LearningStore) -> 
 
 async def test_outcomes_are_joined_bounded_and_newest_first(store: LearningStore) -> None:
     """A row has the prompt's numbers; other models' prompts and verdicts without a weighing are left out."""
-    await store.add_weighings([a_weighing(f"req_{number}", group_id=f"g{number}") for number in range(4)])
-    await store.add_weighings([a_weighing("req_other", artifact="model-0")])
+    await store.add([a_weighing(f"req_{number}", group_id=f"g{number}") for number in range(4)], ())
+    await store.add([a_weighing("req_other", artifact="model-0")], ())
     verdicts = [a_verdict(f"req_{number}", at_us=NOON_US + number, target_id="large") for number in range(4)]
     await store.add_verdicts([*verdicts, a_verdict("req_other"), a_verdict("req_gone")])
     rows = await store.outcomes("model-1", 3)
@@ -106,7 +106,7 @@ async def test_outcomes_are_joined_bounded_and_newest_first(store: LearningStore
 async def test_a_busy_team_does_not_crowd_out_a_quiet_one(store: LearningStore) -> None:
     """With a limit for each team its newest rows are taken, and the quiet team's old one is still there."""
     busy = [f"req_{number}" for number in range(5)]
-    await store.add_weighings([*(a_weighing(each) for each in busy), a_weighing("req_q", team_id="team_q")])
+    await store.add([*(a_weighing(each) for each in busy), a_weighing("req_q", team_id="team_q")], ())
     await store.add_verdicts([a_verdict(each, at_us=NOON_US + 10 + place) for place, each in enumerate(busy)])
     await store.add_verdicts([a_verdict("req_q", team_id="team_q", at_us=NOON_US)])
     rows = await store.outcomes("model-1", 3, per_team=2)
@@ -131,7 +131,7 @@ async def test_counts_by_kind(store: LearningStore) -> None:
 async def test_old_rows_are_forgotten_in_batches(store: LearningStore, engine: AsyncEngine) -> None:
     """More than one batch goes in one call; what is young enough stays."""
     old = [f"req_{number:04}" for number in range(1_100)]
-    await store.add_weighings([*(a_weighing(each) for each in old), a_weighing("req_new", at_us=NOON_US + HOUR_US)])
+    await store.add([*(a_weighing(each) for each in old), a_weighing("req_new", at_us=NOON_US + HOUR_US)], ())
     await store.add_verdicts([a_verdict("req_0001"), a_verdict("req_new", at_us=NOON_US + HOUR_US)])
     assert await store.forget(NOON_US + HOUR_US) == 1_101
     async with engine.connect() as connection:
@@ -143,9 +143,9 @@ async def test_old_rows_are_forgotten_in_batches(store: LearningStore, engine: A
 
 async def test_the_pass_rate_counts_answers_that_somebody_judged(store: LearningStore) -> None:
     """Of the target that answered, by people and comparisons; several verdicts on one answer are weighed together."""
-    await store.add_weighings([a_weighing(f"req_{number}") for number in range(1, 6)])
-    await store.add_weighings(
-        [a_weighing("req_9", team_id="team_b"), a_weighing("req_1", at_us=NOON_US + HOUR_US, team_id="team_c")]
+    await store.add([a_weighing(f"req_{number}") for number in range(1, 6)], ())
+    await store.add(
+        [a_weighing("req_9", team_id="team_b"), a_weighing("req_1", at_us=NOON_US + HOUR_US, team_id="team_c")], ()
     )
     weighed = a_weighing().target_id
     await store.add_verdicts(
@@ -172,7 +172,7 @@ async def test_the_pass_rate_counts_answers_that_somebody_judged(store: Learning
 async def test_a_teams_prompts_can_be_forgotten_alone(store: LearningStore) -> None:
     """The texts of one team go, its numbers and other teams' texts stay."""
     kept = [a_weighing("req_1", prompt="secret"), a_weighing("req_2"), a_weighing(team_id="team_b", prompt="theirs")]
-    await store.add_weighings(kept)
+    await store.add(kept, ())
     assert await store.forget_prompts("team_a") == 1
     assert await store.find_weighing("team_a", "req_1") == msgspec.structs.replace(kept[0], prompt=None)
     theirs = await store.find_weighing("team_b", "req_1")
@@ -182,7 +182,7 @@ async def test_a_teams_prompts_can_be_forgotten_alone(store: LearningStore) -> N
 
 async def test_a_team_can_be_forgotten(store: LearningStore) -> None:
     """Everything of one team goes and nothing of another."""
-    await store.add_weighings([a_weighing(), a_weighing(team_id="team_b")])
+    await store.add([a_weighing(), a_weighing(team_id="team_b")], ())
     await store.add_verdicts([a_verdict(), a_verdict(team_id="team_b")])
     assert await store.forget_team("team_a") == 2
     assert await store.find_weighing("team_a", "req_1") is None

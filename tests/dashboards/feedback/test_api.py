@@ -131,7 +131,7 @@ async def test_the_same_id_of_two_teams_is_two_requests(api: Api) -> None:
     stranger = await another_team(api, "team_b")
     shared = "req_0123456789ab0123456789abcdef"
     store = LearningStore(api.gateway.engine)
-    await store.add_weighings([a_weighing(shared), a_weighing(shared, team_id="team_b", target_id="large")])
+    await store.add([a_weighing(shared), a_weighing(shared, team_id="team_b", target_id="large")], ())
     status, told = await stranger.say({"request_id": shared, "rating": 0})
     assert (status, told["target"]) == (200, "large")
     assert (await api.summary())["data"] == []
@@ -158,7 +158,7 @@ async def test_what_is_wrong_with_the_body_is_told(api: Api) -> None:
     """Each mistake has its own answer, and none is a failure of the gateway."""
     few = await another_team(api, "team_b", allowed_models=["small"])
     shared = "req_0123456789ab0123456789abcdef"
-    await LearningStore(api.gateway.engine).add_weighings([a_weighing(shared)])
+    await LearningStore(api.gateway.engine).add([a_weighing(shared)], ())
     for body, expected in (
         ({"request_id": shared}, (400, None, "rating")),
         ({"request_id": shared, "rating": 1, "passed": True}, (400, None, "passed")),

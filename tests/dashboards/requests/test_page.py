@@ -56,7 +56,7 @@ async def weighed(running: Running, request_id: str) -> None:
         request_digest="d",
         prompt=msgspec.json.encode(Prompt(text=SECRET, system="You are <b>kind</b>.")).decode(),
     )
-    await LearningStore(running.engine).add_weighings([kept])
+    await LearningStore(running.engine).add([kept], ())
 
 
 async def test_requests_are_listed_with_their_reason_in_words(running: Running, member: Browser) -> None:

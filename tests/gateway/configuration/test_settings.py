@@ -21,6 +21,7 @@ from gateway.configuration.settings import (
     reload,
     resolve_secret,
     shown,
+    without_effect,
 )
 from gateway.wiring.policy import build_policy
 from providers.secret_references import secrets_in
@@ -58,6 +59,26 @@ def _write(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "c.yaml"
     path.write_text(text)
     return path
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_a_key_that_means_nothing_any_more_is_accepted_and_told_of(tmp_path: Path, value: str) -> None:
+    """A file that switched the second weigher on or off still loads, as if it had not; one warning has the line."""
+    plain = load(_write(tmp_path, GOOD + "classifier: {enabled: false}\n"), Environment(), secrets_from=SET)
+    path = _write(tmp_path, GOOD + f"classifier:\n  enabled: false\n  second_weigher: {value}\n")
+    assert load(path, Environment(), secrets_from=SET) == plain
+    (told,) = without_effect(path)
+    line = GOOD.count("\n") + 3
+    assert str(told).startswith(f"{path}:{line}: classifier.second_weigher: has no effect any more")
+
+
+def test_only_what_means_nothing_any_more_is_told_of(tmp_path: Path) -> None:
+    """Neither a section without such a key nor a file without the section, and a slip beside it is still a slip."""
+    assert without_effect(_write(tmp_path, GOOD)) == []
+    assert without_effect(_write(tmp_path, GOOD + "classifier: {enabled: false}\n")) == []
+    with pytest.raises(ConfigError, match=r"classifier\.second_weigh: is not a known key"):
+        load(_write(tmp_path, GOOD + "classifier: {second_weigh: true}\n"), Environment(), secrets_from=SET)
+    assert "classifier.second_weigher" not in {key.path for key in keys()}
 
 
 def _refusals(tmp_path: Path, text: str) -> list[str]:

@@ -272,13 +272,14 @@ async def test_retention_deletes_what_may_not_stay(store: LearningStore, account
     await accounts.create_team("team_c")
     await accounts.update_team("team_a", learning="prompts")
     await accounts.update_team("team_c", learning="off")
-    await store.add_weighings(
+    await store.add(
         [
             a_weighing("req_old", at_us=NOON_US - 31 * DAY_US, prompt="old"),
             a_weighing("req_new", prompt="mine"),
             a_weighing("req_b", team_id="team_b", prompt="theirs"),
             a_weighing("req_c", team_id="team_c"),
-        ]
+        ],
+        (),
     )
     await store.add_verdicts([a_verdict("req_c", team_id="team_c")])
     await forget_what_may_not_stay(store, accounts, keep_days=30, now_us=NOON_US)
