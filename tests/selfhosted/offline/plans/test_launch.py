@@ -13,7 +13,7 @@ from selfhosted.offline.plans.plan_errors import PlanRefused
 from selfhosted.offline.plans.sizing import Limits
 
 FLAGS = frozenset((Path(__file__).parent / "vllm_0_32_0_flags.txt").read_text().split())
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def launched(**changes: Any) -> Launch:
