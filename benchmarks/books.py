@@ -20,15 +20,15 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from cost.entries import METER_COLUMNS
-from cost.rebuild import rebuild
+from cost.ledger.entries import METER_COLUMNS
+from cost.ledger.rebuild import rebuild
+from cost.ledger.rollups import counted, ledger_sums
+from cost.ledger.rows import COLUMNS
+from cost.ledger.verify import check
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader
-from cost.rollups import counted, ledger_sums
-from cost.rows import COLUMNS
 from cost.tables import ROLLUP_SUMS, LedgerEntry
 from cost.times import DAY_US, HOUR_US
-from cost.verify import check
 from gateway.database import make_engine, migrate
 from tests.postgres import postgres_binaries, running_postgres
 

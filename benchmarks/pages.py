@@ -28,8 +28,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.figures import machine, percentile
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
-from cost.rebuild import rebuild
-from cost.store import LedgerStore
+from cost.ledger.rebuild import rebuild
+from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, day_of, wall_us
 from dashboards.ui.rendering import assets
 from gateway.configuration.settings import load, read_environment

@@ -12,8 +12,8 @@ from cost.claim.report import Claim, claim, told
 from cost.config import CostSection
 from cost.fleet.pool_config import PoolSection
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
+from cost.ledger.store import LedgerStore
 from cost.reports.scope import ReadScope
-from cost.store import LedgerStore
 
 
 class Claims:

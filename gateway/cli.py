@@ -68,7 +68,7 @@ def _expected(error: Exception) -> str | None:
         "cost.errors": "PriceError",
         "selfhosted.registry.store": "RegistryError",
         "selfhosted.config": "PoolUnfit",
-        "cost.postings": "PostingRefused",
+        "cost.ledger.postings": "PostingRefused",
         "cost.budgets.budget_errors": "BudgetError",
         "cost.fleet.fleet_errors": "FleetError",
         "cost.reports.report_errors": "BadQuery",

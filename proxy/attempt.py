@@ -7,8 +7,8 @@ from typing import Literal, Protocol
 import msgspec
 
 from cost.claim.comparators import NO_BASELINES, Baselines, Work
-from cost.entries import Entry, EntryKind
-from cost.ledger import Books
+from cost.ledger.entries import Entry, EntryKind
+from cost.ledger.ledger import Books
 from cost.prices import Meters
 from cost.usage import MISSING, Usage, estimated, from_openai
 from providers.breaker import Permit

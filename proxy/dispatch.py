@@ -20,7 +20,7 @@ from tenacity.wait import wait_base
 
 from accounts.caller import Caller
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
-from cost.ledger import Books
+from cost.ledger.ledger import Books
 from providers.breaker import Breakers, Permit
 from providers.config import RetryConfig
 from providers.errors import (

@@ -7,7 +7,7 @@ import msgspec
 from accounts.caller import Caller
 from classifier.prediction import Prediction
 from cost.claim.comparators import Comparators
-from cost.entries import Arm, Origin
+from cost.ledger.entries import Arm, Origin
 from providers.config import TimeoutsConfig
 from providers.wire import ChatRequest
 from proxy.deadlines.deadline import NO_DEADLINE, Deadline

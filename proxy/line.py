@@ -18,8 +18,8 @@ from accounts.directory import Directory
 from classifier.prediction import Prediction, Prompt
 from cost.claim.comparators import Comparators
 from cost.claim.holdout import arm_of
-from cost.entries import Arm
 from cost.errors import BudgetExceeded
+from cost.ledger.entries import Arm
 from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig

@@ -8,7 +8,7 @@ import msgspec
 
 from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
-from cost.entries import TAG, TAG_RULE
+from cost.ledger.entries import TAG, TAG_RULE
 from providers.target import Capability, Tier
 from providers.wire import ChatRequest, Message, Priority
 from proxy.errors import BadRequest

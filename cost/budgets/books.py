@@ -3,8 +3,8 @@
 import msgspec
 
 from cost.budgets.holds import Holds
-from cost.entries import Entry
-from cost.ledger import Books
+from cost.ledger.entries import Entry
+from cost.ledger.ledger import Books
 
 
 class BudgetedBooks:

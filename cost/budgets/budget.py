@@ -8,7 +8,7 @@ import msgspec
 
 from cost.budgets.budget_errors import BadBudget, UnknownBudget
 from cost.budgets.periods import Period, end_us, start_us
-from cost.entries import TAG, TAG_RULE
+from cost.ledger.entries import TAG, TAG_RULE
 from cost.prices import NANO_PER_USD, nanousd
 
 Scope = Literal["organisation", "team", "key", "tag"]

@@ -28,7 +28,7 @@ from sqlmodel import col
 
 from cost.budgets.budget import Budget, Standing
 from cost.budgets.periods import end_us, start_us
-from cost.entries import TERMINAL
+from cost.ledger.entries import TERMINAL
 from cost.tables import Boot, BudgetGrant, BudgetRow, LedgerEntry, SpendDay
 
 MAX_BUDGETS: Final = 10_000

@@ -20,8 +20,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from cost.budgets.budget import Budget, Scope, Standing, tag_id
 from cost.budgets.grants import Ask, Grant, Grants, Want
 from cost.budgets.periods import end_us
-from cost.entries import TERMINAL, Entry
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
+from cost.ledger.entries import TERMINAL, Entry
 from cost.times import moment, wall_us
 
 _log: Final = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from cost.budgets.grants import Grants
-from cost.ledger import Presence
+from cost.ledger.ledger import Presence
 
 
 class BudgetPresence:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cost.entries import Arm
+from cost.ledger.entries import Arm
 
 _KEY: Final = b"weighbridge holdout"
 """It sets this draw apart from every other draw that is made from a request's id."""

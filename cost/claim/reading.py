@@ -16,11 +16,11 @@ from sqlmodel import col
 
 from cost.claim.holdout import ArmSums
 from cost.claim.savings import Billed, Fleet, Line, figures
-from cost.entries import Arm
 from cost.fleet.hours import PoolRecord, up_us
 from cost.fleet.pool_config import PoolSection
 from cost.fleet.true_up import IDLE, FleetBooks, Pending, Posted, bill_of_day, pending
 from cost.fleet.true_up import PoolDay as PoolBooks
+from cost.ledger.entries import Arm
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.tables import LedgerEntry, rollup_day

@@ -17,9 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
 from cost.close.month import Month, month_of, parse_month
+from cost.ledger.verify import check
 from cost.tables import LedgerCheck
 from cost.times import DAY_US, HOUR_US, wall_us
-from cost.verify import check
 
 _log: Final = logging.getLogger(__name__)
 SETTLED_US: Final = 2 * HOUR_US

@@ -20,11 +20,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
 from cost.fleet.bill import Allocation, Bill, allocate, bill_of, posted_bill, weights_ps
 from cost.fleet.fleet_errors import DayNotOver, UnknownPool
 from cost.fleet.hours import HoursStore, PoolRecord, configured_hours, up_us
 from cost.fleet.pool_config import PoolSection
+from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
 from cost.prices import Meters, meters
 from cost.tables import TrueUp, rollup_day
 from cost.times import DAY_US, HOUR_US, day_of, start_of

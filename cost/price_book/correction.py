@@ -17,8 +17,8 @@ from sqlalchemy import ColumnElement, and_, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
 from cost.errors import PriceRefused, UnknownPrice
+from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
 from cost.price_book.store import PriceStore
 from cost.prices import Meters, Price, to_json
 from cost.tables import LedgerEntry

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Row, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.entries import METER_COLUMNS, TOKEN_COLUMNS
+from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS
 from cost.reconcile.matching import OurRow
 from cost.tables import LedgerEntry, rollup_day
 from cost.times import DAY_US

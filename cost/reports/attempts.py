@@ -9,6 +9,7 @@ from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
+from cost.ledger.rollups import counted, ledger_sums
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
@@ -23,7 +24,6 @@ from cost.reports.usage import (
     scoped,
     sums_of,
 )
-from cost.rollups import counted, ledger_sums
 from cost.tables import LedgerEntry
 from cost.times import DAY_US
 

@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import Standing
-from cost.entries import METER_COLUMNS
+from cost.ledger.entries import METER_COLUMNS
 from cost.prices import METERS, usd
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, Dimension, UsagePage, UsageQuery, UsageReader, UsageSums

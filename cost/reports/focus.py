@@ -23,12 +23,12 @@ import msgspec
 from sqlalchemy import Table, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import METER_COLUMNS
+from cost.ledger.entries import METER_COLUMNS
+from cost.ledger.rollups import ROLLUP_KEY
 from cost.prices import METERS, Price
 from cost.reports.cells import Cell, csv_line
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.rollups import ROLLUP_KEY
 from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US, day_of, iso, start_of
 

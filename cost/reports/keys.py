@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import case, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.rollups import SPENT_ORIGINS
+from cost.ledger.rollups import SPENT_ORIGINS
 from cost.tables import rollup_day
 from cost.times import DAY_US
 

@@ -13,7 +13,7 @@ from sqlalchemy import Row, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from cost.entries import TERMINAL
+from cost.ledger.entries import TERMINAL
 from cost.reports.scope import ReadScope
 from cost.tables import LedgerEntry
 

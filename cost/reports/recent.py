@@ -9,11 +9,11 @@ from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.entries import TERMINAL, Entry
+from cost.ledger.entries import TERMINAL, Entry
+from cost.ledger.rows import ALL, read
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import check_values
-from cost.rows import ALL, read
 from cost.tables import LedgerEntry
 
 Outcome = Literal["", "answered", "failed", "fell-back", "escalated", "estimated", "unpriced"]

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from cost.ledger.rollups import SPENT_ORIGINS
 from cost.reports.attempts import MINUTE_US, AttemptReader
 from cost.reports.cells import exact
 from cost.reports.cursor import decode_cursor, encode_cursor
@@ -18,7 +19,6 @@ from cost.reports.daily import meters_of
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import Dimension, UsageFilters, UsageQuery, UsageRow, UsageSums, added
-from cost.rollups import SPENT_ORIGINS
 from cost.times import DAY_US, HOUR_US, wall_us
 from dashboards.web.gateway import FinanceReader, Gateway, gateway_of
 from dashboards.web.parameters import Parameters

@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from cost.entries import TERMINAL
+from cost.ledger.entries import TERMINAL
 from cost.tables import LedgerEntry
 
 LOOKED_AT: Final = 3

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from cost.ledger import Ledger
+from cost.ledger.ledger import Ledger
 from cost.tables import Boot, LedgerCheck
 from cost.times import wall_us
 from dashboards.webhooks.tables import WebhookMessage

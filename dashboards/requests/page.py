@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from classifier.prediction import Prompt
-from cost.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry
+from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry
 from cost.prices import METERS
 from cost.reports.recent import MAX_ROWS, OUTCOMES, Outcome, Place, RecentPage, RecentQuery, RecentReader, RecentRequest
 from cost.reports.scope import ReadScope

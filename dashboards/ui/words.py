@@ -6,7 +6,7 @@ Plain text without markup. A reason or flag that is not known here is shown as i
 from collections.abc import Mapping
 from typing import Final
 
-from cost.entries import Entry
+from cost.ledger.entries import Entry
 from cost.reports.recent import RecentRequest
 from cost.reports.shown import nano_money, percent
 from dashboards.ui.formats import seconds

@@ -23,7 +23,7 @@ from classifier.heuristic import HeuristicClassifier
 from classifier.learning.store import LearningStore
 from classifier.onnx_classifier import OnnxClassifier
 from cost.config import CostSection
-from cost.ledger import Ledger
+from cost.ledger.ledger import Ledger
 from cost.price_book.watch import PriceWatch
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageReader

@@ -11,9 +11,9 @@ from cost.times import DAY_US, wall_us
 from gateway.commands.shared import fail, open_engine, print_json
 
 if TYPE_CHECKING:
-    from cost.entries import Entry
-    from cost.postings import Posting
-    from cost.verify import Difference, Verification
+    from cost.ledger.entries import Entry
+    from cost.ledger.postings import Posting
+    from cost.ledger.verify import Difference, Verification
 
 ledger_app = typer.Typer(help="The books, and whether they agree.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -117,21 +117,21 @@ def _us(day: datetime) -> int:
 
 
 async def _checked(from_us: int, to_us: int) -> "Verification":
-    from cost.verify import check
+    from cost.ledger.verify import check
 
     async with open_engine() as engine:
         return await check(engine, from_us, to_us, now_us=wall_us())
 
 
 async def _listed(from_us: int, to_us: int) -> "list[Posting]":
-    from cost.postings import postings as listed
+    from cost.ledger.postings import postings as listed
 
     async with open_engine() as engine:
         return await listed(engine, from_us, to_us)
 
 
 async def _reversed(posting_id: str) -> "list[Entry]":
-    from cost.postings import reverse as taken_back
+    from cost.ledger.postings import reverse as taken_back
     from gateway.commands.audit import note, operators
 
     async with open_engine() as engine:
@@ -156,7 +156,7 @@ def _plain_posting(each: "Posting") -> dict[str, Any]:
 
 
 async def _rebuilt(from_us: int, to_us: int) -> int:
-    from cost.rebuild import rebuild as written_anew
+    from cost.ledger.rebuild import rebuild as written_anew
     from gateway.commands.audit import note, operators
 
     async with open_engine() as engine:

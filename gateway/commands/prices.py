@@ -227,9 +227,9 @@ def correct_price(
     as_json: JsonOption = False,
 ) -> None:
     """Compute what was booked at a wrong price again, and post the differences. No row is changed."""
+    from cost.ledger.store import LedgerStore
     from cost.price_book.correction import find_correction, post_correction
     from cost.price_book.store import PriceStore
-    from cost.store import LedgerStore
     from gateway.commands.audit import note, operators
 
     given = _entered(

@@ -113,10 +113,10 @@ async def _reconciled(
     post: bool,
     unmatched: bool,
 ) -> "tuple[Reconciliation, _Posted | None]":
+    from cost.ledger.store import LedgerStore
     from cost.reconcile.books import booked, is_posted, posting_alone
     from cost.reconcile.matching import compare, days_between
     from cost.reconcile.posting import entries_of, postable, posting_id
-    from cost.store import LedgerStore
     from cost.times import iso
     from gateway.commands.audit import note, operators
 

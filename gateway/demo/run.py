@@ -267,7 +267,7 @@ def _read(base_url: str, key: str, path: str) -> dict[str, Any]:
 
 
 async def _closing(scene: _Stage, base_url: str, key: str) -> Closing:
-    from cost.verify import check  # noqa: PLC0415 - loading the database layer is slow
+    from cost.ledger.verify import check  # noqa: PLC0415 - loading the database layer is slow
     from gateway.database import make_engine  # noqa: PLC0415
 
     claim = _read(base_url, key, "/savings")

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.ledger.store import LedgerStore
 from cost.prices import usd
 from cost.reconcile.books import booked, posting_alone
 from cost.reconcile.matching import Matching, OurRow, compare
 from cost.reconcile.openai import read_openai
 from cost.reconcile.posting import entries_of, posting_id
 from cost.reconcile.statement import COST_METERS
-from cost.store import LedgerStore
 from cost.times import DAY_US, start_of
 from gateway.demo.company import MINI, REFERENCE
 

@@ -14,11 +14,11 @@ from cost.budgets.grants import GrantStore
 from cost.budgets.holds import Holds, Teller
 from cost.budgets.presence import BudgetPresence
 from cost.close.checks import MonthChecks
-from cost.journal import Journal
-from cost.ledger import Ledger
-from cost.store import LedgerStore
-from cost.sweep import Sweep
-from cost.watch import LedgerWatch
+from cost.ledger.journal import Journal
+from cost.ledger.ledger import Ledger
+from cost.ledger.store import LedgerStore
+from cost.ledger.sweep import Sweep
+from cost.ledger.watch import LedgerWatch
 from dashboards.finance.daily_reports import DailyReports
 from dashboards.savings import Claims
 from dashboards.webhooks.outbox import Outbox

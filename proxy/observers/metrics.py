@@ -15,8 +15,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from cost.budgets.budget import Standing
+from cost.ledger.watch import Checked
 from cost.prices import NANO_PER_USD
-from cost.watch import Checked
 from proxy.limits.limit import Kind, Scope
 from proxy.observers.logs import safe_name
 from proxy.outcome import AttemptResult, RequestOutcome

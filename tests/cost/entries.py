@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from cost.entries import Entry
 from cost.errors import EntriesRefused
+from cost.ledger.entries import Entry
 
 _RESERVE = Entry(
     request_id="req_1",

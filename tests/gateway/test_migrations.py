@@ -3,8 +3,8 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.store import LedgerStore
-from cost.verify import check
+from cost.ledger.store import LedgerStore
+from cost.ledger.verify import check
 from gateway.database import make_engine, migrate, upgrade
 from tests.cost.entries import reserve, settle
 

@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from accounts.caller import TeamSettings
 from cost.claim.comparators import Comparator
-from cost.entries import Entry
+from cost.ledger.entries import Entry
 from providers.catalog import Catalog
 from providers.errors import AnswerLost, StreamCut, UpstreamError
 from providers.target import Capability

@@ -11,9 +11,9 @@ from starlette.types import Message
 from accounts.caller import Role
 from cost.claim.comparators import Comparator, Comparators
 from cost.claim.holdout import arm_of
-from cost.entries import METER_COLUMNS, Entry
 from cost.errors import BudgetExceeded
-from cost.ledger import MemoryLedger
+from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.ledger import MemoryLedger
 from tests.proxy.test_policy import price
 from tests.scenarios.test_rules import Broken, House, chunk
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
+from cost.ledger.verify import verify
 from cost.prices import nanousd
-from cost.verify import verify
 from gateway.database import make_engine
 from providers.scripted_server import LogLine
 from tests.postgres import Postgres

@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
+from cost.ledger.verify import verify
 from cost.prices import nanousd
-from cost.verify import verify
 from gateway.database import make_engine
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, make_site, oracle, start, until

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Message
 
 from accounts.caller import Escalation, TeamSettings
-from cost.entries import Entry
+from cost.ledger.entries import Entry
 from proxy.affinity import CACHE_MIN_TOKENS
 from proxy.escalation import EscalationRules
 from tests.running_gateway import CHEAP_PRICES, model, running_gateway

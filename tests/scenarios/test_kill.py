@@ -23,8 +23,8 @@ import pytest
 from pydantic import SecretStr
 from starlette.types import ASGIApp, Message
 
-from cost.ledger import unbooked_path
-from cost.segments import boots, read_segment, segment_path
+from cost.ledger.ledger import unbooked_path
+from cost.ledger.segments import boots, read_segment, segment_path
 from gateway.app import create_app
 from gateway.configuration.settings import Environment, load
 from providers.scripted_server import LogLine

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from cost.segments import boots
+from cost.ledger.segments import boots
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, make_site, oracle, serving, start, until
 from tests.running_gateway import model

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
-from cost.segments import boots
+from cost.ledger.segments import boots
 from tests.processes import Server, Site, make_site, oracle, serving, start, until
 from tests.running_gateway import model
 

@@ -18,7 +18,7 @@ from accounts.keys import Pepper, mint_key
 from accounts.store import StoredKey
 from classifier.heuristic import HeuristicClassifier
 from cost.claim.comparators import Comparator, Comparators
-from cost.ledger import MemoryLedger
+from cost.ledger.ledger import MemoryLedger
 from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig

@@ -236,7 +236,7 @@ def _create_pools() -> None:
 
 
 # What earlier rows tell of the new columns, and the roll-ups of all. A migration stays as it was when the program
-# changes, so these statements are its own; they count what `cost.rollups` counted when they were written.
+# changes, so these statements are its own; they count what `cost.ledger.rollups` counted when they were written.
 
 _DAY_US = 86_400_000_000
 _OF_THE_DAY = "at_us >= :from_us AND at_us < :to_us"

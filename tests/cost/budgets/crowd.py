@@ -11,10 +11,10 @@ from cost.budgets.budget import Budget
 from cost.budgets.grants import Grants
 from cost.budgets.holds import Holds
 from cost.budgets.memory import MemoryGrants
-from cost.entries import Entry
 from cost.errors import BudgetExceeded
-from cost.ledger import MemoryLedger
-from cost.store import LedgerStore
+from cost.ledger.entries import Entry
+from cost.ledger.ledger import MemoryLedger
+from cost.ledger.store import LedgerStore
 from tests.cost.entries import reserve, settle
 
 NOON_US = reserve().at_us

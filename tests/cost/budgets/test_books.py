@@ -12,11 +12,11 @@ from cost.budgets.holds import Holds
 from cost.budgets.memory import MemoryGrants
 from cost.budgets.presence import BudgetPresence
 from cost.budgets.store import BudgetStore
-from cost.entries import Entry
 from cost.errors import BudgetExceeded
-from cost.journal import Journal
-from cost.ledger import Alone, Books, Ledger
-from cost.store import LedgerStore
+from cost.ledger.entries import Entry
+from cost.ledger.journal import Journal
+from cost.ledger.ledger import Alone, Books, Ledger
+from cost.ledger.store import LedgerStore
 from tests.cost.budgets.crowd import NOON_US, budget
 from tests.cost.entries import reserve, settle, until
 

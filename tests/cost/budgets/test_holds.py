@@ -14,9 +14,9 @@ from cost.budgets.budget import Budget, Standing
 from cost.budgets.grants import Ask, Grants, GrantStore
 from cost.budgets.memory import MemoryGrants
 from cost.budgets.store import BudgetStore
-from cost.entries import Entry, orphan_settlement, void_of
 from cost.errors import BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
-from cost.store import LedgerStore
+from cost.ledger.entries import Entry, orphan_settlement, void_of
+from cost.ledger.store import LedgerStore
 from cost.tables import Boot
 from cost.times import DAY_US
 from tests.cost.budgets.crowd import NOON_US, TEAM, Clock, Process, budget

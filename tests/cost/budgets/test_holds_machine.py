@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cost.budgets.grants import Grants, GrantStore
 from cost.budgets.memory import MemoryGrants
 from cost.budgets.store import BudgetStore
-from cost.entries import TERMINAL, Entry, orphan_settlement, void_of
-from cost.store import LedgerStore
+from cost.ledger.entries import TERMINAL, Entry, orphan_settlement, void_of
+from cost.ledger.store import LedgerStore
 from cost.times import DAY_US
 from gateway.database import make_engine, migrate
 from tests.cost.budgets.crowd import NOON_US, Clock, Process, budget

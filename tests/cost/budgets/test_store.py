@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.grants import Ask, GrantStore
 from cost.budgets.store import MAX_OF_ORGANISATION, BudgetStore, new_budget_id
-from cost.store import LedgerStore
+from cost.ledger.store import LedgerStore
 from cost.tables import BudgetRow
 from tests.cost.budgets.crowd import NOON_US, budget
 from tests.cost.entries import settle

@@ -14,10 +14,10 @@ from cost.claim.reading import MAX_DAYS, ClaimBooks, ClaimReader
 from cost.claim.report import DAILY_COLUMNS, Claim, claim, daily, told
 from cost.fleet.hours import HoursStore
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
+from cost.ledger.store import LedgerStore
 from cost.prices import usd
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.store import LedgerStore
 from cost.times import DAY_US, HOUR_US
 from gateway.database import make_engine, migrate
 from tests.cost.fleet.pools import DAY, pool, work

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.close.checks import SETTLED_US, MonthChecks
 from cost.close.month import Month
-from cost.store import LedgerStore
+from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US, start_of
 from tests.cost.entries import reserve, settle
 

@@ -4,8 +4,8 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from cost.entries import Entry
 from cost.fleet.pool_config import PoolSection
+from cost.ledger.entries import Entry
 from cost.times import start_of
 from tests.cost.entries import settle
 

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.fleet.fleet_errors import HoursRefused
 from cost.fleet.hours import HoursStore, PoolRecord, Recorded, configured_hours, up_us
-from cost.store import LedgerStore
+from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US, day_of, start_of
 from tests.cost.fleet.pools import DAY, pool, work
 

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from cost.entries import METER_COLUMNS, Entry
 from cost.fleet.fleet_errors import DayNotOver, UnknownPool
 from cost.fleet.hours import HoursStore
 from cost.fleet.pool_config import PoolSection
 from cost.fleet.true_up import FleetBooks, Group, GroupKey, PoolDay, TrueUpRounds, entries, is_due, pending
+from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.store import LedgerStore
+from cost.ledger.verify import verify
 from cost.prices import Meters
-from cost.store import LedgerStore
 from cost.tables import LedgerEntry
 from cost.times import DAY_US, HOUR_US
-from cost.verify import verify
 from tests.cost.fleet.pools import DAY, pool, work
 
 BILL = 141_600_000_000

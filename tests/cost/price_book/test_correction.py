@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import METER_COLUMNS, Entry
 from cost.errors import PriceRefused, UnknownPrice
-from cost.postings import reverse
+from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.postings import reverse
+from cost.ledger.store import LedgerStore
+from cost.ledger.verify import verify
 from cost.price_book.correction import (
     MOST_DAYS,
     Correction,
@@ -24,9 +26,7 @@ from cost.price_book.correction import (
 )
 from cost.price_book.store import PriceStore
 from cost.prices import LongPrompt, Price, price_from_usd
-from cost.store import LedgerStore
 from cost.usage import Usage
-from cost.verify import verify
 from tests.cost.entries import reserve, settle
 
 DAY = date(2026, 4, 5)

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from cost.entries import Entry
+from cost.ledger.entries import Entry
 from cost.reconcile.matching import OurRow
 from cost.times import DAY_US as DAY_LENGTH_US
 from tests.cost.reconcile.exports import DAY_US

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import METER_COLUMNS, Entry
+from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.store import LedgerStore
 from cost.reconcile.anthropic import read_anthropic
 from cost.reconcile.books import booked, is_posted, posting_alone
 from cost.reconcile.matching import Matching, OurRow, Reconciliation, compare
 from cost.reconcile.openai import read_openai
 from cost.reconcile.posting import TooManyEntries, entries_of, posting_id, spread
 from cost.reconcile.statement import BadExport, Statement
-from cost.store import LedgerStore
 from tests.cost.entries import settle
 from tests.cost.reconcile.exports import (
     DAY_US,

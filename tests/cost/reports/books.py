@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import METER_COLUMNS, Entry
+from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.store import LedgerStore
 from cost.prices import LongPrompt, Price
 from cost.reports.focus import FocusNames
-from cost.store import LedgerStore
 from cost.usage import Usage
 from tests.cost.entries import settle
 

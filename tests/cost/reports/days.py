@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
-from cost.entries import Entry
+from cost.ledger.entries import Entry
 from tests.cost.entries import settle
 
 DAY = date(2026, 11, 20)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import Budget, Standing
+from cost.ledger.store import LedgerStore
 from cost.prices import usd
 from cost.reports.daily import (
     MAX_GROUPS_SHOWN,
@@ -24,7 +25,6 @@ from cost.reports.daily import (
 )
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageSums
-from cost.store import LedgerStore
 from tests.cost.reports.days import DAY, DAY_US, HOSTILE, booked, books
 
 TEAM = ReadScope(organisation_id="default", team_id="team_a")

@@ -6,11 +6,11 @@ from decimal import Decimal
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.ledger.store import LedgerStore
 from cost.prices import usd
 from cost.reports.daily import DailyReader
 from cost.reports.daily_csv import daily_csv
 from cost.reports.scope import ReadScope
-from cost.store import LedgerStore
 from tests.cost.reports.days import DAY, HOSTILE, books
 
 

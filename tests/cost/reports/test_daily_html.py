@@ -5,10 +5,10 @@ from html.parser import HTMLParser
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.ledger.store import LedgerStore
 from cost.reports.daily import DailyReader, DailyReport
 from cost.reports.daily_html import Html, daily_html
 from cost.reports.scope import ReadScope
-from cost.store import LedgerStore
 from tests.cost.reports.days import DAY, HOSTILE, books
 from tests.cost.reports.test_daily import standing
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import METER_COLUMNS
+from cost.ledger.entries import METER_COLUMNS
+from cost.ledger.store import LedgerStore
 from cost.prices import METERS, NANO_PER_USD
 from cost.reports.focus import COLUMNS, CUSTOM_COLUMNS, FOCUS_COLUMNS, FocusExport, FocusNames, FocusQuery, charges
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.store import LedgerStore
 from cost.tables import ROLLUP_SUMS
 from tests.cost.entries import settle
 from tests.cost.reports import books

@@ -2,8 +2,8 @@
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.ledger.store import LedgerStore
 from cost.reports.keys import SPENT_DAYS, USED_DAYS, KeyUse, read_key_use
-from cost.store import LedgerStore
 from cost.times import DAY_US, HOUR_US
 from tests.cost.reports.two_organisations import DAY, booked
 

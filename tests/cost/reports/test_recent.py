@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import Entry
+from cost.ledger.entries import Entry
 from cost.reports.recent import OUTCOMES, RecentQuery, RecentReader, RecentRequest, matches
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope

@@ -5,9 +5,9 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import Entry
+from cost.ledger.entries import Entry
+from cost.ledger.store import LedgerStore
 from cost.reports.scope import ReadScope
-from cost.store import LedgerStore
 from cost.times import DAY_US, HOUR_US
 from tests.cost.entries import reserve, settle
 

@@ -14,10 +14,10 @@ import msgspec
 from accounts.caller import Role
 from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
-from cost.entries import Entry
+from cost.ledger.entries import Entry
+from cost.ledger.store import LedgerStore
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader, UsageSums
-from cost.store import LedgerStore
 from cost.times import DAY_US
 from tests.cost.reports.two_organisations import DAY, two_days
 from tests.running_gateway import PEPPER, Running, model, running_gateway

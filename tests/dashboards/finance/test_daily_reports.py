@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from accounts.store import AccountStore
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
+from cost.ledger.store import LedgerStore
 from cost.reports.report_config import ReportSection
 from cost.reports.scope import ReadScope
-from cost.store import LedgerStore
 from dashboards.finance.daily_reports import DailyReports, ReportReader, Subject, due_days, rendered, write
 from dashboards.webhooks.outbox import Outbox
 from gateway.configuration.file import ConfigError

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cost.entries import Entry
+from cost.ledger.entries import Entry
 
 BASE_US = 1_750_000_000_000_000
 

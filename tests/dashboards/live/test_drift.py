@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.store import LedgerStore
+from cost.ledger.store import LedgerStore
 from cost.times import DAY_US
 from dashboards.live.drift import BINS, FEWEST, DriftReader, by_chance, compared, counted, psi
 from tests.dashboards.live.ledger import BASE_US, ended

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.store import LedgerStore
+from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US
 from dashboards.live.recent import ENOUGH, WINDOW_US, RecentReader, quantile, usual_by_now
 from tests.dashboards.live.ledger import BASE_US, ended

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.store import LedgerStore
+from cost.ledger.store import LedgerStore
 from dashboards.live.newest import newest
 from dashboards.live.tail import KEPT, DecisionTail, TooManyViewers, Viewer, event_id
 from gateway.database import make_engine

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.access import OrganisationRole
-from cost.store import LedgerStore
+from cost.ledger.store import LedgerStore
 from cost.times import wall_us
 from dashboards.live.newest import Ended
 from dashboards.live.tail import DecisionTail

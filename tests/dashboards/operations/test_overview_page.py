@@ -9,7 +9,7 @@ import pytest
 
 from accounts.access import OrganisationRole
 from accounts.audit.log import Scope
-from cost.store import LedgerStore
+from cost.ledger.store import LedgerStore
 from cost.times import wall_us
 from dashboards.live.readers import open_operations
 from dashboards.operations.snapshot import look

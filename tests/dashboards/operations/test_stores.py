@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.journal import Journal
-from cost.ledger import Ledger
-from cost.store import LedgerStore
-from cost.sweep import Sweep
+from cost.ledger.journal import Journal
+from cost.ledger.ledger import Ledger
+from cost.ledger.store import LedgerStore
+from cost.ledger.sweep import Sweep
 from dashboards.operations import stores
 from dashboards.webhooks.outbox import Outbox
 from gateway.database import make_engine

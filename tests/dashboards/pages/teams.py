@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from cost.entries import Entry
-from cost.store import LedgerStore
+from cost.ledger.entries import Entry
+from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, wall_us
 from tests.cost.entries import settle
 from tests.running_gateway import CHEAP_PRICES, Running, model, running_gateway

@@ -20,11 +20,11 @@ from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
 from accounts.store import DEFAULT_ORGANISATION, AccountStore
 from cost.close.month import Month, month_of
-from cost.entries import Entry
+from cost.ledger.entries import Entry
+from cost.ledger.store import LedgerStore
+from cost.ledger.verify import check
 from cost.prices import nanousd, usd
-from cost.store import LedgerStore
 from cost.times import DAY_US, HOUR_US, day_of, wall_us
-from cost.verify import check
 from dashboards.ui.formats import exact_money, exact_share
 from gateway.configuration.settings import Environment, load
 from gateway.demo.company import TEAMS

@@ -14,8 +14,8 @@ from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
-from cost.entries import Entry
-from cost.store import LedgerStore
+from cost.ledger.entries import Entry
+from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US, wall_us
 from tests.cost.entries import reserve, settle
 from tests.dashboards.pages.walk import Walk, walk

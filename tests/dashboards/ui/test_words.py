@@ -4,10 +4,10 @@ from typing import Any, get_args
 
 import pytest
 
-from cost.entries import Entry
+from cost.ledger.entries import Entry
+from cost.ledger.sweep import expiry_of
 from cost.reports.latency import CAUSES
 from cost.reports.recent import RecentRequest
-from cost.sweep import expiry_of
 from cost.usage import ABSURD, MISSING, PARTIAL, REASONING_ADDED
 from dashboards.ui.words import because, cause_words, decision, ended, flag_words, money_words, outcome, reason_label
 from proxy.attempt import Unused

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from cost.store import LedgerStore
+from cost.ledger.store import LedgerStore
 from gateway.cli import app
 from gateway.database import make_engine, migrate
 from tests.cost.entries import reserve, settle

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from cost.ledger.store import LedgerStore
 from cost.prices import price_from_usd
-from cost.store import LedgerStore
 from cost.times import start_of
 from cost.usage import Usage
 from gateway.cli import app

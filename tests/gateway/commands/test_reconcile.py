@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cost.store import LedgerStore
+from cost.ledger.store import LedgerStore
 from gateway.cli import app
 from gateway.database import make_engine, migrate
 from tests.cost.entries import settle

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from accounts.store import AccountStore
-from cost.store import LedgerStore
+from cost.ledger.store import LedgerStore
 from gateway.cli import app
 from gateway.database import make_engine, migrate
 from tests.cost.reports.days import books

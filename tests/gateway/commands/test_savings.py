@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from accounts.store import AccountStore
-from cost.entries import Entry
-from cost.store import LedgerStore
+from cost.ledger.entries import Entry
+from cost.ledger.store import LedgerStore
 from cost.times import HOUR_US, start_of
 from gateway.cli import app
 from gateway.database import make_engine, migrate

@@ -19,8 +19,8 @@ from accounts.keys import Pepper
 from accounts.people.passwords import Passwords
 from accounts.people.sign_in import SignIn
 from accounts.people.sign_in_config import SignInSection
+from cost.ledger.verify import check
 from cost.times import DAY_US, HOUR_US, day_of
-from cost.verify import check
 from gateway.configuration.settings import Environment, load
 from gateway.database import make_engine, migrate
 from gateway.demo import company

@@ -16,9 +16,9 @@ import pytest
 from accounts.caller import Caller, TeamSettings
 from classifier.config import ShadowSection
 from classifier.learning.store import Verdict
-from cost.entries import Entry
 from cost.errors import BudgetExceeded
-from cost.ledger import MemoryLedger
+from cost.ledger.entries import Entry
+from cost.ledger.ledger import MemoryLedger
 from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig, TimeoutsConfig

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cost.budgets.budget import Budget, Standing
-from cost.watch import Checked
+from cost.ledger.watch import Checked
 from proxy.observers.metrics import MAX_LABEL_VALUES, BreakerState, Metrics
 from selfhosted.replica import EngineStats
 from tests.proxy.observers.outcomes import an_attempt, an_outcome

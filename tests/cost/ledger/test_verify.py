@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import Entry, orphan_settlement, void_of
-from cost.rebuild import rebuild
-from cost.store import LedgerStore
+from cost.ledger.entries import Entry, orphan_settlement, void_of
+from cost.ledger.rebuild import rebuild
+from cost.ledger.store import LedgerStore
+from cost.ledger.verify import MOST_DIFFERENCES, check, verify
 from cost.times import DAY_US, HOUR_US
-from cost.verify import MOST_DIFFERENCES, check, verify
 from tests.cost.entries import reserve, settle
 
 NOON_US = reserve().at_us

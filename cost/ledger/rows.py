@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from cost.entries import Entry
+from cost.ledger.entries import Entry
 from cost.tables import LedgerEntry
 
 COLUMNS: Final = Entry.__struct_fields__

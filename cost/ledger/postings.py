@@ -13,9 +13,9 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.entries import BOOKS, Entry, reversal_of
-from cost.rows import ALL, read
-from cost.store import LedgerStore
+from cost.ledger.entries import BOOKS, Entry, reversal_of
+from cost.ledger.rows import ALL, read
+from cost.ledger.store import LedgerStore
 from cost.tables import LedgerEntry
 
 REVERSAL: Final = "reversal"

@@ -10,11 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import aliased
 from sqlmodel import col
 
-from cost import rollups
-from cost.entries import TERMINAL, Entry
 from cost.errors import EntriesRefused
-from cost.rows import ALL, COLUMNS, read, row_of
-from cost.sweep import with_lost_hosts
+from cost.ledger import rollups
+from cost.ledger.entries import TERMINAL, Entry
+from cost.ledger.rows import ALL, COLUMNS, read, row_of
+from cost.ledger.sweep import with_lost_hosts
 from cost.tables import LedgerEntry
 
 _NAMES: Final = ", ".join(COLUMNS)

@@ -7,12 +7,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import Entry
 from cost.errors import LedgerUnavailable
-from cost.journal import Journal
-from cost.ledger import Books, Ledger, MemoryLedger, NullLedger, unbooked_path
-from cost.segments import boots, encode_line, read_segment, segment_path
-from cost.store import LedgerStore
+from cost.ledger.entries import Entry
+from cost.ledger.journal import Journal
+from cost.ledger.ledger import Books, Ledger, MemoryLedger, NullLedger, unbooked_path
+from cost.ledger.segments import boots, encode_line, read_segment, segment_path
+from cost.ledger.store import LedgerStore
 from tests.cost.entries import ScriptedStore, reserve, settle, until
 
 NEVER_S = 3600.0

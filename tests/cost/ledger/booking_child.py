@@ -1,6 +1,6 @@
 """A process that books without end until it is killed, and tells each reserve that returned.
 
-Run as `python -m tests.cost.booking_child DATABASE_URL JOURNAL_FOLDER NAME SEED SYNC`.
+Run as `python -m tests.cost.ledger.booking_child DATABASE_URL JOURNAL_FOLDER NAME SEED SYNC`.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Literal, cast
 
-from cost.journal import Journal
-from cost.ledger import Ledger
-from cost.store import LedgerStore
+from cost.ledger.journal import Journal
+from cost.ledger.ledger import Ledger
+from cost.ledger.store import LedgerStore
 from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
 

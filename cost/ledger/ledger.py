@@ -14,10 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from cost.entries import Entry, orphan_settlement, void_of
 from cost.errors import EntriesRefused, LedgerUnavailable, StoreUnreachable
-from cost.journal import Journal
-from cost.segments import DeadJournal, boots, encode_line
+from cost.ledger.entries import Entry, orphan_settlement, void_of
+from cost.ledger.journal import Journal
+from cost.ledger.segments import DeadJournal, boots, encode_line
 
 _log: Final = logging.getLogger(__name__)
 _MAX_BACKOFF_S: Final = 5.0
@@ -60,7 +60,7 @@ class EntryStore(Protocol):
 
 
 class Presence(Protocol):
-    """How processes know of each other; `cost.sweep.Sweep` is one."""
+    """How processes know of each other; `cost.ledger.sweep.Sweep` is one."""
 
     @property
     def may_be_given_up(self) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.segments import (
+from cost.ledger.segments import (
     BootLock,
     DeadJournal,
     boots,

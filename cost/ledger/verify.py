@@ -13,8 +13,8 @@ from sqlalchemy import Select, and_, case, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.entries import METER_COLUMNS, TERMINAL
-from cost.rollups import (
+from cost.ledger.entries import METER_COLUMNS, TERMINAL
+from cost.ledger.rollups import (
     COST,
     ROLLUP_KEY,
     SPEND_KEY,

@@ -1,6 +1,6 @@
 """How reserves are closed without an attempt's own words."""
 
-from cost.entries import orphan_settlement, void_of
+from cost.ledger.entries import orphan_settlement, void_of
 from tests.cost.entries import reserve
 
 

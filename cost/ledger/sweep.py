@@ -20,9 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.database_clock import DATABASE_US
-from cost.entries import TERMINAL, Entry, reversal_of, undivided
-from cost.rollups import LOST_HOST
-from cost.rows import ALL, read
+from cost.ledger.entries import TERMINAL, Entry, reversal_of, undivided
+from cost.ledger.rollups import LOST_HOST
+from cost.ledger.rows import ALL, read
 from cost.tables import Boot, LedgerEntry
 
 _log: Final = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.store import LedgerStore
+from cost.ledger.store import LedgerStore
+from cost.ledger.watch import Checked, LedgerWatch, due
 from cost.times import DAY_US, HOUR_US
-from cost.watch import Checked, LedgerWatch, due
 from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
 

@@ -17,9 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
-from cost.entries import Entry, void_of
 from cost.errors import LedgerUnavailable
-from cost.segments import BootLock, encode_line, segment_path
+from cost.ledger.entries import Entry, void_of
+from cost.ledger.segments import BootLock, encode_line, segment_path
 
 _log: Final = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5

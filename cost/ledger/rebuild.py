@@ -5,7 +5,7 @@ from typing import Any, Final
 from sqlalchemy import delete, func, insert, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from cost.rollups import (
+from cost.ledger.rollups import (
     ROLLUP_KEY,
     SCOPES,
     SPEND_KEY,
@@ -16,9 +16,9 @@ from cost.rollups import (
     ledger_sums,
     spend_day,
 )
+from cost.ledger.verify import next_day
 from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
-from cost.verify import next_day
 
 # Nobody adds to a roll-up meanwhile: who has written to the ledger already waits here, and adds to what is new.
 _LOCK: Final = text("LOCK TABLE rollup_hour, rollup_day, spend_day IN SHARE ROW EXCLUSIVE MODE")

@@ -11,9 +11,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
+from cost.ledger.verify import Verification, check
 from cost.tables import LedgerCheck
 from cost.times import DAY_US, HOUR_US
-from cost.verify import Verification, check
 
 _log: Final = logging.getLogger(__name__)
 _NAME: Final = "roll-ups"

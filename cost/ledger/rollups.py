@@ -2,7 +2,7 @@
 
 They are kept in the transaction that writes the entries, and only for entries that are really new: so they are what
 the ledger adds up to, however often and by whomever a batch is written. Here is what counts for what, once for
-entries in memory and once as SQL over the ledger; `cost.verify` holds the one against the other.
+entries in memory and once as SQL over the ledger; `cost.ledger.verify` holds the one against the other.
 """
 
 import operator
@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Table, and_, case, func, literal
 from sqlmodel import col
 
-from cost.entries import METER_COLUMNS, TERMINAL, Entry
+from cost.ledger.entries import METER_COLUMNS, TERMINAL, Entry
 from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
 

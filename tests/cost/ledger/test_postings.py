@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import METER_COLUMNS, Entry
-from cost.postings import PostingRefused, postings, reverse
-from cost.store import LedgerStore
+from cost.ledger.entries import METER_COLUMNS, Entry
+from cost.ledger.postings import PostingRefused, postings, reverse
+from cost.ledger.store import LedgerStore
+from cost.ledger.verify import verify
 from cost.times import DAY_US
-from cost.verify import verify
 from tests.cost.entries import settle
 
 DAY = 1_775_347_200_000_000

@@ -7,9 +7,9 @@ from pathlib import Path
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.verify import verify
+from cost.ledger.verify import verify
 from tests.cost.entries import reserve
-from tests.cost.writing_child import KEYS
+from tests.cost.ledger.writing_child import KEYS
 
 PROCESSES, BATCHES, BATCH = 4, 25, 100
 
@@ -19,11 +19,11 @@ def _write_at_once(url: str) -> None:
     numbers = [str(BATCHES), str(BATCH)]
     children = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.cost.writing_child", url, str(place), *numbers],
+            [sys.executable, "-m", "tests.cost.ledger.writing_child", url, str(place), *numbers],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
         )
         for place in range(PROCESSES)
     ]

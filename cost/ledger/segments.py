@@ -15,7 +15,7 @@ from typing import Final, Self
 
 import msgspec
 
-from cost.entries import Entry
+from cost.ledger.entries import Entry
 
 _MAX_LINE_BYTES: Final = 1024 * 1024
 _CRC_CHARS: Final = 8

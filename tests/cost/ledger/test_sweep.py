@@ -7,13 +7,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import reversal_of, void_of
-from cost.journal import Journal
-from cost.ledger import Ledger
-from cost.segments import encode_line, segment_path
-from cost.store import LedgerStore
-from cost.sweep import Sweep, expiry_of
-from cost.verify import check
+from cost.ledger.entries import reversal_of, void_of
+from cost.ledger.journal import Journal
+from cost.ledger.ledger import Ledger
+from cost.ledger.segments import encode_line, segment_path
+from cost.ledger.store import LedgerStore
+from cost.ledger.sweep import Sweep, expiry_of
+from cost.ledger.verify import check
 from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from cost.journal import Journal
-from cost.ledger import Ledger
-from cost.segments import boots
-from cost.store import LedgerStore
-from cost.verify import verify
+from cost.ledger.journal import Journal
+from cost.ledger.ledger import Ledger
+from cost.ledger.segments import boots
+from cost.ledger.store import LedgerStore
+from cost.ledger.verify import verify
 from gateway.database import make_engine
 from tests.cost.entries import reserve
 
@@ -26,8 +26,8 @@ class Booking:
     """A child that books until it is killed."""
 
     def __init__(self, url: str, journal: Path, name: str, seed: int, sync: str) -> None:
-        command = [sys.executable, "-m", "tests.cost.booking_child", url, str(journal), name, str(seed), sync]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+        command = [sys.executable, "-m", "tests.cost.ledger.booking_child", url, str(journal), name, str(seed), sync]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
         self._told = b""
 
     def wait_for(self, reserves: int) -> None:

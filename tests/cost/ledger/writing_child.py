@@ -1,6 +1,6 @@
 """A process that writes entries of one team as fast as it can, some of them the same as its siblings write.
 
-Run as `python -m tests.cost.writing_child DATABASE_URL PLACE BATCHES BATCH`; it waits for a line on standard input.
+Run as `python -m tests.cost.ledger.writing_child DATABASE_URL PLACE BATCHES BATCH`; it waits for a line on standard input.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ import sys
 
 from sqlalchemy.exc import OperationalError
 
-from cost.entries import Entry
-from cost.store import LedgerStore
+from cost.ledger.entries import Entry
+from cost.ledger.store import LedgerStore
 from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
 

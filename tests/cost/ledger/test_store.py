@@ -7,9 +7,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.entries import void_of
 from cost.errors import EntriesRefused
-from cost.store import LedgerStore
+from cost.ledger.entries import void_of
+from cost.ledger.store import LedgerStore
 from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cost.entries import Entry, void_of
 from cost.errors import LedgerUnavailable
-from cost.journal import Journal
-from cost.segments import boots, read_segment, segments_of
+from cost.ledger.entries import Entry, void_of
+from cost.ledger.journal import Journal
+from cost.ledger.segments import boots, read_segment, segments_of
 from tests.cost.entries import reserve, settle, until
 
 
