@@ -77,6 +77,7 @@ from gateway.database import make_engine
 from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.books import keep_rounds, open_books
 from gateway.wiring.fleet import OpenFleet, open_fleet
+from gateway.wiring.metrics import all_metrics
 from gateway.wiring.policy import build_escalation, build_policy
 from gateway.wiring.pool_queues import sized
 from gateway.wiring.scaling import keep_scaling
@@ -95,18 +96,19 @@ from proxy.comparisons import build_comparators
 from proxy.dispatch import Dispatcher
 from proxy.errors import BadRequest, Refused, UsageUnavailable, error_reply
 from proxy.gate import Gate
+from proxy.learning.learning_metrics import LearningMetrics
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
 from proxy.line import Line, Rules
 from proxy.observers.learning import LearningLog
 from proxy.observers.logs import RequestLog, configure_logging
-from proxy.observers.metrics import Metrics
 from proxy.observers.telemetry import Tracing, build_tracing
 from proxy.overload import Door
 from proxy.queues.queues_config import QueueConfig
 from proxy.tolerance import Tolerances, learn_from_own_requests
 from selfhosted.prefixes.habits import Habits
+from selfhosted.prefixes.prefix_metrics import PrefixMetrics
 from selfhosted.prefixes.store import HabitStore, KeepHabits
 
 _log = logging.getLogger("weighbridge.app")
@@ -180,7 +182,7 @@ class _Running:
         self._fleet: OpenFleet | None = None
         self._repeopling = False
         self._queues: dict[str, QueueConfig] = {}
-        self._metrics = Metrics()
+        self._metrics = all_metrics()
         self._prices: PriceWatch | None = None
 
     def begin_drain(self) -> None:
@@ -237,13 +239,13 @@ class _Running:
             tracing = self._tracing(stack)
             await asyncio.to_thread(schema_check.prepare)
             learning, accounts = LearningStore(engine), AccountStore(engine)
-            learning_log = LearningLog(learning, accounts.learning_of, metrics)
+            learning_log = LearningLog(learning, accounts.learning_of, observer=metrics.learning)
             learning_log.start()
             stack.push_async_callback(learning_log.aclose)
             self._classifier = classifier = load_classifier(config.classifier, catalog.abilities)
             _tell_of(classifier, catalog)
             _tell_of_reference(config.cost.reference_target, catalog)
-            metrics.set_classifier(trained=classifier.fallback_reason is None)
+            metrics.classifier.set_trained(trained=classifier.fallback_reason is None)
             breakers = self._breakers
             self._gate = gate = await open_gate(
                 engine, config, self._sized(), self._environment, ledger.boot_id, metrics, self._in_flight, stack
@@ -268,17 +270,17 @@ class _Running:
                 affinity=Affinity(time.monotonic),
                 breakers=breakers,
                 dispatcher=dispatcher,
-                observers=(metrics, RequestLog(share=config.telemetry.log_success_share), learning_log),
+                observers=(metrics.requests, RequestLog(share=config.telemetry.log_success_share), learning_log),
                 tracing=tracing,
                 clock=time.monotonic,
                 budgets=holds,
                 guard=gate.guard,
                 once=gate.once,
                 paces=gate.paces,
-                habits=_habits(config, self._environment, engine, metrics, stack),
+                habits=_habits(config, self._environment, engine, metrics.prefixes, stack),
             )
-            keep_scaling(config, pools, gate, metrics, stack)
-            self._shadow = shadow = self._shadow_of(line, dispatcher, learning, accounts, metrics)
+            keep_scaling(config, pools, gate, metrics.scale, stack)
+            self._shadow = shadow = self._shadow_of(line, dispatcher, learning, accounts, metrics.learning)
             stack.push_async_callback(shadow.aclose)
             shadow.start()
             line.shadow = shadow
@@ -288,7 +290,10 @@ class _Running:
                 fleet_view=pools.view,
                 ledger=ledger,
                 usage=UsageReader(engine),
-                metrics=metrics,
+                metrics=metrics.requests,
+                ledger_metrics=metrics.ledger,
+                learning_metrics=metrics.learning,
+                registry_metrics=metrics.registry,
                 learning=learning,
                 learning_log=learning_log,
                 classifier=classifier,
@@ -345,7 +350,7 @@ class _Running:
             self._catalog = catalog
             self._line.rules = msgspec.structs.replace(self._line.rules, catalog=catalog)
             self._breakers.adopt(catalog)
-            self._metrics.keep_deployments({each.deployment_id for each in catalog.deployments})
+            self._metrics.requests.keep_deployments({each.deployment_id for each in catalog.deployments})
         self._resize()
 
     def _sized(self) -> dict[str, QueueConfig]:
@@ -360,7 +365,12 @@ class _Running:
             self._gate.queues.adopt(queues)
 
     def _shadow_of(
-        self, line: Line, dispatcher: Dispatcher, learning: LearningStore, accounts: AccountStore, metrics: Metrics
+        self,
+        line: Line,
+        dispatcher: Dispatcher,
+        learning: LearningStore,
+        accounts: AccountStore,
+        metrics: LearningMetrics,
     ) -> Shadow:
         def rules() -> ShadowRules:
             catalog = line.rules.catalog
@@ -440,11 +450,13 @@ class _Running:
         self._resize()
         if self._fleet is not None:
             self._fleet.fleet.give_up_the_silent()
-        gateway.metrics.set_journal_depth(gateway.ledger.depth)
-        gateway.metrics.set_in_flight(gateway.line.in_flight)
+        self._metrics.ledger.set_journal_depth(gateway.ledger.depth)
+        self._metrics.requests.set_in_flight(gateway.line.in_flight)
         for target in gateway.line.rules.catalog.targets.values():
             for deployment in target.deployments:
-                gateway.metrics.set_breaker(deployment.deployment_id, self._breakers.state(deployment.deployment_id))
+                self._metrics.requests.set_breaker(
+                    deployment.deployment_id, self._breakers.state(deployment.deployment_id)
+                )
 
     async def _forget(self, learning: LearningStore, accounts: AccountStore) -> None:
         keep_days = self._config.classifier.learning.keep_days
@@ -536,7 +548,7 @@ def _habits(
     config: GatewayConfig,
     environment: Environment,
     engine: AsyncEngine,
-    metrics: Metrics,
+    metrics: PrefixMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> Habits:
     """Their skeletons are hashes that only who has the pepper can make."""

@@ -63,15 +63,10 @@ class Residency(Protocol):
     def set_adapters(self, name: str, adapters: frozenset[str]) -> None: ...
 
 
-class AdapterObserver(Protocol):
+class AdapterObserver:
+    """Is told what becomes of adapters; this one counts nothing."""
+
     def count_adapter_load(self, pool: str, result: LoadResult) -> None: ...
-
-
-class QuietAdapters:
-    """Tells nobody."""
-
-    def count_adapter_load(self, pool: str, result: LoadResult) -> None:
-        pass
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -146,7 +141,7 @@ class Adapters:
         self._fetch = HttpFetch(session, api_key)
         self._timeout_s = config.watch.timeout_s
         self._watch = watch
-        self._observer = observer or QuietAdapters()
+        self._observer = observer or AdapterObserver()
         self._clock = clock
         self._every_s = every_s
         self._places: dict[str, _Place] = {}

@@ -7,7 +7,7 @@ take work with every probe. Each process watches all of them by itself, so that 
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -27,8 +27,8 @@ _BYTES_A_TOKEN: Final = 4
 """Of English text, the rule of thumb of OpenAI's tokenizer guide."""
 
 
-class FleetObserver(Protocol):
-    """What is counted of the fleet's decisions. Pools are configured, so there are few."""
+class FleetObserver:
+    """Is told of the fleet's decisions; this one counts nothing. Pools are configured, so there are few."""
 
     def count_choice(self, pool: str, why: str) -> None: ...
 

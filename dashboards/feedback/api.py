@@ -73,7 +73,7 @@ async def give_feedback(request: Request, caller: ActingCaller) -> Response:
             await gateway.learning.add_verdicts([verdict])
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise FeedbackUnavailable("The database does not answer; send the feedback again shortly.") from error
-    gateway.metrics.count_verdict(verdict.source, verdict.signal)
+    gateway.learning_metrics.count_verdict(verdict.source, verdict.signal)
     return _json(
         {
             "object": "feedback",

@@ -96,12 +96,12 @@ async def register(pool: str, name: str, request: Request) -> Response:
                 pool, name, url=url, instance=said.instance, draining=said.draining, ttl_us=ttl_us
             )
     except NameTaken as error:
-        gateway.metrics.count_registration(pool, "taken")
+        gateway.registry_metrics.count_registration(pool, "taken")
         raise ReplicaNameTaken(f"{_sentence(error)}.", param="name", retry_after_s=rules.ttl_s) from error
     except PoolFull as error:
-        gateway.metrics.count_registration(pool, "full")
+        gateway.registry_metrics.count_registration(pool, "full")
         raise PoolCrowded(f"{_sentence(error)}.") from error
-    gateway.metrics.count_registration(pool, entered)
+    gateway.registry_metrics.count_registration(pool, entered)
     if entered == "registered":
         _audit.warning("the token of the pool %s registered %s at %s as %s", pool, name, url, said.instance)
     state = next((each.state for each in watched.snapshot().replicas if each.name == name), None)
@@ -129,7 +129,7 @@ async def deregister(pool: str, name: str, request: Request, instance: str = "")
     async with _database():
         left = await view.store.leave(pool, _replica_name(name), instance)
     if left:
-        gateway_of(request).metrics.count_registration(pool, "left")
+        gateway_of(request).registry_metrics.count_registration(pool, "left")
         _audit.warning("the token of the pool %s took %s away, which was %s", pool, name, instance)
     return json_reply({"object": "fleet.replica.deleted", "pool": pool, "name": name, "deleted": left})
 

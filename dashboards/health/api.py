@@ -66,7 +66,7 @@ async def metrics(request: Request) -> Response:
         raise MetricsClosed(
             "Metrics are for this machine only; set `telemetry.metrics_token` and send it as `Authorization: Bearer …`."
         )
-    gateway.metrics.set_journal_depth(gateway.ledger.depth)
+    gateway.ledger_metrics.set_journal_depth(gateway.ledger.depth)
     gateway.metrics.set_in_flight(gateway.line.in_flight)
     # Many teams make many series: not on the loop that streams.
     body, media_type = await asyncio.to_thread(gateway.metrics.render)

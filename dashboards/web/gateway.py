@@ -24,6 +24,7 @@ from classifier.learning.store import LearningStore
 from classifier.onnx_classifier import OnnxClassifier
 from cost.config import CostSection
 from cost.ledger.ledger import Ledger
+from cost.ledger.ledger_metrics import LedgerMetrics
 from cost.price_book.watch import PriceWatch
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageReader
@@ -35,12 +36,14 @@ from providers.config import ProvidersSection
 from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.errors import AdminOnly, FinanceOnly, OperatorOnly, ReadsOnly
 from proxy.gate import Gate
+from proxy.learning.learning_metrics import LearningMetrics
 from proxy.line import Line
 from proxy.observers.learning import LearningLog
 from proxy.observers.metrics import Metrics
 from proxy.policy_config import PolicyConfig
 from proxy.request import read_headers
 from selfhosted.fleet_view import FleetView
+from selfhosted.registry.registry_metrics import RegistryMetrics
 
 READS_AT_ONCE: Final = 4
 """Fewer than the database's connections, so that finance cannot keep them from requests."""
@@ -73,6 +76,9 @@ class Gateway(NamedTuple):
     ledger: Ledger
     usage: UsageReader
     metrics: Metrics
+    ledger_metrics: LedgerMetrics
+    learning_metrics: LearningMetrics
+    registry_metrics: RegistryMetrics
     learning: LearningStore
     learning_log: LearningLog
     classifier: OnnxClassifier | HeuristicClassifier

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.configuration.settings import AUTO, Environment, GatewayConfig
+from gateway.wiring.metrics import AllMetrics
 from proxy.background import background
 from proxy.gate import Gate
 from proxy.idempotency.claims import Idempotency
@@ -16,7 +17,6 @@ from proxy.latency import Paces
 from proxy.limits.book import LimitBook, LimitWatch
 from proxy.limits.limiter import BucketLimiter
 from proxy.limits.store import LimitStore
-from proxy.observers.metrics import Metrics
 from proxy.overload import OverloadGuard
 from proxy.queues.capacity import Capacity
 from proxy.queues.queues import Queues
@@ -43,7 +43,7 @@ async def open_gate(
     queues_of: Mapping[str, QueueConfig],
     environment: Environment,
     boot_id: str,
-    metrics: Metrics,
+    metrics: AllMetrics,
     in_flight: Callable[[], int],
     stack: contextlib.AsyncExitStack,
 ) -> Gate:
@@ -52,17 +52,17 @@ async def open_gate(
     await replicas.look()
     stack.push_async_callback(replicas.forget)
     url = environment.redis(config.redis)
-    link = None if url is None else RedisLink(url, config.redis, boot_id, observer=metrics)
+    link = None if url is None else RedisLink(url, config.redis, boot_id, observer=metrics.redis)
     sharers = Sharers(replicas, link)
-    background(stack, replicas.run(lambda: metrics.set_replicas(sharers.live)))
+    background(stack, replicas.run(lambda: metrics.limits.set_processes(sharers.live)))
     book = LimitBook(config.limits, nameable(config))
     watch = LimitWatch(LimitStore(engine), book)
     await watch.look()
     background(stack, watch.follow())
-    limiter = BucketLimiter(book.limits_of, lambda: sharers.live, link=link, observer=metrics)
+    limiter = BucketLimiter(book.limits_of, lambda: sharers.live, link=link, observer=metrics.limits)
     stack.callback(limiter.close)
     queues = Queues(
-        queues_of, Capacity(lambda: sharers.live, link, clock=time.monotonic), time.monotonic, observer=metrics
+        queues_of, Capacity(lambda: sharers.live, link, clock=time.monotonic), time.monotonic, observer=metrics.queues
     )
     if link is not None:
         # They have told it what to do when it is lost and found.
@@ -70,7 +70,7 @@ async def open_gate(
         await link.start()
     stack.push_async_callback(queues.aclose)
     await queues.start()
-    once = Idempotency(IdempotencyStore(engine), boot_id, config.idempotency, counted=metrics.count_idempotency)
+    once = Idempotency(IdempotencyStore(engine), boot_id, config.idempotency, counted=metrics.idempotency.count)
     stack.push_async_callback(once.aclose)
     background(stack, once.run())
     guard = OverloadGuard(
@@ -78,8 +78,8 @@ async def open_gate(
         clock=time.monotonic,
         rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
         in_flight=in_flight,
-        refused=metrics.count_overload_refusal,
-        lag_seen=metrics.set_loop_lag,
+        refused=metrics.overload.count_refusal,
+        lag_seen=metrics.overload.set_loop_lag,
     )
     background(stack, guard.follow())
     return Gate(limiter, book, queues, guard, Paces(time.monotonic), once, lambda: sharers.live, link)

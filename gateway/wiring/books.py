@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.budgets.alerts import Alerts
 from cost.budgets.books import BudgetedBooks
 from cost.budgets.budget import Standing
+from cost.budgets.budget_metrics import BudgetMetrics
 from cost.budgets.grants import GrantStore
 from cost.budgets.holds import Holds, Teller
 from cost.budgets.presence import BudgetPresence
@@ -24,8 +25,8 @@ from dashboards.savings import Claims
 from dashboards.webhooks.outbox import Outbox
 from dashboards.webhooks.sender import Sender, destinations_of
 from gateway.configuration.settings import GatewayConfig, resolve_secret
+from gateway.wiring.metrics import AllMetrics
 from proxy.background import background, every
-from proxy.observers.metrics import Metrics
 
 _CHECK_S = 60.0
 _REPORTS_S = 60.0
@@ -45,7 +46,7 @@ class OpenBooks(NamedTuple):
 async def open_books(
     engine: AsyncEngine,
     config: GatewayConfig,
-    metrics: Metrics,
+    metrics: AllMetrics,
     now_us: Callable[[], int],
     stack: contextlib.AsyncExitStack,
 ) -> OpenBooks:
@@ -59,8 +60,8 @@ async def open_books(
         patience_s=section.budgets.patience_s,
         poll_s=section.budgets.poll_s,
         now_us=now_us,
-        refused=metrics.count_budget_refusal,
-        tell=_teller(engine, config, metrics),
+        refused=metrics.budgets.count_refusal,
+        tell=_teller(engine, config, metrics.budgets),
     )
     sweep = Sweep(engine, store, host=socket.gethostname(), lost_after_s=section.lost_host_after_s)
     ledger = Ledger(
@@ -80,12 +81,12 @@ async def open_books(
 
 
 async def keep_rounds(
-    engine: AsyncEngine, config: GatewayConfig, metrics: Metrics, claims: Claims, now_us: Callable[[], int]
+    engine: AsyncEngine, config: GatewayConfig, metrics: AllMetrics, claims: Claims, now_us: Callable[[], int]
 ) -> contextlib.AsyncExitStack:
     """Begins the rounds; they end with the stack that is given back."""
     stack = contextlib.AsyncExitStack()
     background(stack, every(_TRUE_UP_S, claims.rounds.look))
-    background(stack, every(_CHECK_S, LedgerWatch(engine, metrics.set_ledger_check).look))
+    background(stack, every(_CHECK_S, LedgerWatch(engine, metrics.ledger.set_ledger_check).look))
     background(stack, every(_MONTHS_S, MonthChecks(engine, now_us).look))
     outbox = Outbox(engine)
     if config.cost.report is not None:
@@ -93,14 +94,14 @@ async def keep_rounds(
         background(stack, every(_REPORTS_S, lambda: reports.look(now_us())))
     destinations = destinations_of(config.webhooks.destinations, resolve_secret)
     if destinations:
-        sender = Sender(outbox, destinations, count=metrics.count_webhook)
+        sender = Sender(outbox, destinations, count=metrics.webhooks.count)
         stack.push_async_callback(sender.aclose)
         background(stack, sender.run())
         background(stack, every(_FORGET_S, outbox.forget))
     return stack
 
 
-def _teller(engine: AsyncEngine, config: GatewayConfig, metrics: Metrics) -> Teller:
+def _teller(engine: AsyncEngine, config: GatewayConfig, metrics: BudgetMetrics) -> Teller:
     alerts = Alerts(Outbox(engine).put, frozenset(config.webhooks.names()))
 
     async def tell(standings: Sequence[Standing]) -> None:

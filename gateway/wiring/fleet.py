@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.fleet.hours import HoursStore
 from gateway.configuration.settings import GatewayConfig, resolve_secret
+from gateway.wiring.metrics import AllMetrics
 from proxy.background import background
 from proxy.engine_fields import cache_salt
-from proxy.observers.metrics import Metrics
 from selfhosted.adapters import Adapters
 from selfhosted.balance.balancer import Balancer
 from selfhosted.balance.policies import policy_of
@@ -22,13 +22,16 @@ from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery, sources_of
 from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.fleet import Fleet
+from selfhosted.fleet_metrics import FleetMetrics
 from selfhosted.fleet_view import FleetView, Watched
+from selfhosted.kv_events.kv_metrics import KvMetrics
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import HttpTokenize
 from selfhosted.pool import Pool
 from selfhosted.registry.hours import Hours
 from selfhosted.registry.lease import Lease
 from selfhosted.registry.registry import Registry
+from selfhosted.registry.registry_metrics import RegistryMetrics
 from selfhosted.registry.store import RegistryStore
 from selfhosted.replica import Address
 from selfhosted.watch.watch import PoolWatch
@@ -51,7 +54,7 @@ async def open_fleet(
     engine: AsyncEngine,
     config: GatewayConfig,
     boot_id: str,
-    metrics: Metrics,
+    metrics: AllMetrics,
     changed: Callable[[], None],
     stack: contextlib.AsyncExitStack,
 ) -> OpenFleet:
@@ -60,23 +63,23 @@ async def open_fleet(
     store = RegistryStore(engine)
     registry = Registry(store, configs)
     if not configs:
-        return OpenFleet(_fleet({}, metrics), FleetView({}, registry, store), engine, None)
+        return OpenFleet(_fleet({}, metrics.fleet), FleetView({}, registry, store), engine, None)
     await registry.look()
     session = await stack.enter_async_context(engine_session())
     pools = {each.name: _pool(each, registry, session, metrics, changed) for each in configs}
-    fleet = _fleet(pools, metrics)
+    fleet = _fleet(pools, metrics.fleet)
     for pool in pools.values():
         await pool.discovery.look()
     background(stack, registry.run())
     for loop in fleet.loops():
         background(stack, loop)
-    lease = _lead(engine, store, registry, boot_id, pools, metrics, stack)
+    lease = _lead(engine, store, registry, boot_id, pools, metrics.registry, stack)
     await fleet.known(_FIRST_LOOK_S)
     view = FleetView({name: _watched(pool) for name, pool in pools.items()}, registry, store)
     return OpenFleet(fleet, view, engine, lease)
 
 
-def _fleet(pools: dict[str, Pool], metrics: Metrics) -> Fleet:
+def _fleet(pools: dict[str, Pool], metrics: FleetMetrics) -> Fleet:
     return Fleet(pools, clock=time.monotonic, observer=metrics, salt_of=cache_salt)
 
 
@@ -84,13 +87,13 @@ def _pool(
     config: PoolConfig,
     registry: Registry,
     session: aiohttp.ClientSession,
-    metrics: Metrics,
+    metrics: AllMetrics,
     changed: Callable[[], None],
 ) -> Pool:
     api_key = None if config.api_key is None else resolve_secret(config.api_key)
     rng = random.Random()  # noqa: S311 - it spreads load, it guards nothing
     balancer = policy_of(config.balance.policy, config.balance, config.room, rng)
-    kv_events = _kv_events(config, balancer, session, api_key, metrics)
+    kv_events = _kv_events(config, balancer, session, api_key, metrics.kv_events)
 
     def restarted(replica: str) -> None:
         balancer.forget(replica)
@@ -102,7 +105,7 @@ def _pool(
         fetch=HttpFetch(session, api_key),
         changed=changed,
         restarted=restarted,
-        observer=metrics,
+        observer=metrics.watch,
         clock=time.monotonic,
         rng=rng,
     )
@@ -117,17 +120,17 @@ def _pool(
         registry=registry,
         sources=sources_of(config, session=session, secrets=resolve_secret, environment=os.environ),
         changed=lambda: adopt(discovery.addresses),
-        observer=metrics,
+        observer=metrics.discovery,
     )
     adopt(discovery.addresses)
     adapters = None
     if config.adapters:
-        adapters = Adapters(config, session=session, api_key=api_key, watch=watch, observer=metrics)
+        adapters = Adapters(config, session=session, api_key=api_key, watch=watch, observer=metrics.adapters)
     return Pool(config, discovery, watch, balancer, api_key=api_key, adapters=adapters, kv_events=kv_events)
 
 
 def _kv_events(
-    config: PoolConfig, balancer: Balancer, session: aiohttp.ClientSession, api_key: str | None, metrics: Metrics
+    config: PoolConfig, balancer: Balancer, session: aiohttp.ClientSession, api_key: str | None, metrics: KvMetrics
 ) -> KvEvents | None:
     if config.watch.kv_events_port is None:
         return None
@@ -158,7 +161,7 @@ def _lead(
     registry: Registry,
     boot_id: str,
     pools: dict[str, Pool],
-    metrics: Metrics,
+    metrics: RegistryMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> Lease:
     """What one process does for all of them, while it holds a pool's lease."""

@@ -10,12 +10,12 @@ from gateway.configuration.settings import GatewayConfig
 from gateway.wiring.fleet import OpenFleet
 from proxy.background import background
 from proxy.gate import Gate
-from proxy.observers.metrics import Metrics
 from selfhosted.config import PoolConfig, ScaleConfig
 from selfhosted.pool import Pool
 from selfhosted.registry.lease import Lease
 from selfhosted.scale.loop import ScaleLoop
 from selfhosted.scale.policy import ScalePolicy
+from selfhosted.scale.scale_metrics import ScaleMetrics
 from selfhosted.scale.signals import SignalReader, Signals
 from selfhosted.scale.target import Targets
 
@@ -24,7 +24,7 @@ _OUTPUT_WEIGHT: Final = 4.0
 
 
 def keep_scaling(
-    config: GatewayConfig, fleet: OpenFleet, gate: Gate, metrics: Metrics, stack: contextlib.AsyncExitStack
+    config: GatewayConfig, fleet: OpenFleet, gate: Gate, metrics: ScaleMetrics, stack: contextlib.AsyncExitStack
 ) -> None:
     """Starts the loops. Every process observes; the one that holds a pool's lease decides."""
     costs = {pool.name: pool for pool in config.cost.pools}
@@ -41,7 +41,7 @@ def _loop(
     fleet: OpenFleet,
     lease: Lease,
     gate: Gate,
-    metrics: Metrics,
+    metrics: ScaleMetrics,
 ) -> ScaleLoop:
     name = pool.config.name
     return ScaleLoop(

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from accounts.caller import Caller
 from proxy.limits.draw import Draw, Draws, Outcome
@@ -29,22 +29,11 @@ MAX_USED_TOKENS: Final = 10_000_000
 REJOIN_S: Final = 1.0
 
 
-class LimitObserver(Protocol):
-    """What is counted of limits."""
+class LimitObserver:
+    """Is told what is counted of limits; this one counts nothing."""
 
     def count_local_admission(self) -> None:
         """A request was decided by this process's share."""
-        ...
-
-    def count_rate_refusal(self, scope: Scope, kind: Kind) -> None: ...
-
-    def set_limits_shared(self, *, shared: bool) -> None: ...
-
-
-class UnwatchedLimits:
-    """Counts nothing."""
-
-    def count_local_admission(self) -> None: ...
 
     def count_rate_refusal(self, scope: Scope, kind: Kind) -> None: ...
 
@@ -108,7 +97,7 @@ class BucketLimiter:
         self._limits_of = limits_of
         self._live = live
         self._link = link
-        self._observer: LimitObserver = observer or UnwatchedLimits()
+        self._observer = observer or LimitObserver()
         self._clock = clock
         self._rejoin_s = rejoin_s
         self._draws = Draws(link.prefix if link is not None else "")

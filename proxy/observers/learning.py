@@ -18,7 +18,6 @@ import msgspec
 from classifier.learning.store import LearningStore, Verdict, Weighing
 from classifier.prediction import Prediction, Prompt
 from cost.times import wall_us
-from proxy.observers.metrics import Metrics
 from proxy.observers.signals import Signals, Turn
 from proxy.outcome import RequestOutcome
 
@@ -48,6 +47,14 @@ class _Batch(msgspec.Struct, frozen=True):
     verdicts: list[Verdict]
 
 
+class LearningObserver:
+    """Is told what was judged and what was lost; this one counts nothing."""
+
+    def count_verdict(self, source: str, signal: str) -> None: ...
+
+    def count_learning_dropped(self, requests: int) -> None: ...
+
+
 class LearningLog:
     """Observer: a weighing for every answered `auto` request of a team that allows it, and what can be told from it."""
 
@@ -55,8 +62,8 @@ class LearningLog:
         self,
         store: LearningStore,
         learning_of: LearningOf,
-        metrics: Metrics,
         *,
+        observer: LearningObserver | None = None,
         now_us: Callable[[], int] = wall_us,
         interval_s: float = 1.0,
         max_waiting: int = _MAX_WAITING,
@@ -64,7 +71,7 @@ class LearningLog:
     ) -> None:
         self._store = store
         self._learning_of = learning_of
-        self._metrics = metrics
+        self._observer = observer or LearningObserver()
         self._now_us = now_us
         self._interval_s = interval_s
         self._max_waiting = max_waiting
@@ -95,7 +102,7 @@ class LearningLog:
                 await self.flush()
         left = len(self._waiting) + (len(self._in_hand.weighings) if self._in_hand is not None else 0)
         if left:
-            self._metrics.count_learning_dropped(left)
+            self._observer.count_learning_dropped(left)
             _log.warning("%d requests were not kept to learn from: the database did not take them in time", left)
 
     def finished(self, outcome: RequestOutcome) -> None:
@@ -105,7 +112,7 @@ class LearningLog:
         if outcome.error_code is not None or outcome.status >= _FIRST_ERROR_STATUS:
             return
         if len(self._waiting) >= self._max_waiting:
-            self._metrics.count_learning_dropped(1)
+            self._observer.count_learning_dropped(1)
             return
         wanted = settings.learning == "prompts" and self._waiting_chars < _MAX_WAITING_CHARS
         text = kept_text(outcome.prompt) if wanted and outcome.prompt is not None else None
@@ -186,10 +193,10 @@ class LearningLog:
                 return False
             # The driver's message may repeat the statement's values; its kind says enough.
             _log.warning("%d requests were not kept to learn from: %s", len(batch.weighings), type(failure).__name__)
-            self._metrics.count_learning_dropped(len(batch.weighings))
+            self._observer.count_learning_dropped(len(batch.weighings))
             return True
         for verdict in batch.verdicts:
-            self._metrics.count_verdict(verdict.source, verdict.signal)
+            self._observer.count_verdict(verdict.source, verdict.signal)
         return True
 
 

@@ -41,20 +41,8 @@ Alarm = Callable[[float, Callable[[], None]], Handle]
 """Calls back after so many seconds."""
 
 
-class QueueObserver(Protocol):
-    """What is counted of queues. Names of queues are configured, so there are few."""
-
-    def set_queue(self, state: QueueState) -> None: ...
-
-    def observe_queue_wait(self, queue: str, tier: str, seconds: float) -> None: ...
-
-    def count_queue_refusal(self, queue: str, why: Why) -> None: ...
-
-    def forget_queue(self, queue: str) -> None: ...
-
-
-class Unwatched:
-    """Counts nothing."""
+class QueueObserver:
+    """Is told what is counted of queues; this one counts nothing. Names of queues are configured, so there are few."""
 
     def set_queue(self, state: QueueState) -> None: ...
 
@@ -352,7 +340,7 @@ class Queues:
     ) -> None:
         self._capacity = capacity
         self._clock = clock
-        self._observer: QueueObserver = observer or Unwatched()
+        self._observer = observer or QueueObserver()
         self._jitter = jitter
         self._alarm = alarm or _loop_alarm
         self._queues: dict[str, Queue] = {}

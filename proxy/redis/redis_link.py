@@ -28,7 +28,6 @@ from proxy.redis.shared_state import (
     LinkObserver,
     Recovered,
     SharedStateUnavailable,
-    UnwatchedLink,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class RedisLink:
         self._url = url
         self._section = section
         self._boot_id = boot_id
-        self._observer: LinkObserver = observer or UnwatchedLink()
+        self._observer = observer or LinkObserver()
         self._clock = clock
         self._heartbeat_s = heartbeat_s
         self._lost_after_ms = round(lost_after_s * 1000)

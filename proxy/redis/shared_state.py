@@ -51,18 +51,8 @@ class Asking(Protocol):
         ...
 
 
-class LinkObserver(Protocol):
-    """What is counted of a link."""
-
-    def observe_redis_call(self, seconds: float) -> None: ...
-
-    def count_redis_failure(self, kind: FailureKind) -> None: ...
-
-    def set_redis_up(self, *, up: bool) -> None: ...
-
-
-class UnwatchedLink:
-    """Counts nothing."""
+class LinkObserver:
+    """Is told what is counted of a link; this one counts nothing."""
 
     def observe_redis_call(self, seconds: float) -> None: ...
 

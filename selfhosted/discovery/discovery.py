@@ -8,7 +8,7 @@ name, or one address, are told of and counted; who had it first keeps it, so tha
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import aiohttp
 import msgspec
@@ -40,23 +40,12 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, order=True):
     text: str
 
 
-class DiscoveryObserver(Protocol):
-    """Who counts."""
+class DiscoveryObserver:
+    """Is told how looks end; this one counts nothing."""
 
     def discovery_looked(self, pool: str, source: SourceName, result: Result) -> None: ...
 
     def discovery_conflict(self, pool: str, kind: Conflict) -> None: ...
-
-
-class _Quiet:
-    def discovery_looked(self, pool: str, source: SourceName, result: Result) -> None:
-        pass
-
-    def discovery_conflict(self, pool: str, kind: Conflict) -> None:
-        pass
-
-
-QUIET: Final[DiscoveryObserver] = _Quiet()
 
 
 class Merged(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,14 +108,14 @@ class Discovery:
         registry: Registry,
         sources: Sequence[Source] = (),
         changed: Callable[[], None] = lambda: None,
-        observer: DiscoveryObserver = QUIET,
+        observer: DiscoveryObserver | None = None,
     ) -> None:
         """`changed` is called after `addresses` changed."""
         self._config = config
         self._registry = registry
         self._sources = tuple(sources)
         self._changed = changed
-        self._observer = observer
+        self._observer = observer or DiscoveryObserver()
         self._found: dict[SourceName, Found] = {}
         self._doubted: set[SourceName] = set()
         self._failures: dict[SourceName, Problem] = {}

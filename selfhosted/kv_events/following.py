@@ -6,7 +6,7 @@ Knows no sockets: messages come as frames, and a replay as an iterator of them.
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import msgspec
 
@@ -46,8 +46,8 @@ Replay = Callable[[int], AsyncGenerator[Sequence[bytes], None]]
 """The messages from a number on, and at last one whose number is `END`."""
 
 
-class KvObserver(Protocol):
-    """Is told what came. Must be quick and never raise."""
+class KvObserver:
+    """Is told what came; this one counts nothing. Must be quick and never raise."""
 
     def count_kv(self, pool: str, result: KvResult, count: int = 1) -> None: ...
 

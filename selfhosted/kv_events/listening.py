@@ -66,14 +66,6 @@ class _Place(NamedTuple):
         return bool(self.host) and max(self.port, self.replay_port or 0) <= _MOST_PORT
 
 
-class _Quiet:
-    def count_kv(self, pool: str, result: KvResult, count: int = 1) -> None:
-        pass
-
-
-QUIET: Final[KvObserver] = _Quiet()
-
-
 class KvEvents:
     """One pool's. `adopt` and `offer` may be called at any time; `run` listens."""
 
@@ -85,7 +77,7 @@ class KvEvents:
         replay_port: Port | None,
         index: Index,
         tokenize: Tokenize,
-        observer: KvObserver = QUIET,
+        observer: KvObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         limits: KvLimits = KvLimits(),  # noqa: B008 - frozen
@@ -93,7 +85,7 @@ class KvEvents:
         self._pool = pool
         self._port = port
         self._replay_port = replay_port
-        self._observer = observer
+        self._observer = observer or KvObserver()
         self._sleep = sleep
         self._limits = limits
         self.chains = Chains(index, limits.chains)

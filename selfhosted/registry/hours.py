@@ -59,15 +59,10 @@ class Leads(Protocol):
     def held(self, pool: str) -> bool: ...
 
 
-class HoursObserver(Protocol):
-    """Who counts."""
+class HoursObserver:
+    """Is told how long nobody watched; this one counts nothing."""
 
     def hours_unwatched(self, pool: str, seconds: float) -> None: ...
-
-
-class _Quiet:
-    def hours_unwatched(self, pool: str, seconds: float) -> None:
-        pass
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -224,7 +219,7 @@ class Hours:
         self._lease = lease
         self._snapshots = snapshots
         self._complete = complete
-        self._observer = observer or _Quiet()
+        self._observer = observer or HoursObserver()
         self._clock = clock
         self._now_us = now_us
         self._every_s = every_s

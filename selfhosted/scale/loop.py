@@ -30,8 +30,8 @@ class Leads(Protocol):
     def held(self, pool: str) -> bool: ...
 
 
-class ScaleObserver(Protocol):
-    """What is counted of scale decisions. Pools are configured and reasons few."""
+class ScaleObserver:
+    """Is told what was decided; this one counts nothing. Pools are configured and reasons few."""
 
     def set_desired_replicas(self, pool: str, desired: int) -> None: ...
 

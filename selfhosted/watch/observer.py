@@ -1,6 +1,6 @@
 """What a watch tells of itself, for metrics."""
 
-from typing import Literal, Protocol
+from typing import Literal
 
 from selfhosted.engines.scrape import Failure
 from selfhosted.replica import EngineStats, ReplicaState
@@ -8,8 +8,8 @@ from selfhosted.replica import EngineStats, ReplicaState
 ScrapeResult = Literal["ok", "status", "unreadable"] | Failure
 
 
-class WatchObserver(Protocol):
-    """Is told of everything that a pool's dashboard shows. Must be quick and never raise."""
+class WatchObserver:
+    """Is told of everything that a pool's dashboard shows; this one counts nothing. Must be quick and never raise."""
 
     def set_replica_state(self, pool: str, replica: str, state: ReplicaState) -> None: ...
 
@@ -21,22 +21,3 @@ class WatchObserver(Protocol):
     def set_prefix_hit_rate(self, pool: str, rate: float) -> None: ...
 
     def forget_replica(self, pool: str, replica: str) -> None: ...
-
-
-class QuietWatch:
-    """Tells nobody."""
-
-    def set_replica_state(self, pool: str, replica: str, state: ReplicaState) -> None:
-        pass
-
-    def set_replica_load(self, pool: str, replica: str, stats: EngineStats | None) -> None:
-        pass
-
-    def count_scrape(self, pool: str, result: ScrapeResult) -> None:
-        pass
-
-    def set_prefix_hit_rate(self, pool: str, rate: float) -> None:
-        pass
-
-    def forget_replica(self, pool: str, replica: str) -> None:
-        pass

@@ -21,7 +21,7 @@ from selfhosted.replica import Address, EngineStats, PoolSnapshot, ReplicaState
 from selfhosted.watch import health as judge
 from selfhosted.watch.health import Health
 from selfhosted.watch.hit_rate import HitRate
-from selfhosted.watch.observer import QuietWatch, ScrapeResult, WatchObserver
+from selfhosted.watch.observer import ScrapeResult, WatchObserver
 from selfhosted.watch.watched import Watched
 
 _log = logging.getLogger("weighbridge.selfhosted")
@@ -59,7 +59,7 @@ class PoolWatch:
         self._fetch = fetch
         self._changed = changed
         self._restarted = restarted or (lambda _name: None)
-        self._observer = observer or QuietWatch()
+        self._observer = observer or WatchObserver()
         self._clock = clock
         # Staggers probes; nothing depends on nobody guessing it.
         self._rng = rng or random.Random()  # noqa: S311

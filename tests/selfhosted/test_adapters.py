@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfhosted.adapters import (
+    AdapterObserver,
     AdapterRefused,
     Adapters,
     AdapterUnavailable,
@@ -80,7 +81,7 @@ class Engine:
         return web.json_response({"object": "list", "data": data})
 
 
-class Known:
+class Known(AdapterObserver):
     """The replicas, as a watch would know them; and what an observer is told."""
 
     def __init__(self, url: str) -> None:

@@ -16,7 +16,7 @@ from selfhosted.balance.balancer import Balancer
 from selfhosted.config import PoolConfig, ReplicaConfig, WatchConfig
 from selfhosted.discovery.discovery import Discovery
 from selfhosted.engines.scrape import Fetched
-from selfhosted.fleet import Fleet
+from selfhosted.fleet import Fleet, FleetObserver
 from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.registry.registry import Registry
 from selfhosted.registry.store import RegistryStore
@@ -32,10 +32,6 @@ _CONFIG = PoolConfig(
     watch=WatchConfig(every_s=0.05, misses=2),
 )
 _CALLER = Caller(key_id="key_1", key_name="tests", team_id="team_1", organisation_id="org_1")
-
-
-class Quiet:
-    def count_choice(self, pool: str, why: str) -> None: ...
 
 
 class Engines:
@@ -63,7 +59,7 @@ class House:
         self.watch.adopt(discovery.addresses)
         balancer = Balancer(_CONFIG.balance, _CONFIG.room, rng=random.Random(1))
         self.pool = Pool(_CONFIG, discovery, self.watch, balancer, api_key=None, adapters=None, kv_events=None)
-        self.fleet = Fleet({"p": self.pool}, clock=self._clock, observer=Quiet(), salt_of=_no_salt)
+        self.fleet = Fleet({"p": self.pool}, clock=self._clock, observer=FleetObserver(), salt_of=_no_salt)
 
     def _clock(self) -> float:
         self.now += 0.001

@@ -51,7 +51,9 @@ class House:
         view = FleetView({name: self._watched(name, each) for name, each in pools.items()}, self.registry, self.store)
         self.gateway = SimpleNamespace(
             line=SimpleNamespace(authenticate=self._authenticate, rules=SimpleNamespace(body_timeout_s=5.0)),
-            metrics=SimpleNamespace(count_registration=lambda _pool, result: self.registrations.append(result)),
+            registry_metrics=SimpleNamespace(
+                count_registration=lambda _pool, result: self.registrations.append(result)
+            ),
             operator="default",
             fleet_view=view,
             audit=AuditLog(engine),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from accounts.caller import Caller
 from proxy.limits.headers import rate_headers
 from proxy.limits.limit import Admission, Kind, Limit, Remaining, Scope
-from proxy.limits.limiter import MAX_USED_TOKENS, BucketLimiter, Mode
+from proxy.limits.limiter import MAX_USED_TOKENS, BucketLimiter, LimitObserver, Mode
 from proxy.limits.rate_limited import RateLimited
 from proxy.redis.redis_config import RedisSection
 from proxy.redis.redis_link import RedisLink
@@ -39,7 +39,7 @@ class Clock:
         return b"%d" % round(self.now * 1e6)
 
 
-class Watched:
+class Watched(LimitObserver):
     """Counts what a limiter tells."""
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,7 @@ from classifier.learning.store import LearningStore, Verdict, Weighing
 from classifier.prediction import Prediction, Prompt
 from gateway.database import make_engine, migrate
 from proxy.learning.retention import forget_what_may_not_stay
-from proxy.observers.learning import MAX_PROMPT_CHARS, LearningLog, kept_text
-from proxy.observers.metrics import Metrics
+from proxy.observers.learning import MAX_PROMPT_CHARS, LearningLog, LearningObserver, kept_text
 from proxy.outcome import RequestOutcome
 from tests.classifier.learning.kept import NOON_US, a_verdict, a_weighing
 from tests.proxy.observers.outcomes import an_outcome
@@ -29,6 +29,20 @@ PREDICTION = Prediction(
     complexity=0.25, source="onnx", expected_output_tokens=100, vector=b"\x00\x3c" * 70, artifact="model-1", group="g1"
 )
 DAY_US = 86_400_000_000
+
+
+class Told(LearningObserver):
+    """Remembers what was counted."""
+
+    def __init__(self) -> None:
+        self.verdicts: Counter[tuple[str, str]] = Counter()
+        self.dropped = 0
+
+    def count_verdict(self, source: str, signal: str) -> None:
+        self.verdicts[source, signal] += 1
+
+    def count_learning_dropped(self, requests: int) -> None:
+        self.dropped += requests
 
 
 def an_answer(request_id: str = "req_1", **changes: Any) -> RequestOutcome:
@@ -63,8 +77,8 @@ async def accounts(engine: AsyncEngine) -> AccountStore:
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
+def told() -> Told:
+    return Told()
 
 
 @pytest.fixture
@@ -73,12 +87,8 @@ def store(engine: AsyncEngine) -> LearningStore:
 
 
 @pytest.fixture
-def log(store: LearningStore, accounts: AccountStore, metrics: Metrics) -> LearningLog:
-    return LearningLog(store, accounts.learning_of, metrics, now_us=lambda: NOON_US)
-
-
-def counted(metrics: Metrics, name: str, **labels: str) -> float:
-    return metrics.registry.get_sample_value(name, labels) or 0.0
+def log(store: LearningStore, accounts: AccountStore, told: Told) -> LearningLog:
+    return LearningLog(store, accounts.learning_of, observer=told, now_us=lambda: NOON_US)
 
 
 async def arrival(store: LearningStore, request_id: str) -> None:
@@ -151,24 +161,22 @@ def test_a_kept_text_is_bounded() -> None:
     assert len(kept_text(huge)) < 2 * MAX_PROMPT_CHARS + 200
 
 
-async def test_signals_become_verdicts_and_are_counted(
-    log: LearningLog, store: LearningStore, metrics: Metrics
-) -> None:
+async def test_signals_become_verdicts_and_are_counted(log: LearningLog, store: LearningStore, told: Told) -> None:
     """A weak answer and a repeated request are booked against the targets that gave the answers."""
     log.finished(an_answer("req_1", weakness="refused", escalated_from="tiny"))
     log.finished(an_answer("req_2", duration_s=0.0))
     await log.flush()
     found = {(row.target_id, row.signal, row.request_id) for row in await store.outcomes("model-1")}
     assert found == {("tiny", "refused", "req_1"), ("llama-3-70b", "regenerated", "req_1")}
-    assert counted(metrics, "weighbridge_verdicts_total", source="implicit", signal="refused") == 1
+    assert told.verdicts["implicit", "refused"] == 1
 
 
-async def test_a_full_queue_drops_and_counts(store: LearningStore, accounts: AccountStore, metrics: Metrics) -> None:
+async def test_a_full_queue_drops_and_counts(store: LearningStore, accounts: AccountStore, told: Told) -> None:
     """The request is not held up; what was queued before is kept."""
-    log = LearningLog(store, accounts.learning_of, metrics, max_waiting=2)
+    log = LearningLog(store, accounts.learning_of, observer=told, max_waiting=2)
     for number in range(5):
         log.finished(an_answer(f"req_{number}"))
-    assert counted(metrics, "weighbridge_learning_dropped_total") == 3
+    assert told.dropped == 3
     await log.aclose()
     assert [await store.find_weighing("team_a", f"req_{number}") is not None for number in range(3)] == [
         True,
@@ -178,10 +186,10 @@ async def test_a_full_queue_drops_and_counts(store: LearningStore, accounts: Acc
 
 
 async def test_the_loop_writes_and_closing_writes_the_rest(
-    store: LearningStore, accounts: AccountStore, metrics: Metrics
+    store: LearningStore, accounts: AccountStore, told: Told
 ) -> None:
     """What waits is written without anybody asking, in batches; what came last is written at the end."""
-    log = LearningLog(store, accounts.learning_of, metrics, interval_s=0.01)
+    log = LearningLog(store, accounts.learning_of, observer=told, interval_s=0.01)
     log.start()
     for number in range(450):
         log.finished(an_answer(f"req_{number:03}", request_digest=None))
@@ -189,7 +197,7 @@ async def test_the_loop_writes_and_closing_writes_the_rest(
     log.finished(an_answer("req_last"))
     await log.aclose()
     assert await store.find_weighing("team_a", "req_last") is not None
-    assert counted(metrics, "weighbridge_learning_dropped_total") == 0
+    assert told.dropped == 0
 
 
 class Stubborn(LearningStore):
@@ -207,44 +215,44 @@ class Stubborn(LearningStore):
 
 
 async def test_a_database_that_comes_back_has_lost_nothing(
-    engine: AsyncEngine, accounts: AccountStore, metrics: Metrics
+    engine: AsyncEngine, accounts: AccountStore, told: Told
 ) -> None:
     """A batch is tried again, in its turn, and its signals are told once."""
     store = Stubborn(engine, failures=2)
-    log = LearningLog(store, accounts.learning_of, metrics)
+    log = LearningLog(store, accounts.learning_of, observer=told)
     log.finished(an_answer("req_1", weakness="refused"))
     assert [await log.flush() for _ in range(3)] == [False, False, True]
     assert await store.find_weighing("team_a", "req_1") is not None
-    assert counted(metrics, "weighbridge_verdicts_total", source="implicit", signal="refused") == 1
+    assert told.verdicts["implicit", "refused"] == 1
 
 
 async def test_a_batch_that_cannot_be_written_is_given_up(
-    engine: AsyncEngine, accounts: AccountStore, metrics: Metrics, caplog: pytest.LogCaptureFixture
+    engine: AsyncEngine, accounts: AccountStore, told: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After its last try it is dropped, counted and logged without a value of it, and the next one goes through."""
     store = Stubborn(engine, failures=5)
-    log = LearningLog(store, accounts.learning_of, metrics, max_tries=5)
+    log = LearningLog(store, accounts.learning_of, observer=told, max_tries=5)
     log.finished(an_answer("req_1"))
     with caplog.at_level(logging.WARNING):
         assert [await log.flush() for _ in range(5)] == [False, False, False, False, True]
     assert "secret" not in caplog.text
-    assert counted(metrics, "weighbridge_learning_dropped_total") == 1
+    assert told.dropped == 1
     log.finished(an_answer("req_2"))
     assert await log.flush()
     assert await store.find_weighing("team_a", "req_2") is not None
 
 
-async def test_closing_counts_what_is_lost(engine: AsyncEngine, accounts: AccountStore, metrics: Metrics) -> None:
+async def test_closing_counts_what_is_lost(engine: AsyncEngine, accounts: AccountStore, told: Told) -> None:
     """With a database that never answers, the end comes all the same."""
-    log = LearningLog(Stubborn(engine, failures=99), accounts.learning_of, metrics)
+    log = LearningLog(Stubborn(engine, failures=99), accounts.learning_of, observer=told)
     for number in range(3):
         log.finished(an_answer(f"req_{number}"))
     await log.aclose()
-    assert counted(metrics, "weighbridge_learning_dropped_total") == 3
+    assert told.dropped == 3
 
 
 async def test_an_unexpected_failure_does_not_end_the_loop(
-    store: LearningStore, accounts: AccountStore, metrics: Metrics
+    store: LearningStore, accounts: AccountStore, told: Told
 ) -> None:
     """A batch that breaks in a way nobody thought of is given up like any other."""
     failures = 5
@@ -256,7 +264,7 @@ async def test_an_unexpected_failure_does_not_end_the_loop(
             raise RuntimeError("nobody thought of this")
         return await accounts.learning_of(team_ids)
 
-    log = LearningLog(store, learning_of, metrics, interval_s=0.001, max_tries=5)
+    log = LearningLog(store, learning_of, observer=told, interval_s=0.001, max_tries=5)
     log.start()
     log.finished(an_answer("req_1"))
     async with asyncio.timeout(10):

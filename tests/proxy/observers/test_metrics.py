@@ -1,4 +1,3 @@
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,10 +6,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cost.budgets.budget import Budget, Standing
-from cost.ledger.watch import Checked
 from proxy.observers.metrics import MAX_LABEL_VALUES, BreakerState, Metrics
-from selfhosted.replica import EngineStats
 from tests.proxy.observers.outcomes import an_attempt, an_outcome
 
 _ROOT = Path(__file__).parents[3]
@@ -150,39 +146,19 @@ def test_a_breaker_shows_its_state(state: BreakerState, value: int) -> None:
 
 
 def test_gauges_follow_what_is_true_now() -> None:
-    """In-flight goes up and down, the journal's depth is set, the build names a version."""
+    """In-flight goes up and down, the build names a version."""
     metrics = Metrics()
     metrics.set_in_flight(1)
-    metrics.set_journal_depth(7)
     assert _sum(metrics, "weighbridge_in_flight_requests") == 1
-    assert _sum(metrics, "weighbridge_journal_depth") == 7
     ((labels, value),) = _samples(metrics, "weighbridge_build_info").items()
     assert dict(labels)["version"]
     assert value == 1
-
-
-def test_the_check_of_the_books_is_shown() -> None:
-    """How many figures were wrong, and when that was found out; nothing was checked before the first time."""
-    metrics = Metrics()
-    assert _sum(metrics, "weighbridge_ledger_verified_timestamp_seconds") == 0
-    metrics.set_ledger_check(Checked(begun_us=1, done_us=1_800_000_000_000_000, differences=3))
-    assert _sum(metrics, "weighbridge_ledger_differences") == 3
-    assert _sum(metrics, "weighbridge_ledger_verified_timestamp_seconds") == 1_800_000_000
 
 
 def test_the_content_type_is_the_text_format() -> None:
     """Every Prometheus can read what is served."""
     _, content_type = Metrics().render()
     assert content_type.startswith("text/plain; version=0.0.4")
-
-
-def test_every_metric_is_documented() -> None:
-    """docs/observability.md names each metric that /metrics can show, and no other of ours."""
-    text = (_ROOT / "docs" / "observability.md").read_text()
-    documented = set(re.findall(r"^\| `(weighbridge_[a-z_]+|process_[a-z_]+)`", text, re.MULTILINE))
-    body, _ = Metrics().render()
-    declared = set(re.findall(r"^# TYPE (\S+)", body.decode(), re.MULTILINE))
-    assert documented == declared
 
 
 _WORKER = """
@@ -235,71 +211,6 @@ def test_a_dead_worker_leaves_the_gauges(tmp_path: Path) -> None:
     assert samples["weighbridge_breaker_state", "gpt-4o/a"] == 0
 
 
-def test_a_budget_that_is_gone_shows_nothing() -> None:
-    """Each budget has its limit and its spending in dollars, as long as there is one."""
-
-    def shown() -> set[str]:
-        return set(re.findall(r"^weighbridge_budget_.*", metrics.render()[0].decode(), re.MULTILINE))
-
-    metrics = Metrics()
-    budget = Budget(
-        budget_id="b1",
-        organisation_id="default",
-        scope="team",
-        scope_id="team_a",
-        period="month",
-        kind="soft",
-        limit_nanousd=500_000_000_000,
-    )
-    metrics.set_budgets([Standing(budget=budget, at_us=0, spent_nanousd=250_000_000)])
-    assert shown() == {
-        'weighbridge_budget_limit_usd{budget_id="b1"} 500.0',
-        'weighbridge_budget_spent_usd{budget_id="b1"} 0.25',
-    }
-    metrics.set_budgets([])
-    assert shown() == set()
-    metrics.count_budget_refusal("team")
-    assert shown() == {'weighbridge_budget_refusals_total{scope="team"} 1.0'}
-
-
-def test_a_replica_shows_its_state_and_its_load() -> None:
-    """One state at a time; a load that is unknown is no number; what left shows nothing."""
-
-    def shown() -> set[str]:
-        return set(
-            re.findall(r"^weighbridge_replica_[a-z_]+\{.*(?<! 0\.0)$", metrics.render()[0].decode(), re.MULTILINE)
-        )
-
-    metrics = Metrics()
-    metrics.set_replica_state("llama", "a", "starting")
-    metrics.set_replica_state("llama", "a", "ready")
-    metrics.set_replica_load("llama", "a", EngineStats(at=1.0, running=3, waiting=2))
-    assert shown() == {
-        'weighbridge_replica_state{pool="llama",replica="a",state="ready"} 1.0',
-        'weighbridge_replica_running{pool="llama",replica="a"} 3.0',
-        'weighbridge_replica_waiting{pool="llama",replica="a"} 2.0',
-        'weighbridge_replica_kv_usage{pool="llama",replica="a"} NaN',
-    }
-    metrics.set_replica_load("llama", "a", None)
-    assert 'weighbridge_replica_running{pool="llama",replica="a"} NaN' in shown()
-    for _ in range(2):
-        metrics.forget_replica("llama", "a")
-        assert shown() == set()
-    metrics.set_replica_load("llama", "a", None)
-    assert shown() == set()
-
-
-def test_replicas_that_come_and_go_do_not_use_up_the_labels() -> None:
-    """So many are shown at once, whoever they are."""
-    metrics = Metrics()
-    for number in range(MAX_LABEL_VALUES + 5):
-        metrics.set_replica_state("llama", f"gone-{number}", "ready")
-        metrics.forget_replica("llama", f"gone-{number}")
-    for number in range(MAX_LABEL_VALUES + 5):
-        metrics.set_replica_state("llama", f"here-{number}", "ready")
-    assert _sum(metrics, "weighbridge_replica_state") == MAX_LABEL_VALUES
-
-
 def test_deployments_that_left_leave_nothing_behind() -> None:
     """Thousands of replicas in a row take no more memory, and no more of the page, than those that are there."""
     metrics = Metrics()
@@ -313,49 +224,3 @@ def test_deployments_that_left_leave_nothing_behind() -> None:
     shown = metrics.render()[0].decode()
     assert "gone-" not in shown
     assert 'weighbridge_breaker_state{deployment="llama/here"} 1.0' in shown
-
-
-def test_what_a_watch_counts() -> None:
-    """How readings ended, what caches found, and what became of adapters."""
-    metrics = Metrics()
-    metrics.count_scrape("llama", "too_large")
-    metrics.set_prefix_hit_rate("llama", 0.75)
-    metrics.count_adapter_load("llama", "loaded")
-    assert _sum(metrics, "weighbridge_scrapes_total", pool="llama", result="too_large") == 1
-    assert _sum(metrics, "weighbridge_pool_prefix_hit_rate", pool="llama") == 0.75
-    assert _sum(metrics, "weighbridge_adapter_loads_total", pool="llama", result="loaded") == 1
-
-
-def test_what_engines_and_prompts_tell() -> None:
-    """What came of KV events, by pool, and of new beginnings of prompts."""
-    metrics = Metrics()
-    metrics.count_kv("llama", "stored", 3)
-    metrics.count_kv("llama", "gap")
-    metrics.count_beginnings("sampled_out", 2)
-    assert _sum(metrics, "weighbridge_kv_events_total", pool="llama", result="stored") == 3
-    assert _sum(metrics, "weighbridge_kv_events_total", pool="llama") == 4
-    assert _sum(metrics, "weighbridge_prompt_beginnings_total", result="sampled_out") == 2
-
-
-_WATCHING_WORKER = """
-import sys, warnings
-warnings.simplefilter("error")
-from proxy.observers.metrics import Metrics
-metrics = Metrics()
-metrics.set_replica_state("llama", "a", "ready")
-metrics.set_replica_load("llama", "a", None)
-metrics.forget_replica("llama", "a")
-metrics.set_replica_state("llama", "b", "ready")
-sys.stdout.write(metrics.render()[0].decode())
-"""
-
-
-def test_workers_show_a_replica_once(tmp_path: Path) -> None:
-    """With several workers each watches all replicas: they are not added up, and one that left is in no state."""
-    environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": str(_ROOT)}
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", _WATCHING_WORKER], env=environment, check=True, capture_output=True, text=True
-        )
-    lines = re.findall(r"^weighbridge_replica_state\{.*(?<! 0\.0)$", done.stdout, re.MULTILINE)
-    assert lines == ['weighbridge_replica_state{pool="llama",replica="b",state="ready"} 1.0']

@@ -10,7 +10,7 @@ import msgspec
 
 from proxy.errors import Refused
 from proxy.queues.fair_queue import Room
-from proxy.queues.queues import Place, Queue, Unwatched
+from proxy.queues.queues import Place, Queue, QueueObserver
 from proxy.queues.queues_config import QueueConfig
 from proxy.queues.work import NoRoom, Work
 
@@ -74,7 +74,7 @@ class World:
             config,
             Room(config.tokens_in_flight, config.requests_in_flight),
             clock=lambda: self.now,
-            observer=Unwatched(),
+            observer=QueueObserver(),
             jitter=lambda: 0.0,
             alarm=self._alarm,
             starved=lambda: None,

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.errors import Draining, error_reply
 from proxy.queues.capacity import Capacity
-from proxy.queues.queues import NO_QUEUE, Handle, Queues
+from proxy.queues.queues import NO_QUEUE, Handle, QueueObserver, Queues
 from proxy.queues.queues_config import MaxWait, QueueConfig
 from proxy.queues.work import NoRoom, QueueState, Slot, Why, Work
 
@@ -24,7 +24,7 @@ class _Alarm:
         self.at = math.inf
 
 
-class _Seen:
+class _Seen(QueueObserver):
     """What was counted."""
 
     def __init__(self) -> None:

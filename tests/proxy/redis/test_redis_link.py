@@ -16,7 +16,7 @@ import pytest
 from proxy.redis.redis_config import RedisSection
 from proxy.redis.redis_link import RedisLink
 from proxy.redis.scripts import Script, script
-from proxy.redis.shared_state import Asking, FailureKind, SharedStateUnavailable
+from proxy.redis.shared_state import Asking, FailureKind, LinkObserver, SharedStateUnavailable
 from tests.redis_server import RedisServer
 from tests.toxic import toxic_proxy
 
@@ -44,7 +44,7 @@ HOLD = lua(
 SPIN = lua("local n = 0; for i = 1, tonumber(ARGV[1]) do n = n + i end; return n")
 
 
-class Watched:
+class Watched(LinkObserver):
     """Counts what a link tells."""
 
     def __init__(self) -> None:

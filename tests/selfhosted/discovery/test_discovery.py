@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlmodel import SQLModel
 
 from selfhosted.config import PoolConfig
-from selfhosted.discovery.discovery import Discovery, merged
+from selfhosted.discovery.discovery import Discovery, DiscoveryObserver, merged
 from selfhosted.discovery.source import MOST_REPLICAS, Found, SourceFailed, Spotted
 from selfhosted.replica import Address
 from selfhosted.replica import Source as SourceName
@@ -36,7 +36,7 @@ class Told:
         return answer
 
 
-class Counts:
+class Counts(DiscoveryObserver):
     """What was counted."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 
 from selfhosted.balance.index import PrefixIndex
-from selfhosted.kv_events.following import KvResult
+from selfhosted.kv_events.following import KvObserver, KvResult
 from selfhosted.kv_events.listening import KvEvents, KvLimits, port_of
 from selfhosted.kv_events.sampling import Sample, SampleLimits, TokenizeFailed
 from selfhosted.replica import Address
@@ -21,7 +21,7 @@ TEXTS = tuple(range(1_000, 1_016))
 """Of four tokens each, as the engine's blocks."""
 
 
-class Observer:
+class Observer(KvObserver):
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 

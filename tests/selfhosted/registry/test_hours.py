@@ -15,7 +15,7 @@ from sqlmodel import SQLModel, col
 from cost.fleet.hours import HoursStore, up_us
 from cost.tables import PoolHour
 from cost.times import DAY_US, HOUR_US
-from selfhosted.registry.hours import BRIDGE_S, STARTING_MOST_S, Hours, Run, Standing, by_hours, count
+from selfhosted.registry.hours import BRIDGE_S, STARTING_MOST_S, Hours, HoursObserver, Run, Standing, by_hours, count
 from selfhosted.replica import Address, PoolSnapshot, Replica, ReplicaState
 from selfhosted.tables import ReplicaClock
 from tests.cost.fleet.pools import pool as costed
@@ -94,7 +94,7 @@ class Process:
             faults.statements_left, faults.lose_the_answer = None, False
 
 
-class World:
+class World(HoursObserver):
     """A clock, a pool and a database."""
 
     def __init__(self, engine: AsyncEngine, every_s: float = TICK_S) -> None:

@@ -4,13 +4,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from selfhosted.config import ScaleConfig
 from selfhosted.registry.store import RegistryStore
-from selfhosted.scale.loop import ScaleLoop
+from selfhosted.scale.loop import ScaleLoop, ScaleObserver
 from selfhosted.scale.policy import Reason, ScalePolicy
 from selfhosted.scale.signals import Signals
 from selfhosted.scale.target import Targets
 
 
-class Process:
+class Process(ScaleObserver):
     """What one gateway process has of a pool: its lease, its view and its metrics."""
 
     def __init__(self, engine: AsyncEngine, holder: str) -> None:

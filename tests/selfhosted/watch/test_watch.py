@@ -11,7 +11,7 @@ from providers.target import DeploymentKind
 from selfhosted.config import PoolConfig, WatchConfig
 from selfhosted.engines.scrape import Fetched, FetchFailed, HttpFetch, engine_session
 from selfhosted.replica import Address, EngineStats, Replica, ReplicaState
-from selfhosted.watch.observer import QuietWatch, ScrapeResult
+from selfhosted.watch.observer import ScrapeResult, WatchObserver
 from selfhosted.watch.watch import PoolWatch
 from tests.selfhosted.engines import pages
 from tests.selfhosted.engines.raw_server import Page, RawServer, drip, endless, raw, raw_server, reply, silence
@@ -20,7 +20,7 @@ QUICK = WatchConfig(every_s=0.05, timeout_s=1.0, stale_s=0.3, max_suspicion_s=0.
 IMPATIENT = QUICK.model_copy(update={"timeout_s": 0.2})
 
 
-class Told(QuietWatch):
+class Told(WatchObserver):
     """Remembers what an observer is told."""
 
     def __init__(self) -> None:

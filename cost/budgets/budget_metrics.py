@@ -1,0 +1,47 @@
+"""What /metrics shows of budgets."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from cost.budgets.budget import Scope, Standing
+from cost.prices import NANO_PER_USD
+
+MAX_SHOWN: Final = 1_000
+
+
+class BudgetMetrics:
+    """What budgets allow, what is booked under them, and what they refused."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._shown: set[str] = set()
+        # Every process sees the same books, so the newest view is the true one.
+        self._limit, self._spent = (
+            Gauge(name, text, ("budget_id",), registry=registry, multiprocess_mode="livemostrecent")
+            for name, text in (
+                ("weighbridge_budget_limit_usd", "What may be spent in the budget's period."),
+                ("weighbridge_budget_spent_usd", "What is booked in the budget's period."),
+            )
+        )
+        self._refusals = Counter(
+            "weighbridge_budget_refusals",
+            "Times that a hard budget had no room, by its scope.",
+            ("scope",),
+            registry=registry,
+        )
+
+    def count_refusal(self, scope: Scope) -> None:
+        """One of four words of our own, so it needs no cap."""
+        self._refusals.labels(scope).inc()
+
+    def set_budgets(self, standings: Sequence[Standing]) -> None:
+        """The first so many of them; a budget that is gone shows nothing."""
+        shown = {each.budget.budget_id: each for each in standings[:MAX_SHOWN]}
+        for gone in self._shown - shown.keys():
+            self._limit.remove(gone)
+            self._spent.remove(gone)
+        self._shown = set(shown)
+        for budget_id, each in shown.items():
+            self._limit.labels(budget_id).set(each.budget.limit_nanousd / NANO_PER_USD)
+            self._spent.labels(budget_id).set(each.spent_nanousd / NANO_PER_USD)

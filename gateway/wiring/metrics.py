@@ -1,0 +1,75 @@
+"""Makes the metrics of every part, on one page."""
+
+from typing import NamedTuple
+
+from classifier.classifier_metrics import ClassifierMetrics
+from cost.budgets.budget_metrics import BudgetMetrics
+from cost.ledger.ledger_metrics import LedgerMetrics
+from dashboards.webhooks.webhook_metrics import WebhookMetrics
+from proxy.idempotency.idempotency_metrics import IdempotencyMetrics
+from proxy.learning.learning_metrics import LearningMetrics
+from proxy.limits.limit_metrics import LimitMetrics
+from proxy.observers.metrics import Metrics
+from proxy.overload_metrics import OverloadMetrics
+from proxy.queues.queue_metrics import QueueMetrics
+from proxy.redis.redis_metrics import RedisMetrics
+from selfhosted.adapter_metrics import AdapterMetrics
+from selfhosted.discovery.discovery_metrics import DiscoveryMetrics
+from selfhosted.fleet_metrics import FleetMetrics
+from selfhosted.kv_events.kv_metrics import KvMetrics
+from selfhosted.prefixes.prefix_metrics import PrefixMetrics
+from selfhosted.registry.registry_metrics import RegistryMetrics
+from selfhosted.scale.scale_metrics import ScaleMetrics
+from selfhosted.watch.watch_metrics import WatchMetrics
+
+
+class AllMetrics(NamedTuple):
+    """What each part is told to count with."""
+
+    requests: Metrics
+    """And the page that shows all of them."""
+    classifier: ClassifierMetrics
+    overload: OverloadMetrics
+    limits: LimitMetrics
+    queues: QueueMetrics
+    redis: RedisMetrics
+    idempotency: IdempotencyMetrics
+    learning: LearningMetrics
+    ledger: LedgerMetrics
+    budgets: BudgetMetrics
+    webhooks: WebhookMetrics
+    fleet: FleetMetrics
+    watch: WatchMetrics
+    discovery: DiscoveryMetrics
+    registry: RegistryMetrics
+    scale: ScaleMetrics
+    adapters: AdapterMetrics
+    kv_events: KvMetrics
+    prefixes: PrefixMetrics
+
+
+def all_metrics() -> AllMetrics:
+    """One of each, for one process."""
+    requests = Metrics()
+    page = requests.registry
+    return AllMetrics(
+        requests=requests,
+        classifier=ClassifierMetrics(page),
+        overload=OverloadMetrics(page),
+        limits=LimitMetrics(page),
+        queues=QueueMetrics(page),
+        redis=RedisMetrics(page),
+        idempotency=IdempotencyMetrics(page),
+        learning=LearningMetrics(page),
+        ledger=LedgerMetrics(page),
+        budgets=BudgetMetrics(page),
+        webhooks=WebhookMetrics(page),
+        fleet=FleetMetrics(page),
+        watch=WatchMetrics(page, forgets=requests.forgets),
+        discovery=DiscoveryMetrics(page),
+        registry=RegistryMetrics(page),
+        scale=ScaleMetrics(page),
+        adapters=AdapterMetrics(page),
+        kv_events=KvMetrics(page),
+        prefixes=PrefixMetrics(page),
+    )

@@ -1,0 +1,20 @@
+"""What /metrics shows of the choice between replicas."""
+
+from prometheus_client import CollectorRegistry, Counter
+
+from selfhosted.fleet import FleetObserver
+
+
+class FleetMetrics(FleetObserver):
+    """Where requests were sent. Pools are configured, and the reasons are five words of ours, so neither needs a cap."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._choices = Counter(
+            "weighbridge_balancer_choices",
+            "Requests sent to replicas of a pool, by why that replica: prefix, adapter, ring, load, only.",
+            ("pool", "why"),
+            registry=registry,
+        )
+
+    def count_choice(self, pool: str, why: str) -> None:
+        self._choices.labels(pool, why).inc()

@@ -1,0 +1,20 @@
+"""What /metrics shows of the beginnings of prompts."""
+
+from prometheus_client import CollectorRegistry, Counter
+
+from selfhosted.prefixes.habits import Looked
+
+
+class PrefixMetrics:
+    """How many beginnings were looked at, and how many were not."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._beginnings = Counter(
+            "weighbridge_prompt_beginnings",
+            "New beginnings of prompts by what became of them: looked at, sampled_out, and requests that were lost.",
+            ("result",),
+            registry=registry,
+        )
+
+    def count_beginnings(self, result: Looked, count: int) -> None:
+        self._beginnings.labels(result).inc(count)

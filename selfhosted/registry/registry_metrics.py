@@ -1,0 +1,29 @@
+"""What /metrics shows of the registry of replicas, and of the hours that are counted from it."""
+
+from prometheus_client import CollectorRegistry, Counter
+
+from selfhosted.registry.hours import HoursObserver
+
+
+class RegistryMetrics(HoursObserver):
+    """Who registered, and how long nobody watched. Pools are configured and results words of our own: no cap is needed."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registrations = Counter(
+            "weighbridge_registrations",
+            "What became of replicas that said where they are: registered, renewed, left, taken, full.",
+            ("pool", "result"),
+            registry=registry,
+        )
+        self._unwatched = Counter(
+            "weighbridge_pool_unwatched_seconds",
+            "Seconds in which no process watched a pool, so that nobody knows whether its replicas were up.",
+            ("pool",),
+            registry=registry,
+        )
+
+    def count_registration(self, pool: str, result: str) -> None:
+        self._registrations.labels(pool, result).inc()
+
+    def hours_unwatched(self, pool: str, seconds: float) -> None:
+        self._unwatched.labels(pool).inc(seconds)
