@@ -25,7 +25,7 @@ from opentelemetry.util.types import AttributeValue
 from providers.target import Deployment
 from providers.wire import Operation
 from proxy.observers.logs import safe_name
-from proxy.observers.telemetry import RequestTrace
+from proxy.observers.telemetry import RequestTrace, Tracing
 from proxy.outcome import AttemptOutcome, RequestOutcome
 
 MAX_QUEUED_SPANS: Final = 8_192
@@ -56,7 +56,7 @@ Attributes = dict[str, AttributeValue]
 FindDeployment = Callable[[str], Deployment | None]
 
 
-class OtelTracing:
+class OtelTracing(Tracing):
     """Sends spans from a thread of its own; when the collector is slow or gone, spans are dropped."""
 
     def __init__(
@@ -99,7 +99,7 @@ class OtelTracing:
             self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
-class _OtelTrace:
+class _OtelTrace(RequestTrace):
     def __init__(
         self, tracer: Tracer, propagator: TraceContextTextMapPropagator, span: Span, deployment_of: FindDeployment
     ) -> None:

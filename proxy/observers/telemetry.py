@@ -1,11 +1,11 @@
-"""Traces: what the line calls, the twin that does nothing, and the choice between it and OpenTelemetry.
+"""Traces: what the line calls, which does nothing by itself, and the choice between that and OpenTelemetry.
 
 OpenTelemetry itself is imported by proxy/observers/otel_tracing.py alone, and that only when an endpoint is configured.
 """
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Protocol
+from typing import Final
 
 from providers.target import Deployment
 from proxy.outcome import RequestOutcome
@@ -15,44 +15,29 @@ class TelemetryUnavailable(Exception):
     """An OTLP endpoint is configured, but the `otel` extra is not installed."""
 
 
-class RequestTrace(Protocol):
-    """One request's trace, from its first byte to its end."""
+class RequestTrace:
+    """One request's trace, from its first byte to its end; this one remembers nothing."""
 
     def headers(self) -> dict[str, str]:
         """What to send upstream, so that an engine's own spans join the trace."""
-        ...
-
-    def finish(self, outcome: RequestOutcome, request_model: str, stream: bool) -> None:
-        """Ends the trace. Never raises, never blocks; what an exporter cannot take is dropped."""
-        ...
-
-
-class Tracing(Protocol):
-    """Begins traces."""
-
-    def begin(self, traceparent: str | None) -> RequestTrace:
-        """`traceparent` is the caller's W3C header; a malformed one begins a new trace."""
-        ...
-
-    async def aclose(self) -> None:
-        """Sends what is still queued, a few seconds at most."""
-        ...
-
-
-class NullTracing:
-    """No endpoint, no traces, no cost. It is its own trace: there is nothing to remember of a request."""
-
-    def begin(self, traceparent: str | None) -> RequestTrace:  # noqa: ARG002 - the protocol's
-        return self
-
-    def headers(self) -> dict[str, str]:
         return {}
 
     def finish(self, outcome: RequestOutcome, request_model: str, stream: bool) -> None:
-        pass
+        """Ends the trace. Never raises, never blocks; what an exporter cannot take is dropped."""
+
+
+_UNTRACED: Final = RequestTrace()
+
+
+class Tracing:
+    """Begins traces; this one begins none, and costs nothing."""
+
+    def begin(self, traceparent: str | None) -> RequestTrace:  # noqa: ARG002 - for those that do
+        """`traceparent` is the caller's W3C header; a malformed one begins a new trace."""
+        return _UNTRACED
 
     async def aclose(self) -> None:
-        pass
+        """Sends what is still queued, a few seconds at most."""
 
 
 def _unknown_deployment(_: str) -> Deployment | None:
@@ -73,7 +58,7 @@ def build_tracing(
     Raises TelemetryUnavailable.
     """
     if not endpoint:
-        return NullTracing()
+        return Tracing()
     try:
         otel = import_module("proxy.observers.otel_tracing")
     except ImportError as error:

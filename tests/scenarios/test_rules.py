@@ -36,7 +36,7 @@ from proxy.latency import Paces
 from proxy.limits.limit import Limit
 from proxy.limits.limiter import BucketLimiter
 from proxy.line import BudgetGate, Line, Rules, Weigher
-from proxy.observers.telemetry import NullTracing
+from proxy.observers.telemetry import Tracing
 from proxy.outcome import RequestOutcome
 from proxy.policy import Policy
 from tests.proxy.test_policy import price, target
@@ -149,7 +149,7 @@ class House:
                 paces=paces,
             ),
             observers=(self.told,),
-            tracing=NullTracing(),
+            tracing=Tracing(),
             clock=loop.time,
             budgets=budgets,
             paces=paces,
