@@ -1,6 +1,6 @@
 """Targets and their deployments: what can be called, what it can do, and what it costs."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -10,19 +10,10 @@ Tier = Literal["interactive", "batch"]
 Capability = Literal["vision", "tools", "json", "embeddings"]
 CacheIsolation = Literal["none", "organisation", "team"]
 """Who shares what an engine has cached of prompts."""
-DeploymentKind = Literal[
-    "openai",
-    "azure",
-    "vllm",
-    "sglang",
-    "tgi",
-    "tensorrt-llm",
-    "llama.cpp",
-    "litellm",
-    "scripted",
-]
+OwnEngine = Literal["vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp"]
+DeploymentKind = Literal["openai", "azure", OwnEngine, "litellm", "scripted"]
 
-OWN_ENGINES: frozenset[DeploymentKind] = frozenset({"vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp"})
+OWN_ENGINES: frozenset[DeploymentKind] = frozenset(get_args(OwnEngine))
 """Kinds that run inside one's own network, so what they fetch they fetch from there."""
 
 

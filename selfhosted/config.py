@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from providers.config import SecretRef, is_reference
-from providers.target import OWN_ENGINES, CacheIsolation, DeploymentKind
+from providers.target import CacheIsolation, OwnEngine
 from settings.types import Finite, Seconds, Section, Share
 
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -332,7 +332,7 @@ class PoolConfig(Section):
 
     name: Name = Field(description="The same as in `cost.pools`, where its hours cost something.")
     targets: tuple[str, ...] = Field(min_length=1, max_length=100, description="The model_ids that it serves.")
-    engine: DeploymentKind = Field(default="vllm", description="vllm, sglang, tgi, tensorrt-llm or llama.cpp.")
+    engine: OwnEngine = Field(default="vllm", description="What its replicas run.")
     upstream_model: str | None = Field(
         default=None, min_length=1, max_length=256, description="The model's name there; the model_id, if left out."
     )
@@ -364,10 +364,6 @@ class PoolConfig(Section):
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
-        if self.engine not in OWN_ENGINES:
-            raise ValueError(
-                f"a pool is of one's own engines; {self.engine} is none of {', '.join(sorted(OWN_ENGINES))}"
-            )
         names = [replica.name for replica in self.replicas]
         if len(set(names)) != len(names):
             raise ValueError("two replicas have one name; give each its own")

@@ -20,7 +20,7 @@ classifier_app = typer.Typer(
     help="The model that weighs prompts: train it, judge it, ask it why.", no_args_is_help=True, rich_markup_mode=None
 )
 
-_TRAINING_NEEDS = frozenset({"pyarrow", "sklearn", "scipy", "onnx"})
+_TRAINING_NEEDS = frozenset({"pyarrow", "scipy", "onnx"})
 _REPORT = Path("var/classifier-report")
 _MOST_CONTRIBUTIONS = 20
 
