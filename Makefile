@@ -88,7 +88,7 @@ soak-books: $(VENV)/.dev  ## 100,000 requests with random faults: the books agai
 train: $(VENV)/.dev  ## train the shipped classifier anew (DATA=folder with prompts.parquet and outcomes.parquet)
 	@$(BIN)/weighbridge classifier train --data $(DATA) --out classifier/artifacts
 
-screens: $(VENV)/.dev packages  ## take the pictures of docs/screens anew
+screens: $(VENV)/.dev packages  ## take the pictures in docs/screens anew (the list is in benchmarks/screens.py)
 	@$(BIN)/python -m benchmarks.screens
 
 lock: $(VENV)/.dev  ## compile the locks anew; needs uv
