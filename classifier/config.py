@@ -39,7 +39,7 @@ class ShadowSection(Section):
 
 
 class ClassifierSection(Section):
-    """How prompts are weighed."""
+    """How prompts are classified."""
 
     enabled: bool = Field(default=True, description="When false, the structural heuristic scores every prompt.")
     artifact_dir: Path | None = Field(
@@ -49,5 +49,5 @@ class ClassifierSection(Section):
         default=LearningSection(), description="Learning from the teams' own traffic, as far as each team allows it."
     )
     shadow: ShadowSection = Field(
-        default=ShadowSection(), description="Compares answers with the reference target's, for teams that want it."
+        default=ShadowSection(), description="Compares answers with the baseline model's, for teams that want it."
     )

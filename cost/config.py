@@ -20,7 +20,7 @@ class CostSection(Section):
         default=None,
         min_length=1,
         max_length=200,
-        description="The model whose price makes the baseline; without one no savings are claimed.",
+        description="The model whose price makes the baseline; without one no savings are told.",
     )
     hosted: dict[str, str] = Field(
         default_factory=dict,
@@ -34,13 +34,13 @@ class CostSection(Section):
         lt=1,
         allow_inf_nan=False,
         json_schema_extra={"unit": "number"},
-        description="The share of the baseline that is to be saved; the verdict is on this.",
+        description="The share of the baseline that is to be saved: the target that savings are held against.",
     )
     holdout_share: Finite = Field(
         default=0.0,
         ge=0,
         le=0.5,
-        description="The share of `auto` requests that go to the reference at random, so that the saving can be measured; "
+        description="The share of `auto` requests that go to the baseline model at random, so that the saving can be measured; "
         "as many more are counted beside them as their control.",
     )
     gateway_usd_per_hour: UsdPerHour = Field(

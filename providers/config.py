@@ -118,7 +118,7 @@ class ModelConfig(Section):
         "models have it, what one counted is converted before it is priced at the other.",
     )
     routing_weight: Finite = Field(
-        default=1.0, ge=0, le=1_000, description="At 2 it counts as half as dear; 0 keeps it from `auto`."
+        default=1.0, ge=0, le=1_000, description="At 2 it counts as half as expensive; 0 keeps it from `auto`."
     )
     deployments: tuple[DeploymentConfig, ...] = Field(
         default=(),

@@ -45,14 +45,14 @@ class PolicyConfig(Section):
         default=0.97,
         gt=0,
         le=1,
-        description="The share of the reference target's quality that `auto` keeps where outcomes were measured; a team "
-        "may have its own. `weighbridge policy preview` tells what each floor saves.",
+        description="The minimum quality: the share of the baseline model's that `auto` keeps where outcomes were measured; a "
+        "team may have its own. `weighbridge policy preview` tells what each one saves.",
     )
     capability_shift: float = Field(
         default=0.0,
         ge=-1,
         le=1,
-        description="Added to every declared capability. Below 0 is stricter and dearer, above 0 saves more.",
+        description="Added to every declared capability. Below 0 is stricter and costs more, above 0 saves more.",
     )
     degrade: bool = Field(
         default=False, description="When every capable target has failed, try the less capable ones, best first."
@@ -62,7 +62,7 @@ class PolicyConfig(Section):
         ge=1,
         le=16,
         description="Targets that one request may try, the first included. When all of those would be our own, the last one "
-        "is the first that is bought, so that there is somewhere to spill over to.",
+        "is the first that is bought, so that there is somewhere to overflow to.",
     )
     escalation: EscalationConfig = Field(
         default=EscalationConfig(), description="Asking a better target when an answer is weak."

@@ -131,7 +131,7 @@ class WatchConfig(Section):
     )
     max_suspicion_s: Seconds = Field(
         default=30.0,
-        description="A replica whose probes are fine but whose requests fail again and again is left alone for up to this long.",
+        description="A replica whose probes are fine but whose requests fail again and again gets none for up to this long.",
     )
     health_path: str = Field(
         default="/health", pattern=r"^/[^\s?#]*$", max_length=256, description="Answered with 200."

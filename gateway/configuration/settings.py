@@ -115,7 +115,7 @@ class GatewayConfig(Section):
     )
     accounts: AccountsSection = Field(default=AccountsSection(), description="Teams, keys and their peppers.")
     sign_in: SignInSection = Field(default=SignInSection(), description="How people sign in to the pages.")
-    classifier: ClassifierSection = Field(default=ClassifierSection(), description="How prompts are weighed.")
+    classifier: ClassifierSection = Field(default=ClassifierSection(), description="How prompts are classified.")
     cost: CostSection = Field(default=CostSection(), description="The ledger, and what savings are measured against.")
     selfhosted: SelfhostedSection = Field(
         default=SelfhostedSection(), description="Our own engines: pools of replicas that come and go."

@@ -8,7 +8,7 @@ from providers.target import Tier
 from settings.types import Seconds, Section
 
 _TO_FIRST = (
-    "To the first token. It bounds the wait in our own queues, so that overload spills over or is refused early; "
+    "To the first token. It bounds the wait in our own queues, so that overload goes elsewhere or is refused early; "
     "null lets a request wait for as long as its queue allows."
 )
 _ANSWER = (
