@@ -20,7 +20,8 @@ import classifier.learning.tables
 import cost.tables
 import dashboards.webhooks.tables
 import proxy.idempotency.tables
-import proxy.redis.gate_tables
+import proxy.limits.limit_tables
+import proxy.redis.process_tables
 import selfhosted.tables
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -49,8 +50,8 @@ TABLES: Final = (
     classifier.learning.tables.VerdictRow,
     classifier.learning.tables.TuningRow,
     dashboards.webhooks.tables.WebhookMessage,
-    proxy.redis.gate_tables.LimitRule,
-    proxy.redis.gate_tables.Replica,
+    proxy.limits.limit_tables.LimitRule,
+    proxy.redis.process_tables.LiveProcess,
     proxy.idempotency.tables.IdempotentRequest,
     selfhosted.tables.RegisteredReplica,
     selfhosted.tables.DrainOrder,

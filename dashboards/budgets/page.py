@@ -35,9 +35,9 @@ from dashboards.web.forms import Form, FormError
 from dashboards.web.view import View
 from proxy.errors import BadRequest, BudgetNotFound, BudgetTaken, LimitNotFound
 from proxy.limits.limit import Limits
+from proxy.limits.limit_tables import MODEL_CHARS
 from proxy.limits.rules import Place, Rule, says_nothing
 from proxy.limits.store import LimitStore
-from proxy.redis.gate_tables import MODEL_CHARS
 
 router: Final = APIRouter(include_in_schema=False)
 

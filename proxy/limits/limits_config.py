@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Final, Self
 from pydantic import Field, model_validator
 
 from proxy.limits.limit import Limits
+from proxy.limits.limit_tables import MODEL_CHARS
 from proxy.limits.rules import MOST, Place, over
-from proxy.redis.gate_tables import MODEL_CHARS
 from settings.types import Finite, Section
 
 _MAX_MODELS: Final = 1_000

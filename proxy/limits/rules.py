@@ -6,7 +6,7 @@ import msgspec
 
 from accounts.tables import ID_CHARS
 from proxy.limits.limit import Limits, Scope
-from proxy.redis.gate_tables import MODEL_CHARS
+from proxy.limits.limit_tables import MODEL_CHARS
 
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 ANY_ID: Final = "*"

@@ -14,8 +14,8 @@ from accounts.store import AccountStore
 from accounts.tables import ApiKey, Team
 from cost.times import wall_us
 from proxy.limits.limit import Limits
+from proxy.limits.limit_tables import LimitRule
 from proxy.limits.rules import BadLimit, Place, Rule, UnknownLimit, check_limits, check_place, says_nothing
-from proxy.redis.gate_tables import LimitRule
 
 MAX_RULES: Final = 10_000
 _PLACE: Final = Place.__struct_fields__

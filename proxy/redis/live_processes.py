@@ -18,7 +18,7 @@ from sqlmodel import col
 
 from cost.database_clock import DATABASE_US
 from proxy.background import every
-from proxy.redis.gate_tables import Replica
+from proxy.redis.process_tables import LiveProcess
 from proxy.redis.redis_link import RedisLink
 
 _log: Final = logging.getLogger(__name__)
@@ -64,11 +64,11 @@ class Replicas:
             async with asyncio.timeout(_LIMIT_S), self._engine.begin() as connection:
                 now_us = await self._shared_us(connection)
                 await self._show(connection, now_us)
-                seen = (await connection.scalars(select(col(Replica.seen_us)).limit(_MOST))).all()
+                seen = (await connection.scalars(select(col(LiveProcess.seen_us)).limit(_MOST))).all()
                 # A clock that was set back leaves rows in the future.
                 if any(abs(now_us - seen_us) > _OLD_US for seen_us in seen):
-                    old = (col(Replica.seen_us) < now_us - _OLD_US) | (col(Replica.seen_us) > now_us + _OLD_US)
-                    await connection.execute(delete(Replica).where(old))
+                    old = (col(LiveProcess.seen_us) < now_us - _OLD_US) | (col(LiveProcess.seen_us) > now_us + _OLD_US)
+                    await connection.execute(delete(LiveProcess).where(old))
         except _DATABASE_FAILS as error:
             if not self._down:
                 _log.warning("the processes that serve cannot be counted: %s", type(error).__name__)
@@ -92,13 +92,13 @@ class Replicas:
         """At the end: the others need not wait until they notice."""
         with contextlib.suppress(*_DATABASE_FAILS):
             async with asyncio.timeout(_FORGET_S), self._engine.begin() as connection:
-                await connection.execute(delete(Replica).where(col(Replica.boot_id) == self._boot_id))
+                await connection.execute(delete(LiveProcess).where(col(LiveProcess.boot_id) == self._boot_id))
 
     async def _show(self, connection: AsyncConnection, now_us: int) -> None:
         values: dict[str, Any] = {"seen_us": now_us}
-        shown = update(Replica).where(col(Replica.boot_id) == self._boot_id).values(**values)
+        shown = update(LiveProcess).where(col(LiveProcess.boot_id) == self._boot_id).values(**values)
         if (await connection.execute(shown)).rowcount == 0:
-            table: Table = Replica.__table__  # type: ignore[attr-defined]
+            table: Table = LiveProcess.__table__  # type: ignore[attr-defined]
             await connection.execute(table.insert().values(boot_id=self._boot_id, **values))
 
     async def _shared_us(self, connection: AsyncConnection) -> int:

@@ -12,10 +12,10 @@ from accounts.caller import Caller
 from accounts.store import AccountStore
 from proxy.limits.book import MAX_CACHED, LimitBook, LimitWatch, bucket_key, buckets
 from proxy.limits.limit import Limit, Limits
+from proxy.limits.limit_tables import MODEL_CHARS
 from proxy.limits.limits_config import LimitsSection
 from proxy.limits.rules import ANY_ID, Place, Rule
 from proxy.limits.store import LimitStore, Mark
-from proxy.redis.gate_tables import MODEL_CHARS
 from tests.cost.entries import until
 
 CALLER = Caller(key_id="key_1", key_name="ci", team_id="team_a", organisation_id="acme")

@@ -11,9 +11,9 @@ from accounts.errors import AccountsError
 from accounts.keys import Pepper
 from accounts.store import AccountStore
 from proxy.limits.limit import Limits
+from proxy.limits.limit_tables import LimitRule
 from proxy.limits.rules import ANY_ID, BadLimit, Place, Rule, UnknownLimit
 from proxy.limits.store import MAX_RULES, LimitStore
-from proxy.redis.gate_tables import LimitRule
 
 PEPPER = Pepper(id="p1", secret=b"p" * 32)
 TEAM = Place("team", "team_a")

@@ -9,8 +9,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col, select
 
-from proxy.redis.gate_tables import Replica
 from proxy.redis.live_processes import Replicas, Sharers
+from proxy.redis.process_tables import LiveProcess
 from proxy.redis.redis_config import RedisSection
 from proxy.redis.redis_link import RedisLink
 from tests.redis_server import RedisServer
@@ -33,7 +33,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 async def boots(engine: AsyncEngine) -> list[str]:
     async with engine.connect() as connection:
-        return sorted((await connection.scalars(select(col(Replica.boot_id)))).all())
+        return sorted((await connection.scalars(select(col(LiveProcess.boot_id)))).all())
 
 
 async def test_each_process_counts_those_that_were_seen_lately(engine: AsyncEngine) -> None:

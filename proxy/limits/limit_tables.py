@@ -1,4 +1,4 @@
-"""The gate's tables: limits that people set, and which processes live."""
+"""The table of limits that people set."""
 
 from typing import ClassVar
 
@@ -29,12 +29,3 @@ class LimitRule(SQLModel, table=True):
     token_burst: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     concurrency: int | None = Field(sa_column=Column(Integer, nullable=True))
     updated_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-
-
-class Replica(SQLModel, table=True):
-    """A process that serves, and when it was last known to live, by the database's clock."""
-
-    __tablename__: ClassVar[str] = "replica"
-
-    boot_id: str = Field(sa_column=Column(String(64), primary_key=True))
-    seen_us: int = Field(sa_column=Column(BigInteger, nullable=False))
