@@ -121,10 +121,14 @@ class RedisLink:
         self._usable.append(callback)
 
     async def start(self) -> None:
-        """Tries once, and goes on trying in the background. A Redis that is not there is no failure."""
-        # Only a process with a Redis pays for this import, and it is not a part of the time that Redis has.
-        import proxy.redis.redis_wire  # noqa: F401, PLC0415
+        """Tries once, and goes on trying in the background. A Redis that is not there is no failure.
 
+        Raises RuntimeError where the library that is installed is none that this can use.
+        """
+        # Only a process with a Redis pays for this import, and it is not a part of the time that Redis has.
+        from proxy.redis.redis_wire import check_library  # noqa: PLC0415
+
+        check_library()
         self._running = asyncio.get_running_loop().create_task(self._run())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._section.connect_timeout_s):

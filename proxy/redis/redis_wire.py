@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
 import hiredis
+import redis
 from redis.asyncio.connection import Connection, parse_url
 from redis.exceptions import RedisError, ResponseError
 
@@ -38,6 +39,8 @@ _TURNS: Final = 3
 _pack: Final = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
 _GONE: Final = frozenset({"NOSCRIPT", "NOHOLDER"})
 _OWN_FAULT: Final = "ERR"
+_WRITER: Final = "_writer"
+"""Where redis-py keeps the stream that a connection writes to; None while it has none."""
 
 
 class _Connection(Protocol):
@@ -86,6 +89,20 @@ class Connected:
         await self._connection.disconnect(nowait=True)
 
 
+def check_library(kind: Callable[[], object] = Connection) -> None:
+    """Whether the library's connections are as `connect` needs them. Raises RuntimeError where they are not.
+
+    A stream of its connection's is not in its public interface, and there is no public way to it: sending is a coroutine
+    there, which would also make a broken connection anew. So this says at the start what would otherwise look like a Redis
+    that is never there.
+    """
+    if not hasattr(kind(), _WRITER):
+        raise RuntimeError(
+            f"The installed redis {redis.__version__} keeps its connections in another way than the ones that this was made "
+            "for: install the version that requirements/base.txt names, or one that pyproject.toml allows."
+        )
+
+
 async def connect(url: str, connect_timeout_s: float) -> Connected:
     """Raises RedisError, OSError or TimeoutError, and leaves nothing open then."""
     options: dict[str, Any] = dict(parse_url(url))
@@ -105,7 +122,7 @@ async def connect(url: str, connect_timeout_s: float) -> Connected:
         await connection.disconnect(nowait=True)
         raise
     # Its own way of sending would make a broken connection anew.
-    writer: asyncio.StreamWriter | None = getattr(connection, "_writer", None)
+    writer: asyncio.StreamWriter | None = getattr(connection, _WRITER)
     if writer is None:
         raise ConnectionResetError("the connection broke at once")
     return Connected(connection, writer)

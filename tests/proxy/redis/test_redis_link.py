@@ -199,6 +199,17 @@ async def test_a_reply_that_comes_as_its_caller_leaves_is_not_lost(empty_redis: 
         assert taken == [1]
 
 
+async def test_a_library_of_another_make_is_told_at_the_start(
+    empty_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would otherwise look like a Redis that is never there."""
+    monkeypatch.setattr("proxy.redis.redis_wire._WRITER", "_moved_elsewhere")
+    link = RedisLink(empty_redis.url, SECTION, "boot-a")
+    with pytest.raises(RuntimeError, match=r"installed redis \d.*requirements/base\.txt"):
+        await link.start()
+    await link.aclose()
+
+
 async def test_an_unreachable_redis_hinders_no_start_and_is_found_later(empty_redis: RedisServer) -> None:
     """Without Redis calls fail at once; when it appears, the link comes up by itself."""
     empty_redis.kill()
