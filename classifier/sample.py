@@ -1,13 +1,13 @@
 """Held-out prompts as numbers, kept beside the model: what curves of quality and cost are computed on."""
 
 import io
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from classifier.columns import read_columns
 from classifier.manifest import ArtifactMalformed
 
 _COLUMNS: Final = (
@@ -43,9 +43,20 @@ def write_sample(sample: Sample) -> bytes:
 
 def read_sample(content: bytes, width: int) -> Sample:
     """Raises ArtifactMalformed unless every vector has `width` finite numbers."""
-    vectors, inputs, outputs, weights = read_columns(content, "the sample", _COLUMNS)
+    vectors, inputs, outputs, weights = _read_columns(content, "the sample", _COLUMNS)
     if vectors.shape[1:] != (width,) or not len(vectors) or not np.isfinite(vectors).all():
         raise ArtifactMalformed(f"the sample's vectors must have {width} finite numbers")
     if {inputs.shape, outputs.shape, weights.shape} != {vectors.shape[:1]}:
         raise ArtifactMalformed("the sample's columns differ in length")
     return Sample(vectors=vectors, input_tokens=inputs, output_tokens=outputs, weights=weights)
+
+
+def _read_columns(content: bytes, what: str, columns: Sequence[tuple[str, DTypeLike]]) -> list[NDArray[Any]]:
+    """Each named array of an .npz file as the type that is asked for. Raises ArtifactMalformed, naming `what`."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as found:
+            return [found[name].astype(dtype) for name, dtype in columns]
+    except (
+        Exception
+    ) as error:  # A broken archive fails in many ways: zip's, zlib's, numpy's and the parser's of a header.
+        raise ArtifactMalformed(f"{what} cannot be read: {type(error).__name__}") from error

@@ -100,11 +100,12 @@ from proxy.learning.learning_metrics import LearningMetrics
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
-from proxy.line import Line, Rules
+from proxy.line import RequestPipeline
 from proxy.observers.learning import LearningLog
 from proxy.observers.logs import RequestLog, configure_logging
 from proxy.observers.telemetry import Tracing, build_tracing
 from proxy.overload import Door
+from proxy.pipeline_config import PipelineConfig
 from proxy.queues.queues_config import QueueConfig
 from proxy.tolerance import Tolerances, learn_from_own_requests
 from selfhosted.prefixes.habits import Habits
@@ -171,7 +172,7 @@ class _Running:
         self._config = config
         self._environment = environment
         self._config_path = config_path
-        self._line: Line | None = None
+        self._line: RequestPipeline | None = None
         self._gate: Gate | None = None
         self._catalog: Catalog | None = None
         self._classifier: OnnxClassifier | HeuristicClassifier | None = None
@@ -259,10 +260,10 @@ class _Running:
                 now_us=wall_us,
                 rng=random.Random(),  # noqa: S311 - it spreads load, it guards nothing
                 queues=gate.queues,
-                paces=gate.paces,
+                latency=gate.latency,
                 replicas=pools.fleet,
             )
-            self._line = line = Line(
+            self._line = line = RequestPipeline(
                 rules=_rules(config, catalog, classifier),
                 directory=directory,
                 limiter=gate.limiter,
@@ -276,7 +277,7 @@ class _Running:
                 budgets=holds,
                 guard=gate.guard,
                 once=gate.once,
-                paces=gate.paces,
+                latency=gate.latency,
                 habits=_habits(config, self._environment, engine, metrics.prefixes, stack),
             )
             keep_scaling(config, pools, gate, metrics.scale, stack)
@@ -366,7 +367,7 @@ class _Running:
 
     def _shadow_of(
         self,
-        line: Line,
+        line: RequestPipeline,
         dispatcher: Dispatcher,
         learning: LearningStore,
         accounts: AccountStore,
@@ -398,7 +399,7 @@ class _Running:
             count=metrics.count_shadow,
         )
 
-    def _reloaded_rules(self, config: GatewayConfig, catalog: Catalog) -> Rules:
+    def _reloaded_rules(self, config: GatewayConfig, catalog: Catalog) -> PipelineConfig:
         """The classifier's targets come first: what a floor means is computed from their abilities."""
         before = self._catalog
         if self._classifier is None:
@@ -462,7 +463,7 @@ class _Running:
         keep_days = self._config.classifier.learning.keep_days
         await forget_what_may_not_stay(learning, accounts, keep_days=keep_days, now_us=wall_us())
 
-    async def _learn_own_requests(self, line: Line, engine: AsyncEngine) -> None:
+    async def _learn_own_requests(self, line: RequestPipeline, engine: AsyncEngine) -> None:
         """What a floor means for a team comes from its own requests once there are enough of them."""
         found = line.rules.tolerances
         if found is not None:
@@ -603,9 +604,9 @@ def _retry_budget(config: GatewayConfig) -> RetryBudget:
     return RetryBudget(retry.budget_share, retry.budget_floor, retry.budget_window_s, time.monotonic)
 
 
-def _rules(config: GatewayConfig, catalog: Catalog, classifier: Classifier | None) -> Rules:
+def _rules(config: GatewayConfig, catalog: Catalog, classifier: Classifier | None) -> PipelineConfig:
     chosen = build_policy(config.policy, config.cost)
-    return Rules(
+    return PipelineConfig(
         catalog=catalog,
         policy=chosen,
         tolerances=None if classifier is None else Tolerances(catalog=catalog, policy=chosen, classifier=classifier),

@@ -56,8 +56,8 @@ def explain(
     # No call is made, so no secret is looked up.
     catalog = build_catalog(config.providers, lambda _reference: "unused", pools=config.selfhosted.pool_of_target())
     policy = build_policy(config.policy, config.cost)
-    weigher = classifier or weigher_of(config)
-    prediction = weigher.classify(weighed)
+    chosen = classifier or classifier_of(config)
+    prediction = chosen.classify(weighed)
     kept = policy.quality_floor if floor is None else floor
     facts = Facts(
         alias=AUTO,
@@ -65,7 +65,7 @@ def explain(
         needs=needs(request),
         input_tokens=input_tokens(request, weighed),
         max_output_tokens=None,
-        tolerance=_tolerance(kept, catalog, policy, weigher),
+        tolerance=_tolerance(kept, catalog, policy, chosen),
     )
     fleet = {target_id: target.deployments or _some_replica(target) for target_id, target in catalog.targets.items()}
     try:
@@ -81,14 +81,14 @@ def _some_replica(target: Target) -> tuple[Deployment, ...]:
     return (replica,)
 
 
-def weigher_of(config: GatewayConfig) -> OnnxClassifier | HeuristicClassifier:
+def classifier_of(config: GatewayConfig) -> OnnxClassifier | HeuristicClassifier:
     """The classifier as the gateway loads it."""
     abilities = {model.model_id: model.ability for model in config.providers.models if model.ability is not None}
     return load_classifier(config.classifier, abilities)
 
 
-def _tolerance(floor: float, catalog: Catalog, policy: Policy, weigher: Classifier) -> float:
-    return Tolerances(catalog=catalog, policy=policy, classifier=weigher).of(floor, None)
+def _tolerance(floor: float, catalog: Catalog, policy: Policy, classifier: Classifier) -> float:
+    return Tolerances(catalog=catalog, policy=policy, classifier=classifier).of(floor, None)
 
 
 def _told(

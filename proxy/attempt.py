@@ -1,23 +1,20 @@
 """One attempt at one deployment, from its reservation to its single settlement."""
 
-import math
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from cost.claim.comparators import NO_BASELINES, Baselines, Work
+from cost.claim.comparators import NO_BASELINES
 from cost.ledger.entries import Entry, EntryKind
 from cost.ledger.ledger import Books
-from cost.prices import Meters
-from cost.usage import MISSING, Usage, estimated, from_openai
+from cost.usage import Usage
 from providers.breaker import Permit
 from providers.errors import (
     CannotCarry,
     ConnectFailed,
     FirstTokenTimeout,
     RequestRejected,
-    StreamCut,
     UpstreamError,
     UpstreamRateLimited,
     UpstreamRefusedUs,
@@ -26,40 +23,25 @@ from providers.errors import (
 )
 from providers.target import Deployment
 from providers.wire import Event, WireUsage
-from proxy.comparisons import comparator_of
+from proxy.attempt_money import NO_METERS, NOTHING, Money, flagged, money_of, usage_of
+from proxy.ending import Ending, Unused, flags_of, result_of
 from proxy.errors import DeadlineExceeded
-from proxy.job import Job
-from proxy.outcome import AttemptOutcome, AttemptResult
-from proxy.policy import Candidate, is_own, most_nanousd
+from proxy.outcome import AttemptOutcome
+from proxy.policy import Candidate, most_nanousd
 from proxy.queues.work import Slot
-
-CALLER_GONE = 499
-"""The status of a request whose caller hung up before its end (nginx's convention)."""
-
-# Characters a token in English text, the rule of thumb of OpenAI's tokenizer guide. It serves only where an
-# upstream merged tokens into larger events; otherwise an event is a token.
-_CHARS_PER_TOKEN = 4
+from proxy.routed_request import RoutedRequest
 
 # When one of these comes before any token, the upstream did no work, so nothing can have been charged.
 _NEVER_STARTED = (ConnectFailed, UpstreamUnavailable, UpstreamRateLimited, UpstreamRefusedUs, RequestRejected)
 
 _SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
 
-_HAIR_S = 0.001
+_HAIR_S: Final = 0.001
 """A timer may fire that much before its time."""
-
-_PLAUSIBLE = 2
-"""Times the configured context: a report above it is absurd."""
-
-_NO_METERS: Meters = (0, 0, 0, 0, 0, 0, 0)
-
-Ending = Literal["ok", "caller_gone", "slow_reader", "shutdown", "failed"]
-Unused = Literal["escalated", "discarded"]
-"""Why a whole answer was not given: a better target's stood in for it, or it was itself the worse one of the two."""
 
 
 class Lease(Protocol):
-    """What an attempt counts for at a replica of ours, until it ends."""
+    """An attempt's load at a replica of ours, counted until it ends."""
 
     when_lost: Callable[[], None] | None
     """Called when the replica is found dead before it said a word."""
@@ -86,7 +68,7 @@ class Lease(Protocol):
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt came to."""
+    """An attempt's outcome, usage and money, once it is closed. Costs are None without a price."""
 
     outcome: AttemptOutcome
     usage: Usage
@@ -94,19 +76,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     baseline_nanousd: int | None
 
 
-class _Money(msgspec.Struct, frozen=True):
-    """What an attempt used and what that comes to, here and elsewhere. Costs are None without a price."""
-
-    usage: Usage
-    costs_nanousd: Meters | None
-    baselines: Baselines
-
-    @property
-    def cost_nanousd(self) -> int | None:
-        return None if self.costs_nanousd is None else sum(self.costs_nanousd)
-
-
-_VOID: tuple[EntryKind, _Money] = ("void", _Money(Usage(), _NO_METERS, NO_BASELINES))
+_VOID: Final[tuple[EntryKind, Money]] = ("void", NOTHING)
 
 
 class Attempt:
@@ -126,11 +96,11 @@ class Attempt:
         "deployment",
         "finished",
         "first_token_at",
-        "job",
         "kept",
         "last_token_at",
         "lease",
         "number",
+        "routed",
         "sent",
         "settled",
         "slot",
@@ -142,7 +112,7 @@ class Attempt:
 
     def __init__(
         self,
-        job: Job,
+        routed: RoutedRequest,
         number: int,
         candidate: Candidate,
         deployment: Deployment,
@@ -151,7 +121,7 @@ class Attempt:
         clock: Callable[[], float],
         now_us: Callable[[], int],
     ) -> None:
-        self.job = job
+        self.routed = routed
         self.number = number
         self.candidate = candidate
         self.deployment = deployment
@@ -165,16 +135,16 @@ class Attempt:
         self.token_events = 0
         self.chars = 0
         self.wire_usage: WireUsage | None = None
-        self._counted: _Money | None = None
+        self._counted: Money | None = None
         self.finished = False
         self._reserved = False
         self._stale = False
         self.sent = False
         """The upstream may have seen it; before that nothing can have been charged."""
         self.settled: Settled | None = None
-        self.kept: list[bytes] | None = [] if job.keep_bytes else None
+        self.kept: list[bytes] | None = [] if routed.keep_bytes else None
         """References to the payloads so far; None when they are not wanted, or became too many."""
-        self._to_keep = job.keep_bytes
+        self._to_keep = routed.keep_bytes
         self.unused: Unused | None = None
         self.slot: Slot | None = None
         """Its place among the work in flight at the target, given back when it is settled."""
@@ -182,17 +152,17 @@ class Attempt:
 
     async def reserve(self) -> None:
         """Books the most this attempt may cost; durable when it returns. Raises LedgerUnavailable."""
-        held = Usage(input_tokens=self.job.facts.input_tokens, source="estimated")
+        held = Usage(input_tokens=self.routed.facts.input_tokens, source="estimated")
         # The entry has what is likely the most, which is booked when the process dies; budgets hold what must be.
         most = self.candidate.bound_nanousd
-        entry = self._entry("reserve", _Money(held, _NO_METERS, NO_BASELINES), most, status=0)
-        await self._books.reserve(entry, most_nanousd(self.candidate.target, self.job.facts))
+        entry = self._entry("reserve", Money(held, NO_METERS, NO_BASELINES), most, status=0)
+        await self._books.reserve(entry, most_nanousd(self.candidate.target, self.routed.facts))
         self._reserved = True
 
     def observe(self, events: list[Event]) -> None:
         """Takes note of what flowed by: tokens, usage and the end."""
         self._counted = None
-        one_choice = self.job.request.n == 1
+        one_choice = self.routed.request.n == 1
         if self.kept is not None:
             self._keep(events)
         for event in events:
@@ -204,7 +174,7 @@ class Attempt:
             if event.usage is not None:
                 self.wire_usage = event.usage
                 # Beside content it counts that event's choice alone, so it is the whole only where there is one.
-                self._stale = not (one_choice or event.choices == 0 or not self.job.request.stream)
+                self._stale = not (one_choice or event.choices == 0 or not self.routed.request.stream)
             if event.finished:
                 self.finished = True
         if self.token_events:
@@ -237,22 +207,15 @@ class Attempt:
             return self.settled
         self.unused = unused
         failed = self._report_health(ending, error)
-        if not self.sent or (not self.token_events and isinstance(error, _NEVER_STARTED)):
-            kind, money = _VOID
-        else:
-            kind, money = "settle", self._money()
-            if ending != "ok" or unused is not None:
-                # It saved nothing: nobody got it.
-                money = msgspec.structs.replace(money, baselines=NO_BASELINES)
-        usage = self._flagged(money.usage, _flags(ending, error) if unused is None else (unused,))
-        served = kind == "settle" and ending == "ok" and unused is None and self.job.origin == "caller"
+        kind, money = self._charged(ending, error)
+        usage = money.usage
         if self._reserved:
-            told = msgspec.structs.replace(money, usage=usage)
-            entry = self._entry(kind, told, told.cost_nanousd, status=status, served=served)
-            self._books.settle(entry)
+            served = kind == "settle" and ending == "ok" and unused is None and self.routed.origin == "caller"
+            self._books.settle(self._entry(kind, money, money.cost_nanousd, status=status, served=served))
         if self.slot is not None:
             self.slot.release(usage.input_tokens + usage.output_tokens)
         if self.lease is not None:
+            # An estimate of ours says nothing of the engine's cache.
             counted = self.wire_usage is not None and usage.source == "upstream"
             self.lease.end(
                 failed=failed,
@@ -264,7 +227,7 @@ class Attempt:
             target_id=self.deployment.target_id,
             deployment_id=self.deployment.deployment_id,
             provider=self.candidate.target.provider,
-            result=_result(ending, error),
+            result=result_of(ending, error),
             duration_s=self._clock() - self.started_at,
         )
         self.settled = Settled(
@@ -275,6 +238,19 @@ class Attempt:
         )
         return self.settled
 
+    def _charged(self, ending: Ending, error: BaseException | None) -> tuple[EntryKind, Money]:
+        """The closing entry's kind and its money, the usage flagged with how it ended."""
+        if not self.sent or (not self.token_events and isinstance(error, _NEVER_STARTED)):
+            kind, money = _VOID
+        else:
+            kind, money = "settle", self._money()
+        baselines = money.baselines
+        if ending != "ok" or self.unused is not None:
+            # It saved nothing: nobody got it.
+            baselines = NO_BASELINES
+        flags = flags_of(ending, error) if self.unused is None else (self.unused,)
+        return kind, Money(flagged(money.usage, flags), money.costs_nanousd, baselines)
+
     def preview(self) -> tuple[Usage, int | None, int | None]:
         """Usage, cost and baseline as they would be settled now; for the reply's last words."""
         money = self._money()
@@ -284,8 +260,8 @@ class Attempt:
     def was_patient(self) -> bool:
         """It was waited for as long as a first token may take, or for a good part of its tier's time."""
         waited_s = self._clock() - self.started_at + _HAIR_S
-        job = self.job
-        return waited_s >= job.timeouts.first_token_s(job.facts.tier) or job.deadline.is_good_part(waited_s)
+        routed = self.routed
+        return waited_s >= routed.timeouts.first_token_s(routed.facts.tier) or routed.deadline.is_good_part(waited_s)
 
     def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
         """Whether the deployment failed; None when nothing was learnt of it."""
@@ -304,72 +280,39 @@ class Attempt:
         self._permit.success()
         return False
 
-    @staticmethod
-    def _flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:
-        return msgspec.structs.replace(usage, flags=(*flags, *usage.flags)) if flags else usage
-
-    def _money(self) -> "_Money":
+    def _money(self) -> Money:
+        """As counted so far; asked for again and again between two batches of events, and counted once."""
         if self._counted is None:
-            usage = self._count()
-            price = self.candidate.target.price
-            costs = None if price is None else price.costs_nanousd(usage)
-            self._counted = _Money(usage, costs, self._baselines(usage, None if costs is None else sum(costs)))
+            target = self.candidate.target
+            usage = usage_of(
+                self.routed,
+                target,
+                self.wire_usage,
+                token_events=self.token_events,
+                chars=self.chars,
+                stale=self._stale,
+            )
+            self._counted = money_of(self.routed, target, usage)
         return self._counted
 
-    def _count(self) -> Usage:
-        facts, target = self.job.facts, self.candidate.target
-        by_chars = math.ceil(self.chars / _CHARS_PER_TOKEN)
-        if facts.max_output_tokens is not None:
-            # Tokens of code or blanks are long: the guess must not lie above what was asked for, and held.
-            by_chars = min(by_chars, facts.max_output_tokens * facts.choices)
-        guess = estimated(input_tokens=facts.input_tokens, output_tokens=max(self.token_events, by_chars))
-        if self.wire_usage is None:
-            return msgspec.structs.replace(guess, flags=(MISSING,))
-        # Our own estimate let the request pass, so a report may lie above the configured limit and still be true.
-        most = _PLAUSIBLE * max(
-            target.max_context_tokens, facts.input_tokens if facts.longest_tokens is not None else 0
-        )
-        told = from_openai(
-            self.wire_usage, estimate=guess, max_input_tokens=most, max_output_tokens=most * self.job.request.n
-        )
-        if self._stale and told.source == "upstream" and guess.output_tokens > told.output_tokens:
-            return msgspec.structs.replace(told, output_tokens=guess.output_tokens, source="estimated")
-        return told
-
-    def _baselines(self, usage: Usage, cost_nanousd: int | None) -> Baselines:
-        job, target = self.job, self.candidate.target
-        # What has no price has no saving: its baseline beside no cost would be one whole.
-        if job.comparators is None or cost_nanousd is None:
-            return NO_BASELINES
-        work = Work(
-            usage=usage,
-            target_id=target.target_id,
-            own=is_own(target, job.pools),
-            cost_nanousd=cost_nanousd,
-            price_version=target.price.version if target.price is not None else "",
-            tokenizer_ppm=target.tokenizer_ppm,
-            batch=job.facts.tier == "batch",
-        )
-        return job.comparators.baselines(work, comparator_of(job.plan.cheapest_commercial))
-
     def _entry(
-        self, kind: EntryKind, money: "_Money", cost_nanousd: int | None, *, status: int, served: bool = False
+        self, kind: EntryKind, money: Money, cost_nanousd: int | None, *, status: int, served: bool = False
     ) -> Entry:
-        job, target = self.job, self.candidate.target
+        routed, target = self.routed, self.candidate.target
         closing = kind != "reserve"
         usage, baselines = money.usage, money.baselines
-        meters = money.costs_nanousd or _NO_METERS
+        meters = money.costs_nanousd or NO_METERS
         return Entry(
-            request_id=job.request_id,
+            request_id=routed.request_id,
             attempt=self.number,
             entry=kind,
             at_us=self._now_us(),
             boot_id=self._books.boot_id,
-            organisation_id=job.caller.organisation_id,
-            team_id=job.caller.team_id,
-            key_id=job.caller.key_id,
-            tier=job.facts.tier,
-            alias=job.alias,
+            organisation_id=routed.caller.organisation_id,
+            team_id=routed.caller.team_id,
+            key_id=routed.caller.key_id,
+            tier=routed.facts.tier,
+            alias=routed.alias,
             target_id=target.target_id,
             deployment_id=self.deployment.deployment_id,
             provider=target.provider,
@@ -384,8 +327,8 @@ class Attempt:
             usage_source=usage.source,
             flags=usage.flags,
             status=status,
-            stream=job.request.stream,
-            complexity=job.prediction.complexity if job.prediction is not None else None,
+            stream=routed.request.stream,
+            complexity=routed.prediction.complexity if routed.prediction is not None else None,
             reason=self.candidate.reason,
             ttft_us=_us(self.first_token_at, self.started_at) if closing else None,
             duration_us=_us(self._clock(), self.started_at) if closing else None,
@@ -397,11 +340,11 @@ class Attempt:
             output_nanousd=meters[4],
             reasoning_nanousd=meters[5],
             request_nanousd=meters[6],
-            tag=job.request.tag,
-            pool=job.pools.get(target.target_id, ""),
-            origin=job.origin,
+            tag=routed.request.tag,
+            pool=routed.pools.get(target.target_id, ""),
+            origin=routed.origin,
             served=served,
-            arm=job.arm,
+            arm=routed.arm,
             baseline_price=baselines.reference_price,
             cheapest_nanousd=baselines.cheapest_nanousd,
             cheapest_price=baselines.cheapest_price,
@@ -412,33 +355,3 @@ class Attempt:
 
 def _us(end: float | None, start: float) -> int | None:
     return None if end is None else round((end - start) * 1_000_000)
-
-
-def _flags(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
-    match error:
-        case FirstTokenTimeout():
-            return ("first_token_timeout",)
-        case UpstreamTimeout():
-            return ("upstream_timeout",)
-        case StreamCut():
-            return ("stream_cut",)
-        case DeadlineExceeded():
-            return ("deadline_exceeded",)
-        case UpstreamError():
-            return ("upstream_error",)
-    return () if ending == "ok" else (ending,)
-
-
-def _result(ending: Ending, error: BaseException | None) -> AttemptResult:
-    match error:
-        case FirstTokenTimeout() | UpstreamTimeout() | DeadlineExceeded():
-            return "timeout"
-        case UpstreamRateLimited():
-            return "rate_limited"
-        case RequestRejected():
-            return "rejected"
-        case StreamCut():
-            return "cut"
-        case UpstreamError():
-            return "error"
-    return "ok" if ending == "ok" else "cancelled"

@@ -7,7 +7,7 @@ from typing import Final
 
 from accounts.caller import Caller
 from providers.target import Deployment
-from proxy.job import Job
+from proxy.routed_request import RoutedRequest
 
 _NOTHING: Final[Mapping[str, int | str]] = MappingProxyType({})
 _BATCH: Final = 10
@@ -15,23 +15,23 @@ _NOBODY_WAITS: Final = 20
 """Work that no caller asked for: shadow requests and judging."""
 
 
-def engine_fields(deployment: Deployment, job: Job) -> Mapping[str, int | str]:
+def engine_fields(deployment: Deployment, routed: RoutedRequest) -> Mapping[str, int | str]:
     """Fields of the body that vLLM reads. Empty for an engine that was not configured to understand them."""
     if not deployment.priority_scheduling and deployment.cache_isolation == "none":
         return _NOTHING
     fields: dict[str, int | str] = {}
     if deployment.priority_scheduling:
-        fields["priority"] = engine_priority(job)
-    if salt := cache_salt(deployment, job.caller):
+        fields["priority"] = engine_priority(routed)
+    if salt := cache_salt(deployment, routed.caller):
         fields["cache_salt"] = salt
     return fields
 
 
-def engine_priority(job: Job) -> int:
+def engine_priority(routed: RoutedRequest) -> int:
     """The lower goes first: interactive before batch before what nobody waits for, and in each a team's own order."""
-    if job.origin != "caller":
+    if routed.origin != "caller":
         return _NOBODY_WAITS
-    return (_BATCH if job.facts.tier == "batch" else 0) - job.request.priority
+    return (_BATCH if routed.facts.tier == "batch" else 0) - routed.request.priority
 
 
 def cache_salt(deployment: Deployment, caller: Caller) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from proxy.idempotency.claims import Idempotency
-from proxy.latency import Paces
+from proxy.latency import LatencyTracker
 from proxy.limits.book import LimitBook
 from proxy.limits.limiter import BucketLimiter
 from proxy.overload import OverloadGuard
@@ -19,7 +19,7 @@ class Gate(NamedTuple):
     limit_book: LimitBook
     queues: Queues
     guard: OverloadGuard
-    paces: Paces
+    latency: LatencyTracker
     once: Idempotency
     sharers: Callable[[], int]
     """How many processes serve, as known last."""

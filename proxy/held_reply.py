@@ -8,7 +8,7 @@ import asyncio
 from providers.upstream import UpstreamStream
 from providers.wire import Event
 from proxy.attempt import Attempt
-from proxy.job import Hold
+from proxy.routed_request import Hold
 
 
 async def hold(stream: UpstreamStream, attempt: Attempt, events: list[Event], limits: Hold) -> "HeldStream":
@@ -37,7 +37,7 @@ class HeldStream:
 
     async def fill(self) -> None:
         """Reads until the end or a bound. The time is for streams; a whole answer has nothing to show before its end."""
-        if not self._attempt.job.request.stream:
+        if not self._attempt.routed.request.stream:
             await self._read_on()
             return
         # A read that is under way when the time is up is left to finish: cancelling could lose what it read.
@@ -49,7 +49,7 @@ class HeldStream:
 
     async def _read_on(self) -> None:
         size = sum(len(event.payload) for event in self._events)
-        while size <= self._limits.max_bytes or not self._attempt.job.request.stream:
+        while size <= self._limits.max_bytes or not self._attempt.routed.request.stream:
             batch = await self._stream.read()
             if batch is None:
                 self.whole = not self._released

@@ -16,7 +16,7 @@ _FAST: Final = 0.1
 _MAX_TARGETS: Final = 2_000
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class TargetLatency(msgspec.Struct, frozen=True, kw_only=True):
     """A target's usual speed, and the one of its fastest tenth: what is too slow even then cannot be hoped for."""
 
     ttft_s: float
@@ -52,19 +52,19 @@ class _Recent:
 class _Memory:
     """One target's."""
 
-    __slots__ = ("observed_at", "pace", "tpot", "ttft")
+    __slots__ = ("latency", "observed_at", "tpot", "ttft")
 
     def __init__(self) -> None:
         self.ttft = _Recent()
         self.tpot = _Recent()
         self.observed_at = 0.0
-        self.pace: Pace | None = None
+        self.latency: TargetLatency | None = None
 
     def conclude(self) -> None:
         if not self.ttft.enough:
             return
         known = self.tpot.enough
-        self.pace = Pace(
+        self.latency = TargetLatency(
             ttft_s=self.ttft.quantile(0.5),
             # Unknown is taken for no time at all: nothing is refused for what nobody has seen.
             tpot_s=self.tpot.quantile(0.5) if known else 0.0,
@@ -73,8 +73,8 @@ class _Memory:
         )
 
 
-class Paces:
-    """Every target's pace, of each tier by itself: where batch work waits long for its first token, interactive work may not.
+class LatencyTracker:
+    """Every target's latency, of each tier by itself: where batch work waits long for its first token, interactive work may not.
 
     What was not seen for `fresh_s` is forgotten: a target that nobody was sent to for being slow must get the chance to be
     fast again.
@@ -103,9 +103,9 @@ class Paces:
             memory.tpot.add(tpot_s)
         memory.conclude()
 
-    def expect(self, target_id: str, tier: Tier = "interactive") -> Pace | None:
+    def expect(self, target_id: str, tier: Tier = "interactive") -> TargetLatency | None:
         """None where too little is known."""
         memory = self._targets.get((target_id, tier))
         if memory is None or self._clock() - memory.observed_at > self._fresh_s:
             return None
-        return memory.pace
+        return memory.latency

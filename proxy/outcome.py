@@ -46,7 +46,6 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     classifier: str | None
     """`onnx`, `heuristic`, or None when the caller named the model."""
     classify_s: float | None
-    """Both weighers together."""
     attempts: tuple[AttemptOutcome, ...]
     input_tokens: int
     cached_input_tokens: int

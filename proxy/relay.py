@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cost.prices import NANO_PER_USD
 from cost.usage import Usage
 from providers.errors import UpstreamError
 from providers.wire import Event, fields_of
@@ -18,18 +17,19 @@ from proxy.attempt import Attempt
 from proxy.dispatch import Committed
 from proxy.errors import error_reply
 from proxy.reply import Header, Reply
+from proxy.reply_headers import dollars, money_headers
 
 _DONE = b"data: [DONE]\n\n"
 _FOREVER = contextlib.nullcontext()
 
 
-async def relay(committed: Committed, reply: Reply, headers: list[Header]) -> None:
+async def relay_answer(committed: Committed, reply: Reply, headers: list[Header]) -> None:
     """Writes the whole reply. Raises UpstreamError when the upstream failed on the way, DeadlineExceeded when the
     caller's own time was up.
 
     A failed stream has then already told its caller, in an error event in place of `[DONE]`.
     """
-    if committed.attempt.job.request.stream:
+    if committed.attempt.routed.request.stream:
         await _relay_stream(committed, reply, headers)
     else:
         await _relay_whole(committed, reply, headers)
@@ -42,7 +42,7 @@ async def _relay_whole(committed: Committed, reply: Reply, headers: list[Header]
         attempt.observe(batch)
         events += batch
     usage, cost_nanousd, baseline_nanousd = attempt.preview()
-    money = _money_headers(cost_nanousd, baseline_nanousd)
+    money = money_headers(cost_nanousd, baseline_nanousd)
     fields = _own_fields(attempt.deployment.target_id, usage, cost_nanousd, baseline_nanousd)
     await _book(attempt)
     await reply.whole(200, _splice(fields, events[-1].payload), [*headers, *money])
@@ -50,7 +50,7 @@ async def _relay_whole(committed: Committed, reply: Reply, headers: list[Header]
 
 async def _relay_stream(committed: Committed, reply: Reply, headers: list[Header]) -> None:
     attempt = committed.attempt
-    deadline = attempt.job.deadline
+    deadline = attempt.routed.deadline
     writer = _EventWriter(attempt)
     await reply.begin_events(headers)
     try:
@@ -92,7 +92,7 @@ class _EventWriter:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._asked = attempt.job.request.include_usage
+        self._asked = attempt.routed.request.include_usage
         self._prefix = b'data: {"model_used":' + msgspec.json.encode(attempt.deployment.target_id) + b","
         self._usage_event: Event | None = None
         self._template: bytes | None = None
@@ -142,19 +142,6 @@ def _own_fields(target_id: str, usage: Usage, cost_nanousd: int | None, baseline
             },
         }
     )
-
-
-def _money_headers(cost_nanousd: int | None, baseline_nanousd: int | None) -> list[Header]:
-    named = ((b"x-weighbridge-cost-usd", cost_nanousd), (b"x-weighbridge-baseline-usd", baseline_nanousd))
-    return [(name, text.encode()) for name, amount in named if (text := dollars(amount)) is not None]
-
-
-def dollars(amount_nanousd: int | None) -> str | None:
-    """An exact decimal in text, nine places: a JSON number would lose digits on its way."""
-    if amount_nanousd is None:
-        return None
-    whole, rest = divmod(amount_nanousd, NANO_PER_USD)
-    return f"{whole}.{rest:09d}"
 
 
 def _without_usage(payload: bytes) -> bytes:

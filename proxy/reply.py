@@ -26,11 +26,14 @@ class Recorder(Protocol):
 
 
 class Reply:
-    """Writes one reply. `started` means that the status line is out and cannot be changed."""
+    """Writes one reply. `started` means that the status line is out and cannot be changed, `done` that its end is on
+    its way, `aborted` that its connection was cut.
+    """
 
     __slots__ = (
         "_clock",
         "_send",
+        "aborted",
         "done",
         "headers",
         "recording",
@@ -45,6 +48,7 @@ class Reply:
         self.headers: list[Header] = []
         self.started = False
         self.done = False
+        self.aborted = False
         self.status = 0
         self.sending_since: float | None = None
         self.recording: Recorder | None = None
@@ -74,7 +78,7 @@ class Reply:
 
     def abort(self) -> None:
         """Cuts the connection of a caller that does not read. ASGI has no word for it; uvicorn's cycle has the transport."""
-        self.done = True
+        self.done = self.aborted = True
         transport = getattr(getattr(self._send, "__self__", None), "transport", None)
         if transport is not None:
             transport.abort()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.frontier import Choices, Floats, Point, tolerance_for
-from classifier.prediction import Classifier, Prediction, Prompt
+from classifier.prediction import Classifier, Prompt
 from cost.prices import Price
 from providers.catalog import Catalog
 from providers.target import Target
@@ -54,10 +54,8 @@ class Sample(Protocol):
 
 
 @runtime_checkable
-class Weigher(Protocol):
-    """What of the classifier is needed here."""
-
-    def classify(self, prompt: Prompt, team_id: str = "") -> Prediction: ...
+class MeasuredClassifier(Classifier, Protocol):
+    """A trained classifier, which knows how often each target is right. The plain rule does not."""
 
     def sample(self) -> Sample | None:
         """Prompts that it was not trained on, or None when it knows none."""
@@ -114,9 +112,8 @@ class Tolerances:
         self._catalog = catalog
         self._policy = policy
         self._classifier = classifier
-        # The plain rule knows no outcomes and keeps no sample.
-        self._weigher = classifier if isinstance(classifier, Weigher) else None
-        self._sample = None if self._weigher is None else self._weigher.sample()
+        self._measured = classifier if isinstance(classifier, MeasuredClassifier) else None
+        self._sample = None if self._measured is None else self._measured.sample()
         # What planning will be told of any prompt tells which targets have outlooks, and how long their answers are.
         probe = classifier.classify(_PROBE)
         self._lengths = {
@@ -234,12 +231,12 @@ class Tolerances:
             for target in choosable(self._policy, self._catalog, allowed)
             if target.target_id in self._lengths and target.price is not None
         ]
-        if self._weigher is None or sample is None or not reference or not targets:
+        if self._measured is None or sample is None or not reference or not targets:
             return None
         # Of equally cheap ones planning takes the first id, and so does the curve.
         targets.sort(key=lambda target: target.target_id)
         columns = tuple(target.target_id for target in targets)
-        found = np.asarray(self._weigher.adequacies(sample.vectors, (*columns, *reference)), dtype=np.float64)
+        found = np.asarray(self._measured.adequacies(sample.vectors, (*columns, *reference)), dtype=np.float64)
         adequate = np.where(_fits(targets, sample), found[:, : len(columns)], -np.inf)
         # A prompt that fits nowhere would be refused, and says nothing of any floor.
         takable = np.asarray(np.isfinite(adequate).any(axis=1))

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.reports.usage import COLUMNS, MAX_DAYS, scoped
+from cost.reports.usage import COLUMNS, MAX_DAYS, known_cost, scoped
 from cost.tables import rollup_day
 from cost.times import DAY_US
 
@@ -105,7 +105,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def known_cost_nanousd(self) -> int | None:
         """None when all that is known of it is that something has no price: that is not 0."""
-        return None if self.unpriced_attempts and not self.cost_nanousd else self.cost_nanousd
+        return known_cost(self.unpriced_attempts, self.cost_nanousd)
 
     @property
     def saving_nanousd(self) -> int | None:

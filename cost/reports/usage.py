@@ -83,7 +83,7 @@ class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def known_cost_nanousd(self) -> int | None:
         """What was spent; None when all that is known of it is that something has no price: that is not 0."""
-        return None if self.unpriced_attempts and not self.cost_nanousd else self.cost_nanousd
+        return known_cost(self.unpriced_attempts, self.cost_nanousd)
 
     @property
     def savings_nanousd(self) -> int | None:
@@ -286,6 +286,11 @@ def _row(found: Mapping[Any, Any], query: UsageQuery) -> UsageRow:
 
 def plain(value: Any) -> str | int:
     return value if isinstance(value, str) else int(value)
+
+
+def known_cost(unpriced_attempts: int, cost_nanousd: int) -> int | None:
+    """None when all that is known of it is that something has no price: that is not 0."""
+    return None if unpriced_attempts and not cost_nanousd else cost_nanousd
 
 
 def sums_of(found: Mapping[Any, Any]) -> UsageSums:

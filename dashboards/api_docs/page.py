@@ -7,8 +7,8 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from dashboards.api_docs.reference import reference
-from dashboards.sign_in.welcome import base_url
 from dashboards.web.access import allowed
+from dashboards.web.address import base_url
 from dashboards.web.openapi import document
 from dashboards.web.view import View
 

@@ -12,6 +12,7 @@ from cost.claim.reading import ClaimBooks
 from cost.claim.report import DAILY_COLUMNS, Claim, FleetClaim, daily
 from cost.claim.savings import ComparatorName, Part, Word
 from cost.prices import NANO_PER_USD
+from cost.reports.usage import known_cost
 from cost.times import start_of
 from dashboards.finance.period import chosen_scope, kept_fields, period_of, presets, team_names
 from dashboards.ui.charts import Chart, Series
@@ -203,11 +204,6 @@ def _day_row(told: Sequence[Any]) -> dict[str, Any]:
         "unpriced": row["unpriced_attempts"],
         "state": ("provisional", "warn") if row["provisional"] == "yes" else ("final", "quiet"),
     }
-
-
-def known_cost(unpriced_attempts: int, cost_nanousd: int) -> int | None:
-    """None when all that is known of it is that something has no price: that is not 0."""
-    return None if unpriced_attempts and not cost_nanousd else cost_nanousd
 
 
 def _nanousd(amount: Decimal) -> int:

@@ -26,9 +26,9 @@ from dashboards.keys.change import (
 )
 from dashboards.limits.change import put_limit, remove_limit
 from dashboards.limits.limit_fields import FIELDS, KINDS, PERIODS, dollars_in, limits_in, limits_shown, said
-from dashboards.sign_in.welcome import base_url
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
+from dashboards.web.address import base_url
 from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.reading import reading

@@ -13,7 +13,7 @@ from proxy.errors import ModelNotFound
 from proxy.limits.book import places_of
 from proxy.limits.limit import Limit, Remaining
 from proxy.limits.rules import Place
-from proxy.line import Rules
+from proxy.pipeline_config import PipelineConfig
 from proxy.policy import AUTO
 from proxy.queues.work import QueueLook
 
@@ -55,7 +55,7 @@ async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
     return json_reply({"object": "list", "live_replicas": gateway.gate.limiter.live, "data": data})
 
 
-def may_name(rules: Rules, caller: Caller, name: str) -> bool:
+def may_name(rules: PipelineConfig, caller: Caller, name: str) -> bool:
     """Whether this caller's requests for the name could be answered; what it may not use does not exist for it."""
     if name == AUTO:
         return True

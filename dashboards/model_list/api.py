@@ -10,7 +10,7 @@ from cost.prices import Price, usd
 from dashboards.web.gateway import AuthenticatedCaller, gateway_of
 from providers.target import Target
 from proxy.errors import ModelNotFound
-from proxy.line import Rules
+from proxy.pipeline_config import PipelineConfig
 from proxy.policy import AUTO
 
 router = APIRouter(tags=["models"])
@@ -32,7 +32,7 @@ async def get_model(name: str, request: Request, caller: AuthenticatedCaller) ->
     return JSONResponse(found)
 
 
-def _visible(rules: Rules, caller: Caller) -> dict[str, dict[str, Any]]:
+def _visible(rules: PipelineConfig, caller: Caller) -> dict[str, dict[str, Any]]:
     targets = [target for target in rules.catalog.targets.values() if _allowed(target.target_id, caller)]
     models = {AUTO: _model(AUTO, "weighbridge")}
     for alias, names in rules.policy.aliases.items():

@@ -6,10 +6,11 @@ from fastapi import APIRouter, Depends
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
+from accounts.people.links import link_url
 from accounts.people.person import Person
 from dashboards.people.admin_types import PersonOut, PutPerson, person_out
 from dashboards.people.change import disable_person, enable_person, make_link, put_person, read_people, read_person
-from dashboards.sign_in.welcome import base_url, link_url
+from dashboards.web.address import base_url
 from dashboards.web.admin_access import Desk, admin
 from dashboards.web.api_types import Listed
 from dashboards.web.changing import looking

@@ -15,9 +15,9 @@ from accounts.store import TeamRecord
 from dashboards.people.change import disable_person, enable_person, put_person, read_people
 from dashboards.people.change import make_link as make_link_of
 from dashboards.people.members_change import put_member, remove_member
-from dashboards.sign_in.welcome import base_url
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
+from dashboards.web.address import base_url
 from dashboards.web.changing import changing, looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import View

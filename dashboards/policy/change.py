@@ -13,10 +13,8 @@ from accounts.audit.log import AuditLog
 from accounts.caller import Escalation, Learning, TeamSettings
 from accounts.errors import BadSetting
 from accounts.store import AccountStore, TeamRecord, checked_settings
-from dashboards.web.changing import REASON_CHARS, changing, checked_reason
+from dashboards.web.changing import changing, checked_reason
 from proxy.errors import BadRequest, ChangesUnavailable
-
-__all__ = ["REASON_CHARS", "Forgetting", "PolicyChoice", "policy_of", "proposed", "set_policy"]
 
 LEAST_REASON_CHARS: Final = 3
 _FORGET_S: Final = 10.0

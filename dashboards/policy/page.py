@@ -21,10 +21,11 @@ from cost.reports.latency import LatestReader
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageSums
 from cost.times import DAY_US
-from dashboards.policy.change import REASON_CHARS, PolicyChoice, policy_of, proposed, set_policy
+from dashboards.policy.change import PolicyChoice, policy_of, proposed, set_policy
 from dashboards.ui.formats import share
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
+from dashboards.web.changing import REASON_CHARS
 from dashboards.web.forms import Form, FormError
 from dashboards.web.gateway import Gateway
 from dashboards.web.reading import reading

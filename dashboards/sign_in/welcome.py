@@ -5,7 +5,7 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from accounts.people.links import WELCOME, link_url
+from accounts.people.links import WELCOME
 from accounts.people.people_errors import LinkUnusable, SignInBusy, UnknownPerson, WeakPassword
 from accounts.people.person import Person
 from dashboards.sign_in.page import actor_of, enter
@@ -13,8 +13,6 @@ from dashboards.web.access import check_origin
 from dashboards.web.forms import Form, FormError, read_form
 from dashboards.web.gateway import Gateway, gateway_of
 from dashboards.web.view import client_address, shown_to_anybody
-
-__all__ = ["base_url", "link_url", "router"]
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -62,11 +60,6 @@ def chosen_password(form: Form) -> str:
     if password != form.secret("again"):
         raise FormError("again", "The two are not the same. Type the password again.")
     return password
-
-
-def base_url(request: Request, public_url: str | None) -> str:
-    """Where links for people begin: what the operator said, otherwise where this request came to."""
-    return public_url or f"{request.url.scheme}://{request.headers.get('host', '')}"
 
 
 async def _bearer(gateway: Gateway, token: str) -> Person | None:

@@ -11,9 +11,8 @@ from cost.reports.daily import saving
 from cost.reports.latency import BINS, CAUSES, Complexities, LatestReader, Sample, complexities, failures, latency
 from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.scope import ReadScope
-from cost.reports.usage import MAX_ROWS, UsageFilters, UsageQuery, UsageSums, added
+from cost.reports.usage import MAX_ROWS, UsageFilters, UsageQuery, UsageSums, added, known_cost
 from cost.times import DAY_US
-from dashboards.finance.claim_page import known_cost
 from dashboards.requests.page import key_names, rows_of
 from dashboards.teams.change import put_team
 from dashboards.teams.figures import (

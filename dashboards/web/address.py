@@ -1,4 +1,4 @@
-"""Where a request comes from, also behind reverse proxies that the operator named."""
+"""Where a request comes from, also behind reverse proxies that the operator named, and where people find this gateway."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -24,6 +24,11 @@ def address_of(request: Request, trusted: Sequence[Network] = ()) -> str:
             break
         address = further
     return address
+
+
+def base_url(request: Request, public_url: str | None) -> str:
+    """Where links for people begin: what the operator said, otherwise where this request came to."""
+    return public_url or f"{request.url.scheme}://{request.headers.get('host', '')}"
 
 
 def _is_among(address: str, networks: Sequence[Network]) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Final, NamedTuple, Protocol, TypedDict
 
+from cost.ledger.ledger_metrics import LedgerMetrics
 from fastapi import Depends, Request
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -24,7 +25,6 @@ from classifier.learning.store import LearningStore
 from classifier.onnx_classifier import OnnxClassifier
 from cost.config import CostSection
 from cost.ledger.ledger import Ledger
-from cost.ledger.ledger_metrics import LedgerMetrics
 from cost.price_book.watch import PriceWatch
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageReader
@@ -37,7 +37,7 @@ from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.errors import AdminOnly, FinanceOnly, OperatorOnly, ReadsOnly
 from proxy.gate import Gate
 from proxy.learning.learning_metrics import LearningMetrics
-from proxy.line import Line
+from proxy.line import RequestPipeline
 from proxy.observers.learning import LearningLog
 from proxy.observers.metrics import Metrics
 from proxy.policy_config import PolicyConfig
@@ -71,7 +71,7 @@ class Settings(Protocol):
 class Gateway(NamedTuple):
     """Wired once per process by `gateway.app`; nothing here is replaced while it runs."""
 
-    line: Line
+    line: RequestPipeline
     gate: Gate
     ledger: Ledger
     usage: UsageReader
@@ -125,7 +125,7 @@ def gateway_of(request: Request) -> Gateway:
 
 
 async def caller_of(request: Request) -> Caller:
-    """The owner of the request's key; raises what `Line.authenticate` raises."""
+    """The owner of the request's key; raises what `RequestPipeline.authenticate` raises."""
     return await gateway_of(request).line.authenticate(read_headers(request.scope["headers"]))
 
 

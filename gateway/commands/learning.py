@@ -53,7 +53,7 @@ async def _proposed(settings: "GatewayConfig", team_id: str | None, *, accept: b
     from accounts.store import AccountStore
     from classifier.learning.store import LearningStore
     from gateway.commands.audit import audited
-    from gateway.explain import weigher_of
+    from gateway.explain import classifier_of
     from providers.catalog import build_catalog
     from proxy.learning import tunings as moves
 
@@ -62,7 +62,7 @@ async def _proposed(settings: "GatewayConfig", team_id: str | None, *, accept: b
     async with open_engine() as engine:
         if team_id is not None and all(each.team_id != team_id for each in await AccountStore(engine).list_teams()):
             raise UnknownTeam(f"there is no team {team_id!r}")
-        proposal = await moves.propose(engine, weigher_of(settings), catalog, team_id)
+        proposal = await moves.propose(engine, classifier_of(settings), catalog, team_id)
         wanted = accept and proposal.report.improves
         if not wanted:
             return proposal, None

@@ -42,7 +42,7 @@ def preview(
 
     from dashboards.policy.preview import floors_from, told
     from gateway.configuration.settings import load, read_environment
-    from gateway.explain import weigher_of
+    from gateway.explain import classifier_of
     from proxy.tolerance import FLOORS
 
     try:
@@ -50,7 +50,7 @@ def preview(
     except ValueError as error:
         fail(f"--floor: {error}", 2)
     settings = load(config, read_environment(), secrets_from=None)
-    record, own, tolerances = asyncio.run(_gathered(settings, weigher_of(settings), team))
+    record, own, tolerances = asyncio.run(_gathered(settings, classifier_of(settings), team))
     allowed = None if record is None or record.allowed_models is None else frozenset(record.allowed_models)
     current = None if record is None else record.settings.quality_floor
     found = told(tolerances.preview(floors or FLOORS, allowed, current=current, own=own), team)

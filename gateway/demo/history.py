@@ -42,7 +42,7 @@ from gateway.demo.company import SampleTeam, Work
 from gateway.demo.founding import Founding, first_callers
 from gateway.demo.sample_config import REPLICAS, Addresses, write_sample_config
 from gateway.demo.statement import reconcile_with_statement
-from gateway.explain import weigher_of
+from gateway.explain import classifier_of
 from gateway.wiring.policy import build_policy
 from providers.breaker import Breakers
 from providers.catalog import build_catalog, configured_prices, peopled, repriced
@@ -50,11 +50,12 @@ from providers.errors import FirstTokenTimeout, StreamCut, UpstreamError, Upstre
 from providers.target import Deployment
 from providers.wire import ChatRequest, Event, WireUsage
 from proxy.affinity import CACHE_MIN_TOKENS, Sticky
-from proxy.attempt import CALLER_GONE, Attempt, Ending
+from proxy.attempt import Attempt
 from proxy.comparisons import build_comparators
-from proxy.job import Job
+from proxy.ending import CALLER_GONE, Ending
 from proxy.observers.learning import kept_text
 from proxy.policy import AUTO, Candidate, Facts, RoutePlan, held_out, plan
+from proxy.routed_request import RoutedRequest
 from proxy.tolerance import Tolerances
 
 DAYS: Final = 30
@@ -189,7 +190,7 @@ class _Teller:
         self._config = config
         self._callers = callers
         self._policy = build_policy(config.policy, config.cost)
-        self._weigher: Classifier = weigher_of(config)
+        self._classifier: Classifier = classifier_of(config)
         self._predictions: dict[Prompt, Prediction] = {}
         self._pools = {target: pool.name for pool in config.cost.pools for target in pool.targets}
         self._breakers = Breakers(config.providers.breaker, self.clock)
@@ -198,7 +199,7 @@ class _Teller:
         bare = build_catalog(config.providers, lambda _: "unused", pools=config.selfhosted.pool_of_target())
         self._catalog = peopled(bare, _replicas(config))
         self._breakers.adopt(self._catalog)
-        self._tolerances = Tolerances(catalog=self._catalog, policy=self._policy, classifier=self._weigher)
+        self._tolerances = Tolerances(catalog=self._catalog, policy=self._policy, classifier=self._classifier)
         self._incidents: tuple[_Span, ...] = ()
         self.revoked_us: Mapping[str, int] = {}
 
@@ -218,7 +219,7 @@ class _Teller:
         sticky = self._sticky(team, facts)
         request_id = f"req_{rng.getrandbits(128):032x}"
         route, arm = self._route(request_id, facts, prediction, sticky)
-        job = Job(
+        routed = RoutedRequest(
             request_id=request_id,
             caller=caller,
             request=_request(facts, asked, streams=rng.random() < team.stream_share, tag=rng.choice(team.tags)),
@@ -227,14 +228,15 @@ class _Teller:
             prediction=prediction,
             comparators=build_comparators(self._catalog, self._config.cost.reference_target, self._config.cost.hosted),
             timeouts=self._config.providers.timeouts,
+            retry=self._config.providers.retry,
             upstream_headers={},
             alias=facts.alias,
             pools=self._pools,
             arm=arm,
         )
-        served = await self._tried(job, asked, sticky)
+        served = await self._tried(routed, asked, sticky)
         if served is not None and prediction is not None and caller.settings.learning != "off":
-            self._weighed(job, served, prediction, asked.prompt)
+            self._weighed(routed, served, prediction, asked.prompt)
 
     def _caller(self, team: SampleTeam) -> Caller:
         """One of its keys. One that was revoked meanwhile is nobody's any more."""
@@ -251,7 +253,7 @@ class _Teller:
     def _weigh(self, prompt: Prompt) -> Prediction:
         found = self._predictions.get(prompt)
         if found is None:
-            found = self._predictions[prompt] = self._weigher.classify(prompt)
+            found = self._predictions[prompt] = self._classifier.classify(prompt)
         return found
 
     def _facts(self, asked: _Asked, caller: Caller, *, named: bool) -> Facts:
@@ -292,10 +294,10 @@ class _Teller:
         known = self._breakers.available(self._catalog.targets[target_id])
         return known[: replicas_up(self.clock.now_us)] if target_id == company.OWN else known
 
-    async def _tried(self, job: Job, asked: _Asked, sticky: Sticky | None) -> Attempt | None:
+    async def _tried(self, routed: RoutedRequest, asked: _Asked, sticky: Sticky | None) -> Attempt | None:
         """One candidate after the other; the attempt whose answer the caller got, if one did."""
         number = 0
-        for candidate in self._with_spill_over(job):
+        for candidate in self._with_spill_over(routed):
             known = self._ready(candidate.target.target_id)
             if not known:
                 continue
@@ -304,22 +306,24 @@ class _Teller:
             if permit is None:
                 continue
             number += 1
-            attempt = Attempt(job, number, candidate, deployment, permit, self.books, self.clock, self.clock.us)
+            attempt = Attempt(routed, number, candidate, deployment, permit, self.books, self.clock, self.clock.us)
             await attempt.reserve()
             attempt.sent = True
             if self._answered(attempt, asked, sticky):
-                better = self._escalated(attempt, job)
+                better = self._escalated(attempt, routed)
                 if better is None:
                     return attempt if attempt.settled is not None and attempt.settled.outcome.result == "ok" else None
-                job = msgspec.structs.replace(job, plan=msgspec.structs.replace(job.plan, candidates=(better,)))
-                return await self._asked_again(attempt, job, better, asked)
+                routed = msgspec.structs.replace(
+                    routed, plan=msgspec.structs.replace(routed.plan, candidates=(better,))
+                )
+                return await self._asked_again(attempt, routed, better, asked)
         return None
 
-    def _with_spill_over(self, job: Job) -> Sequence[Candidate]:
+    def _with_spill_over(self, routed: RoutedRequest) -> Sequence[Candidate]:
         """In the busiest hours some of our own work would have waited for too long, and went to a paid target."""
-        candidates = job.plan.candidates
-        busy = _HOURS[self.clock.now_us // HOUR_US % 24] >= _SPILLS_FROM and job.caller.settings.spill_over
-        first_own = candidates[0].target.target_id == company.OWN and job.facts.tier == "interactive"
+        candidates = routed.plan.candidates
+        busy = _HOURS[self.clock.now_us // HOUR_US % 24] >= _SPILLS_FROM and routed.caller.settings.spill_over
+        first_own = candidates[0].target.target_id == company.OWN and routed.facts.tier == "interactive"
         if not (busy and first_own and len(candidates) > 1) or self._rng.random() >= _SPILL_SHARE:
             return candidates
         return (msgspec.structs.replace(candidates[1], reason="spill-over"), candidates[0], *candidates[2:])
@@ -330,7 +334,7 @@ class _Teller:
         span = self._bad_hour(target_id)
         pace = _PACES[target_id]
         slower = (1.0 if span is None else span.incident.slower) * rng.lognormvariate(0, 0.35)
-        first_s = pace.first_s * slower * (0.5 + attempt.job.facts.input_tokens / 8_000)
+        first_s = pace.first_s * slower * (0.5 + attempt.routed.facts.input_tokens / 8_000)
         if rng.random() < (_USUAL_FAILURES if span is None else span.incident.share):
             self._fail(attempt, first_s)
             return False
@@ -339,7 +343,7 @@ class _Teller:
         attempt.observe([Event(payload=b"{}", token=True, choices=1, text_chars=4, usage=None, finished=False)])
         attempt.healthy()
         self.clock.pass_s(usage.completion_tokens * pace.each_s * slower)
-        ending: Ending = "caller_gone" if attempt.job.request.stream and rng.random() < _HANG_UPS else "ok"
+        ending: Ending = "caller_gone" if attempt.routed.request.stream and rng.random() < _HANG_UPS else "ok"
         if ending == "caller_gone":
             attempt.close(ending, status=CALLER_GONE)
             return True
@@ -349,7 +353,7 @@ class _Teller:
         return True
 
     def _usage(self, attempt: Attempt, asked: _Asked, sticky: Sticky | None) -> WireUsage:
-        tokens, target_id = attempt.job.facts.input_tokens, attempt.deployment.target_id
+        tokens, target_id = attempt.routed.facts.input_tokens, attempt.deployment.target_id
         counted = round(tokens * self._rng.uniform(0.96, 1.05))
         cached = 0
         if sticky is not None and target_id in {company.OWN, company.REFERENCE, company.SONNET}:
@@ -376,23 +380,25 @@ class _Teller:
         attempt.close("failed", failure, status=status)
 
     def _is_weak(self, attempt: Attempt) -> bool:
-        job = attempt.job
-        wants = job.caller.settings.escalation
-        judged = wants == "all" or (wants == "whole" and not job.request.stream)
+        routed = attempt.routed
+        wants = routed.caller.settings.escalation
+        judged = wants == "all" or (wants == "whole" and not routed.request.stream)
         cheap = attempt.deployment.target_id in {company.OWN, company.HAIKU}
-        return judged and cheap and job.prediction is not None and self._rng.random() < _WEAK_SHARE
+        return judged and cheap and routed.prediction is not None and self._rng.random() < _WEAK_SHARE
 
-    def _escalated(self, attempt: Attempt, job: Job) -> Candidate | None:
+    def _escalated(self, attempt: Attempt, routed: RoutedRequest) -> Candidate | None:
         if attempt.settled is not None:
             return None
-        others = [each for each in job.plan.candidates if each.target.target_id != attempt.deployment.target_id]
+        others = [each for each in routed.plan.candidates if each.target.target_id != attempt.deployment.target_id]
         if not others:
             attempt.close("ok", status=200)
             return None
         best = max(others, key=lambda each: each.target.capability)
         return msgspec.structs.replace(best, reason="escalated")
 
-    async def _asked_again(self, weak: Attempt, job: Job, better: Candidate, asked: _Asked) -> Attempt | None:
+    async def _asked_again(
+        self, weak: Attempt, routed: RoutedRequest, better: Candidate, asked: _Asked
+    ) -> Attempt | None:
         known = self._ready(better.target.target_id)
         deployment = self._rng.choice(known) if known else None
         permit = None if deployment is None else self._breakers.try_acquire(deployment.deployment_id)
@@ -400,7 +406,7 @@ class _Teller:
             weak.close("ok", status=200)
             return weak
         weak.close("ok", status=200, unused="escalated")
-        again = Attempt(job, weak.number + 1, better, deployment, permit, self.books, self.clock, self.clock.us)
+        again = Attempt(routed, weak.number + 1, better, deployment, permit, self.books, self.clock, self.clock.us)
         await again.reserve()
         again.sent = True
         if not self._answered(again, asked, None):
@@ -419,16 +425,16 @@ class _Teller:
             None,
         )
 
-    def _weighed(self, job: Job, served: Attempt, prediction: Prediction, prompt: Prompt) -> None:
+    def _weighed(self, routed: RoutedRequest, served: Attempt, prediction: Prediction, prompt: Prompt) -> None:
         settled = served.settled
         if settled is None:
             return
         self.weighings.append(
             Weighing(
-                request_id=job.request_id,
+                request_id=routed.request_id,
                 at_us=self.clock.now_us,
-                organisation_id=job.caller.organisation_id,
-                team_id=job.caller.team_id,
+                organisation_id=routed.caller.organisation_id,
+                team_id=routed.caller.team_id,
                 target_id=served.deployment.target_id,
                 artifact=prediction.artifact,
                 vector=prediction.vector,
@@ -437,7 +443,7 @@ class _Teller:
                 input_tokens=settled.usage.input_tokens,
                 output_tokens=settled.usage.output_tokens,
                 cost_nanousd=settled.cost_nanousd,
-                prompt=kept_text(prompt) if job.caller.settings.learning == "prompts" else None,
+                prompt=kept_text(prompt) if routed.caller.settings.learning == "prompts" else None,
             )
         )
         if self._rng.random() < _FEEDBACK_SHARE:

@@ -13,7 +13,7 @@ from proxy.background import background
 from proxy.gate import Gate
 from proxy.idempotency.claims import Idempotency
 from proxy.idempotency.store import IdempotencyStore
-from proxy.latency import Paces
+from proxy.latency import LatencyTracker
 from proxy.limits.book import LimitBook, LimitWatch
 from proxy.limits.limiter import BucketLimiter
 from proxy.limits.store import LimitStore
@@ -82,4 +82,4 @@ async def open_gate(
         lag_seen=metrics.overload.set_loop_lag,
     )
     background(stack, guard.follow())
-    return Gate(limiter, book, queues, guard, Paces(time.monotonic), once, lambda: sharers.live, link)
+    return Gate(limiter, book, queues, guard, LatencyTracker(time.monotonic), once, lambda: sharers.live, link)

@@ -12,7 +12,7 @@ import msgspec
 from providers.target import Tier
 from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.errors import BadRequest, DeadlineExceeded
-from proxy.latency import Pace
+from proxy.latency import TargetLatency
 
 TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 _MAX_TIMEOUT_MS: Final = 3_600_000
@@ -51,19 +51,21 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
         """
         return not self.own and waited_s >= _GOOD_PART * (self.answer_at - self.arrived_at)
 
-    def start_by(self, now: float, pace: Pace | None, tokens: int, *, stream: bool) -> float:
+    def start_by(self, now: float, latency: TargetLatency | None, tokens: int, *, stream: bool) -> float:
         """The latest start that is in time, after which a queue should not hold on to the request.
 
         `tokens` is how many the answer will have at the least.
         """
-        usual_s = pace.ttft_s if pace is not None else 0.0
+        usual_s = latency.ttft_s if latency is not None else 0.0
         least_wait_s = _LEAST_WAIT * (self.first_token_at - self.arrived_at)
         objective = max(self.first_token_at - usual_s, now + least_wait_s)
-        return min(objective, self.answer_at - self._least_s(pace, tokens, stream=stream))
+        return min(objective, self.answer_at - self._least_s(latency, tokens, stream=stream))
 
-    def cannot_make_it(self, now: float, pace: Pace | None, tokens: int, *, stream: bool, wait_s: float = 0.0) -> bool:
+    def cannot_make_it(
+        self, now: float, latency: TargetLatency | None, tokens: int, *, stream: bool, wait_s: float = 0.0
+    ) -> bool:
         """Whether the answer would be late even if the target were as fast as it ever is. Then it is not started."""
-        return now + wait_s + self._least_s(pace, tokens, stream=stream) >= self.answer_at
+        return now + wait_s + self._least_s(latency, tokens, stream=stream) >= self.answer_at
 
     def first_token_timeout_s(self, now: float, patience_s: float) -> float:
         """For a stream until its first token, whoever set the deadline."""
@@ -90,12 +92,12 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
             f"{self._advice}"
         )
 
-    def _least_s(self, pace: Pace | None, tokens: int, *, stream: bool) -> float:
-        if pace is None:
+    def _least_s(self, latency: TargetLatency | None, tokens: int, *, stream: bool) -> float:
+        if latency is None:
             return 0.0
         if stream and not self.own:
-            return pace.fast_ttft_s
-        return pace.fast_ttft_s + pace.fast_tpot_s * max(0, tokens - 1)
+            return latency.fast_ttft_s
+        return latency.fast_ttft_s + latency.fast_tpot_s * max(0, tokens - 1)
 
     @property
     def _in_words(self) -> str:

@@ -28,14 +28,15 @@ from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import UpstreamError
 from providers.wire import ChatRequest, Event, Message
 from proxy.answers.tool_calls import Call
-from proxy.attempt import CALLER_GONE, Attempt
+from proxy.attempt import Attempt
 from proxy.dispatch import Dispatcher, close_quietly
+from proxy.ending import CALLER_GONE
 from proxy.errors import Refused, error_reply
-from proxy.job import Job
 from proxy.observers.learning import LearningOf
 from proxy.outcome import RequestOutcome
 from proxy.policy import AUTO, Facts, Fleet, Policy, plan
 from proxy.request import input_tokens, most_input_tokens, needs, prompt_of
+from proxy.routed_request import RoutedRequest
 
 _log: Final = logging.getLogger("weighbridge.shadow")
 
@@ -260,20 +261,22 @@ class Shadow:
         alias: Literal["shadow", "judge"],
     ) -> str:
         """One whole answer of one target, tried once and booked to the team."""
-        job = self._job(rules, comparison, target_id, request, alias)
-        bound = job.plan.candidates[0].bound_nanousd
+        routed = self._routed(rules, comparison, target_id, request, alias)
+        bound = routed.plan.candidates[0].bound_nanousd
         if bound is None or not self._purse.hold(bound):
             raise _OverBudget
         attempts: list[Attempt] = []
         try:
-            return answer_of([event.payload for event in await self._read(job, attempts)])
+            return answer_of([event.payload for event in await self._read(routed, attempts)])
         finally:
             settled = [attempt.settled for attempt in attempts if attempt.settled is not None]
             # What could not be priced after all may have cost what it was allowed to.
             costs = [bound if each.cost_nanousd is None else each.cost_nanousd for each in settled]
             self._purse.pay(bound, sum(costs))
 
-    def _job(self, rules: ShadowRules, comparison: Comparison, target_id: str, request: ChatRequest, alias: str) -> Job:
+    def _routed(
+        self, rules: ShadowRules, comparison: Comparison, target_id: str, request: ChatRequest, alias: str
+    ) -> RoutedRequest:
         """Planned like a request that names the target, so that the team's own limits on targets hold here too."""
         caller = comparison.caller
         estimate = input_tokens(request, prompt_of(request))
@@ -288,7 +291,7 @@ class Shadow:
             max_output_tokens=request.max_output_tokens,
             allowed_models=caller.allowed_models,
         )
-        return Job(
+        return RoutedRequest(
             request_id=f"{comparison.request_id}-{alias}",
             caller=caller,
             request=request,
@@ -301,11 +304,13 @@ class Shadow:
             origin="shadow",
             pools=rules.pools,
             timeouts=rules.timeouts,
+            # Nobody waits for it, so a failure is the end of it.
+            retry=RetryConfig(attempts=1),
             upstream_headers={},
         )
 
-    async def _read(self, job: Job, attempts: list[Attempt]) -> list[Event]:
-        committed = await self._dispatcher.dispatch(job, RetryConfig(attempts=1), attempts)
+    async def _read(self, routed: RoutedRequest, attempts: list[Attempt]) -> list[Event]:
+        committed = await self._dispatcher.dispatch(routed, attempts)
         attempt, events = committed.attempt, list(committed.events)
         try:
             while (batch := await committed.stream.read()) is not None:

@@ -9,8 +9,8 @@ import yaml
 from gateway.commands.route import _print_explanation
 from gateway.configuration.settings import Environment, GatewayConfig, load
 from gateway.explain import Explanation, explain
+from tests.proxy.made_up_classifier import MadeUpClassifier, made_up_sample
 from tests.proxy.test_tolerance import ABILITIES
-from tests.proxy.weigher import MadeUpWeigher, made_up_sample
 from tests.running_gateway import CHEAP_PRICES, DEAR_PRICES, model
 
 SCRIPTED: list[dict[str, Any]] = [{"kind": "scripted"}]
@@ -32,7 +32,9 @@ def config(tmp_path: Path) -> GatewayConfig:
 
 def explained(config: GatewayConfig, floor: float | None = None) -> Explanation:
     abilities = {name: ABILITIES[name] for name in ("big", "small")}
-    return explain(config, "Why is the sky blue?", floor=floor, classifier=MadeUpWeigher(abilities, made_up_sample()))
+    return explain(
+        config, "Why is the sky blue?", floor=floor, classifier=MadeUpClassifier(abilities, made_up_sample())
+    )
 
 
 def test_it_tells_each_measured_targets_chance_and_what_it_would_lose(config: GatewayConfig) -> None:
@@ -72,7 +74,7 @@ def test_what_is_printed_says_it_all(config: GatewayConfig, capsys: pytest.Captu
 
 def test_without_measured_outcomes_nothing_is_compared(config: GatewayConfig) -> None:
     """The plain rule gives a complexity and no chances."""
-    found = explain(config, "hi", classifier=MadeUpWeigher({}))
+    found = explain(config, "hi", classifier=MadeUpClassifier({}))
     assert (found.outlooks, found.reference_adequate) == ((), None)
 
 

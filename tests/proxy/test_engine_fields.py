@@ -6,28 +6,31 @@ import msgspec
 import pytest
 
 from accounts.caller import Caller
-from providers.config import TimeoutsConfig
+from providers.config import RetryConfig, TimeoutsConfig
 from providers.target import Deployment, Tier
 from proxy.engine_fields import cache_salt, engine_fields
-from proxy.job import Job
 from proxy.policy import Facts, RoutePlan
+from proxy.routed_request import RoutedRequest
 from tests.providers.calls import chat_request, deployment
 
 _ALICE = Caller(key_id="k", key_name="k", team_id="payments", organisation_id="acme")
 
 
-def _job(*, tier: Tier = "interactive", priority: int = 0, origin: str = "caller", caller: Caller = _ALICE) -> Job:
+def _routed(
+    *, tier: Tier = "interactive", priority: int = 0, origin: str = "caller", caller: Caller = _ALICE
+) -> RoutedRequest:
     fields: dict[str, Any] = {"prediction": None, "comparators": None, "upstream_headers": {}, "alias": "x"}
     request = chat_request()
     facts = Facts(alias="x", tier=tier, needs=frozenset(), input_tokens=1, max_output_tokens=None)
     plan = RoutePlan(candidates=(), rejected=())
-    return Job(
+    return RoutedRequest(
         request_id="r",
         caller=caller,
         request=msgspec.structs.replace(request, tier=tier, priority=priority),
         facts=facts,
         plan=plan,
         timeouts=TimeoutsConfig(),
+        retry=RetryConfig(),
         origin=origin,  # type: ignore[arg-type]
         **fields,
     )
@@ -40,20 +43,20 @@ def _engine(**changes: Any) -> Deployment:
 def test_urgent_work_has_the_lower_number() -> None:
     """Interactive before batch before what nobody waits for, and in each a team's own order."""
     engine = _engine(priority_scheduling=True)
-    jobs = [
-        *(_job(priority=priority) for priority in (1, 0, -1)),
-        *(_job(tier="batch", priority=priority) for priority in (1, 0, -1)),
-        _job(origin="shadow"),
+    urgent_first = [
+        *(_routed(priority=priority) for priority in (1, 0, -1)),
+        *(_routed(tier="batch", priority=priority) for priority in (1, 0, -1)),
+        _routed(origin="shadow"),
     ]
-    numbers = [int(engine_fields(engine, job)["priority"]) for job in jobs]
+    numbers = [int(engine_fields(engine, each)["priority"]) for each in urgent_first]
     assert numbers == sorted(numbers)
     assert len(set(numbers)) == len(numbers)
 
 
 def test_an_engine_that_would_not_understand_is_told_nothing() -> None:
     """Neither is any bought upstream."""
-    assert engine_fields(_engine(), _job()) == {}
-    assert engine_fields(deployment("openai"), _job()) == {}
+    assert engine_fields(_engine(), _routed()) == {}
+    assert engine_fields(deployment("openai"), _routed()) == {}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.latency import Pace, Paces
+from proxy.latency import LatencyTracker, TargetLatency
 
 
 class Clock:
@@ -17,60 +17,60 @@ class Clock:
 
 def test_nothing_is_expected_of_what_was_hardly_seen() -> None:
     """Seven samples are too few, eight are enough; another target's do not count."""
-    paces = Paces(Clock())
+    tracker = LatencyTracker(Clock())
     for _ in range(7):
-        paces.observe("a", 0.2, 0.01)
-        paces.observe("b", 0.3, 0.01)
-    assert paces.expect("a") is None
-    paces.observe("a", 0.2, 0.01)
-    assert paces.expect("a") == Pace(ttft_s=0.2, tpot_s=0.01, fast_ttft_s=0.2, fast_tpot_s=0.01)
-    assert paces.expect("b") is None
-    assert paces.expect("c") is None
+        tracker.observe("a", 0.2, 0.01)
+        tracker.observe("b", 0.3, 0.01)
+    assert tracker.expect("a") is None
+    tracker.observe("a", 0.2, 0.01)
+    assert tracker.expect("a") == TargetLatency(ttft_s=0.2, tpot_s=0.01, fast_ttft_s=0.2, fast_tpot_s=0.01)
+    assert tracker.expect("b") is None
+    assert tracker.expect("c") is None
 
 
 def test_unknown_speed_of_tokens_is_no_time_at_all() -> None:
     """Answers of one token say nothing of the tokens after it; answers that were not streamed nothing of the first."""
-    paces = Paces(Clock())
+    tracker = LatencyTracker(Clock())
     for _ in range(8):
-        paces.observe("a", 0.5, None)
-        paces.observe("b", None, 0.02)
-    assert paces.expect("a") == Pace(ttft_s=0.5, tpot_s=0.0, fast_ttft_s=0.5, fast_tpot_s=0.0)
-    assert paces.expect("b") is None
+        tracker.observe("a", 0.5, None)
+        tracker.observe("b", None, 0.02)
+    assert tracker.expect("a") == TargetLatency(ttft_s=0.5, tpot_s=0.0, fast_ttft_s=0.5, fast_tpot_s=0.0)
+    assert tracker.expect("b") is None
 
 
 @given(st.lists(st.floats(0, 100), min_size=8, max_size=300))
 def test_the_quantiles_are_of_the_last_64(samples: list[float]) -> None:
     """The median and the tenth, whatever came before and in whatever order."""
-    paces = Paces(Clock())
+    tracker = LatencyTracker(Clock())
     for sample in samples:
-        paces.observe("a", sample, sample / 10)
-    pace = paces.expect("a")
+        tracker.observe("a", sample, sample / 10)
+    latency = tracker.expect("a")
     recent = sorted(samples[-64:])
-    assert pace is not None
-    assert pace.ttft_s == statistics.median_low(recent)
-    assert pace.fast_ttft_s == recent[int(0.1 * (len(recent) - 1))]
-    assert pace.fast_tpot_s == pace.fast_ttft_s / 10
+    assert latency is not None
+    assert latency.ttft_s == statistics.median_low(recent)
+    assert latency.fast_ttft_s == recent[int(0.1 * (len(recent) - 1))]
+    assert latency.fast_tpot_s == latency.fast_ttft_s / 10
 
 
 def test_a_target_that_is_not_asked_is_forgotten() -> None:
     """A minute later nothing is known of it, so that it is asked again, and the old samples do not come back."""
     clock = Clock()
-    paces = Paces(clock)
+    tracker = LatencyTracker(clock)
     for _ in range(8):
-        paces.observe("a", 30.0, 1.0)
+        tracker.observe("a", 30.0, 1.0)
     clock.now = 60.0
-    assert paces.expect("a") is not None
+    assert tracker.expect("a") is not None
     clock.now = 60.1
-    assert paces.expect("a") is None
-    paces.observe("a", 0.1, 0.01)
-    assert paces.expect("a") is None
+    assert tracker.expect("a") is None
+    tracker.observe("a", 0.1, 0.01)
+    assert tracker.expect("a") is None
 
 
 def test_memory_is_bounded() -> None:
     """Of very many names the oldest are forgotten."""
-    paces = Paces(Clock())
+    tracker = LatencyTracker(Clock())
     for number in range(2_100):
         for _ in range(8):
-            paces.observe(str(number), 0.1, 0.01)
-    assert paces.expect("99") is None
-    assert paces.expect("100") is not None
+            tracker.observe(str(number), 0.1, 0.01)
+    assert tracker.expect("99") is None
+    assert tracker.expect("100") is not None

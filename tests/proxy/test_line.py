@@ -9,7 +9,7 @@ import pytest
 from accounts.caller import Learning, TeamSettings
 from classifier.prediction import Outlook, Prediction, Prompt
 from providers.scripted import ScriptedUpstream
-from proxy.line import portion_bytes
+from proxy.kept_answer import portion_bytes
 from proxy.outcome import RequestOutcome
 from tests.scenarios.test_rules import MINTED, House, said
 

@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from accounts.caller import TeamSettings
 from proxy.deadlines.deadlines_config import DeadlinesSection, TierDeadlines
-from proxy.latency import Paces
+from proxy.latency import LatencyTracker
 from proxy.limits.limit import Limit
 from proxy.queues.capacity import Capacity
 from proxy.queues.queues import Queues
@@ -156,13 +156,13 @@ async def test_an_answer_that_is_not_there_in_time_is_given_up(own: bool) -> Non
 
 async def test_what_cannot_be_done_in_time_is_not_started() -> None:
     """A target whose fastest first token comes too late is not asked; one that can make it is."""
-    paces = Paces(asyncio.get_running_loop().time)
+    tracker = LatencyTracker(asyncio.get_running_loop().time)
     for _ in range(20):
-        paces.observe("t0", 5.0, 0.1)
-    house = House("ok", "ok", paces=paces)
+        tracker.observe("t0", 5.0, 0.1)
+    house = House("ok", "ok", latency=tracker)
     hurry = [(b"x-request-timeout-ms", b"1000")]
     assert _headers(await house.ask(stream=True, headers=hurry))[b"x-weighbridge-target"] == b"t1"
-    alone = House("ok", paces=paces)
+    alone = House("ok", latency=tracker)
     sent = await alone.ask(stream=True, headers=hurry)
     assert sent[0]["status"] == 504
     assert alone.books.entries == []
@@ -170,10 +170,10 @@ async def test_what_cannot_be_done_in_time_is_not_started() -> None:
 
 async def test_slow_batch_work_says_nothing_of_a_targets_interactive_pace() -> None:
     """It may wait for its first token for as long as it likes; nobody else is refused for it."""
-    paces = Paces(asyncio.get_running_loop().time)
+    tracker = LatencyTracker(asyncio.get_running_loop().time)
     for _ in range(20):
-        paces.observe("t0", 60.0, 0.1, "batch")
-    house = House("ok", paces=paces)
+        tracker.observe("t0", 60.0, 0.1, "batch")
+    house = House("ok", latency=tracker)
     assert (await house.ask(stream=True))[0]["status"] == 200
     hurry = [(b"x-request-timeout-ms", b"1000"), (b"x-tier", b"batch")]
     assert (await house.ask(stream=True, headers=hurry))[0]["status"] == 504

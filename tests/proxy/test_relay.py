@@ -7,7 +7,7 @@ import pytest
 
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
-from proxy.relay import dollars
+from proxy.reply_headers import dollars
 from tests.scenarios.test_rules import House, said
 
 

@@ -12,8 +12,8 @@ from providers.catalog import Catalog
 from providers.target import Target
 from proxy.policy import Facts, Policy, plan
 from proxy.tolerance import FLOORS, MAX_CACHED, Tolerances, learn_from_own_requests, plain_tolerance
+from tests.proxy.made_up_classifier import MadeUpClassifier, MadeUpSample, made_up_sample
 from tests.proxy.test_policy import price, target
-from tests.proxy.weigher import MadeUpSample, MadeUpWeigher, made_up_sample
 
 BIG = target("big", price=price(2.5, 10), max_context_tokens=128_000)
 MIDDLE = target("middle", price=price(0.8, 0.8), capability=0.6)
@@ -27,16 +27,16 @@ def catalog(*targets: Target) -> Catalog:
 
 
 def tolerances(
-    weigher: MadeUpWeigher,
+    classifier: MadeUpClassifier,
     *targets: Target,
     policy: Policy = POLICY,
     catalog_of: tuple[Target, ...] = (BIG, MIDDLE, SMALL),
 ) -> Tolerances:
-    return Tolerances(catalog=catalog(*(targets or catalog_of)), policy=policy, classifier=weigher)
+    return Tolerances(catalog=catalog(*(targets or catalog_of)), policy=policy, classifier=classifier)
 
 
-def weigher(**changes: Any) -> MadeUpWeigher:
-    return MadeUpWeigher(changes.pop("abilities", ABILITIES), **{"sample": made_up_sample(), **changes})
+def classifier(**changes: Any) -> MadeUpClassifier:
+    return MadeUpClassifier(changes.pop("abilities", ABILITIES), **{"sample": made_up_sample(), **changes})
 
 
 @pytest.mark.parametrize("floor", [0.8, 0.9, 0.95, 0.99, 1.0])
@@ -44,7 +44,7 @@ def test_planning_at_the_tolerance_keeps_what_the_preview_says(floor: float) -> 
     """Each prompt of the sample, planned one by one, goes where the curve says, for the money that it says."""
     sample, lengths = made_up_sample(), {"middle": 1.5, "small": 0.8}
     small = target("small", price=price(0.1, 0.4), routing_weight=0.25)
-    weighs = weigher(sample=sample, lengths=lengths)
+    weighs = classifier(sample=sample, lengths=lengths)
     counted = tolerances(weighs, BIG, MIDDLE, small)
     (offer,) = counted.preview([floor], None, current=floor).offers
     assert offer.tolerance == counted.of(floor, None)
@@ -79,14 +79,14 @@ def test_planning_at_the_tolerance_keeps_what_the_preview_says(floor: float) -> 
 def test_a_stricter_floor_never_saves_more(seed: int, one: float, two: float) -> None:
     """Keeping more costs more, whatever the prompts are."""
     strict, lax = max(one, two), min(one, two)
-    offers = tolerances(weigher(sample=made_up_sample(seed, 40))).preview([strict, lax], None).offers
+    offers = tolerances(classifier(sample=made_up_sample(seed, 40))).preview([strict, lax], None).offers
     cost = {offer.floor: offer.cost_nanousd for offer in offers}
     assert cost[strict] >= cost[lax]
 
 
 def test_a_tolerance_is_computed_once() -> None:
     """The second request with the same floor is a look-up, and None is the gateway's own floor."""
-    weighs = weigher()
+    weighs = classifier()
     counted = tolerances(weighs)
     first, before = counted.of(None, None), weighs.weighed
     assert counted.of(0.95, None) == first
@@ -96,7 +96,7 @@ def test_a_tolerance_is_computed_once() -> None:
 
 def test_what_was_learned_counts_once_tolerances_are_renewed() -> None:
     """A tuning that finds the small model better lets it have more for the same floor."""
-    weighs = weigher()
+    weighs = classifier()
     before = tolerances(weighs)
     (old,) = before.preview([0.95], None).offers
     better = {"small": Ability(weights=[2.0, -1.0], bias=2.5)}
@@ -107,7 +107,7 @@ def test_what_was_learned_counts_once_tolerances_are_renewed() -> None:
 
 def test_what_is_remembered_has_a_limit() -> None:
     """Nobody can fill the memory by asking for many floors."""
-    counted = tolerances(weigher(sample=made_up_sample(prompts=5)))
+    counted = tolerances(classifier(sample=made_up_sample(prompts=5)))
     for step in range(MAX_CACHED + 10):
         counted.of(0.5 + step / 10_000, None)
         counted.of(0.5, None, f"team_{step}")
@@ -116,7 +116,7 @@ def test_what_is_remembered_has_a_limit() -> None:
 
 def test_teams_without_requests_of_their_own_share_the_sum() -> None:
     """The gateway's own floor is computed at the start, and the sample is weighed once for every other floor too."""
-    weighs = weigher()
+    weighs = classifier()
     counted = tolerances(weighs)
     before = weighs.weighed
     for index in range(50):
@@ -129,7 +129,7 @@ def test_teams_without_requests_of_their_own_share_the_sum() -> None:
 
 def test_a_team_that_may_not_use_the_reference_is_still_held_against_it() -> None:
     """What was promised is a share of the reference's quality, and the offer says when it cannot be kept."""
-    found = tolerances(weigher()).preview([0.99], frozenset({"small", "middle"}))
+    found = tolerances(classifier()).preview([0.99], frozenset({"small", "middle"}))
     assert found.reference == ("big",)
     strict = next(offer for offer in found.offers if offer.floor == 0.99)
     assert set(strict.shares) == {"small", "middle"}
@@ -140,7 +140,7 @@ def test_a_team_that_may_not_use_the_reference_is_still_held_against_it() -> Non
 def test_prompts_that_do_not_fit_a_target_do_not_count_for_it() -> None:
     """A small context takes only what fits, however cheap the target is."""
     narrow = target("small", price=price(0.1, 0.4), max_context_tokens=100)
-    found = tolerances(weigher(), BIG, narrow).preview([0.01], None)
+    found = tolerances(classifier(), BIG, narrow).preview([0.01], None)
     fitting = made_up_sample()
     share = fitting.weights[fitting.input_tokens < 100].sum() / fitting.weights.sum()
     assert found.offers[0].shares["small"] == pytest.approx(share)
@@ -148,7 +148,7 @@ def test_prompts_that_do_not_fit_a_target_do_not_count_for_it() -> None:
 
 async def test_a_teams_own_requests_stand_in_for_the_sample() -> None:
     """Once learned, one team's tolerance comes from its own mix, and nobody else's changes."""
-    counted = tolerances(weigher())
+    counted = tolerances(classifier())
     before = counted.of(0.95, None, "team_a"), counted.of(0.95, None, "team_b")
     assert before[0] == before[1]
     assert counted.teams == ("team_b", "team_a")
@@ -172,14 +172,14 @@ async def test_a_teams_own_requests_stand_in_for_the_sample() -> None:
 @pytest.mark.parametrize(
     ("weighs", "policy"),
     [
-        (weigher(sample=None), POLICY),
-        (weigher(abilities={}), POLICY),
-        (weigher(abilities={"small": (0.0, (1.0, 1.0))}), POLICY),
-        (weigher(abilities={"big": (float("nan"), (1.0, 1.0))}), POLICY),
-        (weigher(), Policy(auto_targets=(), quality_floor=0.95)),
+        (classifier(sample=None), POLICY),
+        (classifier(abilities={}), POLICY),
+        (classifier(abilities={"small": (0.0, (1.0, 1.0))}), POLICY),
+        (classifier(abilities={"big": (float("nan"), (1.0, 1.0))}), POLICY),
+        (classifier(), Policy(auto_targets=(), quality_floor=0.95)),
     ],
 )
-def test_without_a_curve_each_prompt_may_lose_what_the_floor_gives_up(weighs: MadeUpWeigher, policy: Policy) -> None:
+def test_without_a_curve_each_prompt_may_lose_what_the_floor_gives_up(weighs: MadeUpClassifier, policy: Policy) -> None:
     """No sample, no abilities, no reference, or numbers that are none: the plain rule, and a preview that offers nothing."""
     counted = tolerances(weighs, policy=policy)
     assert counted.of(None, None) == plain_tolerance(0.95) == pytest.approx(0.05)
@@ -190,7 +190,7 @@ def test_without_a_curve_each_prompt_may_lose_what_the_floor_gives_up(weighs: Ma
 def test_a_preview_marks_the_floor_that_holds_and_names_what_it_leaves_out() -> None:
     """The row that is in effect is among the rows, also when nobody asked for it."""
     other = target("unmeasured", price=price(1, 1), capability=0.9)
-    found = tolerances(weigher(), BIG, SMALL, other).preview([0.9, 1.0], None, current=0.93)
+    found = tolerances(classifier(), BIG, SMALL, other).preview([0.9, 1.0], None, current=0.93)
     assert [(offer.floor, offer.current) for offer in found.offers] == [(0.9, False), (0.93, True), (1.0, False)]
     assert found.unmeasured == ("unmeasured",)
     assert found.requests == 300
@@ -199,7 +199,7 @@ def test_a_preview_marks_the_floor_that_holds_and_names_what_it_leaves_out() -> 
 
 def test_savings_are_against_the_reference_for_everything() -> None:
     """Keeping everything with the reference alone saves nothing."""
-    found = tolerances(weigher(), BIG).preview([0.95], None)
+    found = tolerances(classifier(), BIG).preview([0.95], None)
     assert found.offers[0].saving == pytest.approx(0.0)
     assert found.offers[0].cost_nanousd == found.reference_cost_nanousd
     assert np.isclose(found.offers[0].kept, 1.0)

@@ -16,7 +16,7 @@ from accounts.pepper_file import pepper_id
 from classifier.manifest import read_artifact
 from classifier.prediction import Prompt
 from dashboards.web.gateway import Gateway
-from proxy.attempt import CALLER_GONE
+from proxy.ending import CALLER_GONE
 from proxy.learning.shadow import Shadow
 from proxy.learning.tunings import AS_TRAINED, TuningWatch, propose, roll_back
 from tests.processes import Site, until

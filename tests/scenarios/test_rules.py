@@ -17,6 +17,7 @@ from accounts.directory import Directory
 from accounts.keys import Pepper, mint_key
 from accounts.store import StoredKey
 from classifier.heuristic import HeuristicClassifier
+from classifier.prediction import Classifier
 from cost.claim.comparators import Comparator, Comparators
 from cost.ledger.ledger import MemoryLedger
 from providers.breaker import Breakers
@@ -28,17 +29,20 @@ from providers.scripted import ScriptedUpstream
 from providers.target import Deployment
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
+from proxy.admitting import BudgetGate
 from proxy.affinity import Affinity
 from proxy.deadlines.deadlines_config import DeadlinesSection
-from proxy.dispatch import Dispatcher, QueueDoor
+from proxy.dispatch import Dispatcher
 from proxy.escalation import EscalationRules
-from proxy.latency import Paces
+from proxy.latency import LatencyTracker
 from proxy.limits.limit import Limit
 from proxy.limits.limiter import BucketLimiter
-from proxy.line import BudgetGate, Line, Rules, Weigher
+from proxy.line import RequestPipeline
 from proxy.observers.telemetry import Tracing
 from proxy.outcome import RequestOutcome
+from proxy.pipeline_config import PipelineConfig
 from proxy.policy import Policy
+from proxy.target_room import QueueDoor
 from tests.proxy.test_policy import price, target
 
 PEPPER = Pepper(id="t", secret=b"p" * 32)
@@ -89,12 +93,12 @@ class House:
         upstream: Upstream | None = None,
         capabilities: Sequence[float] = (),
         settings: TeamSettings | None = None,
-        classifier: Weigher | None = None,
+        classifier: Classifier | None = None,
         budgets: BudgetGate | None = None,
         books: MemoryLedger | None = None,
         role: Role = "member",
         queues: QueueDoor | None = None,
-        paces: Paces | None = None,
+        latency: LatencyTracker | None = None,
         deadlines: DeadlinesSection | None = None,
         limits: tuple[Limit, ...] = (),
         first_token_s: float = 0.05,
@@ -118,8 +122,8 @@ class House:
             )
             for index, (name, each) in enumerate(deployments.items())
         }
-        self.line = Line(
-            rules=Rules(
+        self.line = RequestPipeline(
+            rules=PipelineConfig(
                 catalog=Catalog(targets=targets),
                 policy=Policy(),
                 comparators=Comparators(reference=Comparator(target_id="dear", price=price(10, 10))),
@@ -146,13 +150,13 @@ class House:
                 rng=random.Random(1),
                 sleep=lambda _s: asyncio.sleep(backoff_s),
                 queues=queues,
-                paces=paces,
+                latency=latency,
             ),
             observers=(self.told,),
             tracing=Tracing(),
             clock=loop.time,
             budgets=budgets,
-            paces=paces,
+            latency=latency,
         )
 
     async def ask(

@@ -10,7 +10,7 @@ from cost.reports.latency import CAUSES
 from cost.reports.recent import RecentRequest
 from cost.usage import ABSURD, MISSING, PARTIAL, REASONING_ADDED
 from dashboards.ui.words import because, cause_words, decision, ended, flag_words, money_words, outcome, reason_label
-from proxy.attempt import Unused
+from proxy.ending import Unused
 from proxy.policy import Reason
 from tests.cost.entries import reserve, settle
 

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from proxy.deadlines.deadline import TIMEOUT_HEADER, Deadline, deadline_of, own_timeout_s
 from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.errors import BadRequest, error_reply
-from proxy.latency import Pace
+from proxy.latency import TargetLatency
 
 DEFAULTS = DeadlinesSection()
 ARRIVED = 100.0
-PACE = Pace(ttft_s=0.4, tpot_s=0.05, fast_ttft_s=0.2, fast_tpot_s=0.01)
+LATENCY = TargetLatency(ttft_s=0.4, tpot_s=0.05, fast_ttft_s=0.2, fast_tpot_s=0.01)
 
 
 def of_tier() -> Deadline:
@@ -68,8 +68,8 @@ def test_without_the_header_the_tier_decides() -> None:
     assert (batch.first_token_at, batch.answer_at) == (220.0, 700.0)
     lifted = DeadlinesSection.model_validate({"interactive": {"first_token_s": None, "answer_s": None}})
     free = deadline_of(None, "interactive", lifted, ARRIVED)
-    assert free.start_by(ARRIVED, PACE, 1_000, stream=False) == math.inf
-    assert not free.cannot_make_it(1e9, PACE, 10**6, stream=False)
+    assert free.start_by(ARRIVED, LATENCY, 1_000, stream=False) == math.inf
+    assert not free.cannot_make_it(1e9, LATENCY, 10**6, stream=False)
     assert free.total_timeout_s(1e9, 600.0, stream=False) == 600.0
     assert not free.passed(1e9)
 
@@ -100,30 +100,30 @@ def test_a_section_that_means_nothing_is_refused(section: dict[str, Any], told: 
 
 def test_a_wait_must_leave_time_for_the_first_token() -> None:
     """The usual time to the first token is taken off the objective."""
-    assert of_tier().start_by(ARRIVED, PACE, 1, stream=True) == 101.0 - 0.4
+    assert of_tier().start_by(ARRIVED, LATENCY, 1, stream=True) == 101.0 - 0.4
     assert of_tier().start_by(ARRIVED, None, 1, stream=True) == 101.0
 
 
 def test_the_objective_never_refuses_who_hardly_waits() -> None:
     """A target that always takes longer than the objective, and a fallback after it, may wait a tenth of it."""
-    slow = Pace(ttft_s=3.0, tpot_s=0.05, fast_ttft_s=2.0, fast_tpot_s=0.01)
+    slow = TargetLatency(ttft_s=3.0, tpot_s=0.05, fast_ttft_s=2.0, fast_tpot_s=0.01)
     assert of_tier().start_by(ARRIVED, slow, 1, stream=True) == pytest.approx(ARRIVED + 0.1)
-    assert of_tier().start_by(105.0, PACE, 1, stream=True) == pytest.approx(105.1)
+    assert of_tier().start_by(105.0, LATENCY, 1, stream=True) == pytest.approx(105.1)
 
 
 def test_a_whole_answer_must_fit_a_stream_must_begin() -> None:
     """By the tier's default a long answer that is streamed is started, and the same one whole is not."""
-    assert of_tier().cannot_make_it(ARRIVED, PACE, 2_000, stream=False)
-    assert not of_tier().cannot_make_it(ARRIVED, PACE, 2_000, stream=True)
-    assert not of_tier().cannot_make_it(ARRIVED, PACE, 900, stream=False)
-    assert of_tier().cannot_make_it(109.9, PACE, 1, stream=True)
-    assert of_tier().cannot_make_it(ARRIVED, PACE, 1, stream=True, wait_s=9.9)
+    assert of_tier().cannot_make_it(ARRIVED, LATENCY, 2_000, stream=False)
+    assert not of_tier().cannot_make_it(ARRIVED, LATENCY, 2_000, stream=True)
+    assert not of_tier().cannot_make_it(ARRIVED, LATENCY, 900, stream=False)
+    assert of_tier().cannot_make_it(109.9, LATENCY, 1, stream=True)
+    assert of_tier().cannot_make_it(ARRIVED, LATENCY, 1, stream=True, wait_s=9.9)
     # Its own deadline bounds a stream to its end.
-    assert own(10.0).cannot_make_it(ARRIVED, PACE, 2_000, stream=True)
+    assert own(10.0).cannot_make_it(ARRIVED, LATENCY, 2_000, stream=True)
 
 
 def test_what_nobody_has_seen_is_tried() -> None:
-    """Without a pace only a deadline that is over keeps a request from being started."""
+    """Without a latency only a deadline that is over keeps a request from being started."""
     assert not own(0.001).cannot_make_it(ARRIVED, None, 10**6, stream=False)
     assert own(0.001).cannot_make_it(100.001, None, 1, stream=False)
 
@@ -134,8 +134,8 @@ def test_what_can_make_it_may_start_now(tokens: int, stream: bool) -> None:
     """A queue is never told a latest start in the past by a deadline that can still be kept."""
     for deadline in (of_tier(), own(1.0), own(30.0)):
         for now in (100.0, 100.5, 100.79, 107.0, 109.79):
-            if not deadline.cannot_make_it(now, PACE, tokens, stream=stream):
-                assert deadline.start_by(now, PACE, tokens, stream=stream) > now
+            if not deadline.cannot_make_it(now, LATENCY, tokens, stream=stream):
+                assert deadline.start_by(now, LATENCY, tokens, stream=stream) > now
 
 
 def test_an_upstream_gets_what_is_left() -> None:

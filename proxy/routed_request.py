@@ -1,6 +1,6 @@
-"""One admitted request on its way: what every stage after planning needs, frozen."""
+"""A request with everything that planning learned of it, frozen: what every stage after planning works from."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import msgspec
 
@@ -8,7 +8,7 @@ from accounts.caller import Caller
 from classifier.prediction import Prediction
 from cost.claim.comparators import Comparators
 from cost.ledger.entries import Arm, Origin
-from providers.config import TimeoutsConfig
+from providers.config import RetryConfig, TimeoutsConfig
 from providers.wire import ChatRequest
 from proxy.deadlines.deadline import NO_DEADLINE, Deadline
 from proxy.policy import Facts, RoutePlan
@@ -21,7 +21,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     max_s: float
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`comparators` are who the answer is compared with; None where it can save nothing."""
 
     request_id: str
@@ -30,17 +30,25 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     plan: RoutePlan
     prediction: Prediction | None
+    """None where the caller named the model, so that nothing had to be classified."""
     comparators: Comparators | None
     timeouts: TimeoutsConfig
+    retry: RetryConfig
     upstream_headers: dict[str, str]
     alias: str
-    """What the caller asked for, whatever it was then planned as."""
+    """The name that the caller asked for, whatever it was then planned as."""
     pools: Mapping[str, str] = {}
     """Target → the pool of our own GPUs that it runs on."""
     origin: Origin = "caller"
     arm: Arm = ""
+    downgraded: bool = False
+    """A budget is spent, so the cheapest capable target stands in for the one that was named."""
     hold: Hold | None = None
-    """The answer is read to its end before any of it is given; None relays it as it comes."""
+    """The answer is read to its end before any of it is given, for a weak one may be asked again of a better target;
+    None relays it as it comes.
+    """
     deadline: Deadline = NO_DEADLINE
     keep_bytes: int = 0
     """How many bytes of payloads an attempt remembers, to be judged after the reply."""
+    conversation: Hashable = None
+    """Names the conversation within its team and this process."""

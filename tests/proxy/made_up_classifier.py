@@ -32,7 +32,7 @@ def made_up_sample(seed: int = 0, prompts: int = 300) -> MadeUpSample:
     )
 
 
-class MadeUpWeigher:
+class MadeUpClassifier:
     """P(adequate) = 1 / (1 + exp(-(bias + weights · loads))). `lengths` are factors on the usual answer."""
 
     def __init__(

@@ -1,0 +1,53 @@
+"""Admit: the budgets that a request falls under are looked at, and what it may use is taken from its limits."""
+
+from typing import Protocol
+
+from accounts.caller import Caller
+from cost.errors import BudgetExceeded
+from providers.wire import ChatRequest
+from proxy.context import RequestContext
+from proxy.limits.headers import rate_headers
+from proxy.limits.limit import Limiter
+from proxy.parsed_request import ParsedRequest
+from proxy.planning import is_replaceable
+from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS
+
+
+class BudgetLook(Protocol):
+    """The state of the budgets that a request falls under."""
+
+    @property
+    def exceeded(self) -> BudgetExceeded | None:
+        """A hard one is spent."""
+        ...
+
+    @property
+    def downgrade(self) -> bool:
+        """A soft one is spent whose team asked for the cheapest capable target then."""
+        ...
+
+
+class BudgetGate(Protocol):
+    """The budgets as a process knows them without asking anybody. The money itself is held with the reserve."""
+
+    def look(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetLook: ...
+
+
+async def take_from_limits(limiter: Limiter, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
+    """Takes what the request may use, once; settling gives back what it did not. Raises RateLimited."""
+    if context.admission is not None:
+        return
+    request = parsed.request
+    unbounded = request.max_output_tokens is None and request.operation == "chat"
+    guessed = DEFAULT_OUTPUT_TOKENS * request.n if unbounded else 0
+    answer = (request.max_output_tokens or 0) * request.n + guessed
+    context.admission = await limiter.admit(caller, request.model, parsed.input_tokens + answer, guessed=guessed)
+    context.reply.headers += rate_headers(context.admission)
+
+
+def is_downgraded(budgets: BudgetGate, caller: Caller, request: ChatRequest) -> bool:
+    """Whether a spent budget sends the request to the cheapest capable target. Raises BudgetExceeded."""
+    look = budgets.look(caller.organisation_id, caller.team_id, caller.key_id, request.tag)
+    if look.exceeded is not None:
+        raise look.exceeded
+    return look.downgrade and request.model != AUTO and is_replaceable(request)

@@ -1,0 +1,89 @@
+"""The money of one attempt: what it used, what that costs, and what it would have cost elsewhere. Pure."""
+
+import math
+from typing import Final
+
+import msgspec
+
+from cost.claim.comparators import NO_BASELINES, Baselines, Work
+from cost.prices import Meters
+from cost.usage import MISSING, Usage, estimated, from_openai
+from providers.target import Target
+from providers.wire import WireUsage
+from proxy.comparisons import comparator_of
+from proxy.policy import is_own
+from proxy.routed_request import RoutedRequest
+
+# Characters a token in English text, the rule of thumb of OpenAI's tokenizer guide. It serves only where an
+# upstream merged tokens into larger events; otherwise an event is a token.
+_CHARS_PER_TOKEN: Final = 4
+
+_PLAUSIBLE: Final = 2
+"""Times the configured context: a report above it is absurd."""
+
+NO_METERS: Final[Meters] = (0, 0, 0, 0, 0, 0, 0)
+
+
+class Money(msgspec.Struct, frozen=True):
+    """Usage, its cost by meter in nano-dollars, and its baselines. Costs are None without a price."""
+
+    usage: Usage
+    costs_nanousd: Meters | None
+    baselines: Baselines
+
+    @property
+    def cost_nanousd(self) -> int | None:
+        return None if self.costs_nanousd is None else sum(self.costs_nanousd)
+
+
+NOTHING: Final = Money(Usage(), NO_METERS, NO_BASELINES)
+"""Nothing was used, so nothing is charged."""
+
+
+def money_of(routed: RoutedRequest, target: Target, usage: Usage) -> Money:
+    """The usage at the target's price of now, beside who it is compared with."""
+    costs = None if target.price is None else target.price.costs_nanousd(usage)
+    return Money(usage, costs, _baselines(routed, target, usage, None if costs is None else sum(costs)))
+
+
+def usage_of(
+    routed: RoutedRequest, target: Target, wire: WireUsage | None, *, token_events: int, chars: int, stale: bool
+) -> Usage:
+    """The upstream's report where there is one that can be believed, else an estimate from what flowed by.
+
+    `stale` says that the report does not tell the whole: more tokens followed, or it counts one choice of several.
+    """
+    facts = routed.facts
+    by_chars = math.ceil(chars / _CHARS_PER_TOKEN)
+    if facts.max_output_tokens is not None:
+        # Tokens of code or blanks are long: the guess must not lie above what was asked for, and held.
+        by_chars = min(by_chars, facts.max_output_tokens * facts.choices)
+    guess = estimated(input_tokens=facts.input_tokens, output_tokens=max(token_events, by_chars))
+    if wire is None:
+        return msgspec.structs.replace(guess, flags=(MISSING,))
+    # Our own estimate let the request pass, so a report may lie above the configured limit and still be true.
+    most = _PLAUSIBLE * max(target.max_context_tokens, facts.input_tokens if facts.longest_tokens is not None else 0)
+    told = from_openai(wire, estimate=guess, max_input_tokens=most, max_output_tokens=most * routed.request.n)
+    if stale and told.source == "upstream" and guess.output_tokens > told.output_tokens:
+        return msgspec.structs.replace(told, output_tokens=guess.output_tokens, source="estimated")
+    return told
+
+
+def flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:
+    return msgspec.structs.replace(usage, flags=(*flags, *usage.flags)) if flags else usage
+
+
+def _baselines(routed: RoutedRequest, target: Target, usage: Usage, cost_nanousd: int | None) -> Baselines:
+    # What has no price has no saving: its baseline beside no cost would be one whole.
+    if routed.comparators is None or cost_nanousd is None:
+        return NO_BASELINES
+    work = Work(
+        usage=usage,
+        target_id=target.target_id,
+        own=is_own(target, routed.pools),
+        cost_nanousd=cost_nanousd,
+        price_version=target.price.version if target.price is not None else "",
+        tokenizer_ppm=target.tokenizer_ppm,
+        batch=routed.facts.tier == "batch",
+    )
+    return routed.comparators.baselines(work, comparator_of(routed.plan.cheapest_commercial))

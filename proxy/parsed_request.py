@@ -1,0 +1,73 @@
+"""Parse: the body as a request that this caller may make, with what is computed of it once and needed by every stage."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from accounts.caller import Caller
+from classifier.prediction import Prompt
+from providers.wire import ChatRequest, Operation
+from proxy.deadlines.deadline import Deadline, deadline_of, own_timeout_s
+from proxy.deadlines.deadlines_config import DeadlinesSection
+from proxy.errors import WrongTeam
+from proxy.request import (
+    RequestHeaders,
+    input_tokens,
+    parse_chat,
+    parse_embeddings,
+    prompt_of,
+    wants_escalation,
+)
+from proxy.tags import TagBounds
+
+_PARSERS: Final[Mapping[Operation, Callable[[bytes, RequestHeaders], ChatRequest]]] = {
+    "chat": parse_chat,
+    "embeddings": parse_embeddings,
+}
+
+
+class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as its caller made it. Nothing is decided yet."""
+
+    request: ChatRequest
+    body: bytes
+    prompt: Prompt
+    input_tokens: int
+    """An estimate."""
+    deadline: Deadline
+    wants_escalation: bool | None
+    """The request's own word on whether a weak answer is asked again; None leaves it to the team."""
+    idempotency_key: str | None
+
+
+def parsed_request(
+    operation: Operation,
+    body: bytes,
+    headers: RequestHeaders,
+    *,
+    caller: Caller,
+    tags: TagBounds,
+    deadlines: DeadlinesSection,
+    arrived_at: float,
+) -> ParsedRequest:
+    """Raises BadRequest, or WrongTeam for a team that is not the caller's. `arrived_at` is on the monotonic clock."""
+    request = _PARSERS[operation](body, headers)
+    if request.team_id is not None and request.team_id != caller.team_id:
+        raise WrongTeam(
+            "`x-team-id` is not the team of this key; leave it out or use that team's key.", param="x-team-id"
+        )
+    if request.tag:
+        tags.admit(caller.team_id, request.tag)
+    wanted = wants_escalation(headers)
+    deadline = deadline_of(own_timeout_s(headers.timeout_ms), request.tier, deadlines, arrived_at)
+    prompt = prompt_of(request)
+    return ParsedRequest(
+        request=request,
+        body=body,
+        prompt=prompt,
+        input_tokens=input_tokens(request, prompt),
+        deadline=deadline,
+        wants_escalation=wanted,
+        idempotency_key=headers.idempotency_key,
+    )

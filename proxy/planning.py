@@ -1,0 +1,128 @@
+"""The plan stage's values: the facts that a plan is made from, and the routed request that comes of it. Pure."""
+
+from collections.abc import Hashable
+
+import msgspec
+
+from accounts.caller import Caller
+from classifier.prediction import Prediction
+from cost.claim.comparators import Comparators
+from cost.claim.holdout import arm_of
+from cost.ledger.entries import Arm
+from providers.wire import ChatRequest
+from proxy.affinity import Sticky
+from proxy.comparisons import comparator_of
+from proxy.context import RequestContext
+from proxy.escalation import EscalationRules, may_escalate
+from proxy.kept_answer import portion_bytes
+from proxy.parsed_request import ParsedRequest
+from proxy.pipeline_config import PipelineConfig
+from proxy.policy import AUTO, Facts, Fleet, RoutePlan, held_out, plan
+from proxy.request import most_input_tokens, needs
+from proxy.routed_request import Hold, RoutedRequest
+from proxy.tolerance import plain_tolerance
+
+
+def facts_of(parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, downgraded: bool) -> Facts:
+    """Downgraded, a request is planned as `auto`, whatever it named."""
+    request = parsed.request
+    return Facts(
+        alias=AUTO if downgraded else request.model,
+        tier=request.tier,
+        needs=needs(request),
+        input_tokens=parsed.input_tokens,
+        most_input_tokens=most_input_tokens(request, len(parsed.body), parsed.input_tokens),
+        max_output_tokens=request.max_output_tokens,
+        choices=request.n,
+        allowed_models=caller.allowed_models,
+        longest_tokens=request.longest_tokens or None,
+        tolerance=_tolerance(config, caller),
+    )
+
+
+def routed_request(
+    context: RequestContext,
+    caller: Caller,
+    parsed: ParsedRequest,
+    prediction: Prediction | None,
+    facts: Facts,
+    *,
+    fleet: Fleet,
+    conversation: Hashable,
+    sticky: Sticky | None,
+    downgraded: bool,
+    in_flight: int,
+    keep_bytes: int,
+) -> RoutedRequest:
+    """Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is nothing to try."""
+    config, request = context.config, parsed.request
+    route = plan(facts, prediction, config.policy, config.catalog, fleet, sticky)
+    arm: Arm = ""
+    # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
+    if prediction is not None and not downgraded:
+        arm, route = _drawn(context.request_id, config, route, facts, prediction, fleet)
+    escalates = may_escalate(
+        route,
+        alias=facts.alias,
+        stream=request.stream,
+        team=caller.settings.escalation,
+        wanted=parsed.wants_escalation,
+    )
+    return RoutedRequest(
+        request_id=context.request_id,
+        caller=caller,
+        request=request,
+        facts=facts,
+        plan=route,
+        prediction=prediction,
+        comparators=_comparators(config.comparators, request, route),
+        timeouts=config.timeouts,
+        retry=config.retry,
+        upstream_headers=context.trace.headers() if context.trace is not None else {},
+        alias=request.model,
+        pools=config.pools,
+        arm=arm,
+        downgraded=downgraded,
+        hold=_hold(config.escalation, in_flight) if escalates else None,
+        deadline=parsed.deadline,
+        keep_bytes=keep_bytes,
+        conversation=conversation,
+    )
+
+
+def is_replaceable(request: ChatRequest) -> bool:
+    """Whether another model's answer would do. Vectors of different models cannot be mixed."""
+    return request.operation == "chat"
+
+
+def _tolerance(config: PipelineConfig, caller: Caller) -> float:
+    floor = caller.settings.quality_floor
+    if config.tolerances is None:
+        return plain_tolerance(config.policy.quality_floor if floor is None else floor)
+    return config.tolerances.of(floor, caller.allowed_models, caller.team_id)
+
+
+def _drawn(
+    request_id: str, config: PipelineConfig, route: RoutePlan, facts: Facts, prediction: Prediction, fleet: Fleet
+) -> tuple[Arm, RoutePlan]:
+    """The arm of the experiment, and the plan in it. Only what the reference could serve too takes part in either."""
+    arm = arm_of(request_id, config.holdout_share)
+    if not arm:
+        return arm, route
+    reference_first = held_out(route, facts, prediction, config.policy, config.catalog, fleet)
+    if reference_first is None:
+        return "", route
+    return arm, reference_first if arm == "holdout" else route
+
+
+def _comparators(comparators: Comparators, request: ChatRequest, route: RoutePlan) -> Comparators:
+    """Whom the answer is compared with. No other model's vectors would have done, so those save nothing by their model:
+    what was named is their reference.
+    """
+    if comparators.reference is None or is_replaceable(request):
+        return comparators
+    return msgspec.structs.replace(comparators, reference=comparator_of(route.candidates[0].target))
+
+
+def _hold(rules: EscalationRules, in_flight: int) -> Hold:
+    return Hold(max_bytes=portion_bytes(rules.hold_max_bytes, in_flight), max_s=rules.hold_max_s)

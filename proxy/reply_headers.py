@@ -1,0 +1,63 @@
+"""The routing decision and its price as headers of the reply."""
+
+import math
+from collections.abc import Sequence
+
+from cost.prices import NANO_PER_USD
+from proxy.answers.weak_answer import Weakness
+from proxy.attempt import Attempt
+from proxy.reply import Header
+
+
+def decision_headers(
+    attempts: Sequence[Attempt],
+    answering: Attempt,
+    *,
+    weakness: Weakness | None = None,
+    escalated_from: str | None = None,
+) -> list[Header]:
+    """The routing decision as the caller sees it. `weakness` is what was found before the reply began."""
+    routed, candidate = answering.routed, answering.candidate
+    target_id = candidate.target.target_id.encode()
+    headers = [
+        (b"x-weighbridge-model-used", target_id),
+        (b"x-weighbridge-target", target_id),
+        (b"x-weighbridge-deployment", answering.deployment.deployment_id.encode()),
+        (b"x-weighbridge-reason", candidate.reason.encode()),
+        (b"x-weighbridge-attempts", b"%d" % len(attempts)),
+        (b"x-weighbridge-tier", routed.facts.tier.encode()),
+    ]
+    if routed.prediction is not None:
+        headers.append((b"x-weighbridge-complexity", f"{routed.prediction.complexity:.3f}".encode()))
+        headers.append((b"x-weighbridge-classifier", routed.prediction.source.encode()))
+    if routed.downgraded:
+        headers.append((b"x-weighbridge-downgraded", b"budget"))
+    if weakness is not None:
+        headers.append((b"x-weighbridge-weakness", weakness.encode()))
+    if escalated_from is not None:
+        headers.append((b"x-weighbridge-escalated-from", escalated_from.encode()))
+    if answering.slot is not None and answering.slot.waited_s > 0:
+        headers.append((b"x-weighbridge-queue-ms", b"%d" % math.ceil(answering.slot.waited_s * 1000)))
+    if (unused_usd := dollars(_unused_nanousd(attempts))) is not None:
+        headers.append((b"x-weighbridge-escalation-cost-usd", unused_usd.encode()))
+    return headers
+
+
+def money_headers(cost_nanousd: int | None, baseline_nanousd: int | None) -> list[Header]:
+    """Of a reply whose cost is known before its head goes out; a stream tells it in its last event."""
+    named = ((b"x-weighbridge-cost-usd", cost_nanousd), (b"x-weighbridge-baseline-usd", baseline_nanousd))
+    return [(name, text.encode()) for name, amount in named if (text := dollars(amount)) is not None]
+
+
+def dollars(amount_nanousd: int | None) -> str | None:
+    """An exact decimal in text, nine places: a JSON number would lose digits on its way."""
+    if amount_nanousd is None:
+        return None
+    whole, rest = divmod(amount_nanousd, NANO_PER_USD)
+    return f"{whole}.{rest:09d}"
+
+
+def _unused_nanousd(attempts: Sequence[Attempt]) -> int | None:
+    """The cost of the answer that was not given, beside the one that is."""
+    unused = [attempt.settled for attempt in attempts if attempt.settled is not None and attempt.unused is not None]
+    return unused[0].cost_nanousd if unused else None

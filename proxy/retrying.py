@@ -1,0 +1,98 @@
+"""When one target is asked again, and after which wait: tenacity's parts, and no retry without the budget's leave."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+from tenacity.stop import stop_base
+from tenacity.wait import wait_base
+
+from providers.errors import (
+    AnswerLost,
+    ConnectFailed,
+    ReplicaSilent,
+    StreamCut,
+    UpstreamError,
+    UpstreamRateLimited,
+    UpstreamRefusedUs,
+)
+from providers.retry_budget import RetryBudget
+from selfhosted.adapters import AdapterUnavailable
+
+_BACKOFF_FIRST_S: Final = 0.05
+_BACKOFF_MAX_S: Final = 1.0
+_MOST_UNREACHED: Final = 8
+"""Replicas that one request finds dead before it goes elsewhere: where a whole machine is gone, others wait for it."""
+_UNSENT: Final = (ConnectFailed, AdapterUnavailable)
+"""No upstream saw the request."""
+_LOST: Final = (*_UNSENT, AnswerLost, ReplicaSilent, StreamCut)
+"""The same, or a replica of ours was lost with all that it was working on."""
+
+Untried = Callable[[], bool]
+"""Whether the target has a deployment that this request has not tried yet."""
+
+
+def retrying(
+    budget: RetryBudget, untried: Untried, *, attempts: int, own: bool, sleep: Callable[[float], Awaitable[None]]
+) -> AsyncRetrying:
+    """Tries one target up to `attempts` times. `own` says that its deployments are replicas of a pool of ours."""
+    free = _LOST if own else _UNSENT
+    return AsyncRetrying(
+        retry=retry_if_exception(lambda error: worth_another(error, untried)),
+        stop=_NoRetryLeft(budget, untried, attempts=attempts, free=free),
+        wait=_Backoff(free),
+        sleep=sleep,
+        reraise=True,
+    )
+
+
+def worth_another(error: BaseException, untried: Untried) -> bool:
+    """Whether the same target may answer: this deployment again, or one that has limits or a key of its own."""
+    if isinstance(error, UpstreamRateLimited | UpstreamRefusedUs | StreamCut):
+        # A stream that was cut before its first token has shown nothing, but who cut it may do so again.
+        return error.retry_same or untried()
+    return isinstance(error, UpstreamError) and error.retry_same
+
+
+class _NoRetryLeft(stop_base):
+    """Stops after so many tries, or when the budget is spent, and takes one retry from it when it is not.
+
+    Going on to another deployment after a failed connection is free, or where an adapter is missing: no upstream saw
+    the request, so nothing is multiplied, and a dead replica among healthy ones is never noticed. So is going on after
+    a replica of ours was lost with all that it was working on: the more that was, the less could a budget for outages
+    hide it.
+    """
+
+    def __init__(
+        self, budget: RetryBudget, untried: Untried, *, attempts: int, free: tuple[type[Exception], ...]
+    ) -> None:
+        self._budget = budget
+        self._untried = untried
+        self._attempts = attempts
+        self._free = free
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        failure = _failure(retry_state)
+        if isinstance(failure, _UNSENT) and self._untried():
+            return retry_state.attempt_number >= max(self._attempts, _MOST_UNREACHED if AnswerLost in self._free else 0)
+        if retry_state.attempt_number >= self._attempts:
+            return True
+        if isinstance(failure, self._free) and self._untried():
+            return False
+        return not self._budget.try_spend()
+
+
+class _Backoff(wait_base):
+    """Waits before an upstream that is in trouble is asked again; another one need not be waited for."""
+
+    _patient = wait_random_exponential(multiplier=_BACKOFF_FIRST_S, max=_BACKOFF_MAX_S)
+
+    def __init__(self, free: tuple[type[Exception], ...]) -> None:
+        self._free = free
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        return 0.0 if isinstance(_failure(retry_state), self._free) else self._patient(retry_state)
+
+
+def _failure(retry_state: RetryCallState) -> BaseException | None:
+    return None if retry_state.outcome is None else retry_state.outcome.exception()
