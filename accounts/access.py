@@ -1,7 +1,7 @@
 """What somebody may do: every role's rights in one table, asked by the routes and by nothing behind them."""
 
 from collections.abc import Mapping
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import msgspec
 
@@ -23,7 +23,6 @@ Right = Literal[
     "audit.read",
 ]
 """What a route asks for. Those of a team are asked about one team, the others about the organisation."""
-RIGHTS: Final = frozenset(get_args(Right))
 
 _OF_EVERYBODY: Final[frozenset[Right]] = frozenset({"signed-in"})
 _OF_TEAM: Final[Mapping[TeamRole, frozenset[Right]]] = {

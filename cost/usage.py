@@ -1,4 +1,4 @@
-"""Token usage in one shape, whatever dialect the upstream spoke.
+"""Token usage in one shape, from the dialect that all upstreams speak: OpenAI's, with the fields that hosts and litellm add.
 
 Buckets are inclusive: `input_tokens` contains the cached and the cache-written ones, and
 `output_tokens` contains reasoning tokens.
@@ -8,7 +8,6 @@ possible makes the whole report absurd; it is then replaced by our own estimate 
 explicit zero is a figure like any other, and is not the same as a missing one.
 """
 
-from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -74,40 +73,8 @@ def from_openai(
     `raw` is a mapping or an object with these names. litellm adds `cache_read_input_tokens` and
     `cache_creation_input_tokens` for some providers; its `prompt_tokens` contains both.
     """
-    return _normalised(_openai_counts, raw, estimate, max_input_tokens, max_output_tokens, flags)
-
-
-def from_vllm(
-    raw: Any, *, estimate: Usage, max_input_tokens: int, max_output_tokens: int, flags: tuple[str, ...] = ()
-) -> Usage:
-    """vLLM's: OpenAI's without a price for writing to the cache. Exact on every chunk with continuous usage."""
-    return _normalised(_vllm_counts, raw, estimate, max_input_tokens, max_output_tokens, flags)
-
-
-def from_anthropic(
-    raw: Any, *, estimate: Usage, max_input_tokens: int, max_output_tokens: int, flags: tuple[str, ...] = ()
-) -> Usage:
-    """Anthropic's own: cache reads and cache writes come in addition to `input_tokens`."""
-    return _normalised(_anthropic_counts, raw, estimate, max_input_tokens, max_output_tokens, flags)
-
-
-def from_gemini(
-    raw: Any, *, estimate: Usage, max_input_tokens: int, max_output_tokens: int, flags: tuple[str, ...] = ()
-) -> Usage:
-    """Gemini's `usageMetadata`: the cached are a part of the prompt; thoughts come in addition to the answer."""
-    return _normalised(_gemini_counts, raw, estimate, max_input_tokens, max_output_tokens, flags)
-
-
-def _normalised(
-    dialect: Callable[[Any], _Counts],
-    raw: Any,
-    estimate: Usage,
-    max_input_tokens: int,
-    max_output_tokens: int,
-    flags: tuple[str, ...],
-) -> Usage:
     try:
-        counts = dialect(raw)
+        counts = _openai_counts(raw)
         _refuse_impossible(counts, max_input_tokens, max_output_tokens)
     except _AbsurdError:
         return _guess(estimate, (*flags, ABSURD))
@@ -195,23 +162,6 @@ def _openai_completion(
     return completion, ()
 
 
-def _vllm_counts(raw: Any) -> _Counts:
-    return msgspec.structs.replace(_openai_counts(raw), written=0, written_1h=0)
-
-
-def _anthropic_counts(raw: Any) -> _Counts:
-    fresh = _count(raw, "input_tokens")
-    read = _count(raw, "cache_read_input_tokens") or 0
-    written, written_1h = _written(_part(raw, "cache_creation"), _count(raw, "cache_creation_input_tokens"))
-    return _Counts(
-        input_tokens=None if fresh is None else fresh + read + written,
-        output_tokens=_count(raw, "output_tokens"),
-        cached=read,
-        written=written,
-        written_1h=written_1h,
-    )
-
-
 def _written(kept: Any, *totals: int | None) -> tuple[int, int]:
     """What was written to the cache, and the part of it that is kept for an hour, as Anthropic tells it and litellm too.
 
@@ -223,25 +173,6 @@ def _written(kept: Any, *totals: int | None) -> tuple[int, int]:
     if detailed > written:
         raise _AbsurdError
     return written, hour
-
-
-def _gemini_counts(raw: Any) -> _Counts:
-    prompt = _count(raw, "promptTokenCount")
-    tools = _count(raw, "toolUsePromptTokenCount") or 0
-    thoughts = _count(raw, "thoughtsTokenCount") or 0
-    answer = _count(raw, "candidatesTokenCount")
-    total = _count(raw, "totalTokenCount")
-    if answer is None and prompt is not None and total is not None:
-        # Its JSON leaves zeros out; the total tells whether this is one.
-        answer = total - prompt - tools - thoughts
-        if answer < 0:
-            raise _AbsurdError
-    return _Counts(
-        input_tokens=None if prompt is None else prompt + tools,
-        output_tokens=None if answer is None else answer + thoughts,
-        cached=_count(raw, "cachedContentTokenCount") or 0,
-        reasoning=thoughts,
-    )
 
 
 def _part(raw: Any, name: str) -> Any:

@@ -1,9 +1,11 @@
 """The request context: all that is known of one request, from its first byte to its end."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import msgspec
+from starlette.types import Send
 
 from accounts.caller import Caller
 from classifier.prediction import Prompt
@@ -16,6 +18,7 @@ from proxy.limits.limit import Admission
 from proxy.observers.telemetry import RequestTrace
 from proxy.pipeline_config import PipelineConfig
 from proxy.reply import Reply
+from proxy.request_id import REQUEST_ID_HEADER
 from proxy.routed_request import RoutedRequest
 
 Cut = Literal["caller_gone", "slow_upload", "slow_reader", "cut_off"]
@@ -84,3 +87,21 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     def ending(self) -> Ending:
         """How an attempt ends that is cancelled now, in the books' words."""
         return _ENDINGS.get(self.ended_by, "shutdown")
+
+
+def new_context(
+    request_id: str, operation: Operation, send: Send, clock: Callable[[], float], config: PipelineConfig
+) -> RequestContext:
+    """The context of a request that the running task serves. Its reply says the request's id, whatever else it says."""
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101  # A server runs each request in a task.
+    reply = Reply(send, clock)
+    reply.headers.append((REQUEST_ID_HEADER, request_id.encode()))
+    return RequestContext(
+        request_id=request_id,
+        operation=operation,
+        reply=reply,
+        started_at=reply.now,
+        config=config,
+        task=task,
+    )

@@ -3,6 +3,7 @@
 from typing import Final
 
 from accounts.caller import Caller
+from classifier.prediction import Prediction
 from proxy.answers.weak_answer import judge
 from proxy.attempt import Attempt
 from proxy.context import RequestContext
@@ -21,8 +22,10 @@ def portion_bytes(most: int, in_flight: int) -> int:
     return min(most, _KEPT_IN_ALL_BYTES // max(1, in_flight))
 
 
-def kept_bytes(in_flight: int, *, compared: bool) -> int:
-    """The bytes of payloads to keep of a request that we learn from. `compared`: by a shadow request, too."""
+def kept_bytes(caller: Caller, prediction: Prediction | None, in_flight: int, *, compared: bool) -> int:
+    """The bytes of payloads to keep of an answer; 0 where nothing is learnt of it. `compared`: by a shadow request."""
+    if prediction is None or not learns(caller):
+        return 0
     return portion_bytes(MAX_PAYLOAD_BYTES if compared else _KEPT_BYTES, in_flight)
 
 

@@ -8,8 +8,8 @@ import msgspec
 from accounts.caller import Caller
 from classifier.prediction import Prompt
 from providers.wire import ChatRequest, Operation
+from proxy.context import RequestContext
 from proxy.deadlines.deadline import Deadline, deadline_of, own_timeout_s
-from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.errors import WrongTeam
 from proxy.request import (
     RequestHeaders,
@@ -42,17 +42,10 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parsed_request(
-    operation: Operation,
-    body: bytes,
-    headers: RequestHeaders,
-    *,
-    caller: Caller,
-    tags: TagBounds,
-    deadlines: DeadlinesSection,
-    arrived_at: float,
+    context: RequestContext, caller: Caller, headers: RequestHeaders, body: bytes, tags: TagBounds
 ) -> ParsedRequest:
-    """Raises BadRequest, or WrongTeam for a team that is not the caller's. `arrived_at` is on the monotonic clock."""
-    request = _PARSERS[operation](body, headers)
+    """Raises BadRequest, or WrongTeam for a team that is not the caller's."""
+    request = _PARSERS[context.operation](body, headers)
     if request.team_id is not None and request.team_id != caller.team_id:
         raise WrongTeam(
             "`x-team-id` is not the team of this key; leave it out or use that team's key.", param="x-team-id"
@@ -60,7 +53,9 @@ def parsed_request(
     if request.tag:
         tags.admit(caller.team_id, request.tag)
     wanted = wants_escalation(headers)
-    deadline = deadline_of(own_timeout_s(headers.timeout_ms), request.tier, deadlines, arrived_at)
+    deadline = deadline_of(
+        own_timeout_s(headers.timeout_ms), request.tier, context.config.deadlines, context.started_at
+    )
     prompt = prompt_of(request)
     return ParsedRequest(
         request=request,

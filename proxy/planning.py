@@ -90,6 +90,11 @@ def routed_request(
     )
 
 
+def may_downgrade(context: RequestContext, routed: RoutedRequest) -> bool:
+    """Whether the cheapest capable target may stand in: it was not planned by cost yet, and nothing was tried."""
+    return routed.facts.alias != AUTO and not context.attempts and is_replaceable(routed.request)
+
+
 def is_replaceable(request: ChatRequest) -> bool:
     """Whether another model's answer would do. Vectors of different models cannot be mixed."""
     return request.operation == "chat"

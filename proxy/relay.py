@@ -14,25 +14,63 @@ from cost.usage import Usage
 from providers.errors import UpstreamError
 from providers.wire import Event, fields_of
 from proxy.attempt import Attempt
-from proxy.dispatch import Committed
-from proxy.errors import error_reply
+from proxy.context import RequestContext
+from proxy.dispatch import Committed, close_quietly
+from proxy.ending import CALLER_GONE
+from proxy.errors import DeadlineExceeded, error_reply
 from proxy.reply import Header, Reply
-from proxy.reply_headers import dollars, money_headers
+from proxy.reply_headers import decision_headers, dollars, money_headers
+from selfhosted.prefixes.habits import Habits
+from selfhosted.rendering import instructions
 
 _DONE = b"data: [DONE]\n\n"
 _FOREVER = contextlib.nullcontext()
 
 
-async def relay_answer(committed: Committed, reply: Reply, headers: list[Header]) -> None:
-    """Writes the whole reply. Raises UpstreamError when the upstream failed on the way, DeadlineExceeded when the
-    caller's own time was up.
+async def relay_answer(context: RequestContext, committed: Committed, habits: Habits | None) -> None:
+    """Writes the whole reply, and closes the attempt with what became of it.
 
-    A failed stream has then already told its caller, in an error event in place of `[DONE]`.
+    Raises UpstreamError or DeadlineExceeded when it failed before the reply began. One that fails later has told its
+    caller by then, in an error event in place of `[DONE]`.
     """
-    if committed.attempt.routed.request.stream:
-        await _relay_stream(committed, reply, headers)
-    else:
-        await _relay_whole(committed, reply, headers)
+    attempt, reply = committed.attempt, context.reply
+    try:
+        if habits is not None:
+            _note_habit(habits, attempt)
+        headers = decision_headers(
+            context.attempts, attempt, weakness=context.weakness, escalated_from=context.escalated_from
+        )
+        if attempt.routed.request.stream:
+            await _relay_stream(committed, reply, headers)
+        else:
+            await _relay_whole(committed, reply, headers)
+    except (UpstreamError, DeadlineExceeded) as error:
+        told = error_reply(error)
+        attempt.close("failed", error, status=reply.status or told.status)
+        if not reply.started:
+            # Nothing is written yet, so it is told like any other failure.
+            raise
+        context.end("failed")
+        context.error_code = told.code
+    except asyncio.CancelledError:
+        # What arrived and was not read yet was made, and costs.
+        attempt.observe(committed.stream.unread())
+        attempt.close(context.ending, status=CALLER_GONE)
+        raise
+    except Exception as error:
+        attempt.close("failed", error, status=500)
+        raise
+    finally:
+        # A reply that went well was settled before its last bytes left; this only gives the connection back.
+        await close_quietly(committed.stream)
+
+
+def _note_habit(habits: Habits, attempt: Attempt) -> None:
+    """How teams begin their prompts is watched, for what that costs their caches."""
+    routed, caller = attempt.routed, attempt.routed.caller
+    if prefix := instructions(routed.request):
+        target_id, tokens = attempt.deployment.target_id, routed.facts.input_tokens
+        habits.observe(caller.organisation_id, caller.team_id, target_id, prefix, tokens)
 
 
 async def _relay_whole(committed: Committed, reply: Reply, headers: list[Header]) -> None:

@@ -173,6 +173,19 @@ def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
     return RequestHeaders(**found)
 
 
+def says_batch(raw: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether the headers alone put it into the tier batch; the body may still do so."""
+    return any(name == b"x-tier" and value == b"batch" for name, value in raw)
+
+
+def key_of(headers: RequestHeaders) -> str | None:
+    """The API key that was sent; an `Authorization` of another scheme is none."""
+    if headers.authorization is None:
+        return headers.api_key
+    scheme, _, key = headers.authorization.partition(" ")
+    return key if scheme.lower() == "bearer" else None
+
+
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _body_decoder = msgspec.json.Decoder(_Body)
 _embeddings_decoder = msgspec.json.Decoder(_EmbeddingsBody)

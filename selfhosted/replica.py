@@ -133,8 +133,6 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     loaded of those that were compared; `only`: there was no other."""
     matched_tokens: int
     """Of the prompt, believed to be cached there."""
-    score_s: float
-    """The expected time to the first token, in seconds; less is better."""
 
 
 class Crowd(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """One entry of the audit log: who did what to which object, from where, and what that changed."""
 
 import json
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -9,7 +9,6 @@ from accounts.access import Principal
 
 ActorKind = Literal["person", "key", "console", "gateway"]
 """Somebody who signed in, an API key, somebody at the command line, or the gateway by itself."""
-ACTOR_KINDS: Final[tuple[ActorKind, ...]] = ("person", "key", "console", "gateway")
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,11 +30,6 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
             organisation_id=principal.organisation_id,
             address=address,
         )
-
-    @classmethod
-    def of_gateway(cls, organisation_id: str) -> "Actor":
-        """What nobody asked for: the gateway's own rounds."""
-        return cls(kind="gateway", actor_id="gateway", name="the gateway", organisation_id=organisation_id)
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,6 @@ Kind = Literal["hard", "soft"]
 OnExhausted = Literal["refuse", "downgrade"]
 State = Literal["open", "warning", "spent"]
 
-SCOPES: Final[tuple[Scope, ...]] = ("organisation", "team", "key", "tag")
 THRESHOLDS_PERCENT: Final = (50, 80, 100)
 _WARNING_PERCENT: Final = 80
 MAX_LIMIT_NANOUSD: Final = 10**18

@@ -7,7 +7,6 @@ replica is up in the future.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +25,6 @@ _CONFIGURED: Final = "configured"
 _UNLIKELY: Final = "a replica is up for at most an hour of an hour that starts on the hour"
 MOST_ROWS: Final = 100_000
 """Rows that are entered at once: hours times replicas."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Recorded(msgspec.Struct, frozen=True):

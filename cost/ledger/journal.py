@@ -113,13 +113,6 @@ class Journal:
         return self._lock is not None and not self._failing and self.size_bytes < self._max_bytes
 
     @property
-    def unwritten(self) -> int:
-        """Entries that wait in memory for a disk that works. Each closes a reserve that was taken before
-        the disk failed, so they are never more than the attempts under way then.
-        """
-        return len(self._unwritten)
-
-    @property
     def _failing(self) -> bool:
         return self._retry is not None or bool(self._unwritten)
 

@@ -364,15 +364,3 @@ class MemoryLedger:
 
     async def aclose(self, deadline_s: float = 5.0) -> None:
         """Nothing to close."""
-
-
-class NullLedger(MemoryLedger):
-    """Books that forget at once."""
-
-    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
-        """Forget it, or refuse it."""
-        await super().reserve(entry, hold_nanousd)
-        self.entries.clear()
-
-    def settle(self, entry: Entry) -> None:
-        """Forget it."""

@@ -99,11 +99,6 @@ class _Findings:
         )
 
 
-async def verify(engine: AsyncEngine, from_us: int, to_us: int) -> list[Difference]:
-    """The first differences within whole UTC days; none when the books agree."""
-    return list((await check(engine, from_us, to_us, now_us=to_us)).told)
-
-
 async def check(engine: AsyncEngine, from_us: int, to_us: int, *, now_us: int) -> Verification:
     """Hold the roll-ups of the UTC days from `from_us` up to `to_us` against the ledger."""
     findings = _Findings()

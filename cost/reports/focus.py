@@ -101,24 +101,6 @@ CUSTOM_COLUMNS: Final = (
 """Ours. The counts and the counterfactual cost stand on the first row of a group only, so that they can be added up."""
 COLUMNS: Final = FOCUS_COLUMNS + CUSTOM_COLUMNS
 
-APPLICABILITY: Final = (
-    "ACCOUNT_NAMING_SUPPORTED",
-    "BILLING_BASED_ON_PROVISIONED_RESOURCES_SUPPORTED",
-    "MULTIPLE_BILLING_ACCOUNT_TYPES_SUPPORTED",
-    "MULTIPLE_PRICING_CATEGORIES_SUPPORTED",
-    "MULTIPLE_SUB_ACCOUNT_TYPES_SUPPORTED",
-    "NEGOTIATED_PRICING_SUPPORTED",
-    "PUBLIC_PRICE_LIST_SUPPORTED",
-    "RESOURCE_TYPE_ASSIGNMENT_SUPPORTED",
-    "SUB_ACCOUNT_SUPPORTED",
-    "TAGGING_SUPPORTED",
-    "UNIT_PRICING_SUPPORTED",
-    "USAGE_MEASUREMENT_SUPPORTED",
-)
-"""What of the standard applies to these books. There are no regions or zones, no commitments or reservations of a
-provider, and one currency.
-"""
-
 _LABELS: Final = {
     "input": "Input Tokens",
     "cached_input": "Cached Input Tokens",

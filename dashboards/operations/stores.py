@@ -17,8 +17,6 @@ from dashboards.webhooks.tables import WebhookMessage
 from proxy.redis.redis_link import RedisLink
 
 PATIENCE_S: Final = 1.0
-SLOW_S: Final = 0.25
-"""A database that takes longer for the smallest question is slow."""
 _MOST_PROCESSES: Final = 200
 
 

@@ -7,7 +7,6 @@ import msgspec
 
 from accounts.access import Right
 
-HOME: Final = "/dashboard"
 _OVERVIEW_DEPTH: Final = 3
 """Slashes in the address of a team's own page."""
 

@@ -33,18 +33,6 @@ _AWAY: Final = (
 )
 _log: Final = logging.getLogger("weighbridge.pages")
 
-PUBLIC: Final = frozenset(
-    {
-        SIGN_IN,
-        "/dashboard/sign-in/{provider}",
-        "/dashboard/sign-in/{provider}/callback",
-        "/dashboard/sign-out",
-        "/dashboard/welcome/{token}",
-        "/dashboard/static/{digest}/{name:path}",
-    }
-)
-"""The pages that need nobody to be signed in; every other one names a right."""
-
 
 class Allowed:
     """Asks for a right. As a dependency of a route it gives the View, or refuses."""

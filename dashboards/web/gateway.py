@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Final, NamedTuple, Protocol, TypedDict
 
-from cost.ledger.ledger_metrics import LedgerMetrics
 from fastapi import Depends, Request
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -25,6 +24,7 @@ from classifier.learning.store import LearningStore
 from classifier.onnx_classifier import OnnxClassifier
 from cost.config import CostSection
 from cost.ledger.ledger import Ledger
+from cost.ledger.ledger_metrics import LedgerMetrics
 from cost.price_book.watch import PriceWatch
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageReader
@@ -34,7 +34,7 @@ from dashboards.savings import Claims
 from providers.breaker import Breakers
 from providers.config import ProvidersSection
 from proxy.deadlines.deadlines_config import DeadlinesSection
-from proxy.errors import AdminOnly, FinanceOnly, OperatorOnly, ReadsOnly
+from proxy.errors import AdminOnly, OperatorOnly, ReadsOnly
 from proxy.gate import Gate
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.line import RequestPipeline
@@ -142,12 +142,6 @@ async def _scope_of(caller: AuthenticatedCaller) -> ReadScope:
     return read_scope(caller)
 
 
-async def _finance_caller(caller: AuthenticatedCaller) -> Caller:
-    if caller.role not in {"finance", "admin"}:
-        raise FinanceOnly("This needs a key with the role finance or admin: `weighbridge keys create --role finance`.")
-    return caller
-
-
 async def _admin_caller(caller: AuthenticatedCaller) -> Caller:
     if caller.role != "admin":
         raise AdminOnly("This needs a key with the role admin: `weighbridge keys create --role admin`.")
@@ -168,7 +162,6 @@ async def _acting_caller(caller: AuthenticatedCaller) -> Caller:
 
 FinanceReader = Annotated[ReadScope, Depends(_scope_of)]
 """Any valid key, as what it may read."""
-FinanceCaller = Annotated[Caller, Depends(_finance_caller)]
 AdminCaller = Annotated[Caller, Depends(_admin_caller)]
 OperatorCaller = Annotated[Caller, Depends(_operator_caller)]
 ActingCaller = Annotated[Caller, Depends(_acting_caller)]

@@ -13,7 +13,6 @@ from starlette.datastructures import QueryParams
 from cost.times import HOUR_US, start_of
 from proxy.errors import BadRequest
 
-DAY_S: Final = 86_400
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _MOMENT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 _WHOLE: Final = re.compile(r"-?\d{1,15}", re.ASCII)

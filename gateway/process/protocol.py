@@ -304,11 +304,6 @@ class _Lingering:
 _UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings"})
 
 
-def bounded_by(limits: ConnectionLimits) -> type[BoundedProtocol]:
-    """The protocol with other limits."""
-    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits})
-
-
 def _head_bytes(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
     return len(url) + sum(len(name) + len(value) + _HEADER_EXTRA_BYTES for name, value in headers)
 

@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-from cost.ledger.ledger_metrics import LedgerMetrics
-
 from classifier.classifier_metrics import ClassifierMetrics
 from cost.budgets.budget_metrics import BudgetMetrics
+from cost.ledger.ledger_metrics import LedgerMetrics
 from dashboards.webhooks.webhook_metrics import WebhookMetrics
 from proxy.idempotency.idempotency_metrics import IdempotencyMetrics
 from proxy.learning.learning_metrics import LearningMetrics

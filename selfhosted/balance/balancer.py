@@ -198,7 +198,6 @@ def choose(
         replica=load.name,
         why=why,
         matched_tokens=max(0, min(ask.tokens, int(ask.tokens - cold[chosen]))),
-        score_s=scores[chosen],
     )
 
 

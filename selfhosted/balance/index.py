@@ -3,8 +3,8 @@
 Bound: of a pool, `max_blocks` pairs of block and replica are remembered, not more, each replica's share being
 `max_blocks` divided by the replicas, or what its KV cache really holds where that is less. Measured where no two replicas
 hold the same block, which is the worst case, a pair takes 250 to 340 bytes in CPython 3.11, depending on how full the
-hash tables are, and 440 while one of them grows. So `BYTES_A_BLOCK` times `max_blocks` is not exceeded: 102 MB for the
-default of 200,000.
+hash tables are, and 440 while one of them grows. So 512 bytes times `max_blocks` are not exceeded: 102 MB for the
+default of 200,000; it is tested under a stream in which no prompt comes twice.
 
 Within a replica what was used longest ago goes first, and of one prompt its end before its beginning, as engines do it:
 so a system prompt that many share survives a flood of prompts that are all different.
@@ -12,10 +12,6 @@ so a system prompt that many share survives a flood of prompts that are all diff
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Final
-
-BYTES_A_BLOCK: Final = 512
-"""At most, of the process's memory; tested under a stream in which no prompt comes twice."""
 
 
 class _Shelf:

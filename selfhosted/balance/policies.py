@@ -14,13 +14,13 @@ class _Plain(Balancer):
     """Chooses without regard to what is cached."""
 
     def choose(self, ask: Ask, candidates: Sequence[Load], now: float) -> Choice:
+        del now
         load = self._one_of(ask, candidates)
         blocks = self.index.depths(ask.blocks).get(load.name, 0)
         return Choice(
             replica=load.name,
             why="load" if len(candidates) > 1 else "only",
             matched_tokens=min(ask.tokens, int(blocks * ask.block_tokens)),
-            score_s=load.wait_s(now),
         )
 
     def _one_of(self, ask: Ask, candidates: Sequence[Load]) -> Load:

@@ -20,6 +20,7 @@ class Late:
         self.payloads = payloads
         self.breaks = breaks
         self.go_on = asyncio.Event()
+        self.waits = asyncio.Event()
         self.closed = False
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
@@ -27,6 +28,7 @@ class Late:
 
     async def read(self) -> list[Event] | None:
         if len(self.payloads) < 3:
+            self.waits.set()
             await self.go_on.wait()
         if not self.payloads:
             if self.breaks:
@@ -53,6 +55,7 @@ async def test_a_read_that_is_under_way_when_the_time_is_up_is_not_lost(breaks: 
     house = House("ok", "ok", upstream=late, capabilities=(0.8, 1.0))
     house.line.rules = msgspec.structs.replace(house.line.rules, escalation=EscalationRules(hold_max_s=0.01))
     asking = asyncio.ensure_future(house.ask(stream=True, escalate="true"))
+    await late.waits.wait()
     await asyncio.sleep(0.03)
     late.go_on.set()
     sent = said(await asking)
@@ -79,6 +82,7 @@ async def test_who_is_cancelled_again_and_again_leaves_nothing_open() -> None:
     house = House("ok", "ok", upstream=late, capabilities=(0.8, 1.0))
     house.line.rules = msgspec.structs.replace(house.line.rules, escalation=EscalationRules(hold_max_s=0.01))
     asking = asyncio.create_task(house.ask(stream=True, escalate="true"))
+    await late.waits.wait()
     await asyncio.sleep(0.03)
     while not asking.done():
         house.line.cut_off()

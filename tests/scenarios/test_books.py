@@ -19,10 +19,10 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from cost.ledger.verify import verify
 from cost.prices import nanousd
 from gateway.database import make_engine
 from providers.scripted_server import LogLine
+from tests.cost.ledger.verified import verify
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, Site, make_site, oracle, start
 from tests.running_gateway import CHEAP_PRICES, model

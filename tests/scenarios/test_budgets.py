@@ -18,9 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
-from cost.ledger.verify import verify
 from cost.prices import nanousd
 from gateway.database import make_engine
+from tests.cost.ledger.verified import verify
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, make_site, oracle, start, until
 from tests.running_gateway import DEAR_PRICES, model, running_gateway

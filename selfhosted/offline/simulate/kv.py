@@ -25,7 +25,6 @@ class KvCache:
         self._private = 0
         self._references: dict[int, int] = {}
         self._free: OrderedDict[int, None] = OrderedDict()
-        self.evicted = 0
 
     @property
     def used(self) -> int:
@@ -75,7 +74,6 @@ class KvCache:
             block, _ = self._free.popitem(last=False)
             if self._changed is not None:
                 self._changed(block, False)
-            self.evicted += 1
             lacking -= self._shared_size
 
     def publish(self, block: int) -> bool:

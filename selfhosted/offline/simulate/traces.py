@@ -237,19 +237,6 @@ def spread(trace: Trace) -> Trace:
     return msgspec.structs.replace(trace, requests=tuple(moved))
 
 
-def shared_out(trace: Trace, parts: int, rng: random.Random) -> Trace:
-    """One in `parts` of the requests, by conversation: those that share more than the first block stay together."""
-    if parts == 1:
-        return trace
-    salt = rng.getrandbits(64)
-    kept = tuple(each for each in trace.requests if hash((salt, family(each))) % parts == 0)
-    if not kept:
-        raise TraceUnreadable(
-            f"{trace.name}: one in {parts} of its {len(trace.requests)} requests is none; ask for more"
-        )
-    return msgspec.structs.replace(trace, requests=kept)
-
-
 def family(request: TraceRequest) -> int:
     """Names a conversation: its second block, as the first is often everybody's system prompt."""
     blocks = request.blocks

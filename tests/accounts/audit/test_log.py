@@ -278,7 +278,6 @@ async def test_who_comes_in_by_the_front_door_is_named() -> None:
     assert Actor.of_principal(principal, "::1") == Actor(
         kind="key", actor_id="key_1", name="ci", organisation_id="acme", address="::1"
     )
-    assert Actor.of_gateway("acme").kind == "gateway"
 
 
 async def test_many_writers_make_one_chain(engine: AsyncEngine, database_url: str) -> None:

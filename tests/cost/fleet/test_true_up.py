@@ -19,11 +19,11 @@ from cost.fleet.pool_config import PoolSection
 from cost.fleet.true_up import FleetBooks, Group, GroupKey, PoolDay, TrueUpRounds, entries, is_due, pending
 from cost.ledger.entries import METER_COLUMNS, Entry
 from cost.ledger.store import LedgerStore
-from cost.ledger.verify import verify
 from cost.prices import Meters
 from cost.tables import LedgerEntry
 from cost.times import DAY_US, HOUR_US
 from tests.cost.fleet.pools import DAY, pool, work
+from tests.cost.ledger.verified import verify
 
 BILL = 141_600_000_000
 TODAY = date(2026, 11, 20)

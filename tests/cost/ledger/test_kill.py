@@ -14,9 +14,9 @@ from cost.ledger.journal import Journal
 from cost.ledger.ledger import Ledger
 from cost.ledger.segments import boots
 from cost.ledger.store import LedgerStore
-from cost.ledger.verify import verify
 from gateway.database import make_engine
 from tests.cost.entries import reserve
+from tests.cost.ledger.verified import verify
 
 ROUNDS = 3
 PROCESSES = 2

@@ -1,6 +1,6 @@
-from cost.ledger.ledger_metrics import LedgerMetrics
 from prometheus_client import CollectorRegistry
 
+from cost.ledger.ledger_metrics import LedgerMetrics
 from cost.ledger.watch import Checked
 
 

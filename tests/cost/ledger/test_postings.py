@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.ledger.entries import METER_COLUMNS, Entry
 from cost.ledger.postings import PostingRefused, postings, reverse
 from cost.ledger.store import LedgerStore
-from cost.ledger.verify import verify
 from cost.times import DAY_US
 from tests.cost.entries import settle
+from tests.cost.ledger.verified import verify
 
 DAY = 1_775_347_200_000_000
 """2026-04-05."""

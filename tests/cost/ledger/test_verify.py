@@ -11,9 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.ledger.entries import Entry, orphan_settlement, void_of
 from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
-from cost.ledger.verify import MOST_DIFFERENCES, check, verify
+from cost.ledger.verify import MOST_DIFFERENCES, check
 from cost.times import DAY_US, HOUR_US
 from tests.cost.entries import reserve, settle
+from tests.cost.ledger.verified import verify
 
 NOON_US = reserve().at_us
 MIDNIGHT_US = NOON_US - NOON_US % DAY_US

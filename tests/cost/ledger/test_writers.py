@@ -7,8 +7,8 @@ from pathlib import Path
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.ledger.verify import verify
 from tests.cost.entries import reserve
+from tests.cost.ledger.verified import verify
 from tests.cost.ledger.writing_child import KEYS
 
 PROCESSES, BATCHES, BATCH = 4, 25, 100

@@ -15,7 +15,6 @@ from cost.errors import PriceRefused, UnknownPrice
 from cost.ledger.entries import METER_COLUMNS, Entry
 from cost.ledger.postings import reverse
 from cost.ledger.store import LedgerStore
-from cost.ledger.verify import verify
 from cost.price_book.correction import (
     MOST_DAYS,
     Correction,
@@ -28,6 +27,7 @@ from cost.price_book.store import PriceStore
 from cost.prices import LongPrompt, Price, price_from_usd
 from cost.usage import Usage
 from tests.cost.entries import reserve, settle
+from tests.cost.ledger.verified import verify
 
 DAY = date(2026, 4, 5)
 MIDNIGHT_US = 1_775_347_200_000_000

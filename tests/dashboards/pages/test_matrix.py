@@ -25,7 +25,7 @@ from accounts.people.sessions import Sessions
 from cost.budgets.budget import Budget, limit_from_usd
 from cost.budgets.store import BudgetStore
 from cost.times import wall_us
-from dashboards.web.access import PUBLIC
+from dashboards.web.access import SIGN_IN
 from dashboards.web.cookie import COOKIE
 from gateway.configuration.settings import Environment, load, peppers
 from proxy.limits.limit import Limits
@@ -292,6 +292,19 @@ async def _settled(running: Running, pepper: Any) -> dict[str, str]:
         "day": "2026-01-01",
         "path": "none",
     }
+
+
+PUBLIC: Final = frozenset(
+    {
+        SIGN_IN,
+        "/dashboard/sign-in/{provider}",
+        "/dashboard/sign-in/{provider}/callback",
+        "/dashboard/sign-out",
+        "/dashboard/welcome/{token}",
+        "/dashboard/static/{digest}/{name:path}",
+    }
+)
+"""The pages that need nobody to be signed in; every other one names a right."""
 
 
 async def test_every_route_has_a_row(place: Place_) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from accounts.caller import Caller, Role
 from cost.reports.scope import ReadScope
-from dashboards.web.gateway import ActingCaller, AdminCaller, FinanceCaller, FinanceReader
-from proxy.errors import AdminOnly, FinanceOnly, ReadsOnly, Refused
+from dashboards.web.gateway import ActingCaller, AdminCaller, FinanceReader
+from proxy.errors import AdminOnly, ReadsOnly, Refused
 
 OWN = ReadScope(organisation_id="acme", team_id="team_a")
 WHOLE = ReadScope(organisation_id="acme", team_id=None)
@@ -27,19 +27,16 @@ async def granted(dependency: Any, role: Role) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("role", "scope", "finance", "admin", "acting"),
+    ("role", "scope", "admin", "acting"),
     [
-        ("member", OWN, FinanceOnly, AdminOnly, None),
-        ("finance", WHOLE, None, AdminOnly, ReadsOnly),
-        ("admin", WHOLE, None, None, None),
+        ("member", OWN, AdminOnly, None),
+        ("finance", WHOLE, AdminOnly, ReadsOnly),
+        ("admin", WHOLE, None, None),
     ],
 )
-async def test_what_each_role_may_do(
-    role: Role, scope: ReadScope, finance: object, admin: object, acting: object
-) -> None:
+async def test_what_each_role_may_do(role: Role, scope: ReadScope, admin: object, acting: object) -> None:
     """Members see their team, finance sees all and does nothing, admins do everything; None stands for the caller."""
     assert await granted(FinanceReader, role) == scope
-    assert await granted(FinanceCaller, role) == (finance or caller(role))
     assert await granted(AdminCaller, role) == (admin or caller(role))
     assert await granted(ActingCaller, role) == (acting or caller(role))
 
@@ -48,5 +45,4 @@ async def test_a_role_that_is_not_known_here_may_the_least() -> None:
     """Such as one of a newer version, in the same database."""
     newer: Any = "auditor"
     assert await granted(FinanceReader, newer) == OWN
-    assert await granted(FinanceCaller, newer) == FinanceOnly
     assert await granted(AdminCaller, newer) == AdminOnly

@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 
-from gateway.process.protocol import BoundedProtocol, ConnectionLimits, Leave, bounded_by
+from gateway.process.protocol import BoundedProtocol, ConnectionLimits, Leave
 from tests.cost.entries import until
 
 _UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
@@ -115,7 +115,8 @@ async def _running(app: EchoApp, **limits: Any) -> AsyncIterator[Running]:
     config = Config(app, ws="none", lifespan="off", log_config=None, timeout_keep_alive=75)
     config.load()
     state = Leave()
-    protocol = bounded_by(ConnectionLimits(**{"head_timeout_s": _NEVER_S, **limits}))
+    bounds = ConnectionLimits(**{"head_timeout_s": _NEVER_S, **limits})
+    protocol = type("Bounded", (BoundedProtocol,), {"limits": bounds})
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: protocol(config, state, {}), "127.0.0.1", 0)
     try:

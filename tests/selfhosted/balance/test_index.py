@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from selfhosted.balance.index import BYTES_A_BLOCK, PrefixIndex
+from selfhosted.balance.index import PrefixIndex
 from tests.selfhosted.balance.pool import prompt
 
 NAMES = ("a", "b", "c")
@@ -123,7 +123,7 @@ def test_memory_stays_bounded_under_prompts_that_never_repeat() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak - before < 5_000 * BYTES_A_BLOCK
+    assert peak - before < 5_000 * 512
 
 
 def test_a_shared_beginning_survives_a_flood() -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from selfhosted.offline.simulate import traces
 from selfhosted.offline.simulate.simulation_errors import TraceUnreadable
-from selfhosted.offline.simulate.traces import multiplied, read_trace, shared_out, sped_up, spread, tiled
+from selfhosted.offline.simulate.traces import multiplied, read_trace, sped_up, spread, tiled
 
 DATA = Path(__file__).parent / "data"
 CHAT, CODE = DATA / "conversation.jsonl", DATA / "coding.csv"
@@ -121,15 +120,6 @@ def test_tiled() -> None:
     for each in trace.requests:
         for block in each.blocks:
             assert owners.setdefault(block, int(each.at_s // 3_600)) == int(each.at_s // 3_600)
-
-
-def test_shared_out() -> None:
-    """A part of the load keeps whole conversations, and all parts together are everything."""
-    long = multiplied(read_trace(CHAT), 40, random.Random(1))
-    part = shared_out(long, 4, random.Random(3))
-    assert 0 < len(part.requests) < len(long.requests) / 2
-    families = {traces.family(each) for each in part.requests}
-    assert sum(1 for each in long.requests if traces.family(each) in families) == len(part.requests)
 
 
 def test_too_many() -> None:

@@ -1,0 +1,41 @@
+"""Settle: a request that is over gives back what it took, and whoever learns from it is told."""
+
+from proxy.affinity import Affinity
+from proxy.context import RequestContext
+from proxy.kept_answer import judge_late, went_well
+from proxy.latency import LatencyTracker
+from proxy.learning.shadow import Shadow
+from proxy.outcome import Observer
+from proxy.outcome_of import observe_latency, outcome_of
+from proxy.planning import is_replaceable
+
+
+class Settling:
+    """Everybody that is told of a request's end, in the order of need."""
+
+    def __init__(self, observers: tuple[Observer, ...], affinity: Affinity, latency: LatencyTracker | None) -> None:
+        self._observers = observers
+        self._affinity = affinity
+        self._latency = latency
+
+    def settle(self, context: RequestContext, now: float, shadow: Shadow | None) -> None:
+        """Gives the place back, remembers the conversation, and tells the observers. Never raises."""
+        attempts, answering, caller, routed = context.attempts, context.answering, context.caller, context.routed
+        if context.admission is not None:
+            # Before anything else: what is not given back here never is.
+            usages = [attempt.settled.usage for attempt in attempts if attempt.settled is not None]
+            context.admission.settle(sum(usage.input_tokens + usage.output_tokens for usage in usages))
+        judge_late(context)
+        outcome = outcome_of(context, now)
+        if self._latency is not None:
+            observe_latency(self._latency, attempts)
+        # What failed on its way may not be cached where it came from; and nothing is gained by staying for vectors.
+        if routed is not None and outcome.target_id and not outcome.error_code and is_replaceable(routed.request):
+            tokens = outcome.input_tokens + outcome.output_tokens
+            self._affinity.remember(routed.caller.team_id, routed.conversation, outcome.target_id, tokens)
+        for observer in self._observers:
+            observer.finished(outcome)
+        if shadow is not None and caller is not None and answering is not None and went_well(answering):
+            shadow.offer(answering.routed.request, caller, outcome, answering.kept or ())
+        if context.trace is not None:
+            context.trace.finish(outcome, outcome.alias, outcome.stream)
