@@ -4,6 +4,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
+from dashboards.api_docs import api as api_docs
 from dashboards.audit import admin as audit
 from dashboards.budgets import admin as budgets
 from dashboards.keys import admin as keys
@@ -11,7 +12,6 @@ from dashboards.limits import admin as limits
 from dashboards.people import admin as people
 from dashboards.people import members_admin as members
 from dashboards.teams import admin as teams
-from dashboards.web import openapi
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     audit.router,
@@ -19,7 +19,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     keys.router,
     limits.router,
     members.router,
-    openapi.router,
+    api_docs.router,
     people.router,
     teams.router,
 )

@@ -41,6 +41,7 @@ from cost.price_book.watch import PriceWatch
 from cost.reports.usage import UsageReader
 from cost.times import wall_us
 from dashboards.admin_routers import ROUTERS as ADMIN
+from dashboards.api_docs.document import Described
 from dashboards.budgets import api as budgets
 from dashboards.feedback import api as feedback
 from dashboards.finance import focus_api as focus
@@ -122,7 +123,7 @@ _OWN_REQUESTS_S = 300.0
 def create_app(config: GatewayConfig, environment: Environment, config_path: Path | None = None) -> Doorway:
     """The gateway as an ASGI application. `config_path` is the file that SIGHUP reads again."""
     running = _Running(config, environment, config_path)
-    app = FastAPI(
+    app = Described(
         title="Weighbridge",
         lifespan=running.lifespan,
         docs_url=None,
@@ -356,7 +357,7 @@ class _Running:
 
     def _sized(self) -> dict[str, QueueConfig]:
         queues = self._config.queues
-        return dict(queues) if self._fleet is None else sized(queues, self._queues, self._fleet.fleet)
+        return dict(queues) if self._fleet is None else sized(queues, self._queues, self._fleet.fleet.tokens)
 
     def _resize(self) -> None:
         """Queues that are as large as the pools behind them."""

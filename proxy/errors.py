@@ -85,10 +85,6 @@ class WrongTeam(Refused):
     """The claimed team is not the key's."""
 
 
-class FinanceOnly(Refused):
-    """The key's role is neither finance nor admin."""
-
-
 class AdminOnly(Refused):
     """The key's role is not admin."""
 
@@ -317,7 +313,6 @@ TABLE: dict[type[BaseException], Fault] = {
     MalformedKey: Fault(401, _INVALID, "invalid_api_key"),
     UnknownKey: Fault(401, _INVALID, "invalid_api_key"),
     WrongTeam: Fault(403, "permission_error", "wrong_team"),
-    FinanceOnly: Fault(403, "permission_error", "finance_only"),
     AdminOnly: Fault(403, "permission_error", "admin_only"),
     OperatorOnly: Fault(403, "permission_error", "operator_only"),
     NotSignedIn: Fault(401, _INVALID, "not_signed_in"),

@@ -426,7 +426,8 @@ def _why_first(capable: list[Target], facts: Facts, prediction: Prediction, stic
     if sticky is None or sticky.target_id != capable[0].target_id:
         return "cheapest-capable"
     cold = {target.target_id: _expected(target, facts, prediction, None) for target in capable}
-    return "cheapest-capable" if min(capable, key=lambda each: _rank(each, cold)) is capable[0] else "prompt-cache"
+    first = min(capable, key=lambda each: _rank(each, cold))
+    return "cheapest-capable" if first.target_id == capable[0].target_id else "prompt-cache"
 
 
 def _in_order(

@@ -12,12 +12,12 @@ post the same one, the second finds it taken and has written nothing.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
 from cost.fleet.bill import Allocation, Bill, allocate, bill_of, posted_bill, weights_ps
@@ -25,6 +25,7 @@ from cost.fleet.fleet_errors import DayNotOver, UnknownPool
 from cost.fleet.hours import HoursStore, PoolRecord, configured_hours, up_us
 from cost.fleet.pool_config import PoolSection
 from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
+from cost.ledger.store import LedgerStore
 from cost.prices import Meters, meters
 from cost.tables import TrueUp, rollup_day
 from cost.times import DAY_US, HOUR_US, day_of, start_of
@@ -165,18 +166,10 @@ def _adjust(day: PoolDay, request_id: str, key: GroupKey, amounts: Meters, *, or
     )
 
 
-class PostingStore(Protocol):
-    """Where entries are written inside somebody's transaction; LedgerStore is one."""
-
-    async def insert_within(self, connection: AsyncConnection, entries: Sequence[Entry]) -> int:
-        """Write entries with everything that follows from them; one that is there already stays as it is."""
-        ...
-
-
 class FleetBooks:
     """What the books know of pools, read and posted. The only writer and reader of the table `true_up`."""
 
-    def __init__(self, engine: AsyncEngine, ledger: PostingStore) -> None:
+    def __init__(self, engine: AsyncEngine, ledger: LedgerStore) -> None:
         self._engine = engine
         self._ledger = ledger
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert

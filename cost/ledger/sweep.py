@@ -12,7 +12,7 @@ write without looking. Hosts' clocks may differ, so it is the database's clock t
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import delete, literal, select, tuple_, update
@@ -21,6 +21,7 @@ from sqlmodel import col
 
 from cost.database_clock import DATABASE_US
 from cost.ledger.entries import TERMINAL, Entry, reversal_of, undivided
+from cost.ledger.ledger import EntryStore
 from cost.ledger.rollups import LOST_HOST
 from cost.ledger.rows import ALL, read
 from cost.tables import Boot, LedgerEntry
@@ -28,14 +29,6 @@ from cost.tables import Boot, LedgerEntry
 _log: Final = logging.getLogger(__name__)
 _MOST_BOOTS: Final = 10
 _BATCH: Final = 500
-
-
-class _Entries(Protocol):
-    """What of the store a sweep needs."""
-
-    async def insert(self, entries: Sequence[Entry], *, careful: bool = False) -> int: ...
-
-    async def open_reserves(self, boot_ids: Sequence[str]) -> list[Entry]: ...
 
 
 def expiry_of(reserve: Entry) -> Entry:
@@ -102,7 +95,7 @@ class Sweep:
     def __init__(
         self,
         engine: AsyncEngine,
-        entries: _Entries,
+        entries: EntryStore,
         *,
         host: str,
         lost_after_s: float = 3600.0,

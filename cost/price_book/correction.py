@@ -7,10 +7,10 @@ nothing. Baselines stay as they are: they are another target's prices.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from datetime import date
 from operator import sub
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import msgspec
 from sqlalchemy import ColumnElement, and_, func, literal_column, select
@@ -19,6 +19,7 @@ from sqlmodel import col
 
 from cost.errors import PriceRefused, UnknownPrice
 from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
+from cost.ledger.store import LedgerStore
 from cost.price_book.store import PriceStore
 from cost.prices import Meters, Price, to_json
 from cost.tables import LedgerEntry
@@ -36,10 +37,6 @@ _NOTHING: Final[Meters] = (0, 0, 0, 0, 0, 0, 0)
 _at_us: Final = col(LedgerEntry.at_us)
 # Written out: PostgreSQL does not see that two bound parameters are the same expression to group by.
 _day_us: Final = (_at_us - _at_us % literal_column(str(DAY_US))).label("day_us")
-
-
-class _Ledger(Protocol):
-    async def insert(self, entries: Sequence[Entry]) -> int: ...
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +128,7 @@ async def find_correction(
 
 
 async def post_correction(
-    ledger: _Ledger, prices: PriceStore, correction: Correction, *, effective_us: int = 0
+    ledger: LedgerStore, prices: PriceStore, correction: Correction, *, effective_us: int = 0
 ) -> tuple[int, str]:
     """Posts the differences, and tells how many entries are new and which version they say."""
     kept = await prices.remember(correction.target_id, correction.price, "correction", effective_us)

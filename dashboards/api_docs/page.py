@@ -1,4 +1,4 @@
-"""/dashboard/api: the admin API's own description, as a page and as the document that programs read."""
+"""/dashboard/api: the gateway's own description, as a page and as the document that programs read."""
 
 from typing import Annotated, Final
 
@@ -6,16 +6,18 @@ import msgspec
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from dashboards.api_docs.document import document_of
 from dashboards.api_docs.reference import reference
 from dashboards.web.access import allowed
 from dashboards.web.address import base_url
-from dashboards.web.openapi import document
 from dashboards.web.view import View
 
 router: Final = APIRouter(include_in_schema=False)
 
 _RIGHTS: Final = {
+    "": "no key of a team",
     "signed-in": "any key",
+    "act": "a key that may do more than read",
     "team.read": "a key of the team, finance or admin",
     "team.change": "an admin key",
     "organisation.read": "a finance or admin key",
@@ -34,8 +36,8 @@ async def show_reference(view: Annotated[View, Depends(allowed("organisation.cha
     base = base_url(view.request, view.gateway.config().sign_in.public_url)
     return view.page(
         "api_docs/reference.html",
-        title="Admin API",
-        reference=reference(document(view.request.app.routes), base),
+        title="API",
+        reference=reference(await document_of(view.request), base),
         base=base,
         rights=_RIGHTS,
     )
@@ -43,11 +45,11 @@ async def show_reference(view: Annotated[View, Depends(allowed("organisation.cha
 
 @router.get("/dashboard/api/openapi.json")
 async def download(view: Annotated[View, Depends(allowed("organisation.change"))]) -> Response:
-    """The document as GET /v1/admin/openapi.json gives it to keys."""
+    """The document as GET /v1/openapi.json gives it to keys."""
     headers = {
-        "content-disposition": 'attachment; filename="weighbridge-admin-openapi.json"',
+        "content-disposition": 'attachment; filename="weighbridge-openapi.json"',
         "cache-control": "no-store",
         "x-content-type-options": "nosniff",
     }
-    body = msgspec.json.format(msgspec.json.encode(document(view.request.app.routes)), indent=2)
+    body = msgspec.json.format(msgspec.json.encode(await document_of(view.request)), indent=2)
     return Response(body, media_type="application/json", headers=headers)

@@ -75,7 +75,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """Something that answers are made of."""
+    """Something that answers and bodies are made of."""
 
     name: str
     anchor: str
@@ -100,16 +100,18 @@ def reference(document: Mapping[str, Any], base_url: str) -> Reference:
             if method in operations:
                 call = _call(path, method, operations[method], schemas, base_url)
                 groups.setdefault(operations[method].get("tags", ["other"])[-1], []).append(call)
-    shown = {answer.refers for calls in groups.values() for call in calls for answer in call.answers if answer.refers}
+    calls = [call for group in groups.values() for call in group]
+    answered = {answer.refers for call in calls for answer in call.answers}
+    taken = {field.refers for call in calls for field in call.body}
     return Reference(
         document.get("info", {}).get("description", ""),
         tuple(Group(name, _anchor("about", name), tuple(calls)) for name, calls in groups.items()),
-        tuple(_kinds(schemas, shown)),
+        tuple(_kinds(schemas, answered | taken)),
     )
 
 
 def _kinds(schemas: Mapping[str, Any], wanted: set[str]) -> Iterator[Kind]:
-    """Those that answers refer to, and those that these are made of."""
+    """Those that answers and bodies refer to, and those that these are made of."""
     found: dict[str, Kind] = {}
     left = set(wanted)
     by_anchor = {_anchor("kind", name): name for name in schemas}
@@ -144,7 +146,9 @@ def _call(path: str, method: str, said: Mapping[str, Any], schemas: Mapping[str,
             for each in said.get("parameters", ())
         ),
         body=_fields(_resolved(body.get("schema", {}), schemas), schemas),
-        answers=tuple(_answer(status, each) for status, each in said.get("responses", {}).items()),
+        answers=tuple(
+            answer for status, each in said.get("responses", {}).items() for answer in _answers(status, each)
+        ),
         example=_example(path, method, body, base_url),
     )
 
@@ -158,10 +162,12 @@ def _example(path: str, method: str, body: Mapping[str, Any], base_url: str) -> 
     return " \\\n".join(lines)
 
 
-def _answer(status: str, said: Mapping[str, Any]) -> Answer:
+def _answers(status: str, said: Mapping[str, Any]) -> Iterator[Answer]:
+    """One for each kind that it may be of."""
     schema = said.get("content", {}).get("application/json", {}).get("schema", {})
-    kind, refers = _kind_of(schema) if schema else ("", "")
-    return Answer(status, said.get("description", ""), kind, refers)
+    for each in schema.get("anyOf", [schema]):
+        kind, refers = _kind_of(each) if each else ("", "")
+        yield Answer(status, said.get("description", ""), kind, refers)
 
 
 def _fields(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> tuple[Field, ...]:

@@ -15,6 +15,7 @@ from dashboards.web.admin_access import Desk, admin
 from dashboards.web.changing import looking
 from dashboards.web.gateway import Gateway
 from dashboards.web.openapi import PREFIX, described
+from dashboards.web.parameters import day, one_of, text, whole
 from dashboards.web.reading import Export
 from proxy.errors import BadRequest
 
@@ -25,15 +26,19 @@ _USUAL: Final = 50
 _MAX_NUMBER_DIGITS: Final = 18
 _PATIENCE_S: Final = 10.0
 _QUERY: Final = {
-    "actor": "Who: an id, or a part of a name.",
-    "action": "What: such as `key.revoked`, or only `key`.",
-    "object": "On what: an id, or a kind such as `budget`.",
-    "team": "In which team.",
-    "from": "The first UTC day, such as 2026-04-30.",
-    "to": "The last UTC day.",
-    "before": "Only entries before this number: the `next_before` of the page before.",
-    "limit": f"Entries on a page, at most {MAX_PAGE}; {_USUAL} when left out.",
-    "format": "`csv` or `ndjson` gives all entries, the oldest first, as a file; ndjson can be verified later.",
+    "actor": text("Who: an id, or a part of a name."),
+    "action": text("What: such as `key.revoked`, or only `key`."),
+    "object": text("On what: an id, or a kind such as `budget`."),
+    "team": text("In which team."),
+    "from": day("The first UTC day."),
+    "to": day("The last UTC day."),
+    "before": whole("Only entries before this number: the `next_before` of the page before.", least=1),
+    "limit": whole("Entries on a page.", least=1, most=MAX_PAGE, otherwise=_USUAL),
+    "format": one_of(
+        "`csv` or `ndjson` gives all entries, the oldest first, as a file; ndjson can be verified later.",
+        ("json", *KINDS),
+        "json",
+    ),
 }
 
 
@@ -75,7 +80,12 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
 
 @router.get(
     f"{PREFIX}/audit",
-    **described("Read the organisation's audit log", gives={200: AuditPage}, query=_QUERY),
+    **described(
+        "Read the organisation's audit log",
+        gives={200: AuditPage},
+        query=_QUERY,
+        files=("text/csv", "application/x-ndjson"),
+    ),
 )
 async def read_audit(desk: Annotated[Desk, Depends(admin("audit.read"))]) -> Response:
     """The organisation's own entries. Numbers count over all organisations, so they have gaps."""

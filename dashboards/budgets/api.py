@@ -12,11 +12,14 @@ from starlette.responses import Response
 from cost.budgets.budget import checked
 from cost.budgets.budget_errors import BadBudget
 from cost.budgets.store import BudgetStore
+from dashboards.budgets.admin_types import BudgetOut
 from dashboards.budgets.change import put_budget
 from dashboards.budgets.change import remove_budget as remove_budget_of
-from dashboards.budgets.listing import parse_budget, told, told_member
+from dashboards.budgets.listing import EnteredBudget, parse_budget, told, told_member
 from dashboards.web.actor import actor_of
+from dashboards.web.api_types import Deleted, Listed
 from dashboards.web.gateway import AdminCaller, AuthenticatedCaller, gateway_of
+from dashboards.web.openapi import described
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
 from proxy.errors import BadRequest, BudgetNotFound, BudgetsOutOfReach, BudgetTaken, ChangesUnavailable
@@ -27,7 +30,7 @@ MAX_BODY_BYTES: Final = 16 * 1024
 _PATIENCE_S: Final = 3.0
 
 
-@router.get("/v1/budgets")
+@router.get("/v1/budgets", **described("List the budgets that concern the key", gives={200: Listed[BudgetOut]}))
 async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Response:
     """A member's key sees those of its team, of itself and of its team's tags; finance and admin see all."""
     store = BudgetStore(gateway_of(request).database)
@@ -40,7 +43,15 @@ async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Respons
     return json_reply({"object": "list", "data": data})
 
 
-@router.put("/v1/budgets/{budget_id}")
+@router.put(
+    "/v1/budgets/{budget_id}",
+    **described(
+        "Set a budget",
+        takes=EnteredBudget,
+        gives={200: BudgetOut, 201: BudgetOut},
+        example={"scope": "team", "scope_id": "team_search", "period": "month", "limit_usd": 500},
+    ),
+)
 async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
     """Sets a budget, or changes its limit and what happens at its end. Every server follows within seconds."""
     gateway = gateway_of(request)
@@ -55,7 +66,7 @@ async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> R
     return json_reply(told(standing), status=201 if new else 200)
 
 
-@router.delete("/v1/budgets/{budget_id}")
+@router.delete("/v1/budgets/{budget_id}", **described("Take a budget away", gives={200: Deleted}))
 async def remove_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
     """Takes a budget away: nothing is held or warned of any more. What was spent stays in the books."""
     async with _database():

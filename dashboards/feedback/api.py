@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -14,6 +14,7 @@ from accounts.caller import Caller
 from classifier.learning.store import Verdict, Weighing
 from cost.times import wall_us
 from dashboards.web.gateway import ActingCaller, AuthenticatedCaller, Gateway, gateway_of
+from dashboards.web.openapi import described
 from dashboards.web.request_body import read_body
 from proxy.errors import (
     BadRequest,
@@ -33,17 +34,56 @@ _REQUEST_ID: Final = re.compile(r"req_([0-9a-f]{12})[0-9a-f]{16}", re.ASCII)
 _MAX_ID_CHARS: Final = 200
 
 
-class _Feedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GiveFeedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a caller says of an answer: exactly one of `rating`, from 0 to 1, and `passed`."""
+
     request_id: str
     rating: float | None = None
     passed: bool | None = None
     better_target: str | None = None
 
 
-_decoder = msgspec.json.Decoder(_Feedback)
+class FeedbackOut(msgspec.Struct, frozen=True, kw_only=True):
+    """What was booked."""
+
+    object: Literal["feedback"]
+    request_id: str
+    target: str
+    rating: float
+    better_target: str | None
 
 
-@router.post("/v1/feedback")
+class VerdictsOut(msgspec.Struct, frozen=True, kw_only=True):
+    """How many verdicts of one kind are kept of a target, and the mean of what they say."""
+
+    target: str
+    source: str
+    signal: str
+    verdicts: int
+    adequate: float
+
+
+class FeedbackSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """All kinds of verdicts of a team."""
+
+    object: Literal["feedback.summary"]
+    team_id: str
+    learning: str
+    data: list[VerdictsOut]
+
+
+_decoder = msgspec.json.Decoder(GiveFeedback)
+
+
+@router.post(
+    "/v1/feedback",
+    **described(
+        "Rate an answer",
+        takes=GiveFeedback,
+        gives={200: FeedbackOut},
+        example={"request_id": "req_0199a7c0f2b44c1f9d3e5a6b7c8d", "rating": 0.8},
+    ),
+)
 async def give_feedback(request: Request, caller: ActingCaller) -> Response:
     """Books what the key's own team says of the answer to one of its `auto` requests."""
     gateway = gateway_of(request)
@@ -85,8 +125,8 @@ async def give_feedback(request: Request, caller: ActingCaller) -> Response:
     )
 
 
-@router.get("/v1/feedback/summary")
-async def summary(request: Request, caller: AuthenticatedCaller) -> Response:
+@router.get("/v1/feedback/summary", **described("Sum up what was said", gives={200: FeedbackSummary}))
+async def feedback_summary(request: Request, caller: AuthenticatedCaller) -> Response:
     """How many verdicts of each kind are kept of the key's own team, and what they say on average."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
@@ -108,7 +148,7 @@ async def summary(request: Request, caller: AuthenticatedCaller) -> Response:
     )
 
 
-def _decoded(body: bytes) -> _Feedback:
+def _decoded(body: bytes) -> GiveFeedback:
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -120,7 +160,7 @@ def _decoded(body: bytes) -> _Feedback:
         raise BadRequest("The body is not JSON.") from error
 
 
-def _check(feedback: _Feedback, gateway: Gateway, caller: Caller) -> None:
+def _check(feedback: GiveFeedback, gateway: Gateway, caller: Caller) -> None:
     if not 1 <= len(feedback.request_id) <= _MAX_ID_CHARS:
         raise BadRequest(f"`request_id` must have 1 to {_MAX_ID_CHARS} characters.", param="request_id")
     if (feedback.rating is None) == (feedback.passed is None):
@@ -157,7 +197,7 @@ async def _find(gateway: Gateway, team_id: str, request_id: str) -> Weighing | N
     return found
 
 
-def _verdict(feedback: _Feedback, weighing: Weighing, now_us: int) -> Verdict:
+def _verdict(feedback: GiveFeedback, weighing: Weighing, now_us: int) -> Verdict:
     """What a person said counts fully. Both ways to say it are one signal, so that the last word replaces the first."""
     return Verdict(
         request_id=weighing.request_id,

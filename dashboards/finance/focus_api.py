@@ -12,16 +12,27 @@ from cost.reports.scope import ReadScope
 from dashboards.finance.focus_export import focus_export
 from dashboards.web.accept import best_kind
 from dashboards.web.gateway import FinanceReader, Gateway, gateway_of
-from dashboards.web.parameters import Parameters
+from dashboards.web.openapi import described
+from dashboards.web.parameters import Parameters, day, listed
 from dashboards.web.reading import Export, reading, sound_query
 from proxy.errors import BadRequest, UsageUnavailable
 
 router = APIRouter(tags=["usage"])
 
 _MAX_PIECES: Final = 5_000
+_GRANULARITIES: Final = ("day", "hour")
+_PARAMETERS: Final = {
+    "start": day("The first day.", is_needed=True),
+    "end": day("The day after the last one.", is_needed=True),
+    "granularity": listed("What a row is of; a day when left out.", _GRANULARITIES),
+}
 
 
-@router.get("/v1/focus")
+@router.get(
+    "/v1/focus",
+    response_class=Response,
+    **described("Export FOCUS 1.2", gives={200: "The dataset"}, files=("text/csv",), query=_PARAMETERS),
+)
 async def focus(request: Request, scope: FinanceReader) -> Response:
     """The days from `start` to before `end`; a member key's own team. `granularity` is `day` or `hour`."""
     best_kind(request.headers.get("accept"), ("text/csv",))
@@ -30,14 +41,14 @@ async def focus(request: Request, scope: FinanceReader) -> Response:
 
 async def focus_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
     """The same for whoever may read the scope."""
-    parameters = Parameters(given, ("start", "end", "granularity"))
+    parameters = Parameters(given, _PARAMETERS)
     start, end = parameters.day("start"), parameters.day("end")
     if start is None or end is None:
         missing = "start" if start is None else "end"
         raise BadRequest(
             f"`{missing}` is missing: the export is of the days from `start` to before `end`.", param=missing
         )
-    by_hour = "hour" in (parameters.listed("granularity", ("day", "hour")) or ("day",))
+    by_hour = "hour" in (parameters.listed("granularity", _GRANULARITIES) or ("day",))
     with sound_query():
         query = FocusQuery(scope=scope, start=start, end=end, by_hour=by_hour).checked()
     # The first rows are read before anything is said, so that a database that does not answer is told as such.

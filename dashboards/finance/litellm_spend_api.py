@@ -17,31 +17,44 @@ from cost.reports.attempts import MAX_LOG_DAYS, MAX_LOG_ROWS, AttemptReader, Log
 from cost.reports.usage import MAX_DAYS, MAX_ROWS, Dimension, UsageFilters, UsagePage, UsageQuery, UsageRow, added
 from cost.times import DAY_US, iso, start_of, wall_us
 from dashboards.web.gateway import AuthenticatedCaller, Gateway, gateway_of, read_scope
-from dashboards.web.parameters import Parameters
+from dashboards.web.openapi import described
+from dashboards.web.parameters import Parameters, day, flag, text, whole
 from dashboards.web.reading import json_reply, known_usd, reading, sound_query
 from proxy.errors import BadRequest, TeamNotFound
 
 router = APIRouter(tags=["litellm"])
 
-_LOG_PARAMETERS: Final = ("start_date", "end_date", "summarize", "request_id", "api_key", "user_id", "limit", "page")
-_ACTIVITY_PARAMETERS: Final = (
-    "team_ids",
-    "exclude_team_ids",
-    "start_date",
-    "end_date",
-    "model",
-    "api_key",
-    "page",
-    "page_size",
-)
 _DEFAULT_LOG_ROWS: Final = 1_000
 _DEFAULT_PAGE_DAYS: Final = 10
 _MAX_PAGE_DAYS: Final = 1_000
+_LOG_PARAMETERS: Final = {
+    "start_date": day("The first day. Both dates, or neither."),
+    "end_date": day("The last day."),
+    "summarize": flag("False gives single attempts also where both dates are given."),
+    "request_id": text("The attempts of this request alone."),
+    "api_key": text("Only this key: its id, such as key_1a2b, and never the key itself."),
+    "user_id": text("Changes nothing: there are no users here."),
+    "limit": whole("Single attempts on a page.", least=1, most=MAX_LOG_ROWS, otherwise=_DEFAULT_LOG_ROWS),
+    "page": text("The header `x-next-page` of the page before."),
+}
+_ACTIVITY_PARAMETERS: Final = {
+    "team_ids": text("Only these teams, with commas."),
+    "exclude_team_ids": text("All but these teams, with commas."),
+    "start_date": day("The first day.", is_needed=True),
+    "end_date": day("The last day.", is_needed=True),
+    "model": text("Only this target."),
+    "api_key": text("Only this key: its id, such as key_1a2b, and never the key itself."),
+    "page": whole("Which page.", least=1, most=MAX_DAYS, otherwise=1),
+    "page_size": whole("Days on a page.", least=1, most=_MAX_PAGE_DAYS, otherwise=_DEFAULT_PAGE_DAYS),
+}
 _SENT_BY_CALLERS: Final = "caller"
 _SUCCESS: Final = range(200, 300)
 
 
-@router.get("/spend/logs")
+@router.get(
+    "/spend/logs",
+    **described("Read spend as LiteLLM logs it", gives={200: "A list, of days or of attempts"}, query=_LOG_PARAMETERS),
+)
 async def spend_logs(request: Request, caller: AuthenticatedCaller) -> Response:
     """Spend by day where both dates are given and `summarize` is not false; otherwise single attempts, newest first."""
     parameters = Parameters(request.query_params, _LOG_PARAMETERS)
@@ -71,7 +84,12 @@ async def spend_logs(request: Request, caller: AuthenticatedCaller) -> Response:
     return reply
 
 
-@router.get("/team/daily/activity")
+@router.get(
+    "/team/daily/activity",
+    **described(
+        "Read teams' days as LiteLLM tells them", gives={200: "The days, and sums of them"}, query=_ACTIVITY_PARAMETERS
+    ),
+)
 async def team_daily_activity(request: Request, caller: AuthenticatedCaller) -> Response:
     """What teams did by day, newest first, broken down. A page has `page_size` days; its metadata is the page's."""
     parameters = Parameters(request.query_params, _ACTIVITY_PARAMETERS)

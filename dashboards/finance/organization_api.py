@@ -3,6 +3,7 @@
 A project is a team. There are no users here: nobody but teams and keys is booked to.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
@@ -20,8 +21,10 @@ from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import Dimension, UsageFilters, UsageQuery, UsageRow, UsageSums, added
 from cost.times import DAY_US, HOUR_US, wall_us
+from dashboards.finance.organization_types import BucketPage, CompletionsResult, CostsResult, EmbeddingsResult
 from dashboards.web.gateway import FinanceReader, Gateway, gateway_of
-from dashboards.web.parameters import Parameters
+from dashboards.web.openapi import described
+from dashboards.web.parameters import Parameter, Parameters, flag, listed, one_of, text, texts, whole
 from dashboards.web.reading import json_reply, known_usd, reading, sound_query
 from proxy.errors import BadRequest
 
@@ -33,7 +36,14 @@ _BATCH: Final = "batch"
 _LAST_S: Final = 253_370_764_800
 """The year 9999: what is later was meant in milliseconds."""
 _PAGE: Final = "page_"
-_RANGE: Final = ("start_time", "end_time", "bucket_width", "limit", "page", "group_by")
+_NO_USERS: Final = "user_ids"
+"""Known, to be refused with its reason."""
+_FILTER_PARAMETERS: Final[Mapping[str, Parameter]] = {
+    "project_ids": texts("Only these teams."),
+    "api_key_ids": texts("Only these keys, by id."),
+    "models": texts("Only these targets."),
+    "batch": flag("Only work of the batch tier, or only other work."),
+}
 _FILTERS: Final[Mapping[str, str]] = {"project_ids": "team", "api_key_ids": "key", "models": "model"}
 
 Width = Literal["1m", "1h", "1d"]
@@ -82,6 +92,29 @@ _COSTS: Final = _Kind(
 )
 
 
+def _parameters_of(kind: _Kind) -> dict[str, Parameter]:
+    """A question's parameters."""
+    seconds = functools.partial(whole, least=0, most=_LAST_S)
+    usual = ", ".join(f"{usual} of {width}" for width, (usual, _) in kind.limits.items())
+    most = ", ".join(f"{most} of {width}" for width, (_, most) in kind.limits.items())
+    return {
+        "start_time": seconds("The beginning, in seconds since 1970.", is_needed=True),
+        "end_time": seconds("The end, which is not in it; now when left out."),
+        "bucket_width": one_of("How long a bucket is.", kind.limits, "1d"),
+        "limit": whole(
+            f"Buckets on a page; {usual} when left out, at most {most}.",
+            least=1,
+            most=max(most for _, most in kind.limits.values()),
+        ),
+        "page": text("The `next_page` of the page before; the other parameters stay."),
+        "group_by": listed("What a result is of.", kind.groups),
+        **{name: _FILTER_PARAMETERS[name] for name in kind.filters if name != _NO_USERS},
+    }
+
+
+_PARAMETERS: Final = {kind.path: _parameters_of(kind) for kind in (_COMPLETIONS, _EMBEDDINGS, _COSTS)}
+
+
 class _Question(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked. The end is None where it is now."""
 
@@ -105,7 +138,14 @@ class _Page(msgspec.Struct, frozen=True):
     next_us: int | None
 
 
-@router.get("/v1/organization/usage/completions")
+@router.get(
+    "/v1/organization/usage/completions",
+    **described(
+        "Read completions as OpenAI tells them",
+        gives={200: BucketPage[CompletionsResult]},
+        query=_PARAMETERS[_COMPLETIONS.path],
+    ),
+)
 async def completions(request: Request, scope: FinanceReader) -> Response:
     """Tokens and requests by bucket, but for those of targets that embed."""
     return await completions_reply(gateway_of(request), scope, request.query_params)
@@ -118,7 +158,14 @@ async def completions_reply(gateway: Gateway, scope: ReadScope, given: QueryPara
     return _reply(question, page, lambda rows: _completion_results(question, rows))
 
 
-@router.get("/v1/organization/usage/embeddings")
+@router.get(
+    "/v1/organization/usage/embeddings",
+    **described(
+        "Read embeddings as OpenAI tells them",
+        gives={200: BucketPage[EmbeddingsResult]},
+        query=_PARAMETERS[_EMBEDDINGS.path],
+    ),
+)
 async def embeddings(request: Request, scope: FinanceReader) -> Response:
     """The same of the targets that embed."""
     return await embeddings_reply(gateway_of(request), scope, request.query_params)
@@ -131,7 +178,12 @@ async def embeddings_reply(gateway: Gateway, scope: ReadScope, given: QueryParam
     return _reply(question, page, lambda rows: _embedding_results(question, rows))
 
 
-@router.get("/v1/organization/costs")
+@router.get(
+    "/v1/organization/costs",
+    **described(
+        "Read costs as OpenAI tells them", gives={200: BucketPage[CostsResult]}, query=_PARAMETERS[_COSTS.path]
+    ),
+)
 async def costs(request: Request, scope: FinanceReader) -> Response:
     """Dollars by day."""
     return await costs_reply(gateway_of(request), scope, request.query_params)
@@ -146,7 +198,7 @@ async def costs_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) ->
 
 def _asked(given: QueryParams, scope: ReadScope, kind: _Kind) -> tuple[_Question, int, int]:
     """The question, how many buckets of it to show, and where to begin."""
-    parameters = Parameters(given, (*_RANGE, *kind.filters))
+    parameters = Parameters(given, (*_PARAMETERS[kind.path], *kind.filters))
     width = parameters.one_of("bucket_width", "1d", kind.limits)
     usual, most = kind.limits[width]
     width_us = {"1m": MINUTE_US, "1h": HOUR_US, "1d": DAY_US}[width]
@@ -173,8 +225,8 @@ def _asked(given: QueryParams, scope: ReadScope, kind: _Kind) -> tuple[_Question
 
 
 def _filters(parameters: Parameters) -> UsageFilters:
-    if parameters.texts("user_ids"):
-        raise BadRequest("`user_ids` is not supported: the books know teams and keys, no users.", param="user_ids")
+    if parameters.texts(_NO_USERS):
+        raise BadRequest("`user_ids` is not supported: the books know teams and keys, no users.", param=_NO_USERS)
     batch = parameters.flag("batch") if "batch" in parameters else None
     chosen = {name: parameters.texts(param) for param, name in _FILTERS.items()}
     return UsageFilters(**chosen, tier=(_BATCH,) if batch else (), not_tier=(_BATCH,) if batch is False else ())

@@ -8,22 +8,31 @@ from starlette.responses import Response
 from cost.reports.scope import ReadScope
 from cost.times import DAY_US, start_of, wall_us
 from dashboards.web.gateway import FinanceReader, gateway_of
-from dashboards.web.parameters import Parameters
+from dashboards.web.openapi import described
+from dashboards.web.parameters import Parameters, day, text
 from dashboards.web.reading import json_reply, reading
 from proxy.errors import TeamNotFound
 
 router = APIRouter(tags=["savings"])
 
 DEFAULT_DAYS: Final = 30
+_PARAMETERS: Final = {
+    "start": day(f"The first day; {DEFAULT_DAYS} days before `end` when left out."),
+    "end": day("The day after the last one; tomorrow when left out."),
+    "team_id": text("Only this team."),
+}
 
 
-@router.get("/v1/savings")
+@router.get(
+    "/v1/savings",
+    **described("Read the savings claim", gives={200: "The claim and its verdict"}, query=_PARAMETERS),
+)
 async def savings(request: Request, scope: FinanceReader) -> Response:
     """The claim for UTC days from `start` to before `end`; by default the last thirty, today included.
 
     A team's key sees its team's comparisons; idle GPUs and the fleet's verdict are told to finance.
     """
-    parameters = Parameters(request.query_params, ("start", "end", "team_id"))
+    parameters = Parameters(request.query_params, _PARAMETERS)
     scope = _narrowed(scope, parameters.text("team_id"))
     start_us, end_us = _range(parameters)
     gateway = gateway_of(request)

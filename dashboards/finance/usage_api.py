@@ -15,9 +15,11 @@ from cost.reports.scope import ReadScope
 from cost.reports.usage import Dimension, UsageFilters, UsagePage, UsageQuery, UsageRow, UsageSums
 from cost.tables import ROLLUP_SUMS
 from cost.times import DAY_US, iso, start_of, wall_us
+from dashboards.finance.usage_types import UsageDay, UsagePageOut
 from dashboards.web.accept import best_kind
 from dashboards.web.gateway import AuthenticatedCaller, Gateway, gateway_of, read_scope
-from dashboards.web.parameters import Parameters
+from dashboards.web.openapi import described
+from dashboards.web.parameters import Parameter, Parameters, day, listed, moment, text, texts, whole
 from dashboards.web.reading import JSON, Export, json_bytes, json_reply, known_usd, reading, sound_query
 from proxy.errors import BadRequest, TeamNotFound, UsageUnavailable
 
@@ -41,15 +43,35 @@ _GROUPS: Final[Mapping[str, Dimension]] = {
     "hour": "hour",
 }
 _FIELDS: Final[Mapping[Dimension, str]] = {"team": "team_id", "key": "key_id"}
-_FILTERS: Final = ("team_id", "key_id", "model", "provider", "tier", "tag")
-_RANGE: Final = ("start", "end", "group_by", "limit", "page", *_FILTERS[1:])
+_RANGE: Final[Mapping[str, Parameter]] = {
+    "start": moment("The range's beginning, a day or a full hour; today when left out."),
+    "end": moment("Its end, which is not in it; tomorrow when left out."),
+    "group_by": listed("What a row is of; one row of everything when left out.", _GROUPS),
+    "limit": whole("Rows on a page. For JSON only.", least=1, most=MAX_LIMIT, otherwise=_DEFAULT_LIMIT),
+    "page": text("The `next_page` of the page before; the other parameters stay. For JSON only."),
+    "key_id": texts("Only these keys."),
+    "model": texts("Only these targets."),
+    "provider": texts("Only these providers."),
+    "tier": texts("Only these tiers."),
+    "tag": texts("Only these tags."),
+}
+_PARAMETERS: Final[Mapping[str, Parameter]] = {
+    "team_id": texts("Only these teams; a single one where one day is asked for."),
+    "date": day(
+        "One day, by model; today when left out. Not with the parameters of a range, which are all but `team_id`."
+    ),
+    **_RANGE,
+}
 
 
-@router.get("/v1/usage")
+@router.get(
+    "/v1/usage",
+    **described("Read usage", gives={200: (UsageDay, UsagePageOut)}, files=(CSV, NDJSON), query=_PARAMETERS),
+)
 async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
     """One UTC day of a team (default: today, the key's own), or with a range what `group_by` asks for."""
     scope = read_scope(caller)
-    parameters = Parameters(request.query_params, ("team_id", "date", *_RANGE))
+    parameters = Parameters(request.query_params, _PARAMETERS)
     kind = best_kind(request.headers.get("accept"), (JSON, CSV, NDJSON))
     with_range = any(name in parameters for name in _RANGE)
     if with_range and "date" in parameters:

@@ -7,16 +7,19 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from dashboards.fleet.drain import drain_replica, undrain_replica
 from dashboards.web.actor import actor_of
 from dashboards.web.gateway import OperatorCaller, gateway_of
+from dashboards.web.openapi import described
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
 from proxy.errors import (
@@ -58,7 +61,85 @@ class Registered(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 _decoder: Final = msgspec.json.Decoder(Registered)
 
 
-@router.get("/v1/fleet")
+class TargetOut(msgspec.Struct, frozen=True, kw_only=True):
+    """How many replicas a pool should have, and why; null where nobody decided."""
+
+    object: Literal["fleet.target"]
+    pool: str
+    desired: int | None
+    desired_reason: str
+    decided_at: str | None
+
+
+class RegisteredOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica as it is known now, and in how many seconds it should show itself again."""
+
+    object: Literal["fleet.replica"]
+    pool: str
+    name: str
+    url: str
+    instance: str
+    draining: bool
+    ttl_s: float
+    again_s: float
+    state: str | None
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a replica was there to leave."""
+
+    object: Literal["fleet.replica.deleted"]
+    pool: str
+    name: str
+    deleted: bool
+
+
+class DrainOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a replica is to take nothing new."""
+
+    object: Literal["fleet.drain"]
+    pool: str
+    name: str
+    drained: bool
+    was_drained: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class Trusted(NamedTuple):
+    """The pool whose token was shown."""
+
+    view: FleetView
+    watched: Watched
+    rules: RegistrationConfig
+
+
+class PoolTrust(SecurityBase):
+    """Asks for the token of the address's pool. One that is not there looks like one whose token is another."""
+
+    model = HTTPBearer(
+        description="The token of one pool: `selfhosted.pools[].registration.token` says where it is found."
+    )
+    scheme_name = "poolToken"
+
+    async def __call__(self, request: Request, pool: str) -> Trusted:
+        view = gateway_of(request).fleet_view
+        watched = None if view is None else view.pools.get(pool)
+        shown = read_headers(request.scope["headers"]).authorization or ""
+        token = shown[len(_BEARER) :].strip() if shown.lower().startswith(_BEARER) else ""
+        expected = "" if watched is None else watched.token or ""
+        same = hmac.compare_digest(token.encode(), expected.encode())
+        rules = None if watched is None else watched.config.registration
+        if view is None or watched is None or rules is None or not expected or not same:
+            raise PoolTokenRefused(
+                f"`authorization: Bearer ...` does not have the token of a pool `{pool[:64]}` that takes registrations: "
+                "`selfhosted.pools[].registration.token` says where it is found."
+            )
+        return Trusted(view, watched, rules)
+
+
+_Trusted = Annotated[Trusted, Depends(PoolTrust())]
+
+
+@router.get("/v1/fleet", **described("Look at the fleet", gives={200: "Every pool with its replicas"}))
 async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
     """All pools with their replicas, as the process sees them that answers."""
     view = gateway_of(request).fleet_view
@@ -67,25 +148,33 @@ async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
     return json_reply(told(view, time.monotonic()))
 
 
-@router.get("/v1/fleet/pools/{pool}")
+@router.get("/v1/fleet/pools/{pool}", **described("Look at a pool", gives={200: "It, with its replicas"}))
 async def show_pool(pool: str, request: Request, _caller: OperatorCaller) -> Response:
     """One of them."""
     view, watched = _pool(request, pool)
     return json_reply(told_pool(watched, view.registry, time.monotonic()))
 
 
-@router.get("/v1/fleet/pools/{pool}/target")
-async def show_target(pool: str, request: Request) -> Response:
+@router.get("/v1/fleet/pools/{pool}/target", **described("Read how many replicas are wanted", gives={200: TargetOut}))
+async def show_target(pool: str, trusted: _Trusted) -> Response:
     """How many replicas there should be, for who starts them: it has the pool's token and nothing else."""
-    view, watched, _ = _trusted(request, pool)
+    view, watched, _ = trusted
     return json_reply({"object": "fleet.target", "pool": pool, **told_wish(view.registry.target(watched.config.name))})
 
 
-@router.put("/v1/fleet/pools/{pool}/replicas/{name}")
-@router.post("/v1/fleet/pools/{pool}/replicas/{name}")
-async def register(pool: str, name: str, request: Request) -> Response:
+_REGISTER: Final = described(
+    "Register a replica",
+    takes=Registered,
+    gives={200: RegisteredOut},
+    example={"url": "http://10.0.0.7:8000", "instance": "engine-7-1a2b"},
+)
+
+
+@router.put("/v1/fleet/pools/{pool}/replicas/{name}", **_REGISTER)
+@router.post("/v1/fleet/pools/{pool}/replicas/{name}", operation_id="register_by_post", **_REGISTER)
+async def register(pool: str, name: str, request: Request, trusted: _Trusted) -> Response:
     """A replica says where it is, and again and again that it still is there. Every server follows within seconds."""
-    view, watched, rules = _trusted(request, pool)
+    view, watched, rules = trusted
     gateway = gateway_of(request)
     body = await read_body(request, timeout_s=gateway.line.rules.body_timeout_s, most_bytes=MAX_BODY_BYTES)
     said, url = _checked(_replica_name(name), body, rules)
@@ -120,10 +209,16 @@ async def register(pool: str, name: str, request: Request) -> Response:
     )
 
 
-@router.delete("/v1/fleet/pools/{pool}/replicas/{name}")
-async def deregister(pool: str, name: str, request: Request, instance: str = "") -> Response:
+@router.delete("/v1/fleet/pools/{pool}/replicas/{name}", **described("Take a replica out", gives={200: LeftOut}))
+async def deregister(
+    pool: str,
+    name: str,
+    request: Request,
+    trusted: _Trusted,
+    instance: Annotated[str, Query(description="Which process leaves: the one that it registered with. Needed.")] = "",
+) -> Response:
     """It leaves. Another process that took the name since stays."""
-    view, _, _ = _trusted(request, pool)
+    view = trusted.view
     if not _NAME.match(instance):
         raise BadRequest("`instance` says which process leaves: the one that it registered with.", param="instance")
     async with _database():
@@ -134,7 +229,7 @@ async def deregister(pool: str, name: str, request: Request, instance: str = "")
     return json_reply({"object": "fleet.replica.deleted", "pool": pool, "name": name, "deleted": left})
 
 
-@router.put("/v1/fleet/pools/{pool}/replicas/{name}/drain")
+@router.put("/v1/fleet/pools/{pool}/replicas/{name}/drain", **described("Drain a replica", gives={200: DrainOut}))
 async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) -> Response:
     """It takes nothing new and finishes what it has, until that is taken back. Every server follows within seconds."""
     view, watched = _pool(request, pool)
@@ -152,7 +247,9 @@ async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) 
     return json_reply({"object": "fleet.drain", "pool": pool, "name": name, "drained": True})
 
 
-@router.delete("/v1/fleet/pools/{pool}/replicas/{name}/drain")
+@router.delete(
+    "/v1/fleet/pools/{pool}/replicas/{name}/drain", **described("Let a replica work again", gives={200: DrainOut})
+)
 async def undrain(pool: str, name: str, request: Request, caller: OperatorCaller) -> Response:
     """It takes work again, unless it says itself that it drains."""
     view, _ = _pool(request, pool)
@@ -169,23 +266,6 @@ def _pool(request: Request, pool: str) -> tuple[FleetView, Watched]:
     if view is None or watched is None:
         raise PoolNotFound(f"There is no pool `{pool[:64]}`; GET /v1/fleet lists them.", param="pool")
     return view, watched
-
-
-def _trusted(request: Request, pool: str) -> tuple[FleetView, Watched, RegistrationConfig]:
-    """A pool that is not there looks like one whose token is another."""
-    view = gateway_of(request).fleet_view
-    watched = None if view is None else view.pools.get(pool)
-    shown = read_headers(request.scope["headers"]).authorization or ""
-    token = shown[len(_BEARER) :].strip() if shown.lower().startswith(_BEARER) else ""
-    expected = "" if watched is None else watched.token or ""
-    same = hmac.compare_digest(token.encode(), expected.encode())
-    rules = None if watched is None else watched.config.registration
-    if view is None or watched is None or rules is None or not expected or not same:
-        raise PoolTokenRefused(
-            f"`authorization: Bearer ...` does not have the token of a pool `{pool[:64]}` that takes registrations: "
-            "`selfhosted.pools[].registration.token` says where it is found."
-        )
-    return view, watched, rules
 
 
 def _checked(name: str, body: bytes, rules: RegistrationConfig) -> tuple[Registered, str]:

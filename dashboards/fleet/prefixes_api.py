@@ -8,7 +8,8 @@ from starlette.responses import Response
 from cost.reports.scope import ReadScope
 from cost.times import DAY_US, wall_us
 from dashboards.web.gateway import FinanceReader, gateway_of
-from dashboards.web.parameters import Parameters
+from dashboards.web.openapi import described
+from dashboards.web.parameters import Parameters, text, whole
 from dashboards.web.reading import json_reply, reading
 from proxy.errors import TeamNotFound
 from selfhosted.prefixes.report import rates_of, stability, told
@@ -17,15 +18,22 @@ from selfhosted.prefixes.store import KEPT_DAYS, HabitStore
 router = APIRouter(tags=["fleet"])
 
 DEFAULT_DAYS: Final = 7
+_PARAMETERS: Final = {
+    "days": whole("How many days, today included.", least=1, most=KEPT_DAYS, otherwise=DEFAULT_DAYS),
+    "team_id": text("Only this team."),
+}
 
 
-@router.get("/v1/fleet/prefixes")
+@router.get(
+    "/v1/fleet/prefixes",
+    **described("Find prompts that no cache can keep", gives={200: "What was found, team by team"}, query=_PARAMETERS),
+)
 async def prefixes(request: Request, scope: FinanceReader) -> Response:
     """The last `days` UTC days, today included; by default a week.
 
     A team's key sees its own; a finance or admin key all teams of its organisation. No prompt is kept or shown.
     """
-    parameters = Parameters(request.query_params, ("days", "team_id"))
+    parameters = Parameters(request.query_params, _PARAMETERS)
     scope = _narrowed(scope, parameters.text("team_id"))
     days = parameters.whole("days", DEFAULT_DAYS, least=1, most=KEPT_DAYS)
     gateway = gateway_of(request)

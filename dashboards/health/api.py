@@ -3,13 +3,18 @@
 import asyncio
 import hmac
 from ipaddress import ip_address
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Request
+import msgspec
+from fastapi import APIRouter, Depends, Request
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import JSONResponse, Response
 
 from dashboards.web.gateway import Gateway, gateway_of
+from dashboards.web.openapi import described
 from proxy.errors import MetricsClosed
 
 router = APIRouter(tags=["health"])
@@ -18,15 +23,48 @@ _DATABASE_TIMEOUT_S = 1.0
 _FORWARDED = {"forwarded", "x-forwarded-for", "x-real-ip", "via"}
 
 
-@router.get("/healthz")
-@router.get("/health", include_in_schema=False)
+class Alive(msgspec.Struct, frozen=True, kw_only=True):
+    """It answers."""
+
+    status: str
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether it should get traffic, what was looked at, and which classifier weighs prompts."""
+
+    status: str
+    checks: dict[str, bool]
+    classifier: dict[str, str | None]
+
+
+class MetricsReader(SecurityBase):
+    """Who may read metrics: this machine, or who brings `telemetry.metrics_token` where one is set."""
+
+    model = HTTPBearer(
+        description="The token that `telemetry.metrics_token` says; without one, this machine needs none."
+    )
+    scheme_name = "metricsToken"
+
+    async def __call__(self, request: Request) -> None:
+        if not _may_read(request, gateway_of(request).metrics_token):
+            raise MetricsClosed(
+                "Metrics are for this machine only; set `telemetry.metrics_token` and send it as `Authorization: Bearer …`."
+            )
+
+
+_ALIVE: Final = described("Whether the process answers", gives={200: Alive})
+_READY: Final = described("Whether the process should get traffic", gives={200: Readiness, 503: Readiness})
+
+
+@router.get("/healthz", **_ALIVE)
+@router.get("/health", operation_id="alive_alias", **_ALIVE)
 async def alive() -> JSONResponse:
     """The process answers; says nothing about what it depends on."""
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/readyz")
-@router.get("/ready", include_in_schema=False)
+@router.get("/readyz", **_READY)
+@router.get("/ready", operation_id="ready_alias", **_READY)
 async def ready(request: Request) -> JSONResponse:
     """Whether this process should get traffic, and if not, why."""
     gateway = gateway_of(request)
@@ -58,14 +96,14 @@ async def _database_answers(gateway: Gateway) -> bool:
     return True
 
 
-@router.get("/metrics", include_in_schema=False)
-async def metrics(request: Request) -> Response:
+@router.get(
+    "/metrics",
+    response_class=Response,
+    **described("Read metrics", gives={200: "Prometheus text"}, files=("text/plain",)),
+)
+async def metrics(request: Request, _reader: Annotated[None, Depends(MetricsReader())]) -> Response:
     """Prometheus text, of all workers together: for this machine, or for who brings `telemetry.metrics_token`."""
     gateway = gateway_of(request)
-    if not _may_read(request, gateway.metrics_token):
-        raise MetricsClosed(
-            "Metrics are for this machine only; set `telemetry.metrics_token` and send it as `Authorization: Bearer …`."
-        )
     gateway.ledger_metrics.set_journal_depth(gateway.ledger.depth)
     gateway.metrics.set_in_flight(gateway.line.in_flight)
     # Many teams make many series: not on the loop that streams.

@@ -10,6 +10,7 @@ from dashboards.limits.change import put_limit, read_limit, read_limits, remove_
 from dashboards.web.admin_access import Desk, admin
 from dashboards.web.api_types import Deleted, Listed
 from dashboards.web.openapi import PREFIX, described
+from dashboards.web.parameters import text
 from proxy.errors import BadRequest, NotAllowed
 from proxy.limits.limit import Scope
 from proxy.limits.rules import ANY_ID, Place, Rule
@@ -20,7 +21,7 @@ router = APIRouter(tags=["limits"])
 _OWN: Final = ("organisation", "team", "key")
 _MODEL: Final = f"{PREFIX}/limits/model/{{model:path}}"
 _PLACE: Final = f"{PREFIX}/limits/{{scope}}/{{scope_id}}"
-_QUERY: Final = {"model": "Only on this model, as callers name it."}
+_QUERY: Final = {"model": text("Only on this model, as callers name it.")}
 _EXAMPLE: Final = {"requests_per_minute": 600, "tokens_per_minute": 200_000, "concurrency": 20}
 
 

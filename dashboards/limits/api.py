@@ -1,13 +1,14 @@
 """GET /v1/limits: what a caller may use and what remains of it; GET /v1/queues: how the lines stand, for operators."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from accounts.caller import Caller
 from dashboards.web.gateway import AuthenticatedCaller, OperatorCaller, gateway_of
+from dashboards.web.openapi import described
 from dashboards.web.reading import json_reply
 from proxy.errors import ModelNotFound
 from proxy.limits.book import places_of
@@ -20,8 +21,37 @@ from proxy.queues.work import QueueLook
 router = APIRouter(tags=["limits"])
 
 
-@router.get("/v1/limits")
-async def list_limits(request: Request, caller: AuthenticatedCaller, model: str = "") -> Response:
+class LimitStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit, as it is set, and what is left of it; null where the key is not told."""
+
+    object: Literal["limit"]
+    scope: str
+    scope_id: str
+    model: str | None
+    kind: str
+    per_minute: int | None
+    burst: int
+    remaining: int | None
+    limit: int | None
+    reset_s: float | None
+
+
+class LimitsStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits that a request draws from, and how many processes share them."""
+
+    object: Literal["list"]
+    model: str | None
+    mode: str
+    live_replicas: int
+    data: list[LimitStanding]
+
+
+@router.get("/v1/limits", **described("Read what is left of the limits", gives={200: LimitsStanding}))
+async def list_limits(
+    request: Request,
+    caller: AuthenticatedCaller,
+    model: Annotated[str, Query(description="A name that may be sent as `model`.")] = "",
+) -> Response:
     """The buckets that each request of this key draws from; with `model`, also those of a request for it."""
     gateway = gateway_of(request)
     if model and not may_name(gateway.line.rules, caller, model):
@@ -40,7 +70,7 @@ async def list_limits(request: Request, caller: AuthenticatedCaller, model: str 
     )
 
 
-@router.get("/v1/queues")
+@router.get("/v1/queues", **described("Look at the queues", gives={200: "Each queue, as it stands"}))
 async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
     """Each queue as the process sees it that answers. It stands for all organisations, so a tenant is not told."""
     gateway = gateway_of(request)

@@ -1,13 +1,17 @@
 """GET /v1/models: what a caller may name, with prices and capabilities as extra fields."""
 
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 from fastapi import APIRouter, Request
+from msgspec import UNSET, UnsetType
 from starlette.responses import JSONResponse
 
 from accounts.caller import Caller
 from cost.prices import Price, usd
+from dashboards.web.api_types import Listed
 from dashboards.web.gateway import AuthenticatedCaller, gateway_of
+from dashboards.web.openapi import described
 from providers.target import Target
 from proxy.errors import ModelNotFound
 from proxy.pipeline_config import PipelineConfig
@@ -16,14 +20,30 @@ from proxy.policy import AUTO
 router = APIRouter(tags=["models"])
 
 
-@router.get("/v1/models")
+class ModelOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A name that may be sent as `model`: `auto`, an alias with its `targets`, or a target with what it can and costs."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    targets: list[str] | UnsetType = UNSET
+    tier_eligibility: list[str] | UnsetType = UNSET
+    max_context_tokens: int | UnsetType | None = UNSET
+    max_output_tokens: int | UnsetType | None = UNSET
+    capabilities: list[str] | UnsetType = UNSET
+    capability: float | UnsetType | None = UNSET
+    usd_per_million_tokens: dict[str, str] | UnsetType | None = UNSET
+
+
+@router.get("/v1/models", **described("List the models", gives={200: Listed[ModelOut]}))
 async def list_models(request: Request, caller: AuthenticatedCaller) -> JSONResponse:
     """The names that this key may send as `model`."""
     rules = gateway_of(request).line.rules
     return JSONResponse({"object": "list", "data": list(_visible(rules, caller).values())})
 
 
-@router.get("/v1/models/{name:path}")
+@router.get("/v1/models/{name:path}", **described("Read a model", gives={200: ModelOut}))
 async def get_model(name: str, request: Request, caller: AuthenticatedCaller) -> JSONResponse:
     """One of them."""
     found = _visible(gateway_of(request).line.rules, caller).get(name)

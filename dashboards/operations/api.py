@@ -5,12 +5,16 @@ from starlette.responses import Response
 
 from dashboards.operations.snapshot import look
 from dashboards.web.gateway import OperatorCaller, gateway_of
+from dashboards.web.openapi import described
 from dashboards.web.reading import json_reply
 
 router = APIRouter(tags=["operations"])
 
 
-@router.get("/v1/operations")
+@router.get(
+    "/v1/operations",
+    **described("Look at the whole gateway", gives={200: "The overview, as `weighbridge top` shows it"}),
+)
 async def show_operations(request: Request, _caller: OperatorCaller) -> Response:
     """The operators' overview as the process knows it that answers. Money is nano-dollars, times are seconds."""
     return json_reply(await look(gateway_of(request)))

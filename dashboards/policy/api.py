@@ -13,6 +13,7 @@ from classifier.heuristic import HeuristicClassifier
 from classifier.learning.requests import OwnRequests, own_requests
 from dashboards.policy.preview import floors_from, told
 from dashboards.web.gateway import AuthenticatedCaller, Gateway, gateway_of
+from dashboards.web.openapi import described
 from proxy.errors import BadRequest
 from proxy.tolerance import FLOORS, Tolerances
 
@@ -21,11 +22,14 @@ router = APIRouter(tags=["policy"])
 _PATIENCE_S = 3.0
 
 
-@router.get("/v1/policy/preview")
+@router.get(
+    "/v1/policy/preview",
+    **described("Preview quality floors", gives={200: "What each floor would cost, save and keep"}),
+)
 async def preview_policy(
     request: Request,
     caller: AuthenticatedCaller,
-    quality_floor: Annotated[list[str] | None, Query()] = None,
+    quality_floor: Annotated[list[str] | None, Query(description="Floors from 0 to 1, one or several.")] = None,
 ) -> JSONResponse:
     """The floors asked for (several may be), or the usual ones, beside the team's own. Nothing is applied."""
     try:

@@ -10,11 +10,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from cost.errors import PriceError, UnknownPrice
+from cost.price_book.price_config import EnteredPrices
 from cost.times import wall_us
 from dashboards.prices import change as changes
 from dashboards.prices.listing import BadPrice, checked_prices, entry_told, parse_prices, today, told
+from dashboards.prices.price_types import PriceEntered, PriceOut, PriceWithdrawn
 from dashboards.web.actor import actor_of
+from dashboards.web.api_types import Listed
 from dashboards.web.gateway import AuthenticatedCaller, Gateway, OperatorCaller, gateway_of
+from dashboards.web.openapi import described
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
 from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
@@ -25,7 +29,7 @@ MAX_BODY_BYTES: Final = 64 * 1024
 _PATIENCE_S: Final = 5.0
 
 
-@router.get("/v1/prices")
+@router.get("/v1/prices", **described("List the prices", gives={200: Listed[PriceOut]}))
 async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response:
     """The targets that the key's team may use, each with the price in effect and those to come."""
     gateway = gateway_of(request)
@@ -38,7 +42,10 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
     return json_reply({"object": "list", "data": data})
 
 
-@router.put("/v1/prices/{target:path}")
+@router.put(
+    "/v1/prices/{target:path}",
+    **described("Enter a price", takes=EnteredPrices, gives={200: PriceEntered}, example={"input": 2.25, "output": 9}),
+)
 async def set_price(target: str, request: Request, caller: OperatorCaller) -> Response:
     """Enters a price that comes before the configured ones. Every server follows within seconds."""
     gateway = gateway_of(request)
@@ -57,7 +64,9 @@ async def set_price(target: str, request: Request, caller: OperatorCaller) -> Re
     return json_reply({"object": "price", "target": target, **entry_told(kept)})
 
 
-@router.delete("/v1/prices/{target:path}/{version}")
+@router.delete(
+    "/v1/prices/{target:path}/{version}", **described("Take an entered price back", gives={200: PriceWithdrawn})
+)
 async def withdraw_price(target: str, version: str, request: Request, caller: OperatorCaller) -> Response:
     """Takes an entered price back: what lies beneath it counts again. What was booked at it stays."""
     gateway: Gateway = gateway_of(request)

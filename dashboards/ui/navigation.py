@@ -63,7 +63,7 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
     ),
     ("Organisation", "organisation.read", (("People", "/dashboard/people"),)),
     ("Organisation", "audit.read", (("Audit log", "/dashboard/audit"),)),
-    ("Organisation", "organisation.change", (("Admin API", "/dashboard/api"),)),
+    ("Organisation", "organisation.change", (("API", "/dashboard/api"),)),
 )
 
 

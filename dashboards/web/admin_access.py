@@ -15,7 +15,7 @@ from accounts.store import TeamRecord
 from dashboards.web.access import check_path
 from dashboards.web.actor import actor_of
 from dashboards.web.changing import looking
-from dashboards.web.gateway import Gateway, caller_of, gateway_of
+from dashboards.web.gateway import Gateway, Keyed, caller_of, gateway_of
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
 from proxy.errors import BadRequest, NotAllowed, TeamNotFound
@@ -67,7 +67,7 @@ class Desk(NamedTuple):
         return made
 
 
-class Admin:
+class Admin(Keyed):
     """Asks for a right. As a dependency of a route it gives the Desk, or refuses."""
 
     def __init__(self, right: Right, *, makes_team: bool = False) -> None:

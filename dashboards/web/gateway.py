@@ -1,10 +1,12 @@
 """The parts of a running gateway, as routes find them in the request's state."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Annotated, Final, NamedTuple, Protocol, TypedDict
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, NamedTuple, Protocol, TypedDict
 
 from fastapi import Depends, Request
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -124,10 +126,21 @@ def gateway_of(request: Request) -> Gateway:
     return found
 
 
-async def caller_of(request: Request) -> Caller:
-    """The owner of the request's key; raises what `RequestPipeline.authenticate` raises."""
-    return await gateway_of(request).line.authenticate(read_headers(request.scope["headers"]))
+class Keyed(SecurityBase):
+    """What asks for a key. FastAPI finds it among a route's dependencies and tells the OpenAPI document."""
 
+    model = HTTPBearer(description="An API key: `Authorization: Bearer wb-…`.")
+    scheme_name = "key"
+
+
+class _CallerOf(Keyed):
+    """The owner of the request's key; raises what `RequestPipeline.authenticate` raises."""
+
+    async def __call__(self, request: Request) -> Caller:
+        return await gateway_of(request).line.authenticate(read_headers(request.scope["headers"]))
+
+
+caller_of: Final = _CallerOf()
 
 AuthenticatedCaller = Annotated[Caller, Depends(caller_of)]
 
@@ -166,3 +179,11 @@ AdminCaller = Annotated[Caller, Depends(_admin_caller)]
 OperatorCaller = Annotated[Caller, Depends(_operator_caller)]
 ActingCaller = Annotated[Caller, Depends(_acting_caller)]
 """Any key but one that only reads."""
+
+RIGHT_OF: Final[Mapping[Callable[..., Any], str]] = {
+    _operator_caller: "operations.change",
+    _admin_caller: "organisation.change",
+    _acting_caller: "act",
+    caller_of: "signed-in",
+}
+"""What each asks for, as the OpenAPI document tells it; those that ask for more come first."""

@@ -1,13 +1,15 @@
 """The parameters of finance's questions: each is known, given once or as a list, and refused where it is not sound.
 
-One that nobody knows is refused too: a misspelt filter would otherwise give the figures of something else.
+One that nobody knows is refused too: a misspelt filter would otherwise give the figures of something else. A route has its
+parameters in one table, which the OpenAPI document tells and which says what is known; reading them is the route's.
 """
 
 import datetime as dt
 import re
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+import msgspec
 from starlette.datastructures import QueryParams
 
 from cost.times import HOUR_US, start_of
@@ -20,6 +22,62 @@ _MAX_VALUES: Final = 200
 _EPOCH: Final = dt.date(1970, 1, 1)
 
 Word = TypeVar("Word", bound=str)
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A parameter as the OpenAPI document has it: what it is for, its kind and bounds, and whether it has to be there."""
+
+    about: str
+    schema: dict[str, Any]
+    is_needed: bool = False
+
+
+def text(about: str) -> Parameter:
+    """Read by `Parameters.text`, or by the route itself."""
+    return Parameter(about, {"type": "string"})
+
+
+def texts(about: str) -> Parameter:
+    """Read by `Parameters.texts`."""
+    return Parameter(about, {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_VALUES})
+
+
+def listed(about: str, allowed: Iterable[str]) -> Parameter:
+    """Read by `Parameters.listed`."""
+    return Parameter(about, {"type": "array", "items": {"type": "string", "enum": [*allowed]}})
+
+
+def one_of(about: str, allowed: Iterable[str], otherwise: str | None = None) -> Parameter:
+    """Read by `Parameters.one_of`."""
+    return Parameter(
+        about, {"type": "string", "enum": [*allowed], **({} if otherwise is None else {"default": otherwise})}
+    )
+
+
+def whole(
+    about: str, *, least: int, most: int | None = None, otherwise: int | None = None, is_needed: bool = False
+) -> Parameter:
+    """Read by `Parameters.whole`."""
+    bounds = {"minimum": least, "maximum": most, "default": otherwise}
+    known = {name: bound for name, bound in bounds.items() if bound is not None}
+    return Parameter(about, {"type": "integer", **known}, is_needed)
+
+
+def flag(about: str) -> Parameter:
+    """Read by `Parameters.flag`."""
+    return Parameter(about, {"type": "boolean"})
+
+
+def day(about: str, *, is_needed: bool = False) -> Parameter:
+    """Read by `Parameters.day`."""
+    return Parameter(about, {"type": "string", "format": "date"}, is_needed)
+
+
+def moment(about: str) -> Parameter:
+    """Read by `Parameters.moment_us`."""
+    return Parameter(
+        about, {"anyOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}]}
+    )
 
 
 class Parameters:

@@ -88,11 +88,13 @@ def divided(records: Mapping[str, Record], me: str, capacity: int, most: int) ->
 class _Share:
     """Of one queue."""
 
-    __slots__ = ("config", "limit")
+    __slots__ = ("config", "is_given_up", "limit")
 
     def __init__(self, config: QueueConfig, limit: int) -> None:
         self.config = config
         self.limit = limit
+        self.is_given_up = False
+        """Its queue is no longer configured. One that comes back under the same name has a share of its own."""
 
 
 class Capacity:
@@ -160,6 +162,7 @@ class Capacity:
 
     def _leave(self, name: str, share: _Share) -> None:
         """What is still in flight there ends uncounted; nothing is kept from the others for it."""
+        share.is_given_up = True
         link = self._link
         if link is not None and self._by_demand:
             link.tell(_DIVIDE, _keys(link, name), (link.holder, share.config.tokens_in_flight, 0, 0, 0, 0, 0))
@@ -202,7 +205,7 @@ class Capacity:
 
     async def _ask(self, link: Asking, name: str, share: _Share, epoch: int) -> None:
         # A part that shrinks is given back by asking once more, so that others need not wait for the next beat.
-        if await self._asked(link, name, share, epoch) and self._shares.get(name) is share:
+        if await self._asked(link, name, share, epoch) and not share.is_given_up:
             await self._asked(link, name, share, epoch)
 
     async def _asked(self, link: Asking, name: str, share: _Share, epoch: int) -> bool:

@@ -73,6 +73,7 @@ class Entry:
         self.passed = 0
         """Tokens of work that went before it while it was next and did not fit."""
         self.number = 0
+        """Its place in the order of arrival, from 1 on, which names it among those that wait."""
         self.flow: _Flow | None = None
         self._aged = False
 
@@ -308,7 +309,7 @@ class FairQueue:
             if victim is None:
                 break
             self._take_out(victim)
-            if victim is newcomer:
+            if victim.number == newcomer.number:
                 # What is below it would not make enough room. Each was the newest of its line, so backwards restores it.
                 for entry in reversed(gone):
                     assert entry.flow is not None  # noqa: S101  # It waited.
@@ -416,7 +417,7 @@ class FairQueue:
             return None
         left = self._may_pass(entry, room)
         heads = [flow.head(self.config.aging_s) for lane in self._lanes for flow in lane.backlogged.values()]
-        others = [each for each in heads if each is not entry]
+        others = [each for each in heads if each.number != entry.number]
         passes = any(each.work.tokens <= left or self._may_go_before(each, entry, room) for each in others)
         return None if passes else entry
 
@@ -455,9 +456,11 @@ class FairQueue:
             tag = max(tag, own.tag) + mine / max(work.weight, _LEAST_WEIGHT)
         rivals: list[Rival] = []
         for other in self._teams.values():
+            if other.team_id == work.team_id:
+                continue
             flow = other.flows[batch]
             most = (tag - (flow.tag if flow.waiting else max(flow.tag, virtual))) * other.weight
-            if other is not team and most > 0:
+            if most > 0:
                 rivals.append(Rival(flow.tokens, flow.per_s(now), most))
         return Ahead(mine, rivals)
 
@@ -553,7 +556,7 @@ class FairQueue:
                 if best is not None and flow.tag >= best_tag:
                     continue
                 entry = flow.head(self.config.aging_s)
-                if entry is held or not self._fits(entry.work, flow, room):
+                if entry.number == held.number or not self._fits(entry.work, flow, room):
                     continue
                 if entry.work.tokens <= left or self._may_go_before(entry, held, room):
                     best, best_tag = entry, flow.tag

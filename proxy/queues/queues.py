@@ -120,7 +120,8 @@ class Queue:
         self._timer: Handle | None = None
         self._timer_at = float("inf")
         self._peak = 0
-        self._blocked: Entry | None = None
+        self._blocked = 0
+        """The number of the entry that room gathers for; 0 for none."""
         self._blocked_at = 0.0
 
     @property
@@ -150,7 +151,7 @@ class Queue:
             self.fair.remove(place)
             why = "late"
         for entry in self.fair.shed(place):
-            if entry is place:
+            if entry.number == place.number:
                 why = "full"
             else:
                 self._give_up(entry, "shed")
@@ -203,8 +204,9 @@ class Queue:
         wanted = max(fair.in_flight_tokens + fair.waiting_tokens, self._peak)
         self._peak = max(fair.in_flight_tokens, self._peak // 2)
         blocked = fair.blocked(self.room) if fair.waiting else None
-        if blocked is not self._blocked:
-            self._blocked, self._blocked_at = blocked, self._clock()
+        number = 0 if blocked is None else blocked.number
+        if number != self._blocked:
+            self._blocked, self._blocked_at = number, self._clock()
         if blocked is None or blocked.work.tokens <= self.room.tokens:
             return Use(in_flight=fair.in_flight_tokens, wanted=wanted, large=0, waited_s=0.0)
         waited_s = self._clock() - self._blocked_at

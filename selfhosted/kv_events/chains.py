@@ -20,10 +20,11 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
+from selfhosted.balance.index import PrefixIndex
 from selfhosted.kv_events.events import Event, Removed, Stored
 
 ROOT: Final = 0
@@ -32,22 +33,6 @@ _NAME_BYTES: Final = 8
 _MOST_USED: Final = 4_096
 _TRIMMED_PART: Final = 16
 """Room is made for so many at once, a sixteenth of all: looking for the oldest takes longer the more went before."""
-
-
-class Index(Protocol):
-    """The balancer's PrefixIndex."""
-
-    def store(self, replica: str, blocks: Sequence[int]) -> None:
-        """These are there."""
-        ...
-
-    def remove(self, replica: str, blocks: Iterable[int]) -> None:
-        """These are not."""
-        ...
-
-    def clear(self, replica: str) -> None:
-        """Nothing is."""
-        ...
 
 
 class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +72,7 @@ class _Held:
 class Chains:
     """Of one pool. Everything here is memory: it takes microseconds a block and waits for nothing."""
 
-    def __init__(self, index: Index, limits: ChainLimits = ChainLimits()) -> None:  # noqa: B008 - frozen
+    def __init__(self, index: PrefixIndex, limits: ChainLimits = ChainLimits()) -> None:  # noqa: B008 - frozen
         self._index = index
         self._limits = limits
         self._replicas: dict[str, _Held] = {}

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from selfhosted.kv_events.chains import ChainLimits, Chains, Index
+from selfhosted.balance.index import PrefixIndex
+from selfhosted.kv_events.chains import ChainLimits, Chains
 from selfhosted.kv_events.following import Follower, KvObserver, KvResult, KvState
 from selfhosted.kv_events.sampling import Sample, SampleLimits, SampleResult, Sampling, Tokenize
 from selfhosted.replica import Address
@@ -75,7 +76,7 @@ class KvEvents:
         *,
         port: Port,
         replay_port: Port | None,
-        index: Index,
+        index: PrefixIndex,
         tokenize: Tokenize,
         observer: KvObserver | None = None,
         clock: Callable[[], float] = time.monotonic,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import ColumnElement, Table, case, delete, select, tuple_
@@ -107,25 +107,13 @@ class HabitStore:
             await connection.execute(delete(_table).where(_table.c.day_us < before_us))
 
 
-class HabitsWritten(Protocol):
-    """Where the loop writes."""
-
-    async def add(self, deltas: Sequence[HabitDelta], committing: Callable[[], None]) -> None:
-        """As HabitStore does."""
-        ...
-
-    async def prune(self, before_us: int) -> None:
-        """As HabitStore does."""
-        ...
-
-
 class KeepHabits:
     """The loop: looks at new beginnings a few times a second, and writes what was counted every few."""
 
     def __init__(
         self,
         habits: Habits,
-        store: HabitsWritten,
+        store: HabitStore,
         *,
         every_s: float = 10.0,
         look_s: float = _LOOK_S,

@@ -13,10 +13,11 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import msgspec
 
+from selfhosted.offline.plans.roofline import StepTimes
 from selfhosted.offline.simulate.kv import BlockEvent, KvCache
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 from selfhosted.replica import EngineStats
@@ -24,14 +25,6 @@ from selfhosted.replica import EngineStats
 NEVER: Final = math.inf
 
 Happening = Literal["first_token", "done"]
-
-
-class Steps(Protocol):
-    """How long one step takes, in seconds; it must be linear in `kv_tokens`."""
-
-    def step_s(
-        self, *, prefill_tokens: float = ..., pairs: float = ..., batch: float = ..., kv_tokens: float = ...
-    ) -> float: ...
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,11 +115,14 @@ class Engine:
     def __init__(
         self,
         spec: EngineSpec,
-        steps: Steps,
+        steps: StepTimes,
         told: Callable[[float, Happening, Job], None] = lambda _at, _what, _job: None,
         changed: BlockEvent | None = None,
     ) -> None:
-        """`told` hears of first tokens and ends as `advance` comes to them, `changed` of the cache's blocks."""
+        """`told` hears of first tokens and ends as `advance` comes to them, `changed` of the cache's blocks.
+
+        A step must be linear in `kv_tokens`: steps that are alike are not made one by one.
+        """
         self.spec = spec
         self._steps = steps
         self._told = told

@@ -16,8 +16,9 @@ from typing import Final, Literal
 import msgspec
 
 from selfhosted.config import BalanceConfig, RoomConfig, ScaleConfig
+from selfhosted.offline.plans.roofline import StepTimes
 from selfhosted.offline.simulate.choosers import Chooser, chooser_of
-from selfhosted.offline.simulate.engine import Engine, EngineSpec, Happening, Job, Steps
+from selfhosted.offline.simulate.engine import Engine, EngineSpec, Happening, Job
 from selfhosted.offline.simulate.scaling import rule_of
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 from selfhosted.offline.simulate.traces import Trace, TraceRequest, family
@@ -148,7 +149,7 @@ class Fleet:
     """Runs one trace once."""
 
     def __init__(
-        self, spec: FleetSpec, steps: Steps, trace: Trace, progress: Callable[[float], None] = lambda _part: None
+        self, spec: FleetSpec, steps: StepTimes, trace: Trace, progress: Callable[[float], None] = lambda _part: None
     ) -> None:
         """`progress` hears now and then which part of the trace has arrived."""
         if spec.replicas == 0 and spec.scaler == "fixed":

@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 
 from selfhosted.config import ScaleConfig
-from selfhosted.offline.simulate.engine import Engine, EngineSpec, Job, Steps
+from selfhosted.offline.plans.roofline import StepTimes
+from selfhosted.offline.simulate.engine import Engine, EngineSpec, Job
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 from selfhosted.offline.simulate.traces import Trace
 from selfhosted.scale.policy import ScalePolicy, ScaleRule
@@ -26,7 +27,12 @@ def check_scaler(scaler: str) -> None:
 
 
 def rule_of(
-    scaler: str, config: ScaleConfig, trace: Trace, spec: EngineSpec, steps: Steps, usd_per_replica_hour: float | None
+    scaler: str,
+    config: ScaleConfig,
+    trace: Trace,
+    spec: EngineSpec,
+    steps: StepTimes,
+    usd_per_replica_hour: float | None,
 ) -> ScaleRule | None:
     """None: the number of replicas is fixed."""
     if scaler == "fixed":
@@ -53,7 +59,7 @@ def demand_of(trace: Trace) -> Callable[[float], float]:
     return demand
 
 
-def most_work_per_s(trace: Trace, spec: EngineSpec, steps: Steps) -> float:
+def most_work_per_s(trace: Trace, spec: EngineSpec, steps: StepTimes) -> float:
     """What one engine does when it never waits for work: measured on the trace's own requests, all at once."""
     jobs = [
         Job(arrived_at=0.0, prompt_tokens=each.prompt_tokens, output_tokens=each.output_tokens, blocks=each.blocks)

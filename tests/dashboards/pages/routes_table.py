@@ -146,6 +146,7 @@ OTHER_ROUTES: Final[Mapping[str, Who]] = {
     "GET /v1/limits": "every key",
     "GET /v1/models": "every key",
     "GET /v1/models/{name:path}": "every key",
+    "GET /v1/openapi.json": "every key",
     "GET /v1/operations": "operators",
     "GET /v1/organization/costs": "every key",
     "GET /v1/organization/usage/completions": "every key",

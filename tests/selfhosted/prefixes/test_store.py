@@ -93,11 +93,11 @@ def counted() -> Habits:
     return habits
 
 
-class Failing:
+class Failing(HabitStore):
     """A store that fails once, before or while it commits."""
 
-    def __init__(self, store: HabitStore, failure: BaseException, *, committing: bool) -> None:
-        self._store = store
+    def __init__(self, engine: AsyncEngine, failure: BaseException, *, committing: bool) -> None:
+        super().__init__(engine)
         self._failures = [failure]
         self._committing = committing
 
@@ -105,13 +105,10 @@ class Failing:
         if self._failures:
             if self._committing:
                 # The worst case: it was written, and the answer was lost.
-                await self._store.add(deltas)
+                await super().add(deltas)
                 committing()
             raise self._failures.pop()
-        await self._store.add(deltas, committing)
-
-    async def prune(self, before_us: int) -> None:
-        await self._store.prune(before_us)
+        await super().add(deltas, committing)
 
 
 @pytest.mark.parametrize("committing", [False, True])
@@ -120,7 +117,7 @@ async def test_a_failed_write_counts_nothing_twice(engine: AsyncEngine, failure:
     """Before the commit it is tried again; what may have been committed is not, and is told as lost."""
     store = HabitStore(engine)
     lost: list[int] = []
-    keep = KeepHabits(counted(), Failing(store, failure, committing=committing), now_us=lambda: DAY, lost=lost.append)
+    keep = KeepHabits(counted(), Failing(engine, failure, committing=committing), now_us=lambda: DAY, lost=lost.append)
     await keep.flush()
     assert lost == ([5] if committing else [])
     await keep.flush()
@@ -131,7 +128,7 @@ async def test_a_failed_write_counts_nothing_twice(engine: AsyncEngine, failure:
 async def test_a_write_that_is_cancelled_before_its_commit_is_written_at_the_end(engine: AsyncEngine) -> None:
     """The process ends while the loop writes: `aclose` still writes what was counted, once."""
     store = HabitStore(engine)
-    failing = Failing(store, asyncio.CancelledError(), committing=False)
+    failing = Failing(engine, asyncio.CancelledError(), committing=False)
     keep = KeepHabits(counted(), failing, now_us=lambda: DAY)
     with pytest.raises(asyncio.CancelledError):
         await keep.flush()

@@ -1,0 +1,26 @@
+"""GET /v1/openapi.json: every route but the pages, with what it takes and gives; and the admin API's alone."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from dashboards.api_docs.document import admin_document_of, document_of
+from dashboards.web.admin_access import Desk, admin
+from dashboards.web.gateway import AuthenticatedCaller
+from dashboards.web.openapi import PREFIX, described
+from dashboards.web.reading import json_reply
+
+router = APIRouter(tags=["about"])
+
+
+@router.get("/v1/openapi.json", **described("This document", gives={200: "OpenAPI 3.1"}))
+async def show_document(request: Request, _caller: AuthenticatedCaller) -> Response:
+    """For any key."""
+    return json_reply(await document_of(request))
+
+
+@router.get(f"{PREFIX}/openapi.json", **described("The admin API's part of this document", gives={200: "OpenAPI 3.1"}))
+async def show_admin_document(desk: Annotated[Desk, Depends(admin("signed-in"))]) -> Response:
+    """For any key."""
+    return desk.reply(await admin_document_of(desk.request))

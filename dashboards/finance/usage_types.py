@@ -1,0 +1,76 @@
+"""What GET /v1/usage gives."""
+
+from decimal import Decimal
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from cost.tables import ROLLUP_SUMS
+
+_NANOUSD = "_nanousd"
+
+
+class DaySums(msgspec.Struct, frozen=True, kw_only=True):
+    """What was used, what it cost and saved. A cost that is unknown is null."""
+
+    requests: int
+    input_tokens: int
+    cached_input_tokens: int
+    output_tokens: int
+    cost_usd: Decimal | None
+    baseline_usd: Decimal
+    savings_usd: Decimal | None
+    savings_share: Decimal | None
+    estimated_requests: int
+    unpriced_requests: int
+
+
+class DayOfModel(DaySums, frozen=True, kw_only=True):
+    """A target's part of a day."""
+
+    model: str
+
+
+class UsageDay(DaySums, frozen=True, kw_only=True):
+    """One UTC day, by model."""
+
+    team_id: str | None
+    date: str
+    models: list[DayOfModel]
+
+
+UsageFigures = msgspec.defstruct(
+    "UsageFigures",
+    [
+        (name.replace(_NANOUSD, "_usd"), Decimal | None if name.endswith(_NANOUSD) else int)
+        for name in (*ROLLUP_SUMS, f"savings{_NANOUSD}")
+    ],
+    kw_only=True,
+    frozen=True,
+    namespace={"__doc__": "Every figure of the books, in dollars where it is money. A cost that is unknown is null."},
+)
+UsageRowOut = msgspec.defstruct(
+    "UsageRowOut",
+    [
+        (name, str | UnsetType, UNSET)
+        for name in ("team_id", "key_id", "model", "provider", "tier", "tag", "day", "hour")
+    ],
+    bases=(UsageFigures,),
+    kw_only=True,
+    frozen=True,
+    namespace={"__doc__": "One row: the groups that were asked for, and their figures."},
+)
+
+
+class UsagePageOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A range, grouped. `next_page` goes on."""
+
+    object: Literal["usage.page"]
+    start: str
+    end: str
+    group_by: list[str]
+    data: list[UsageRowOut]  # type: ignore[valid-type]
+    totals: UsageFigures  # type: ignore[valid-type]
+    has_more: bool
+    next_page: str | None

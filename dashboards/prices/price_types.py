@@ -1,0 +1,52 @@
+"""What /v1/prices gives."""
+
+from typing import Literal
+
+import msgspec
+
+
+class LongPromptPriceOut(msgspec.Struct, frozen=True, kw_only=True):
+    """What a prompt above so many tokens costs."""
+
+    above_tokens: int
+    usd_per_million_tokens: dict[str, str]
+
+
+class PriceFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """A price's figures by meter: exact decimals as text, null where unknown."""
+
+    usd_per_million_tokens: dict[str, str] | None
+    usd_per_request: str | None
+    long_prompts: list[LongPromptPriceOut]
+    batch: "PriceFigures | None"
+
+
+class DatedPriceOut(PriceFigures, frozen=True, kw_only=True):
+    """A price, where it comes from and since when it holds."""
+
+    version: str | None
+    source: str | None
+    effective_from: str | None
+    note: str
+
+
+class PriceEntered(DatedPriceOut, frozen=True, kw_only=True):
+    """The price that was entered."""
+
+    object: Literal["price"]
+    target: str
+
+
+class PriceOut(PriceEntered, frozen=True, kw_only=True):
+    """A target's price now, and those to come."""
+
+    upcoming: list[DatedPriceOut]
+
+
+class PriceWithdrawn(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies beneath it counts again."""
+
+    object: Literal["price.withdrawn"]
+    target: str
+    version: str
+    withdrawn: bool
