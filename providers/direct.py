@@ -9,6 +9,7 @@ import functools
 import io
 from collections.abc import Mapping
 from http import HTTPStatus
+from types import SimpleNamespace
 
 import aiohttp
 import msgspec
@@ -49,6 +50,19 @@ _TAIL_S = 0.05
 _MAX_TAIL_BYTES = 4 * 1024
 _MOST_URLS = 4_096
 
+
+async def _reached(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+    context.trace_request_ctx(True)
+
+
+def _tracing() -> aiohttp.TraceConfig:
+    """Tells a call when it has its connection, be that a new one or one that stood already."""
+    tracing = aiohttp.TraceConfig()
+    tracing.on_connection_create_end.append(_reached)
+    tracing.on_connection_reuseconn.append(_reached)
+    return tracing
+
+
 # aiohttp says RuntimeError when a read begins after the connection was lost.
 _BROKEN = (TimeoutError, aiohttp.ClientError, OSError, RuntimeError)
 
@@ -88,6 +102,7 @@ class DirectUpstream:
     async def _post(self, call: UpstreamCall, body: bytes) -> aiohttp.ClientResponse:
         deployment_id = call.deployment.deployment_id
         timeout = _timeout(call.total_timeout_s, call.connect_timeout_s)
+        call.reaches(False)
         try:
             return await self._pool().post(
                 self._url(call.deployment, call.request.operation),
@@ -95,6 +110,7 @@ class DirectUpstream:
                 headers=_headers(call),
                 timeout=timeout,
                 allow_redirects=False,
+                trace_request_ctx=call.reaches,
             )
         except aiohttp.ClientConnectorError as error:
             raise ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id) from error
@@ -135,6 +151,7 @@ class DirectUpstream:
                 # We ask for no compression, so a small reply cannot unfold into a large one.
                 auto_decompress=False,
                 trust_env=False,
+                trace_configs=[_tracing()],
             )
         return self._session
 

@@ -1,12 +1,16 @@
 """How the line speaks to any upstream: open a call, read batches of events, close it once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from providers.target import Deployment
 from providers.wire import ChatRequest, Event
+
+
+def _told_nobody(_reached: bool) -> None:
+    pass
 
 
 class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +27,10 @@ class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
     """Extra headers of ours (trace context); never the caller's."""
     engine_fields: Mapping[str, int | str] = {}
     """Extra fields of the body, for an engine of our own; never the caller's."""
+    reaches: Callable[[bool], None] = _told_nobody
+    """Told False while there is no connection yet, so that nothing of the request can have left, and True once there is.
+    Who cannot know says nothing: then the upstream may have seen the request from the start.
+    """
 
 
 class UpstreamStream(Protocol):

@@ -100,6 +100,7 @@ class Attempt:
         "last_token_at",
         "lease",
         "number",
+        "reached",
         "routed",
         "sent",
         "settled",
@@ -140,7 +141,9 @@ class Attempt:
         self._reserved = False
         self._stale = False
         self.sent = False
-        """The upstream may have seen it; before that nothing can have been charged."""
+        """It was given away; before that nothing can have been charged."""
+        self.reached = True
+        """The upstream may have seen it. Not while it waits for a connection, although it was given away."""
         self.settled: Settled | None = None
         self.kept: list[bytes] | None = [] if routed.keep_bytes else None
         """References to the payloads so far; None when they are not wanted, or became too many."""
@@ -189,6 +192,10 @@ class Attempt:
             self.kept.append(event.payload)
         if self._to_keep < 0:
             self.kept = None
+
+    def reaches(self, reached: bool) -> None:
+        """Whether there is a connection by now, from those who know."""
+        self.reached = reached
 
     def healthy(self) -> None:
         """The first token came: the deployment answers. A cut later is counted as a failure of its own."""
@@ -240,7 +247,7 @@ class Attempt:
 
     def _charged(self, ending: Ending, error: BaseException | None) -> tuple[EntryKind, Money]:
         """The closing entry's kind and its money, the usage flagged with how it ended."""
-        if not self.sent or (not self.token_events and isinstance(error, _NEVER_STARTED)):
+        if not self.sent or not self.reached or (not self.token_events and isinstance(error, _NEVER_STARTED)):
             kind, money = _VOID
         else:
             kind, money = "settle", self._money()

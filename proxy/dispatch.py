@@ -222,6 +222,7 @@ class Dispatcher:
             ),
             headers=routed.upstream_headers,
             engine_fields=engine_fields(attempt.deployment, routed),
+            reaches=attempt.reaches,
         )
 
 

@@ -18,11 +18,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
+import asyncpg
 import pytest
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.database import make_engine, migrate
+from tests.sqlite import newest_sqlite
 
 Backend = Literal["sqlite", "postgresql"]
 
@@ -40,13 +41,70 @@ _SETTINGS: Final = (
 )
 
 
+# What the migrations themselves wrote is kept beside, to be put back.
+_KEEP_PRISTINE: Final = """
+    DO $$
+    DECLARE one text; filled boolean;
+    BEGIN
+        CREATE SCHEMA pristine;
+        FOR one IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP
+            EXECUTE format('SELECT EXISTS (SELECT 1 FROM public.%I)', one) INTO filled;
+            IF filled THEN
+                EXECUTE format('CREATE TABLE pristine.%I AS TABLE public.%I', one, one);
+            END IF;
+        END LOOP;
+    END $$
+"""
+# No trigger fires and no foreign key is looked at. A large table is cut, for what is deleted stays until a vacuum.
+_MAKE_PRISTINE: Final = """
+    DO $$
+    DECLARE one record;
+    BEGIN
+        SET LOCAL session_replication_role = replica;
+        FOR one IN
+            SELECT relname AS name, pg_relation_size(oid) AS size FROM pg_class
+            WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND pg_relation_size(oid) > 0
+        LOOP
+            IF one.size > 262144 THEN
+                EXECUTE format('TRUNCATE public.%I CASCADE', one.name);
+            ELSE
+                EXECUTE format('DELETE FROM public.%I', one.name);
+            END IF;
+        END LOOP;
+        FOR one IN SELECT sequencename AS name FROM pg_sequences WHERE schemaname = 'public' LOOP
+            EXECUTE format('ALTER SEQUENCE public.%I RESTART', one.name);
+        END LOOP;
+        FOR one IN SELECT tablename AS name FROM pg_tables WHERE schemaname = 'pristine' LOOP
+            EXECUTE format('INSERT INTO public.%I SELECT * FROM pristine.%I', one.name, one.name);
+        END LOOP;
+    END $$
+"""
+# Every change of a schema shows in one of these.
+_SCHEMA: Final = """
+    SELECT concat_ws(' ',
+        (SELECT count(*) FROM pg_namespace),
+        (SELECT concat(count(*), ' ', max(oid)) FROM pg_class WHERE relnamespace = 'public'::regnamespace),
+        (SELECT concat(count(*), ' ', sum(atttypid::bigint + atttypmod), ' ', sum(attnotnull::int + 10 * attisdropped::int))
+            FROM pg_attribute),
+        (SELECT concat(count(*), ' ', max(oid)) FROM pg_constraint),
+        (SELECT concat(count(*), ' ', max(oid)) FROM pg_trigger),
+        (SELECT concat(count(*), ' ', max(oid)) FROM pg_attrdef)
+    )
+"""
+
+
 class Postgres:
-    """A running server with a template database whose schema is the newest."""
+    """A running server with a template database whose schema is the newest.
+
+    To make a database and to drop it takes the server up to half a second, which is more than most tests take. So one that
+    a test is done with is emptied for the next, under another name: whoever still has the old address finds nothing.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._made = 0
-        self._has_template = False
+        self._schema = ""
+        self._used: list[str] = []
 
     def url(self, database: str) -> str:
         """The address of one of its databases."""
@@ -58,14 +116,42 @@ class Postgres:
 
     async def database(self) -> str:
         """The address of a new database with the newest schema."""
-        if not self._has_template:
+        if not self._schema:
             await self._make_template()
-            self._has_template = True
+        while self._used:
+            url = await self._emptied(self._used.pop())
+            if url is not None:
+                return url
         return await self._create(_TEMPLATE)
+
+    def give_back(self, url: str) -> None:
+        """A database with the newest schema that another test may have."""
+        self._used.append(url.rpartition("/")[2])
 
     async def drop(self, url: str) -> None:
         """Each takes some 12 MB: all of a run together would take gigabytes, and long to delete at its end."""
         await self._execute(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+
+    async def _emptied(self, used: str) -> str | None:
+        """Its new address; None where a test changed more than rows, and so it is dropped."""
+        self._made += 1
+        name = f"test_{self._made}"
+        await self._execute(
+            f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{used}'",  # noqa: S608 - ours
+            f"ALTER DATABASE {used} RENAME TO {name}",
+        )
+        url = self.url(name)
+        if await self._make_pristine(url):
+            return url
+        await self.drop(url)
+        return None
+
+    async def _make_pristine(self, url: str) -> bool:
+        async with _connected(url) as connection:
+            if await connection.fetchval(_SCHEMA) != self._schema:
+                return False
+            await connection.execute(_MAKE_PRISTINE)
+        return True
 
     async def _make_template(self) -> None:
         await self._execute(f"CREATE DATABASE {_TEMPLATE}")
@@ -74,6 +160,9 @@ class Postgres:
             await migrate(engine)
         finally:
             await engine.dispose()
+        async with _connected(self.url(_TEMPLATE)) as connection:
+            await connection.execute(_KEEP_PRISTINE)
+            self._schema = await connection.fetchval(_SCHEMA)
 
     async def _create(self, template: str) -> str:
         self._made += 1
@@ -81,14 +170,20 @@ class Postgres:
         await self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.url(name)
 
-    async def _execute(self, statement: str) -> None:
-        engine = make_engine(self.url("postgres"))
-        try:
-            async with engine.connect() as plain:
-                connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
-                await connection.execute(text(statement))
-        finally:
-            await engine.dispose()
+    async def _execute(self, *statements: str) -> None:
+        async with _connected(self.url("postgres")) as connection:
+            for statement in statements:
+                await connection.execute(statement)
+
+
+@contextlib.asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A plain connection: SQLAlchemy asks a server some questions before the first statement."""
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
 
 
 def postgres_binaries() -> Path | None:
@@ -120,7 +215,7 @@ def running_postgres(binaries: Path) -> Iterator[Postgres]:
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(server, user=user, cwd=folder, stdout=log, stderr=log)
         try:
-            _wait_until_ready(process, port, folder / "log")
+            _wait_until_ready(process, data / "postmaster.pid", folder / "log")
             yield Postgres(port)
         finally:
             # A fast shutdown: it does not wait for clients that a test left behind.
@@ -162,12 +257,14 @@ def _free_port() -> int:
         return port
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], state: Path, log: Path) -> None:
+    """Its port is open some time before it lets anybody in; the last line of this file tells, which `pg_ctl` reads too."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.05)
+        with contextlib.suppress(OSError):
+            if state.read_text().rstrip().endswith("ready"):
+                return
+        time.sleep(0.02)
     raise RuntimeError(f"PostgreSQL did not start:\n{log.read_text(errors='replace')}")
 
 
@@ -199,20 +296,23 @@ async def empty_database_url(backend: Backend, tmp_path: Path, request: pytest.F
     await server.drop(url)
 
 
+@contextlib.asynccontextmanager
+async def newest_database(backend: Backend, folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """The address of a database with the newest schema and no rows; for fixtures that last longer than a test."""
+    if backend == "sqlite":
+        yield newest_sqlite(folder / "weighbridge.sqlite")
+        return
+    server: Postgres = request.getfixturevalue("postgres")
+    url = await server.database()
+    yield url
+    server.give_back(url)
+
+
 @pytest.fixture
 async def database_url(backend: Backend, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """The address of a database with the newest schema and no rows."""
-    if backend == "postgresql":
-        server: Postgres = request.getfixturevalue("postgres")
-        url = await server.database()
+    async with newest_database(backend, tmp_path, request) as url:
         yield url
-        await server.drop(url)
-        return
-    url = f"sqlite:///{tmp_path}/weighbridge.sqlite"
-    engine = make_engine(url)
-    await migrate(engine)
-    await engine.dispose()
-    yield url
 
 
 @pytest.fixture

@@ -20,9 +20,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
 from gateway.configuration.settings import Environment, load, peppers
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from providers.scripted_server import LogLine, read_log
+from tests.nursery import Child, nursery
 from tests.running_gateway import PEPPER
+from tests.sqlite import newest_sqlite
 
 ROOT: Final = Path(__file__).parents[1]
 WAIT_S: Final = 60.0
@@ -98,14 +100,13 @@ async def make_site(
     variables: Mapping[str, str] | None = None,
     **sections: Any,
 ) -> Site:
-    """A configuration, a database with the newest schema, a team and its key."""
-    url = database_url or f"sqlite:///{folder}/weighbridge.sqlite"
+    """A configuration, a team and its key. A database that is given has the newest schema already."""
+    url = database_url or newest_sqlite(folder / "weighbridge.sqlite")
     config_path = folder / "gateway.yaml"
     config_path.write_text(yaml.safe_dump(_configuration(folder, models, sections)))
     environment = Environment(data_dir=folder, pepper=SecretStr(PEPPER))
     config = load(config_path, environment, secrets_from=None)
     async with _engine(url) as engine:
-        await migrate(engine)
         accounts = AccountStore(engine)
         await accounts.create_team("team_a", name="Team A")
         minted = await accounts.create_key("team_a", "tests", peppers(config, environment)[0])
@@ -129,7 +130,7 @@ async def _engine(url: str) -> AsyncIterator[AsyncEngine]:
 class Server:
     """A running `weighbridge serve`, whose log goes to a file."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: Child, log: Path) -> None:
         self.process = process
         self.log_path = log
         self.url = ""
@@ -175,7 +176,7 @@ class Server:
     async def ended(self) -> int:
         """The exit status, once there is one."""
         await until(lambda: self.process.poll() is not None)
-        return int(self.process.returncode)
+        return self.process.wait()
 
     async def stop(self) -> int:
         """Asks it to end, and waits for that."""
@@ -199,16 +200,9 @@ class Server:
 def start(site: Site, name: str = "gateway", *arguments: str) -> Server:
     """Starts `weighbridge serve`; its log is a file of that name."""
     log = site.folder / f"{name}.log"
-    with log.open("wb") as written:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gateway.cli", "serve", *arguments],
-            env=site.environ(),
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=written,
-            stderr=written,
-        )
-    return Server(process, log)
+    # It is there before the child is, for those who look for its first words at once.
+    log.touch()
+    return Server(nursery().start(["serve", *arguments], environ=site.environ(), cwd=ROOT, log=log), log)
 
 
 @contextlib.asynccontextmanager

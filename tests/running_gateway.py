@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import uvicorn
@@ -18,11 +18,14 @@ from accounts.store import AccountStore
 from gateway.app import create_app
 from gateway.asgi import Doorway
 from gateway.configuration.settings import Environment, load, peppers
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from gateway.process.protocol import BoundedProtocol, Leave
+from tests.sqlite import newest_sqlite
 
 PEPPER = "a pepper for tests only, 32 bytes and more"
 CHEAP_PRICES = {"input": "0.4", "output": "0.4", "cached_input": "0.4", "version": "test"}
+TRAINED: Final[Mapping[str, Any]] = {}
+"""As `classifier` of a gateway: prompts are weighed by the model that is shipped, as everywhere but in these tests."""
 DEAR_PRICES = {"input": "2.5", "output": "10", "cached_input": "1.25", "version": "test"}
 
 
@@ -64,7 +67,11 @@ def model(model_id: str, deployments: list[dict[str, Any]], **fields: Any) -> di
 
 @contextlib.asynccontextmanager
 async def running_gateway(folder: Path, models: list[dict[str, Any]], **sections: Any) -> AsyncIterator[Running]:
-    """Starts a gateway with these models and sections of configuration, and stops it in order."""
+    """Starts a gateway with these models and sections of configuration, and stops it in order.
+
+    It weighs prompts by the plain rule unless it has a `classifier`: opening the trained model takes longer than the rest
+    of a start, and few tests are about what it says.
+    """
     config_path = folder / "gateway.yaml"
     journal = {"journal_dir": str(folder / "journal"), "drain_interval_s": 0.02, **sections.pop("cost", {})}
     providers = {"models": models, **sections.pop("providers", {})}
@@ -77,13 +84,13 @@ async def running_gateway(folder: Path, models: list[dict[str, Any]], **sections
         "cost": journal,
         "accounts": accounts_section,
         "deadlines": deadlines,
+        "classifier": {"enabled": False},
         **sections,
     }
     config_path.write_text(yaml.safe_dump(written))
     environment = Environment(data_dir=folder, pepper=SecretStr(PEPPER))
     config = load(config_path, environment)
-    engine = make_engine(environment.database())
-    await migrate(engine)
+    engine = make_engine(newest_sqlite(folder / "weighbridge.sqlite"))
     accounts = AccountStore(engine)
     await accounts.create_team("team_a", name="Team A")
     minted = await accounts.create_key("team_a", "tests", peppers(config, environment)[0])

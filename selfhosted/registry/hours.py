@@ -212,6 +212,7 @@ class Hours:
         clock: Callable[[], float] = time.monotonic,
         now_us: Callable[[], int] | None = None,
         every_s: float = EVERY_S,
+        patience_s: float = _PATIENCE_S,
     ) -> None:
         """`complete` tells whether all replicas of a pool are known: that nobody is up is only then the truth."""
         self._engine = engine
@@ -223,6 +224,7 @@ class Hours:
         self._clock = clock
         self._now_us = now_us
         self._every_s = every_s
+        self._patience_s = patience_s
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
         self._watching: dict[str, _Watching] = {}
 
@@ -248,14 +250,14 @@ class Hours:
         pools = [snapshot.pool for snapshot in snapshots]
         if not pools:
             return
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(self._patience_s):
             clocks, now_us = await self._read(pools)
         for pool in pools:
             own = clocks.get(pool, {})
             counted_us = own.pop(_POOL, None)
             self._watching[pool].read(counted_us, now, now_us)
             if self._lease.held(pool):
-                async with asyncio.timeout(_PATIENCE_S):
+                async with asyncio.timeout(self._patience_s):
                     await self._count(pool, counted_us, own, now, now_us)
 
     async def _count(self, pool: str, counted_us: int | None, clocks: dict[str, int], now: float, now_us: int) -> None:

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli import app
+from tests.sqlite import newest_sqlite
 
 ROOT = Path(__file__).parents[2]
 PEPPER = "0123456789abcdef" * 2
@@ -47,6 +48,7 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("WEIGHBRIDGE_PEPPER", PEPPER)
     monkeypatch.setenv("WEIGHBRIDGE_DATA_DIR", str(tmp_path / "data"))
+    newest_sqlite(tmp_path / "data" / "weighbridge.sqlite")
 
 
 @pytest.fixture

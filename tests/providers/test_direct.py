@@ -26,7 +26,7 @@ from providers.errors import (
 )
 from providers.scripted_server import LogLine, make_app
 from providers.target import DeploymentKind
-from providers.upstream import UpstreamStream
+from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event
 from tests.providers.calls import chat_request, deployment, read_all, talk, text_of, upstream_call
 
@@ -577,3 +577,27 @@ async def test_nothing_is_told_of_a_stream_that_broke(upstream: DirectUpstream) 
         assert len(stream.unread()) <= 1
         assert stream.unread() == []
         await stream.aclose()
+
+
+async def test_it_is_told_when_an_upstream_can_have_seen_a_request() -> None:
+    """Not while the request waits for a connection; from then on, be it a new connection or one that stood already."""
+    told: dict[str, list[bool]] = {name: [] for name in ("held", "waits", "new", "again")}
+    direct = DirectUpstream(DirectLimits(max_connections=1))
+    seen: list[LogLine] = []
+    async with listening(make_app(seen.append)) as url:
+
+        def call(name: str, script: str = "ok") -> UpstreamCall:
+            to = deployment(base_url=url, upstream_model=script)
+            return upstream_call(to, request_id=name, reaches=told[name].append)
+
+        held = await direct.open(call("held", "tokens-5+hang-2"))
+        # The only connection is taken, so nothing of this one can leave.
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await direct.open(call("waits"))
+        await held.aclose()
+        for name in ("new", "again"):
+            await talk(direct, call(name))
+        await direct.aclose()
+    assert told == {"held": [False, True], "waits": [False], "new": [False, True], "again": [False, True]}
+    assert {line.request_id for line in seen} == {"held", "new", "again"}

@@ -12,6 +12,8 @@ from providers.wire import Event, decode_event
 from proxy.escalation import EscalationRules
 from tests.scenarios.test_rules import House, said
 
+pytestmark = pytest.mark.usefixtures("leaping_time")
+
 
 class Late:
     """A stream that has an event ready, then waits for a word before each of the others, or before it breaks."""

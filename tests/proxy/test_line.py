@@ -13,6 +13,8 @@ from proxy.kept_answer import portion_bytes
 from proxy.outcome import RequestOutcome
 from tests.scenarios.test_rules import MINTED, House, said
 
+pytestmark = pytest.mark.usefixtures("leaping_time")
+
 
 def outlook(adequate: float) -> Outlook:
     return Outlook(adequate=adequate, low=adequate, high=adequate, output_tokens=100, output_tokens_p90=200)

@@ -23,6 +23,8 @@ from tests.proxy.test_line_money import Gate, Look, TightBooks, exceeded, header
 from tests.proxy.test_policy import price
 from tests.scenarios.test_rules import MINTED, House
 
+pytestmark = pytest.mark.usefixtures("leaping_time")
+
 EMBEDS: frozenset[Capability] = frozenset({"embeddings"})
 VECTORS = b'{"object":"list","data":[{"index":0,"embedding":[0.5]}],"usage":{"prompt_tokens":9,"total_tokens":9}}'
 

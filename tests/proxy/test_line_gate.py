@@ -21,6 +21,8 @@ from proxy.queues.work import Work
 from tests.proxy.test_line_money import TightBooks
 from tests.scenarios.test_rules import House, said
 
+pytestmark = pytest.mark.usefixtures("leaping_time")
+
 _PATIENT = DeadlinesSection(interactive=TierDeadlines(first_token_s=None, answer_s=None))
 
 

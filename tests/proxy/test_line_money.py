@@ -17,6 +17,8 @@ from cost.ledger.ledger import MemoryLedger
 from tests.proxy.test_policy import price
 from tests.scenarios.test_rules import Broken, House, chunk
 
+pytestmark = pytest.mark.usefixtures("leaping_time")
+
 
 class Look(msgspec.Struct, frozen=True):
     """What is known of the budgets, as the test says."""

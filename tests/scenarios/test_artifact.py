@@ -15,7 +15,7 @@ import yaml
 from classifier.manifest import MANIFEST_FILE, MODEL_FILE, SAMPLE_FILE, read_artifact
 from classifier.prediction import Prompt
 from dashboards.web.gateway import Gateway
-from tests.running_gateway import CHEAP_PRICES, Running, model, running_gateway
+from tests.running_gateway import CHEAP_PRICES, TRAINED, Running, model, running_gateway
 from tests.scenarios.conftest import PACKAGED
 
 SCRIPTED: Any = [{"name": "a", "kind": "scripted", "upstream_model": "ok"}]
@@ -85,7 +85,7 @@ async def test_a_reload_gives_a_new_target_its_outlook(tmp_path: Path) -> None:
     measured = read_artifact(PACKAGED).manifest.calibration
     targets = [model("dear", SCRIPTED, ability=measured.strong[0])]
     async with (
-        running_gateway(tmp_path, targets, cost={"reference_target": "dear"}) as gateway,
+        running_gateway(tmp_path, targets, cost={"reference_target": "dear"}, classifier=TRAINED) as gateway,
         aiohttp.ClientSession() as session,
     ):
         inside: Gateway = gateway.app.state.gateway
@@ -111,7 +111,7 @@ async def test_a_refused_reload_takes_no_outlook_away(tmp_path: Path) -> None:
     """A file that needs a restart changes nothing, also not which targets the classifier knows."""
     measured = read_artifact(PACKAGED).manifest.calibration
     targets = [model("dear", SCRIPTED, ability=measured.strong[0])]
-    async with running_gateway(tmp_path, targets, cost={"reference_target": "dear"}) as gateway:
+    async with running_gateway(tmp_path, targets, cost={"reference_target": "dear"}, classifier=TRAINED) as gateway:
         inside: Gateway = gateway.app.state.gateway
         written = yaml.safe_load(gateway.config_path.read_text())
         behind = [

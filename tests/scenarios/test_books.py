@@ -1,12 +1,13 @@
 """The books against the upstream's own account, over many requests with faults drawn at random.
 
-`make proof` asks a hundred thousand times, the suite fewer. The upstream is a process of its own that writes down what
+`make soak-books` asks a hundred thousand times, the suite fewer. The upstream is a process of its own that writes down what
 each call truly used. Where it also told that, the books have it to the token; where it did not, they have an estimate
 that says so, and never a figure that could not be.
 """
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -29,7 +30,7 @@ from tests.running_gateway import CHEAP_PRICES, model
 
 _log: Final = logging.getLogger(__name__)
 
-REQUESTS: Final = int(os.environ.get("WB_REQUESTS", "2000"))
+REQUESTS: Final = int(os.environ.get("WB_REQUESTS", "1000"))
 SEED: Final = int(os.environ.get("WB_SEED", "2026"))
 CALLERS: Final = 32
 HANGS_UP: Final = 0.05
@@ -41,7 +42,7 @@ TELLING: Final = {
     "broken": "error-500",
     "busy": "error-429",
     "malformed": "tokens-5+malformed-3",
-    "late": "slow-first-token-400ms+tokens-3",
+    "late": "slow-first-token-800ms+tokens-3",
 }
 """Bought targets, and their scripts. One of them breaks in the middle, one is too slow for its deadline."""
 OWN: Final = {"own": "tokens-12+prompt-tokens-300", "own-cut": "tokens-12+prompt-tokens-300+cut-7"}
@@ -101,7 +102,11 @@ def _per_request(seen: list[LogLine]) -> dict[str, list[LogLine]]:
 
 
 def _check(seen: list[LogLine], rows: list[dict[str, Any]]) -> Counter[str]:
-    """Every call of the upstream's own account is booked once, and to the token where it could be."""
+    """Every call of the upstream's own account is booked once, and to the token where it could be.
+
+    On a slow machine an attempt may be given up after it was written to a connection and before the upstream read it. It
+    is booked all the same, for we cannot know: at nothing, or at a guess that says why.
+    """
     reserves = Counter(row["request_id"] for row in rows if row["entry"] == "reserve")
     closings: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: int(row["attempt"])):
@@ -109,12 +114,36 @@ def _check(seen: list[LogLine], rows: list[dict[str, Any]]) -> Counter[str]:
             closings[row["request_id"]].append(row)
     assert reserves == Counter({request_id: len(found) for request_id, found in closings.items()})
     arrived = Counter(line.request_id for line in seen if line.event == "arrived")
-    assert {each: count for each, count in arrived.items() if reserves[each] != count} == {}
+    assert {each: count for each, count in arrived.items() if reserves[each] < count} == {}
     kinds: Counter[str] = Counter()
-    for request_id, calls in _per_request(seen).items():
-        for call, row in zip(calls, closings[request_id], strict=True):
-            kinds[_compare(call, row)] += 1
+    calls = _per_request(seen)
+    for request_id, rows_of in closings.items():
+        kinds += _match(calls.get(request_id, []), rows_of)
     return kinds
+
+
+def _match(calls: list[LogLine], rows: list[dict[str, Any]]) -> Counter[str]:
+    """How one request's calls were booked, in their order, and how what the upstream never read."""
+    missed = len(rows) - len(calls)
+    wrong: AssertionError | None = None
+    for unseen in itertools.combinations([row for row in rows if _may_be_unseen(row)], missed):
+        read = [row for row in rows if row not in unseen]
+        try:
+            return Counter([*map(_compare, calls, read), *["unseen"] * missed])
+        except AssertionError as error:
+            wrong = error
+    raise wrong or AssertionError((calls, rows))
+
+
+def _may_be_unseen(row: dict[str, Any]) -> bool:
+    """Nothing came of it, and it costs nothing or is a guess at its prompt that tells how it ended."""
+    if row["output_tokens"]:
+        return False
+    if row["entry"] == "void":
+        return bool(row["cost_nanousd"] == 0)
+    return row["usage_source"] == "estimated" and (
+        "first_token_timeout" in row["flags"] or "caller_gone" in row["flags"]
+    )
 
 
 def _compare(call: LogLine, row: dict[str, Any]) -> str:
@@ -145,7 +174,7 @@ def _compare(call: LogLine, row: dict[str, Any]) -> str:
 async def test_the_books_equal_the_upstreams_own(tmp_path: Path, postgres: Postgres) -> None:
     """To the token where it told, flagged where it did not; the roll-ups and the usage API add up to the same money."""
     with oracle(tmp_path) as upstream:
-        timeouts = {"first_token_interactive_s": 0.2, "total_s": 5}
+        timeouts = {"first_token_interactive_s": 0.4, "total_s": 5}
         breaker = {"consecutive_failures": 1_000}
         site = await make_site(
             tmp_path,

@@ -1,13 +1,10 @@
 """Weak answers that are asked again of a better target: what the caller sees, and what is booked."""
 
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import aiohttp
 import msgspec
-import openai
 import pytest
 from starlette.types import Message
 
@@ -15,9 +12,9 @@ from accounts.caller import Escalation, TeamSettings
 from cost.ledger.entries import Entry
 from proxy.affinity import CACHE_MIN_TOKENS
 from proxy.escalation import EscalationRules
-from tests.running_gateway import CHEAP_PRICES, model, running_gateway
-from tests.scenarios.conftest import Upstream
 from tests.scenarios.test_rules import House, said
+
+pytestmark = pytest.mark.usefixtures("leaping_time")
 
 AS_OBJECT = {"response_format": {"type": "json_object"}}
 NUMBER = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
@@ -278,40 +275,3 @@ async def test_the_conversation_stays_with_the_target_that_answered() -> None:
     sticky = walls.line._routing._affinity.lookup("team_a", "s")
     assert sticky is not None
     assert sticky.target_id == "t1"
-
-
-async def test_the_official_client_gets_the_better_answer(tmp_path: Path, upstream: Upstream) -> None:
-    """Whole and streamed, by a header of the request, over sockets and into a database."""
-    targets = [
-        model("cheap", [upstream.deployment("truncated")], capability=0.6, prices=CHEAP_PRICES),
-        model("dear", [upstream.deployment("ok+tokens-5")]),
-    ]
-    ask: Callable[..., Any]
-    async with (
-        running_gateway(tmp_path, targets, cost={"reference_target": "dear"}) as gateway,
-        openai.AsyncOpenAI(api_key=gateway.key, base_url=gateway.base_url, max_retries=0) as caller,
-    ):
-        ask = caller.chat.completions.with_raw_response.create
-        fields: dict[str, Any] = {
-            "model": "auto",
-            "messages": [{"role": "user", "content": "What is the capital of France?"}],
-            "extra_headers": {"x-weighbridge-escalate": "true"},
-        }
-        whole = await ask(**fields)
-        assert whole.parse().choices[0].message.content == " w0 w1 w2 w3 w4"
-        assert whole.headers["x-weighbridge-escalated-from"] == "cheap"
-        streamed = await ask(**fields, stream=True)
-        chunks = [chunk async for chunk in streamed.parse()]
-        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == " w0 w1 w2 w3 w4"
-        assert {(chunk.model_extra or {})["model_used"] for chunk in chunks} == {"dear"}
-        assert streamed.headers["x-weighbridge-weakness"] == "truncated"
-        rows = await gateway.rows("entry = 'settle'")
-        assert [(row["target_id"], row["flags"], row["baseline_nanousd"] is None) for row in rows] == [
-            ("cheap", '["escalated"]', True),
-            ("dear", "[]", False),
-        ] * 2
-        assert {row["reason"] for row in rows} == {"cheapest-capable", "escalated"}
-        async with aiohttp.ClientSession() as session, session.get(f"{gateway.url}/metrics") as reply:
-            shown = await reply.text()
-        assert 'weighbridge_escalations_total{from_target="cheap",to_target="dear",weakness="truncated"} 2.0' in shown
-        assert "weighbridge_fallbacks_total{" not in shown

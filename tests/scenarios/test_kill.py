@@ -35,7 +35,7 @@ from tests.scenarios.conftest import Upstream
 
 _log: Final = logging.getLogger(__name__)
 
-KILLS: Final = int(os.environ.get("WB_KILLS", "50"))
+KILLS: Final = int(os.environ.get("WB_KILLS", "24"))
 SEED: Final = int(os.environ.get("WB_SEED", "2026"))
 CALLERS: Final = 32
 HANGS_UP: Final = 0.15
@@ -122,7 +122,7 @@ async def _kill_over_and_over(site: Site, street: Street, lane: int, kills: int,
         try:
             if chance.random() < 0.25:
                 # While it starts: it may be recovering what its predecessor left.
-                await asyncio.sleep(chance.uniform(0.5, 1.8))
+                await asyncio.sleep(chance.uniform(0.05, 0.6))
             else:
                 await _serve_until(server, street, chance.uniform(0.0, 0.4))
         finally:

@@ -1,14 +1,16 @@
 """The official `openai` client, driven against a gateway on a socket: what it expects is what it gets."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.running_gateway import CHEAP_PRICES, Running, model, running_gateway
+from tests.running_gateway import CHEAP_PRICES, TRAINED, Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
 ASK: Any = [{"role": "user", "content": "What is the capital of France?"}]
@@ -35,7 +37,7 @@ async def test_auto_sends_an_easy_prompt_to_the_cheap_and_a_hard_one_to_the_dear
 ) -> None:
     """The decision shows in headers and in the body, and the saving in both."""
     async with (
-        running_gateway(tmp_path, house(upstream), cost={"reference_target": "dear"}) as gateway,
+        running_gateway(tmp_path, house(upstream), cost={"reference_target": "dear"}, classifier=TRAINED) as gateway,
         client(gateway) as caller,
     ):
         seen = {}
@@ -212,7 +214,7 @@ async def test_who_is_refused_by_a_queue_sees_how_it_stands(tmp_path: Path, upst
     queue = {"targets": ["dear"], "tokens_in_flight": 400, "max_waiting": 5}
     async with (
         running_gateway(
-            tmp_path, [model("dear", [upstream.deployment("slow-first-token-300ms")])], queues={"own": queue}
+            tmp_path, [model("dear", [upstream.deployment("slow-first-token-2000ms")])], queues={"own": queue}
         ) as gateway,
         client(gateway) as caller,
     ):
@@ -296,7 +298,7 @@ async def test_a_conversation_stays_with_its_target_while_its_cache_is_worth_it(
         ),
     ]
     long: Any = [{"role": "user", "content": "word " * 8_000}]
-    async with running_gateway(tmp_path, models) as gateway, client(gateway) as caller:
+    async with running_gateway(tmp_path, models, classifier=TRAINED) as gateway, client(gateway) as caller:
         first = await caller.chat.completions.create(model="cached", messages=long, extra_headers={"x-session-id": "s"})
         raw = await caller.chat.completions.with_raw_response.create(
             model="auto",
@@ -309,3 +311,40 @@ async def test_a_conversation_stays_with_its_target_while_its_cache_is_worth_it(
             model="auto", messages=long, extra_headers={"x-session-id": "t"}
         )
         assert fresh.headers["x-weighbridge-target"] == "plain"
+
+
+async def test_the_official_client_gets_the_better_answer(tmp_path: Path, upstream: Upstream) -> None:
+    """Whole and streamed, by a header of the request, over sockets and into a database."""
+    targets = [
+        model("cheap", [upstream.deployment("truncated")], capability=0.6, prices=CHEAP_PRICES),
+        model("dear", [upstream.deployment("ok+tokens-5")]),
+    ]
+    ask: Callable[..., Any]
+    async with (
+        running_gateway(tmp_path, targets, cost={"reference_target": "dear"}, classifier=TRAINED) as gateway,
+        openai.AsyncOpenAI(api_key=gateway.key, base_url=gateway.base_url, max_retries=0) as caller,
+    ):
+        ask = caller.chat.completions.with_raw_response.create
+        fields: dict[str, Any] = {
+            "model": "auto",
+            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "extra_headers": {"x-weighbridge-escalate": "true"},
+        }
+        whole = await ask(**fields)
+        assert whole.parse().choices[0].message.content == " w0 w1 w2 w3 w4"
+        assert whole.headers["x-weighbridge-escalated-from"] == "cheap"
+        streamed = await ask(**fields, stream=True)
+        chunks = [chunk async for chunk in streamed.parse()]
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == " w0 w1 w2 w3 w4"
+        assert {(chunk.model_extra or {})["model_used"] for chunk in chunks} == {"dear"}
+        assert streamed.headers["x-weighbridge-weakness"] == "truncated"
+        rows = await gateway.rows("entry = 'settle'")
+        assert [(row["target_id"], row["flags"], row["baseline_nanousd"] is None) for row in rows] == [
+            ("cheap", '["escalated"]', True),
+            ("dear", "[]", False),
+        ] * 2
+        assert {row["reason"] for row in rows} == {"cheapest-capable", "escalated"}
+        async with aiohttp.ClientSession() as session, session.get(f"{gateway.url}/metrics") as reply:
+            shown = await reply.text()
+        assert 'weighbridge_escalations_total{from_target="cheap",to_target="dear",weakness="truncated"} 2.0' in shown
+        assert "weighbridge_fallbacks_total{" not in shown

@@ -45,6 +45,8 @@ from proxy.policy import Policy
 from proxy.target_room import QueueDoor
 from tests.proxy.test_policy import price, target
 
+pytestmark = pytest.mark.usefixtures("leaping_time")
+
 PEPPER = Pepper(id="t", secret=b"p" * 32)
 MINTED = mint_key(PEPPER)
 
@@ -457,3 +459,43 @@ async def test_a_full_process_refuses_before_it_reads() -> None:
     sent = await house.ask(stream=False)
     assert sent[0]["status"] == 503
     assert b"overloaded" in said(sent)
+
+
+class Unanswered:
+    """An upstream whose calls come to nothing, after what they tell of their connection."""
+
+    def __init__(self, *told: bool) -> None:
+        self.told = told
+        self.asked = asyncio.Event()
+
+    async def open(self, call: UpstreamCall) -> UpstreamStream:
+        for reached in self.told:
+            call.reaches(reached)
+        self.asked.set()
+        return await asyncio.Future()
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.mark.parametrize("gone", [True, False])
+@pytest.mark.parametrize(
+    ("told", "kind", "source"),
+    [((False,), "void", "none"), ((False, True), "settle", "estimated"), ((), "settle", "estimated")],
+)
+async def test_what_never_left_us_costs_nothing(told: tuple[bool, ...], kind: str, source: str, gone: bool) -> None:
+    """Neither when the first token's time ends nor when the caller does. Where it may have been seen, it is a guess."""
+    upstream = Unanswered(*told)
+    house = House("ok", upstream=upstream)
+    asking = asyncio.create_task(house.ask(stream=True))
+    if gone:
+        await upstream.asked.wait()
+        asking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asking
+    closings = [entry for entry in house.books.entries if entry.entry != "reserve"]
+    assert len(closings) * 2 == len(house.books.entries) > 0
+    assert {(each.entry, each.usage_source) for each in closings} == {(kind, source)}
+    for each in closings:
+        assert each.flags[0] == ("caller_gone" if gone else "first_token_timeout")
+        assert (each.cost_nanousd == 0) == (kind == "void")
+        assert (each.input_tokens == 0) == (kind == "void")

@@ -19,8 +19,9 @@ from cost.budgets.store import BudgetStore
 from cost.ledger.entries import TERMINAL, Entry, orphan_settlement, void_of
 from cost.ledger.store import LedgerStore
 from cost.times import DAY_US
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from tests.cost.budgets.crowd import NOON_US, Clock, Process, budget
+from tests.sqlite import newest_sqlite
 
 LIMIT = 100
 DAILY = budget(LIMIT, period="day")
@@ -33,8 +34,7 @@ def _template() -> Path:
     """A database with the newest schema and the budget, made once."""
 
     async def make(path: Path) -> None:
-        engine = make_engine(f"sqlite:///{path}")
-        await migrate(engine)
+        engine = make_engine(newest_sqlite(path))
         await BudgetStore(engine).put(DAILY)
         await engine.dispose()
 

@@ -19,8 +19,9 @@ from cost.prices import usd
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.times import DAY_US, HOUR_US
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from tests.cost.fleet.pools import DAY, pool, work
+from tests.sqlite import newest_sqlite
 
 ALL = ReadScope(organisation_id="default", team_id=None)
 PAYMENTS = ReadScope(organisation_id="default", team_id="team_payments")
@@ -68,10 +69,9 @@ class Books:
 @pytest.mark.parametrize("scope", [ALL, PAYMENTS])
 async def test_the_arms_are_read_from_their_index_alone(tmp_path: Path, scope: ReadScope) -> None:
     """Also by a team, of whose other requests there are a hundred times as many. SQLite plans without statistics."""
-    engine = make_engine(f"sqlite:///{tmp_path}/books.sqlite")
+    engine = make_engine(newest_sqlite(tmp_path / "books.sqlite"))
     said: list[tuple[str, Any]] = []
     try:
-        await migrate(engine)
         event.listen(engine.sync_engine, "before_cursor_execute", lambda *told: said.append((told[2], told[3])))
         await Books(engine).read(scope, pools=())
         ((statement, values),) = [each for each in said if "holdout" in each[0] or ".arm" in each[0]]

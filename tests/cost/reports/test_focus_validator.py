@@ -11,8 +11,9 @@ import pytest
 
 from cost.reports.focus import FocusExport, FocusQuery
 from cost.reports.scope import ReadScope
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from tests.cost.reports import books
+from tests.sqlite import newest_sqlite
 
 _ROOT = Path(__file__).parents[3]
 _PYTHON = _ROOT / ".venv-focus" / "bin" / "python"
@@ -49,8 +50,7 @@ def validator() -> Path:
 
 
 async def _export(folder: Path) -> Path:
-    engine = make_engine(f"sqlite:///{folder}/books.sqlite")
-    await migrate(engine)
+    engine = make_engine(newest_sqlite(folder / "books.sqlite"))
     await books.write(engine)
     export = FocusExport(engine, books.figures, books.NAMES, lambda: books.APRIL_US + 33 * books.DAY_US)
     scope = ReadScope(organisation_id="default", team_id=None)

@@ -4,9 +4,9 @@ import csv
 import io
 from collections.abc import AsyncIterator
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from cost.prices import usd
 from cost.reports.focus import COLUMNS
@@ -16,12 +16,15 @@ from cost.times import DAY_US
 from tests.cost.reports.two_organisations import DAY
 from tests.dashboards.api.finance import Answer, Finance, running_finance
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 DAYS = {"start": "2026-04-05", "end": "2026-04-07"}
 
 
-@pytest.fixture
-async def finance(tmp_path: Path) -> AsyncIterator[Finance]:
-    async with running_finance(tmp_path) as running:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def finance(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Finance]:
+    """One for all who only read."""
+    async with running_finance(tmp_path_factory.mktemp("shared")) as running:
         yield running
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import openai
 import pytest
+import pytest_asyncio
 
 from cost.times import DAY_US
 from tests.cost.reports.two_organisations import DAY, booked
 from tests.dashboards.api.finance import DAY_S, SCRIPTED, Finance, running_finance
 from tests.running_gateway import model
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 COMPLETIONS = "/v1/organization/usage/completions"
 EMBEDDINGS = "/v1/organization/usage/embeddings"
@@ -20,8 +23,16 @@ COSTS = "/v1/organization/costs"
 TWO_DAYS: dict[str, int] = {"start_time": DAY_S, "end_time": DAY_S + 2 * 86_400}
 
 
-@pytest.fixture
-async def finance(tmp_path: Path) -> AsyncIterator[Finance]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def finance(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Finance]:
+    """One for all who only read."""
+    async with running_finance(tmp_path_factory.mktemp("shared")) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own(tmp_path: Path) -> AsyncIterator[Finance]:
+    """For one who changes something."""
     async with running_finance(tmp_path) as running:
         yield running
 
@@ -175,10 +186,10 @@ async def test_a_range_may_begin_within_a_day(finance: Finance) -> None:
     ]
 
 
-async def test_a_page_has_only_whole_buckets(finance: Finance) -> None:
+async def test_a_page_has_only_whole_buckets(own: Finance) -> None:
     """More groups than a page holds make it shorter in buckets; a bucket that is too full alone is refused."""
     days = [2, 10_001]
-    await finance.keep(
+    await own.keep(
         [
             booked(f"d{day}_{number}", team_id="team_x", key_id=f"key_{number}", at_us=DAY + (10 + day) * DAY_US)
             for day, count in enumerate(days)
@@ -187,14 +198,14 @@ async def test_a_page_has_only_whole_buckets(finance: Finance) -> None:
     )
     start = DAY_S + 10 * 86_400
     query: dict[str, Any] = {"start_time": start, "end_time": start + 2 * 86_400, "group_by": "api_key_id"}
-    first = (await finance.get("finance", COSTS, query)).body
+    first = (await own.get("finance", COSTS, query)).body
     assert [len(each["results"]) for each in first["data"]] == [2]
     assert first["has_more"] is True
-    second = await finance.get("finance", COSTS, {**query, "page": first["next_page"]})
+    second = await own.get("finance", COSTS, {**query, "page": first["next_page"]})
     assert second.refusal == (400, None, "group_by")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def embedded(tmp_path: Path) -> AsyncIterator[Finance]:
     """Two targets that embed, one of them unused, and one that embedded once and is in the catalog no more."""
     some = model("bge", SCRIPTED, capabilities=["embeddings"])

@@ -6,15 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from tests.cost.reports.two_organisations import DAY, booked
 from tests.dashboards.api.finance import Finance, running_finance
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 RANGE = {"start": "2026-04-05", "end": "2026-04-07"}
 
 
-@pytest.fixture
-async def finance(tmp_path: Path) -> AsyncIterator[Finance]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def finance(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Finance]:
+    """One for all who only read."""
+    async with running_finance(tmp_path_factory.mktemp("shared")) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own(tmp_path: Path) -> AsyncIterator[Finance]:
+    """For one who changes something."""
     async with running_finance(tmp_path) as running:
         yield running
 
@@ -56,12 +67,12 @@ async def test_a_team_sees_its_own(finance: Finance) -> None:
     assert (rival["served_requests"], rival["cost_usd"]) == (0, 0)
 
 
-async def test_the_verdict_can_go_either_way(finance: Finance) -> None:
+async def test_the_verdict_can_go_either_way(own: Finance) -> None:
     """A hundred requests that save 40 % meet the target; a nano-dollar more a request does not."""
     for team_id, cost, verdict in (("team_v", 2_400_000, "met"), ("team_w", 2_400_001, "not met")):
         usual: dict[str, Any] = {"organisation_id": "rival", "team_id": team_id, "cost_nanousd": cost, "at_us": DAY}
-        await finance.keep([booked(f"{team_id}{number}", **usual) for number in range(100)])
-        found = await savings(finance, "rival finance", team_id=team_id)
+        await own.keep([booked(f"{team_id}{number}", **usual) for number in range(100)])
+        found = await savings(own, "rival finance", team_id=team_id)
         assert (found["comparisons"][0]["verdict"], found["verdict"]) == (verdict, verdict)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from sqlalchemy import text
 
 from cost.prices import usd
@@ -20,12 +21,22 @@ from dashboards.web.gateway import READS_AT_ONCE
 from tests.cost.reports.two_organisations import DAY, booked
 from tests.dashboards.api.finance import Finance, running_finance
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 RANGE = {"start": "2026-04-05", "end": "2026-04-07"}
 MONEY = [name.replace("_nanousd", "_usd") for name in ROLLUP_SUMS if name.endswith("_nanousd")]
 
 
-@pytest.fixture
-async def finance(tmp_path: Path) -> AsyncIterator[Finance]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def finance(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Finance]:
+    """One for all who only read."""
+    async with running_finance(tmp_path_factory.mktemp("shared")) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own(tmp_path: Path) -> AsyncIterator[Finance]:
+    """For one who changes something."""
     async with running_finance(tmp_path) as running:
         yield running
 
@@ -108,25 +119,25 @@ async def test_filters_and_hours(finance: Finance) -> None:
     assert (row["requests"], row["cost_usd"], row["savings_usd"]) == (1, Decimal("0.001000001"), Decimal("0.002999999"))
 
 
-async def test_csv_json_and_ndjson_are_the_same_books(finance: Finance) -> None:
+async def test_csv_json_and_ndjson_are_the_same_books(own: Finance) -> None:
     """Over several pages of an export: the ledger, the roll-ups, the API and both files add up to one figure each."""
-    await finance.keep(
+    await own.keep(
         [
             booked(f"many_{number}", team_id="team_x", tag=f"t{number}", cost_nanousd=number, at_us=DAY + DAY_US)
             for number in range(2_100)
         ]
     )
     query = {**RANGE, "group_by": "day,team,key,model,provider,tier,tag"}
-    totals = (await finance.get("finance", "/v1/usage", {**query, "limit": "1"})).body["totals"]
-    table = await finance.get("finance", "/v1/usage", query, "text/csv")
+    totals = (await own.get("finance", "/v1/usage", {**query, "limit": "1"})).body["totals"]
+    table = await own.get("finance", "/v1/usage", query, "text/csv")
     assert table.headers["content-type"].startswith("text/csv; charset=utf-8")
     assert "usage-2026-04-05-2026-04-07.csv" in table.headers["content-disposition"]
-    lines = await finance.get("finance", "/v1/usage", query, "application/x-ndjson")
+    lines = await own.get("finance", "/v1/usage", query, "application/x-ndjson")
     assert lines.headers["content-type"] == "application/x-ndjson"
     from_csv = rows_of_csv(table.text)
     from_lines = [json.loads(line, parse_float=Decimal) for line in lines.text.splitlines()]
     assert len(from_csv) == len(from_lines) == 2_105
-    booked_totals = await finance.totals("acme")
+    booked_totals = await own.totals("acme")
     for name in ROLLUP_SUMS:
         told = name.replace("_nanousd", "_usd")
         expected: Any = getattr(booked_totals, name)
@@ -134,20 +145,20 @@ async def test_csv_json_and_ndjson_are_the_same_books(finance: Finance) -> None:
         assert sum(Decimal(row[told]) for row in from_csv) == sum(row[told] for row in from_lines) == expected
         assert totals[told] == expected
     assert "E-" not in table.text
-    counted = await finance.gateway.rows("entry <> 'reserve' AND organisation_id = 'acme'")
+    counted = await own.gateway.rows("entry <> 'reserve' AND organisation_id = 'acme'")
     assert sum(row["cost_nanousd"] or 0 for row in counted) == booked_totals.cost_nanousd
     assert sum(row["input_tokens"] for row in counted) == booked_totals.input_tokens
 
 
-async def test_cells_of_a_csv_are_safe_and_numbers_stay_numbers(finance: Finance) -> None:
+async def test_cells_of_a_csv_are_safe_and_numbers_stay_numbers(own: Finance) -> None:
     """What a team called itself cannot be a formula on the accountant's machine."""
     evil = "=cmd|' /C calc'!A0"
-    await finance.keep([booked("evil", team_id="team_x", target_id=evil, tag="@SUM(1,2)", cost_nanousd=4_000_001)])
+    await own.keep([booked("evil", team_id="team_x", target_id=evil, tag="@SUM(1,2)", cost_nanousd=4_000_001)])
     query = {**RANGE, "group_by": "model,tag", "model": evil}
-    (row,) = rows_of_csv((await finance.get("member x", "/v1/usage", query, "text/csv")).text)
+    (row,) = rows_of_csv((await own.get("member x", "/v1/usage", query, "text/csv")).text)
     assert (row["model"], row["tag"]) == (f"'{evil}", "'@SUM(1,2)")
     assert (row["savings_usd"], row["cost_usd"]) == ("-0.000000001", "0.004000001")
-    (line,) = (await finance.get("member x", "/v1/usage", query, "application/x-ndjson")).text.splitlines()
+    (line,) = (await own.get("member x", "/v1/usage", query, "application/x-ndjson")).text.splitlines()
     assert json.loads(line)["model"] == evil
 
 
@@ -192,19 +203,19 @@ async def test_other_kinds_are_not_acceptable(finance: Finance) -> None:
     assert (await finance.get("member x", "/v1/usage", RANGE, "text/csv;q=0.1, application/json")).body["data"]
 
 
-async def test_a_database_that_does_not_answer_is_told(finance: Finance) -> None:
+async def test_a_database_that_does_not_answer_is_told(own: Finance) -> None:
     """503 in every form, before a single line of a file is sent."""
-    async with finance.gateway.engine.begin() as connection:
+    async with own.gateway.engine.begin() as connection:
         await connection.execute(text("DROP TABLE rollup_day"))
     for accept in ("application/json", "text/csv", "application/x-ndjson"):
-        assert (await finance.get("member x", "/v1/usage", RANGE, accept)).refusal == (503, "usage_unavailable", None)
+        assert (await own.get("member x", "/v1/usage", RANGE, accept)).refusal == (503, "usage_unavailable", None)
 
 
-async def test_an_unknown_price_is_nowhere_a_zero(finance: Finance) -> None:
+async def test_an_unknown_price_is_nowhere_a_zero(own: Finance) -> None:
     """What was used without a price costs null and saves nothing, in every shape; with known costs it is counted."""
     free = {"input_nanousd": 0, "cached_input_nanousd": 0, "output_nanousd": 0, "cost_nanousd": None}
-    await finance.keep([booked("u1", team_id="team_x", target_id="new", baseline_nanousd=5_000, **free)])
-    day = (await finance.get("member x", "/v1/usage", {"date": "2026-04-05"})).body
+    await own.keep([booked("u1", team_id="team_x", target_id="new", baseline_nanousd=5_000, **free)])
+    day = (await own.get("member x", "/v1/usage", {"date": "2026-04-05"})).body
     (new,) = [each for each in day["models"] if each["model"] == "new"]
     assert (new["cost_usd"], new["savings_usd"], new["savings_share"], new["unpriced_requests"]) == (
         None,
@@ -213,30 +224,30 @@ async def test_an_unknown_price_is_nowhere_a_zero(finance: Finance) -> None:
         1,
     )
     query = {**RANGE, "group_by": "model", "model": "new"}
-    (row,) = (await finance.get("member x", "/v1/usage", query)).body["data"]
+    (row,) = (await own.get("member x", "/v1/usage", query)).body["data"]
     assert (row["cost_usd"], row["savings_usd"], row["unpriced_attempts"]) == (None, None, 1)
-    (line,) = rows_of_csv((await finance.get("member x", "/v1/usage", query, "text/csv")).text)
+    (line,) = rows_of_csv((await own.get("member x", "/v1/usage", query, "text/csv")).text)
     assert (line["cost_usd"], line["savings_usd"], line["unpriced_attempts"]) == ("", "", "1")
     bucket = {"start_time": str(DAY // 1_000_000), "group_by": "line_item", "limit": "1"}
-    costs = (await finance.get("member x", "/v1/organization/costs", bucket)).body["data"][0]["results"]
+    costs = (await own.get("member x", "/v1/organization/costs", bucket)).body["data"][0]["results"]
     found = {each["line_item"]: each["amount"] for each in costs if each["line_item"].startswith("new")}
     unknown = {"value": None, "currency": "usd", "value_decimal": None}
     assert found == {"new, input": unknown, "new, cached input": unknown, "new, output": unknown}
-    spend = (await finance.get("member x", "/spend/logs", {"start_date": "2026-04-05", "end_date": "2026-04-05"})).body
+    spend = (await own.get("member x", "/spend/logs", {"start_date": "2026-04-05", "end_date": "2026-04-05"})).body
     assert spend[0]["models"]["new"] is None
     assert spend[0]["spend"] == day["cost_usd"] == Decimal("0.002000002")
 
 
-async def test_a_few_look_at_the_books_at_once(finance: Finance) -> None:
+async def test_a_few_look_at_the_books_at_once(own: Finance) -> None:
     """Whoever comes when as many do as may waits for its turn, so that requests keep their connections."""
-    reads = finance.gateway.app.state.gateway.reads
+    reads = own.gateway.app.state.gateway.reads
     async with contextlib.AsyncExitStack() as others:
         for _ in range(READS_AT_ONCE):
             await others.enter_async_context(reads)
-        asked = asyncio.create_task(finance.get("finance", "/v1/usage", RANGE))
+        asked = asyncio.create_task(own.get("finance", "/v1/usage", RANGE))
         assert await asyncio.wait({asked}, timeout=0.1) == (set(), {asked})
     assert (await asked).status == 200
     for accept in ("text/csv", "application/x-ndjson"):
-        answers = await asyncio.gather(*(finance.get("finance", "/v1/usage", RANGE, accept) for _ in range(20)))
+        answers = await asyncio.gather(*(own.get("finance", "/v1/usage", RANGE, accept) for _ in range(20)))
         assert {each.status for each in answers} == {200}
     assert not reads.locked()

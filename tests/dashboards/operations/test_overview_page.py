@@ -6,6 +6,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
 from accounts.access import OrganisationRole
 from accounts.audit.log import Scope
@@ -20,6 +21,8 @@ from gateway.database import make_engine
 from tests.dashboards.live.ledger import ended
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 from tests.signed_in import cookie_of, signed_in
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HOME = "/dashboard/operations"
 PAGES = (
@@ -38,9 +41,30 @@ SCRIPTED = [{"kind": "scripted", "upstream_model": "x"}]
 CANARY = "canary-4b1d0c7e"
 
 
-@pytest.fixture
-async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
+@contextlib.asynccontextmanager
+async def _trouble(folder: Path) -> AsyncIterator[Running]:
     """With a bought target, a pool whose replicas do not answer, a queue, and secrets in every place that has one."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        async with _started(folder, monkeypatch) as found:
+            yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """For those who only look: a start waits three seconds for the replicas that do not answer."""
+    async with _trouble(tmp_path_factory.mktemp("trouble")) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own(tmp_path: Path) -> AsyncIterator[Running]:
+    """For one who changes something."""
+    async with _trouble(tmp_path) as found:
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def _started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     for name in ("HOOK", "ENGINE", "METRICS"):
         monkeypatch.setenv(
             name, "whsec_" + "Y2FuYXJ5LTRiMWQwYzdlLWNhbmFyeS00YjFkMGM3ZQ==" if name == "HOOK" else CANARY
@@ -48,7 +72,7 @@ async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     owned = {key: value for key, value in model("own", []).items() if key != "deployments"}
     replicas = [{"name": name, "url": f"http://127.0.0.1:{port}"} for name, port in (("one", 9), ("two", 10))]
     async with running_gateway(
-        tmp_path,
+        folder,
         [model("org/small", SCRIPTED), model("bad", [{"kind": "scripted", "upstream_model": "error-503"}]), owned],
         selfhosted={
             "pools": [
@@ -111,15 +135,15 @@ async def test_what_is_not_there_is_not_found(running: Running) -> None:
             assert "<script>" not in page.text.replace("<script nonce", "")
 
 
-async def test_an_open_breaker_is_told_first(running: Running) -> None:
+async def test_an_open_breaker_is_told_first(own: Running) -> None:
     """With what went wrong in our own words, on the overview, on the target's page and in the CSV."""
-    breakers = gateway_of(running).breakers
+    breakers = gateway_of(own).breakers
     for _ in range(5):
         permit = breakers.try_acquire("org/small/main")
         assert permit is not None
         permit.went_wrong("UpstreamUnavailable", 503, counted=True)
         permit.failure()
-    async with signed_in(running, role="operator") as browser:
+    async with signed_in(own, role="operator") as browser:
         overview = (await browser.get(HOME)).text
         assert (
             overview.index("Needs somebody (")
@@ -137,16 +161,16 @@ async def test_an_open_breaker_is_told_first(running: Running) -> None:
         assert "It answered that it cannot serve (503)" in row
 
 
-async def test_what_an_upstream_answered_is_remembered(running: Running) -> None:
+async def test_what_an_upstream_answered_is_remembered(own: Running) -> None:
     """A request that fails there leaves its kind and status, and nothing of the prompt or of the answer."""
     body = {"model": "bad", "messages": [{"role": "user", "content": CANARY}]}
-    async with aiohttp.ClientSession(running.url) as session:
-        headers = {"authorization": f"Bearer {running.key}"}
+    async with aiohttp.ClientSession(own.url) as session:
+        headers = {"authorization": f"Bearer {own.key}"}
         async with session.post("/v1/chat/completions", json=body, headers=headers) as reply:
             assert reply.status >= 500
-    faults = [fault for _, fault in gateway_of(running).breakers.look("bad/main").faults]
+    faults = [fault for _, fault in gateway_of(own).breakers.look("bad/main").faults]
     assert {(fault.kind, fault.status, fault.counted) for fault in faults} == {("UpstreamUnavailable", 503, True)}
-    async with signed_in(running, role="operator") as browser:
+    async with signed_in(own, role="operator") as browser:
         page = (await browser.get(f"{HOME}/targets/bad")).text
         assert "It answered that it cannot serve." in page
         assert CANARY not in page
@@ -164,9 +188,9 @@ async def test_tables_have_their_state_in_the_address(running: Running) -> None:
         assert "server.port" not in config
 
 
-async def test_an_operator_drains_and_takes_it_back(running: Running) -> None:
+async def test_an_operator_drains_and_takes_it_back(own: Running) -> None:
     """Both are in the audit log with who did it; the replica's own button changes."""
-    async with signed_in(running, role="operator") as browser:
+    async with signed_in(own, role="operator") as browser:
         done = await browser.post(f"{HOME}/pools/gpus/replicas/one/drain")
         assert (done.status, done.location) == (303, f"{HOME}/pools/gpus")
         assert 'aria-label="Undrain one"' in (await browser.get(f"{HOME}/pools/gpus")).text
@@ -174,7 +198,7 @@ async def test_an_operator_drains_and_takes_it_back(running: Running) -> None:
         assert 'aria-label="Drain one"' in (await browser.get(f"{HOME}/pools/gpus")).text
         assert (await browser.post(f"{HOME}/pools/gpus/replicas/none/drain")).status == 404
         assert (await browser.post(f"{HOME}/pools/none/replicas/one/drain")).status == 404
-    entries = await gateway_of(running).audit.page(Scope(organisation_id=None))
+    entries = await gateway_of(own).audit.page(Scope(organisation_id=None))
     told = [
         (each.action, each.object_id, each.actor_name) for each in reversed(entries) if each.object_kind == "replica"
     ]
@@ -182,26 +206,26 @@ async def test_an_operator_drains_and_takes_it_back(running: Running) -> None:
     assert {each[2] for each in told} == {"Ann"}
 
 
-async def test_who_only_reads_drains_nothing(running: Running) -> None:
+async def test_who_only_reads_drains_nothing(own: Running) -> None:
     """Finance sees the pool without a button, and is refused when it sends the form all the same."""
-    async with signed_in(running, role="finance") as browser:
+    async with signed_in(own, role="finance") as browser:
         assert 'aria-label="Drain' not in (await browser.get(f"{HOME}/pools/gpus")).text
         assert (await browser.post(f"{HOME}/pools/gpus/replicas/one/drain")).status == 403
-    assert not gateway_of(running).fleet_view.registry.ordered("gpus")  # type: ignore[union-attr]
+    assert not gateway_of(own).fleet_view.registry.ordered("gpus")  # type: ignore[union-attr]
 
 
-async def test_the_same_over_the_api(running: Running) -> None:
+async def test_the_same_over_the_api(own: Running) -> None:
     """GET /v1/operations tells what the pages show, to an administrator's key of the operators alone."""
-    await LedgerStore(running.engine).insert(
+    await LedgerStore(own.engine).insert(
         [ended(number, wall_us(), target_id="org/small", status=502, served=False) for number in range(30)]
     )
     pepper = peppers(
-        load(running.config_path, Environment(data_dir=running.config_path.parent, pepper=PEPPER)),
+        load(own.config_path, Environment(data_dir=own.config_path.parent, pepper=PEPPER)),
         Environment(pepper=PEPPER),
     )[0]
-    key = await running.accounts.create_key("team_a", "ops", pepper, role="admin")
-    async with aiohttp.ClientSession(running.url) as session:
-        async with session.get("/v1/operations", headers={"authorization": f"Bearer {running.key}"}) as reply:
+    key = await own.accounts.create_key("team_a", "ops", pepper, role="admin")
+    async with aiohttp.ClientSession(own.url) as session:
+        async with session.get("/v1/operations", headers={"authorization": f"Bearer {own.key}"}) as reply:
             assert reply.status == 403
         async with session.get("/v1/operations", headers={"authorization": f"Bearer {key.plaintext}"}) as reply:
             assert reply.status == 200

@@ -1,5 +1,6 @@
 """The ledger, its roll-ups, the API, the files and the pages tell the same, to the nano-dollar."""
 
+import contextlib
 import csv
 import io
 import json
@@ -12,6 +13,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 import pytest
+import pytest_asyncio
 from pydantic import SecretStr
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -27,13 +29,17 @@ from cost.prices import nanousd, usd
 from cost.times import DAY_US, HOUR_US, day_of, wall_us
 from dashboards.ui.formats import exact_money, exact_share
 from gateway.configuration.settings import Environment, load
+from gateway.database import make_engine
 from gateway.demo.company import TEAMS
 from gateway.demo.history import write_history
 from gateway.demo.sample_config import Addresses, write_sample_config
 from tests.cost.entries import reserve
 from tests.cost.reports.two_organisations import booked, idle
+from tests.postgres import newest_database
 from tests.running_gateway import PEPPER, Running, gateway_at
 from tests.signed_in import Answer, Browser, signed_in
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _PASSWORD: Final = "four scales and a bridge"
 _REQUESTS: Final = 300
@@ -116,15 +122,34 @@ def total(lines: Iterable[Mapping[str, Any]], column: str) -> Decimal:
     return sum((Decimal(line[column] or 0) for line in lines), Decimal(0))
 
 
-@pytest.fixture
-async def sample(
-    engine: AsyncEngine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Sample]:
-    """With what such a month does not have by itself: no price, no baseline, no key, a correction, a reconciliation."""
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["sqlite", "postgresql"])
+async def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sample]:
+    """With what such a month does not have by itself: no price, no baseline, no key, a correction, a reconciliation.
+
+    The tests only read, so one serves them all.
+    """
+    folder = tmp_path_factory.mktemp("sample")
+    async with newest_database(request.param, folder, request) as url, _engine(url) as engine:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setenv("SAMPLE_WEBHOOK_SECRET", _SECRET)
+            async with _running_sample(folder, url, engine) as made:
+                yield made
+
+
+@contextlib.asynccontextmanager
+async def _engine(url: str) -> AsyncIterator[AsyncEngine]:
+    engine = make_engine(url)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+@contextlib.asynccontextmanager
+async def _running_sample(folder: Path, database_url: str, engine: AsyncEngine) -> AsyncIterator[Sample]:
     now_us = wall_us()
-    monkeypatch.setenv("SAMPLE_WEBHOOK_SECRET", _SECRET)
-    path = write_sample_config(tmp_path, Addresses(), day_of(now_us - 30 * DAY_US))
-    environment = Environment(data_dir=tmp_path, pepper=SecretStr(PEPPER), database_url=SecretStr(database_url))
+    path = write_sample_config(folder, Addresses(), day_of(now_us - 30 * DAY_US))
+    environment = Environment(data_dir=folder, pepper=SecretStr(PEPPER), database_url=SecretStr(database_url))
     config = load(path, environment)
     await write_history(engine, config, _PEPPER, end_us=now_us, password=_PASSWORD, requests=_REQUESTS, seed=20)
     await LedgerStore(engine).insert(_more(now_us))

@@ -20,7 +20,7 @@ from dashboards.policy.page import STOPS, fingerprint, outlook
 from dashboards.web.gateway import READS_AT_ONCE
 from proxy.tolerance import Preview, Tolerances
 from tests.dashboards.pages.teams import keep, month, running_teams
-from tests.running_gateway import Running
+from tests.running_gateway import TRAINED, Running
 from tests.signed_in import Answer, Browser, signed_in
 
 PATH = "/dashboard/teams/team_a/policy"
@@ -38,7 +38,7 @@ AS_IT_IS = {
 
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    async with running_teams(tmp_path) as found:
+    async with running_teams(tmp_path, classifier=TRAINED) as found:
         yield found
 
 

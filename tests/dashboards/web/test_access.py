@@ -1,26 +1,31 @@
 """Who may open a page, and that a change comes from one of ours; on a real gateway."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import aiohttp
 import pytest
+import pytest_asyncio
 from yarl import URL
 
 from dashboards.web.cookie import COOKIE
 from tests.running_gateway import Running, model, running_gateway
 from tests.signed_in import Browser, signed_in
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 PAGE = "/dashboard/batches"
 
 
-@pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    async with running_gateway(tmp_path, [model("m", [{"kind": "scripted", "upstream_model": "x"}])]) as found:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """One for all who only read."""
+    async with running_gateway(
+        tmp_path_factory.mktemp("shared"), [model("m", [{"kind": "scripted", "upstream_model": "x"}])]
+    ) as found:
         yield found
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def ann(running: Running) -> AsyncIterator[Browser]:
     async with signed_in(running, teams={"team_a": "admin"}) as found:
         yield found

@@ -12,8 +12,9 @@ from typer.testing import CliRunner, Result
 from accounts.store import AccountStore
 from cost.prices import usd
 from gateway.cli import app
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from tests.cost.reports import books
+from tests.sqlite import newest_sqlite
 
 DAYS = ("--from", "2026-04-01", "--to", "2026-05-31")
 
@@ -34,8 +35,7 @@ def test_the_file_adds_up_to_the_books(tmp_path: Path) -> None:
     """Everything, or one team's, to the nano-dollar; `-` prints the same."""
 
     async def write() -> int:
-        engine = make_engine(f"sqlite:///{tmp_path}/weighbridge.sqlite")
-        await migrate(engine)
+        engine = make_engine(newest_sqlite(tmp_path / "weighbridge.sqlite"))
         await AccountStore(engine).create_team("a")
         entries = await books.write(engine, 40)
         await engine.dispose()

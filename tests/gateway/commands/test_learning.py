@@ -15,7 +15,8 @@ from classifier.tuning import Tuning
 from gateway.cli import _Weighbridge
 from gateway.cli import app as weighbridge
 from gateway.commands.learning import print_report, register
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
+from tests.sqlite import newest_sqlite
 
 CONFIG = """\
 providers:
@@ -44,8 +45,7 @@ def keep(folder: Path, *tunings: tuple[Tuning, dict[str, object]]) -> None:
     """Stores tunings, the last one in use."""
 
     async def add() -> None:
-        engine = make_engine(f"sqlite+aiosqlite:///{folder}/weighbridge.sqlite")
-        await migrate(engine)
+        engine = make_engine(newest_sqlite(folder / "weighbridge.sqlite"))
         store = LearningStore(engine, now_us=lambda: 1_800_000_000_000_000)
         for tuning, metrics in tunings:
             await store.activate(await store.add_tuning(tuning, metrics=metrics))

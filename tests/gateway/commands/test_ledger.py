@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from cost.ledger.store import LedgerStore
 from gateway.cli import app
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
+from tests.sqlite import newest_sqlite
 
 invoke = CliRunner().invoke
 
@@ -25,8 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     entries = [reserve(), settle(input_nanousd=1_000_000), reserve("open")]
 
     async def book() -> None:
-        engine = make_engine(f"sqlite:///{tmp_path}/weighbridge.sqlite")
-        await migrate(engine)
+        engine = make_engine(newest_sqlite(tmp_path / "weighbridge.sqlite"))
         await LedgerStore(engine).insert(entries)
         await engine.dispose()
 

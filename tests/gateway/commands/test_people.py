@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli import app
+from tests.sqlite import newest_sqlite
 
 PEPPER = "ab" * 32
 
@@ -18,6 +19,7 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith("WEIGHBRIDGE_") or name == "DATABASE_URL":
             monkeypatch.delenv(name)
     monkeypatch.setenv("WEIGHBRIDGE_DATA_DIR", str(tmp_path / "data"))
+    newest_sqlite(tmp_path / "data" / "weighbridge.sqlite")
     monkeypatch.setenv("WEIGHBRIDGE_PEPPER", PEPPER)
 
 

@@ -16,8 +16,9 @@ from cost.prices import price_from_usd
 from cost.times import start_of
 from cost.usage import Usage
 from gateway.cli import app
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from tests.cost.price_book.test_correction import booked
+from tests.sqlite import newest_sqlite
 
 CONFIG = """\
 providers:
@@ -59,8 +60,7 @@ def told(*arguments: str) -> Any:
 
 async def _book_two(tmp_path: Path) -> None:
     """Two attempts of one day at v1, by two teams."""
-    engine = make_engine(f"sqlite:///{tmp_path}/weighbridge.sqlite")
-    await migrate(engine)
+    engine = make_engine(newest_sqlite(tmp_path / "weighbridge.sqlite"))
     at_us = start_of(date(2026, 4, 5)) + 1
     usage = Usage(input_tokens=1_000_000, output_tokens=500_000)
     price = price_from_usd(version="v1", input_usd=1, output_usd=2)

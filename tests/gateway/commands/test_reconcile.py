@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from cost.ledger.store import LedgerStore
 from gateway.cli import app
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from tests.cost.entries import settle
 from tests.cost.reconcile.exports import (
     DAY_US,
@@ -22,6 +22,7 @@ from tests.cost.reconcile.exports import (
     openai_usage,
     page,
 )
+from tests.sqlite import newest_sqlite
 
 CONFIG = """\
 classifier: {enabled: false}
@@ -57,8 +58,7 @@ def booked(tmp_path: Path) -> None:
 
     async def book() -> None:
         (tmp_path / "data").mkdir()
-        engine = make_engine(f"sqlite:///{tmp_path}/data/weighbridge.sqlite")
-        await migrate(engine)
+        engine = make_engine(newest_sqlite(tmp_path / "data" / "weighbridge.sqlite"))
         await LedgerStore(engine).insert(
             [
                 settle("r1", **usual, team_id="team_a", input_nanousd=1_000_000),

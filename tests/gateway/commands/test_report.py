@@ -11,8 +11,9 @@ from typer.testing import CliRunner, Result
 from accounts.store import AccountStore
 from cost.ledger.store import LedgerStore
 from gateway.cli import app
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from tests.cost.reports.days import books
+from tests.sqlite import newest_sqlite
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +24,7 @@ def _books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIGHBRIDGE_DATA_DIR", str(tmp_path))
 
     async def book() -> None:
-        engine = make_engine(f"sqlite:///{tmp_path}/weighbridge.sqlite")
-        await migrate(engine)
+        engine = make_engine(newest_sqlite(tmp_path / "weighbridge.sqlite"))
         await AccountStore(engine).create_team("team_a", name="Team A")
         await AccountStore(engine).create_team("team_b", name="Team B")
         await LedgerStore(engine).insert(books())

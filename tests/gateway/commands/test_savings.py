@@ -18,8 +18,9 @@ from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
 from cost.times import HOUR_US, start_of
 from gateway.cli import app
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from tests.cost.fleet.pools import work
+from tests.sqlite import newest_sqlite
 
 CONFIG = """\
 classifier: {enabled: false}
@@ -55,8 +56,7 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keep(folder: Path, entries: list[Entry]) -> None:
     async def write() -> None:
-        engine = make_engine(f"sqlite+aiosqlite:///{folder}/weighbridge.sqlite")
-        await migrate(engine)
+        engine = make_engine(newest_sqlite(folder / "weighbridge.sqlite"))
         await AccountStore(engine).create_team("team_payments")
         await LedgerStore(engine).insert(entries)
         await engine.dispose()

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli import app
 from tests.dashboards.webhooks.receiver import SECRET
+from tests.sqlite import newest_sqlite
 
 
 class _Receiver(BaseHTTPRequestHandler):
@@ -57,6 +58,7 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: type[_
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("WEIGHBRIDGE_CONFIG", str(tmp_path / "c.yaml"))
     monkeypatch.setenv("WEIGHBRIDGE_DATA_DIR", str(tmp_path / "data"))
+    newest_sqlite(tmp_path / "data" / "weighbridge.sqlite")
     monkeypatch.setenv("OPS_SECRET", SECRET)
 
 

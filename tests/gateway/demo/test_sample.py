@@ -22,13 +22,14 @@ from accounts.people.sign_in_config import SignInSection
 from cost.ledger.verify import check
 from cost.times import DAY_US, HOUR_US, day_of
 from gateway.configuration.settings import Environment, load
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from gateway.demo import company
 from gateway.demo.history import History, replicas_up, times_of, write_history
 from gateway.demo.sample_config import Addresses, write_sample_config
 from gateway.demo.stand_ins import StandIn
 from selfhosted.engines.dialects import read_stats
 from tests.gateway.demo.test_demo import _Place, _read_until, place
+from tests.sqlite import newest_sqlite
 
 __all__ = ["place"]
 
@@ -101,9 +102,8 @@ async def test_the_same_seed_tells_the_same_story(tmp_path: Path) -> None:
     for number, seed in enumerate((1, 1, 2)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        engine = make_engine(f"sqlite:///{folder}/story.sqlite")
+        engine = make_engine(newest_sqlite(folder / "story.sqlite"))
         try:
-            await migrate(engine)
             await _written(engine, folder, requests=150, seed=seed)
             ledger = await _all(engine, "SELECT * FROM ledger_entry ORDER BY request_id, attempt, entry")
             keys = await _all(engine, "SELECT key_id, digest FROM api_key ORDER BY 1")

@@ -17,12 +17,13 @@ from accounts.caller import TeamSettings
 from accounts.store import AccountStore
 from classifier.learning.store import LearningStore, Verdict, Weighing
 from classifier.prediction import Prediction, Prompt
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.observers.learning import MAX_PROMPT_CHARS, LearningLog, LearningObserver, kept_text
 from proxy.outcome import RequestOutcome
 from tests.classifier.learning.kept import NOON_US, a_verdict, a_weighing
 from tests.proxy.observers.outcomes import an_outcome
+from tests.sqlite import newest_sqlite
 
 PROMPT = Prompt(text="my secret question", system="be kind", turns=1)
 PREDICTION = Prediction(
@@ -62,8 +63,7 @@ def an_answer(request_id: str = "req_1", **changes: Any) -> RequestOutcome:
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
     """SQLite alone: what differs between databases is tested where the SQL is."""
-    made = make_engine(f"sqlite:///{tmp_path}/weighbridge.sqlite")
-    await migrate(made)
+    made = make_engine(newest_sqlite(tmp_path / "weighbridge.sqlite"))
     yield made
     await made.dispose()
 

@@ -78,6 +78,8 @@ class Process:
             clock=world.clock,
             now_us=world.clock.now_us,
             every_s=world.every_s,
+            # A busy machine is no database that is away.
+            patience_s=60,
         )
 
     def held(self, pool: str) -> bool:

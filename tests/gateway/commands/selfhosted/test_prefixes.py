@@ -11,9 +11,10 @@ from typer.testing import CliRunner, Result
 from accounts.store import AccountStore
 from cost.times import DAY_US, wall_us
 from gateway.cli import app
-from gateway.database import make_engine, migrate
+from gateway.database import make_engine
 from selfhosted.prefixes.habits import HabitDelta
 from selfhosted.prefixes.store import HabitStore
+from tests.sqlite import newest_sqlite
 
 CONFIG = """\
 classifier: {enabled: false}
@@ -41,8 +42,7 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keep(folder: Path, *deltas: HabitDelta) -> None:
     async def write() -> None:
-        engine = make_engine(f"sqlite+aiosqlite:///{folder}/weighbridge.sqlite")
-        await migrate(engine)
+        engine = make_engine(newest_sqlite(folder / "weighbridge.sqlite"))
         await AccountStore(engine).create_team("team_payments")
         await HabitStore(engine).add(deltas)
         await engine.dispose()
