@@ -1,4 +1,4 @@
-"""Which deployment of a target an attempt goes to, and its permit to go there."""
+"""The choice of a target's deployment for an attempt, and the permit to call it."""
 
 import random
 from collections.abc import Collection, Sequence

@@ -245,6 +245,7 @@ def _give_back(slot: Slot | None) -> None:
 async def _close_failed(
     attempt: Attempt, failure: BaseException, stream: UpstreamStream | None, attempts: list[Attempt]
 ) -> None:
+    """Settles an attempt that no answer came of, and gives its stream back."""
     # Settled first: closing the stream may wait or fail, and nothing of this attempt may stay open.
     if isinstance(failure, asyncio.CancelledError):
         attempt.observe([] if stream is None else stream.unread())

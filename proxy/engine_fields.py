@@ -1,4 +1,4 @@
-"""What we tell an engine of our own beside the caller's body: how urgent a request is, and whose cache it may use."""
+"""The fields that an engine of our own is told beside the caller's body: how urgent a request is, and whose cache it may use."""
 
 from collections.abc import Mapping
 from hashlib import blake2b

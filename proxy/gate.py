@@ -1,4 +1,4 @@
-"""What stands between a caller and the line, as one process has it."""
+"""The gate between callers and the line: limits, queues, the overload guard and idempotency, as one process has them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from proxy.redis.redis_link import RedisLink
 
 
 class Gate(NamedTuple):
-    """What stands between a caller and the line."""
+    """Wired once per process."""
 
     limiter: BucketLimiter
     limit_book: LimitBook

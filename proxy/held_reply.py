@@ -23,7 +23,7 @@ async def hold(stream: UpstreamStream, attempt: Attempt, events: list[Event], li
 
 
 class HeldStream:
-    """What is left of a stream after it was held: nothing when `whole`, and otherwise its rest."""
+    """The rest of a stream after it was held; nothing is left when it is `whole`."""
 
     def __init__(self, stream: UpstreamStream, attempt: Attempt, events: list[Event], limits: Hold) -> None:
         self.whole = False

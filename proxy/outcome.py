@@ -61,7 +61,7 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     escalated_from: str | None = None
     """The target whose weak answer was not given, because `target_id` answered in its stead."""
     weakness: Weakness | None = None
-    """What was wrong with the answer: with the one of `escalated_from` when that is set, else with the one given."""
+    """The answer's weakness: of the one of `escalated_from` when that is set, else of the one given."""
     prediction: Prediction | None = None
     settings: TeamSettings | None = None
     """The team's, as they stood when the request came."""

@@ -44,7 +44,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
 def parsed_request(
     context: RequestContext, caller: Caller, headers: RequestHeaders, body: bytes, tags: TagBounds
 ) -> ParsedRequest:
-    """Raises BadRequest, or WrongTeam for a team that is not the caller's."""
+    """The request of this body and these headers. Raises BadRequest, or WrongTeam for a team that is not the caller's."""
     request = _PARSERS[context.operation](body, headers)
     if request.team_id is not None and request.team_id != caller.team_id:
         raise WrongTeam(

@@ -31,13 +31,14 @@ def patience_s(routed: RoutedRequest, candidate: Candidate, now: float) -> float
 
 
 def hold_within(routed: RoutedRequest, hold: Hold, now: float) -> Hold:
-    """What is held back is released in time to be read, rather than ended by its deadline."""
+    """The hold shortened by the deadline: an answer is released in time to be read, rather than ended."""
     left_s = routed.deadline.remaining_s(now)
     return msgspec.structs.replace(hold, max_s=max(_LEAST_S, min(hold.max_s, left_s / 2)))
 
 
 def impatience(attempt: Attempt, now: float) -> UpstreamError | Refused:
-    """Whose fault it is that nothing came in time: a replica's that was found dead, the deadline's, or the upstream's.
+    """The error of an attempt that nothing came of in time, by whose fault that is: a replica's that was found dead, the
+    deadline's, or the upstream's.
 
     A caller's own time says nothing of the upstream; a whole answer may just be long. But a stream without a first
     token when its tier's time is up comes from an upstream that hangs, if others had not used up that time before.

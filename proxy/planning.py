@@ -54,7 +54,10 @@ def routed_request(
     in_flight: int,
     keep_bytes: int,
 ) -> RoutedRequest:
-    """Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is nothing to try."""
+    """The request with its plan: the one place where it is made, also when a spent budget plans it anew.
+
+    Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is nothing to try.
+    """
     config, request = context.config, parsed.request
     route = plan(facts, prediction, config.policy, config.catalog, fleet, sticky)
     arm: Arm = ""

@@ -1,4 +1,4 @@
-"""A request with everything that planning learned of it, frozen: what every stage after planning works from."""
+"""The routed request: one request with its plan, frozen, which every stage after planning works from."""
 
 from collections.abc import Hashable, Mapping
 
@@ -22,7 +22,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`comparators` are who the answer is compared with; None where it can save nothing."""
+    """Made once by the plan stage, and used as it is by dispatch, attempts, relay, settling and shadow requests."""
 
     request_id: str
     caller: Caller
@@ -32,6 +32,7 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     prediction: Prediction | None
     """None where the caller named the model, so that nothing had to be classified."""
     comparators: Comparators | None
+    """Whom the answer is compared with; None where it can save nothing."""
     timeouts: TimeoutsConfig
     retry: RetryConfig
     upstream_headers: dict[str, str]

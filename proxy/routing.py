@@ -35,7 +35,10 @@ class Routing:
         in_flight: int,
         shadow: Shadow | None,
     ) -> RoutedRequest:
-        """Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is nothing to try."""
+        """The request with its candidates in their order.
+
+        Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is nothing to try.
+        """
         config, request = context.config, parsed.request
         facts = facts_of(parsed, caller, config, downgraded=downgraded)
         fleet = {name: self._breakers.available(target) for name, target in config.catalog.targets.items()}

@@ -21,11 +21,11 @@ class QueueDoor(Protocol):
     def queue_of(self, target_id: str) -> str | None: ...
 
     async def enter(self, target_id: str, work: Work) -> Slot:
-        """Raises NoRoom."""
+        """A place, after a wait. Raises NoRoom."""
         ...
 
     def try_enter(self, target_id: str, work: Work) -> Slot:
-        """Waits for nothing. Raises NoRoom."""
+        """A place at once, or none. Raises NoRoom."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Who watches requests from outside: callers that hang up, uploads and readers that are too slow, a process that stops.
+"""Requests watched from outside: callers that hang up, uploads and readers that are too slow, a process that stops.
 
 Each cut says why, and cancels the request's task; the pipeline ends and settles it from there.
 """

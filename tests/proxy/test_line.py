@@ -1,5 +1,6 @@
 """What the line makes of a prediction, and what it hands to those who learn from requests."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 from accounts.caller import Learning, TeamSettings
 from classifier.prediction import Outlook, Prediction, Prompt
 from providers.scripted import ScriptedUpstream
-from proxy.kept_answer import portion_bytes
 from proxy.outcome import RequestOutcome
 from tests.scenarios.test_rules import MINTED, House, said
 
@@ -122,8 +122,34 @@ async def test_a_request_that_was_refused_has_an_outcome_without_any_of_it() -> 
     assert isinstance(house.upstream, ScriptedUpstream)
 
 
-def test_what_is_kept_of_answers_has_a_bound_for_all_together() -> None:
-    """Few requests keep what each may; of thousands each keeps its part, so that all keep no more than the bound."""
-    assert portion_bytes(1_000_000, 1) == portion_bytes(1_000_000, 200) == 1_000_000
-    together = [count * portion_bytes(1_000_000, count) for count in (1, 300, 4_096, 1_000_000)]
-    assert max(together) <= 256 * 1024 * 1024
+@pytest.mark.parametrize(
+    ("script", "stream", "act", "ended_by", "status"),
+    [
+        ("ok", True, None, "answered", 200),
+        ("ok", False, None, "answered", 200),
+        ("error-400", False, None, "failed", 400),
+        ("cut-3", True, None, "failed", 200),
+        ("tokens-1000+every-5ms", True, "hang up", "caller_gone", 499),
+        ("tokens-1000+every-5ms", True, "cut off", "cut_off", 200),
+        ("slow-first-token-500ms", False, "cut off", "cut_off", 503),
+        ("tokens-1000+every-5ms", True, "cancel", "cancelled", 200),
+    ],
+)
+async def test_how_a_request_ended_is_known_for_certain(
+    script: str, stream: bool, act: str | None, ended_by: str, status: int
+) -> None:
+    """One value, whatever ended it, and the status that goes with it."""
+    house = House(script, first_token_s=1)
+    asking = asyncio.create_task(house.ask(stream=stream, hang_up_after_s=0.05 if act == "hang up" else None))
+    await asyncio.sleep(0)
+    (context,) = house.line._under_way
+    if act in {"cut off", "cancel"}:
+        await asyncio.sleep(0.05)
+        if act == "cancel":
+            asking.cancel()
+        else:
+            house.line.cut_off()
+    await asyncio.wait({asking})
+    assert asking.cancelled() is (act == "cancel")
+    assert context.ended_by == ended_by
+    assert house.told.outcomes[0].status == status

@@ -3,11 +3,8 @@
 import json
 from typing import Any
 
-import pytest
-
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import Event, decode_event
-from proxy.reply_headers import dollars
 from tests.scenarios.test_rules import House, said
 
 
@@ -88,9 +85,3 @@ async def test_a_chunk_without_choices_that_is_no_usage_passes() -> None:
     filters = {"id": "", "choices": [], "prompt_filter_results": [{"prompt_index": 0}]}
     events = await relayed(filters, content("a"), END, asked=False)
     assert events[0]["prompt_filter_results"] == [{"prompt_index": 0}]
-
-
-@pytest.mark.parametrize(("amount", "text"), [(0, "0.000000000"), (1, "0.000000001"), (12_345_678_901, "12.345678901")])
-def test_money_is_written_exactly(amount: int, text: str) -> None:
-    """Nine places, no rounding, no exponent."""
-    assert dollars(amount) == text

@@ -1,0 +1,53 @@
+"""How long an upstream is waited for, from a request's plan and deadline alone."""
+
+import math
+
+import pytest
+
+from providers.config import TimeoutsConfig
+from proxy.deadlines.deadline import Deadline
+from proxy.patience import hold_within, patience_s
+from proxy.policy import RoutePlan
+from proxy.routed_request import Hold
+from tests.providers.calls import chat_request
+from tests.proxy.contexts import a_candidate, a_routed_request
+
+FIRST, LAST = a_candidate("small"), a_candidate("big")
+PLAN = RoutePlan(candidates=(FIRST, LAST), rejected=())
+TIMEOUTS = TimeoutsConfig(first_token_interactive_s=10)
+
+
+def until(answer_at: float, *, own: bool = False) -> Deadline:
+    return Deadline(arrived_at=0.0, first_token_at=answer_at, answer_at=answer_at, own=own)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "own", "last", "waits_s"),
+    [
+        (math.inf, False, False, 10.0),
+        (8.0, False, False, 4.0),
+        (8.0, False, True, 8.0),
+        (8.0, True, False, 8.0),
+        (30.0, False, False, 10.0),
+    ],
+)
+def test_a_stream_leaves_time_for_the_next_target(left_s: float, own: bool, last: bool, waits_s: float) -> None:
+    """Half of what is left while another target could answer, unless the time is the caller's own."""
+    routed = a_routed_request(
+        plan=PLAN, timeouts=TIMEOUTS, deadline=until(left_s, own=own), request=chat_request(stream=True)
+    )
+    assert patience_s(routed, LAST if last else FIRST, 0.0) == waits_s
+
+
+@pytest.mark.parametrize(("left_s", "waits_s"), [(math.inf, None), (8.0, 8.0), (-1.0, 0.001)])
+def test_a_whole_answer_has_all_the_time_that_is_left(left_s: float, waits_s: float | None) -> None:
+    """It has nothing to show before its end; what is late already ends at once."""
+    routed = a_routed_request(plan=PLAN, timeouts=TIMEOUTS, deadline=until(left_s))
+    assert patience_s(routed, FIRST, 0.0) == waits_s
+
+
+@pytest.mark.parametrize(("left_s", "holds_s"), [(math.inf, 30.0), (100.0, 30.0), (8.0, 4.0), (-1.0, 0.001)])
+def test_what_is_held_back_is_released_in_time_to_be_read(left_s: float, holds_s: float) -> None:
+    """Half of what is left at most."""
+    hold = Hold(max_bytes=1, max_s=30.0)
+    assert hold_within(a_routed_request(deadline=until(left_s)), hold, 0.0).max_s == holds_s
