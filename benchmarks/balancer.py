@@ -18,7 +18,7 @@ from selfhosted.balance.blocks import prompt_blocks
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.balance.policies import POLICIES, policy_of
 from selfhosted.config import BalanceConfig, RoomConfig
-from selfhosted.replica import Address, Ask, EngineStats, PoolSnapshot, Replica
+from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica, ReplicaRequest
 
 _REPLICAS: Final = 64
 _TOKENS: Final = 8_192
@@ -47,12 +47,12 @@ def _snapshot(at: float) -> PoolSnapshot:
     )
 
 
-def _asks(rng: random.Random) -> list[Ask]:
+def _asks(rng: random.Random) -> list[ReplicaRequest]:
     """Conversations that share a system prompt of 1,024 tokens."""
     blocks = _TOKENS * _BYTES_A_TOKEN // _BLOCK_BYTES
     shared = tuple(rng.getrandbits(62) for _ in range(blocks // 8))
     return [
-        Ask(
+        ReplicaRequest(
             blocks=shared + tuple(rng.getrandbits(62) for _ in range(blocks - len(shared))),
             block_tokens=_BLOCK_BYTES / _BYTES_A_TOKEN,
             root=rng.getrandbits(64),
@@ -73,7 +73,7 @@ def _median_us(call: Callable[[], object]) -> float:
     return statistics.median(rounds)
 
 
-def _warm(balancer: Balancer, asks: list[Ask], snapshot: PoolSnapshot, names: frozenset[str]) -> None:
+def _warm(balancer: Balancer, asks: list[ReplicaRequest], snapshot: PoolSnapshot, names: frozenset[str]) -> None:
     for number in range(_IN_FLIGHT):
         ask = asks[number % len(asks)]
         now = number * 0.01

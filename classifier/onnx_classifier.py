@@ -22,7 +22,7 @@ from classifier.heuristic import (
 from classifier.learning.groups import GroupTable
 from classifier.learning.labels import probability
 from classifier.manifest import Artifact, ArtifactError, ArtifactMalformed, Manifest, read_artifact
-from classifier.prediction import Outlook, Prediction, Prompt
+from classifier.prediction import Prediction, Prompt, TargetPrediction
 from classifier.runtime import open_session
 from classifier.sample import Sample, read_sample
 from classifier.sketch import sketch
@@ -42,7 +42,7 @@ class NotFinite(Exception):
     """The graph gave something that is no number."""
 
 
-class Raw(msgspec.Struct, frozen=True):
+class NetworkOutput(msgspec.Struct, frozen=True):
     """What the network says of a prompt, before any blending."""
 
     loads: Floats
@@ -52,7 +52,7 @@ class Raw(msgspec.Struct, frozen=True):
     log_tokens: float
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PlacedPrompt(msgspec.Struct, frozen=True):
     """A prompt with its loads as abilities take them: the network's and the rule's, mixed by trust."""
 
     loads: Floats
@@ -136,7 +136,7 @@ class OnnxClassifier:
         rows = [table.rows[target_id] for target_id in target_ids]
         return probability(table.logits(vectors[:, : self.loads].astype(np.float64))[:, rows])
 
-    def raw(self, features: Features) -> Raw:
+    def raw(self, features: Features) -> NetworkOutput:
         """The graph's outputs."""
         loads, kinds, known, likeness, log_tokens = self._session.run(
             _OUTPUTS,
@@ -146,7 +146,7 @@ class OnnxClassifier:
                 "structure": features.structure,
             },
         )
-        return Raw(
+        return NetworkOutput(
             loads=loads.astype(np.float64),
             kinds=kinds.tolist(),
             known_share=float(known) / max(1, features.terms),
@@ -154,7 +154,7 @@ class OnnxClassifier:
             log_tokens=float(log_tokens[0]),
         )
 
-    def place(self, features: Features) -> Placed:
+    def place(self, features: Features) -> PlacedPrompt:
         """The network's loads and the rule's, mixed by how far the network is trusted here."""
         said = self.raw(features)
         kind = max(range(len(said.kinds)), key=said.kinds.__getitem__)
@@ -169,14 +169,14 @@ class OnnxClassifier:
         p90 = trust * lengths.network_p90 + (1 - trust) * lengths.rule_p90
         log_tokens = trust * said.log_tokens + (1 - trust) * math.log(structural_tokens(rule))
         spread = trust * spread + (1 - trust) * self.manifest.spread["rule"]
-        return Placed(loads, spread, log_tokens, log_tokens + math.log(p90))
+        return PlacedPrompt(loads, spread, log_tokens, log_tokens + math.log(p90))
 
-    def complexity_of(self, placed: Placed) -> float:
+    def complexity_of(self, placed: PlacedPrompt) -> float:
         """The share of the training prompts that gain less than this one."""
         chances = probability(self._every.logits(placed.loads)[self._yardstick])
         return self.manifest.calibration.complexity_of(float(self._sides @ chances))
 
-    def _predicted(self, prompt: Prompt, features: Features, placed: Placed, team_id: str) -> Prediction:
+    def _predicted(self, prompt: Prompt, features: Features, placed: PlacedPrompt, team_id: str) -> Prediction:
         drawn = sketch(features)
         group = self._groups.assign(team_id, drawn) if self._groups is not None else None
         asked = asked_tokens(prompt.text, features)
@@ -195,7 +195,9 @@ class OnnxClassifier:
             group=group.group_id if group is not None else None,
         )
 
-    def _outlooks(self, placed: Placed, log_tokens: float, log_p90: float, group: Group | None) -> dict[str, Outlook]:
+    def _outlooks(
+        self, placed: PlacedPrompt, log_tokens: float, log_p90: float, group: Group | None
+    ) -> dict[str, TargetPrediction]:
         table = self._table
         logits = table.logits(placed.loads)
         if group is not None:
@@ -204,7 +206,7 @@ class OnnxClassifier:
         # Half of a difference's uncertainty lies on either target.
         reach = NINE_IN_TEN * placed.spread / 2
         return {
-            name: Outlook(
+            name: TargetPrediction(
                 adequate=chance,
                 low=max(0.0, chance - reach),
                 high=min(1.0, chance + reach),

@@ -24,7 +24,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     json_mode: bool = False
 
 
-class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+class TargetPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """What one target is likely to make of one prompt.
 
     `adequate` is the probability, in [0, 1], that its answer is adequate; `low` and `high` bound what a
@@ -50,7 +50,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     expected_output_tokens: int
     """The median."""
     output_tokens_p90: int = 0
-    outlooks: Mapping[str, Outlook] = {}
+    outlooks: Mapping[str, TargetPrediction] = {}
     """By target id; a target whose ability was never measured has none, and nothing has one from the heuristic."""
     vector: bytes = b""
     """The prompt's side as little-endian float16: loads, then the sketch. Abilities are refitted from it, text is not kept."""

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.learning.store import LearningStore
 from cost.claim.reading import ARMS_WITHIN_S, ClaimBooks, ClaimReader
-from cost.claim.report import Claim, claim, told
+from cost.claim.report import Claim, claim, claim_as_json
 from cost.config import CostSection
 from cost.fleet.pool_config import PoolSection
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
@@ -61,11 +61,11 @@ class Claims:
             judged=judged,
         )
 
-    def told(self, scope: ReadScope, found: Claim) -> dict[str, Any]:
+    def as_json(self, scope: ReadScope, found: Claim) -> dict[str, Any]:
         """The claim as JSON has it, with the names of whom it is compared with."""
         section = self._section()
         return {
-            **told(found),
+            **claim_as_json(found),
             "organisation_id": scope.organisation_id,
             "team_id": scope.team_id,
             "reference_target": section.reference_target,

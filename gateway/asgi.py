@@ -14,7 +14,7 @@ CHAT_PATH: Final = "/v1/chat/completions"
 EMBEDDINGS_PATH: Final = "/v1/embeddings"
 
 
-class Doorway:
+class AsgiApp:
     """Wraps the FastAPI application `app`, which holds the lifespan and every plain route."""
 
     def __init__(self, app: ASGIApp, state: Any) -> None:

@@ -33,7 +33,7 @@ class Fault(msgspec.Struct, frozen=True):
     """Whether the breaker counts it."""
 
 
-class BreakerLook(msgspec.Struct, frozen=True, kw_only=True):
+class BreakerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One deployment's breaker, for people."""
 
     state: BreakerState
@@ -204,11 +204,11 @@ class Breakers:
         """Every known deployment's state; those never looked at are closed and not named."""
         return {deployment_id: self.state(deployment_id) for deployment_id in self._breakers}
 
-    def look(self, deployment_id: str) -> BreakerLook:
+    def describe(self, deployment_id: str) -> BreakerSnapshot:
         """One deployment as people read it. One that was never called is closed."""
         breaker = self._breakers.get(deployment_id)
         now = self._clock()
-        return BreakerLook(
+        return BreakerSnapshot(
             state=self.state(deployment_id),
             opens_again_s=None if breaker is None or breaker.open_until is None else max(0.0, breaker.open_until - now),
             failures=0 if breaker is None else breaker.failures,

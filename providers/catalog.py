@@ -97,7 +97,7 @@ def repriced(catalog: Catalog, book: PriceBook, at_us: int) -> Catalog:
     )
 
 
-def peopled(catalog: Catalog, deployments: Mapping[str, tuple[Deployment, ...]]) -> Catalog:
+def with_deployments(catalog: Catalog, deployments: Mapping[str, tuple[Deployment, ...]]) -> Catalog:
     """The same targets, those named with these deployments instead of theirs."""
     return Catalog(
         targets={

@@ -30,7 +30,7 @@ class BudgetLook(Protocol):
 class BudgetGate(Protocol):
     """The budgets as a process knows them without asking anybody. The money itself is held with the reserve."""
 
-    def look(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetLook: ...
+    def check(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetLook: ...
 
 
 async def take_from_limits(limiter: Limiter, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
@@ -47,7 +47,7 @@ async def take_from_limits(limiter: Limiter, context: RequestContext, caller: Ca
 
 def is_downgraded(budgets: BudgetGate, caller: Caller, request: ChatRequest) -> bool:
     """Whether a spent budget sends the request to the cheapest capable target. Raises BudgetExceeded."""
-    look = budgets.look(caller.organisation_id, caller.team_id, caller.key_id, request.tag)
+    look = budgets.check(caller.organisation_id, caller.team_id, caller.key_id, request.tag)
     if look.exceeded is not None:
         raise look.exceeded
     return look.downgrade and request.model != AUTO and is_replaceable(request)

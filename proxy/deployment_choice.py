@@ -12,25 +12,29 @@ from providers.wire import ChatRequest
 from proxy.attempt import Lease
 from proxy.policy import Candidate
 from proxy.routed_request import RoutedRequest
-from selfhosted.replica import Ask, Choice, Crowd
+from selfhosted.replica import PoolFullness, ReplicaChoice, ReplicaRequest
 
 
 class ReplicaDoor(Protocol):
     """The replicas of our pools, which are the deployments of the targets that these serve."""
 
-    def crowd(self, target: Target) -> Crowd | None:
+    def crowd(self, target: Target) -> PoolFullness | None:
         """How many are there, when no replica of the target's pool takes more."""
         ...
 
     def ask(
         self, target: Target, request: ChatRequest, *, input_tokens: int, output_tokens: int, caller: Caller
-    ) -> Ask: ...
+    ) -> ReplicaRequest: ...
 
-    def pick(self, target: Target, among: Sequence[Deployment], ask: Ask) -> tuple[Deployment, Choice] | None:
+    def pick(
+        self, target: Target, among: Sequence[Deployment], ask: ReplicaRequest
+    ) -> tuple[Deployment, ReplicaChoice] | None:
         """The best of these for the request. Takes nothing."""
         ...
 
-    def take(self, target: Target, choice: Choice, ask: Ask, request: ChatRequest, caller: Caller) -> Lease:
+    def take(
+        self, target: Target, choice: ReplicaChoice, ask: ReplicaRequest, request: ChatRequest, caller: Caller
+    ) -> Lease:
         """Counts the request as load of its replica, from now until the lease ends."""
         ...
 
@@ -89,7 +93,7 @@ class DeploymentChoice:
         ejected.retry_same = False
         raise ejected
 
-    def _ask(self, candidate: Candidate, routed: RoutedRequest) -> Ask | None:
+    def _ask(self, candidate: Candidate, routed: RoutedRequest) -> ReplicaRequest | None:
         if self._replicas is None:
             return None
         return self._replicas.ask(
@@ -100,7 +104,9 @@ class DeploymentChoice:
             caller=routed.caller,
         )
 
-    def _picked(self, target: Target, pool: list[Deployment], ask: Ask | None) -> tuple[Deployment, Choice | None]:
+    def _picked(
+        self, target: Target, pool: list[Deployment], ask: ReplicaRequest | None
+    ) -> tuple[Deployment, ReplicaChoice | None]:
         if len(pool) == 1 and ask is None:
             return pool[0], None
         if ask is not None and self._replicas is not None:

@@ -42,7 +42,7 @@ from proxy.routing import Routing
 from proxy.settling import Settling
 from proxy.tags import TagBounds
 from proxy.watching import body_in_time, cut_off, cut_the_slow, watch_caller
-from selfhosted.prefixes.habits import Habits
+from selfhosted.prefixes.tracker import PrefixTracker
 
 
 class RequestPipeline:
@@ -51,7 +51,7 @@ class RequestPipeline:
     def __init__(
         self,
         *,
-        rules: PipelineConfig,
+        config: PipelineConfig,
         directory: Directory,
         limiter: Limiter,
         classifier: Classifier,
@@ -65,12 +65,12 @@ class RequestPipeline:
         guard: OverloadGuard | None = None,
         once: Idempotency | None = None,
         latency: LatencyTracker | None = None,
-        habits: Habits | None = None,
+        habits: PrefixTracker | None = None,
     ) -> None:
-        self.rules = rules
+        self.config = config
         self.draining = False
         self.shadow: Shadow | None = None
-        """Is offered what was answered, when the caller has it. It needs this pipeline's rules, so it comes later."""
+        """Is offered what was answered, when the caller has it. It needs this pipeline's configuration, so it comes later."""
         self._directory = directory
         self._limiter = limiter
         self._classifier = classifier
@@ -95,12 +95,12 @@ class RequestPipeline:
         """Ends everything that is under way, because the process has to stop: each is told, and settled."""
         cut_off(self._under_way)
 
-    def cut_the_slow(self) -> None:
+    def cut_slow_callers(self) -> None:
         """Refuses uploads that take too long, and cuts callers whose buffer has been full for too long.
 
         Called about once a second for all requests together, which costs less than a timer for each.
         """
-        cut_the_slow(self._under_way, self._clock(), self.rules.slow_reader_s, self.rules.body_timeout_s)
+        cut_the_slow(self._under_way, self._clock(), self.config.slow_reader_s, self.config.body_timeout_s)
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one POST /v1/chat/completions as an ASGI application."""
@@ -116,7 +116,7 @@ class RequestPipeline:
         if self._guard is not None and not self._guard.admits(batch=says_batch(scope["headers"])):
             await self._guard.refuse(send, (REQUEST_ID_HEADER, request_id.encode()))
             return
-        context = new_context(request_id, operation, send, self._clock, self.rules)
+        context = new_context(request_id, operation, send, self._clock, self.config)
         self._under_way.add(context)
         try:
             await self._pass(context, scope, receive)

@@ -42,7 +42,7 @@ _RETRY_AFTER_MORE_S: Final = 4.0
 _REMEMBERED: Final = 64
 
 
-class Window:
+class InFlightWindow:
     """How many requests may be in flight, decided from how late the loop is and who waits outside."""
 
     __slots__ = (
@@ -112,7 +112,7 @@ def _steered(limit: float, lateness: float, in_flight: int, elapsed_s: float) ->
     return max(limit, in_flight) * (1.0 + _GROWTH_PER_S * elapsed_s) + 1.0
 
 
-class Door(Protocol):
+class AcceptBacklog(Protocol):
     """Where connections come in."""
 
     def wait_s(self, now: float) -> float:
@@ -139,7 +139,7 @@ class OverloadGuard:
         own_time: Callable[[], float] = time.thread_time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._window = Window(max_lag_s)
+        self._window = InFlightWindow(max_lag_s)
         self._in_flight = in_flight
         self._clock = clock
         self._own_time = own_time
@@ -149,7 +149,7 @@ class OverloadGuard:
         self._sleep = sleep
         self._refused = False
         self._refused_share = 0.0
-        self._doors: list[Door] = []
+        self._doors: list[AcceptBacklog] = []
 
     @property
     def guarding(self) -> bool:
@@ -164,7 +164,7 @@ class OverloadGuard:
     def max_lag_s(self, max_lag_s: float) -> None:
         self._window.max_lag_s = max_lag_s
 
-    def watch(self, door: Door) -> None:
+    def watch(self, door: AcceptBacklog) -> None:
         """From now on who waits there counts, too."""
         self._doors.append(door)
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from classifier.prediction import Outlook, Prediction
+from classifier.prediction import Prediction, TargetPrediction
 from cost.price_book.book import Unpriced, is_bookable
 from cost.usage import Usage
 from providers.catalog import Catalog
@@ -314,7 +314,7 @@ class _Scales:
         self.policy = policy
         self.reference = reference
 
-    def outlook(self, target: Target) -> Outlook | None:
+    def outlook(self, target: Target) -> TargetPrediction | None:
         return None if self.reference is None else self.prediction.outlooks.get(target.target_id)
 
     def capable(self, target: Target) -> bool:
@@ -460,7 +460,7 @@ def _candidate(
     )
 
 
-def _outlook(target: Target, prediction: Prediction | None) -> Outlook | None:
+def _outlook(target: Target, prediction: Prediction | None) -> TargetPrediction | None:
     return None if prediction is None else prediction.outlooks.get(target.target_id)
 
 

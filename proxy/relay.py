@@ -20,14 +20,14 @@ from proxy.ending import CALLER_GONE
 from proxy.errors import DeadlineExceeded, error_reply
 from proxy.reply import Header, Reply
 from proxy.reply_headers import decision_headers, dollars, money_headers
-from selfhosted.prefixes.habits import Habits
+from selfhosted.prefixes.tracker import PrefixTracker
 from selfhosted.rendering import instructions
 
 _DONE = b"data: [DONE]\n\n"
 _FOREVER = contextlib.nullcontext()
 
 
-async def relay_answer(context: RequestContext, committed: Committed, habits: Habits | None) -> None:
+async def relay_answer(context: RequestContext, committed: Committed, habits: PrefixTracker | None) -> None:
     """Writes the whole reply, and closes the attempt with what became of it.
 
     Raises UpstreamError or DeadlineExceeded when it failed before the reply began. One that fails later has told its
@@ -65,7 +65,7 @@ async def relay_answer(context: RequestContext, committed: Committed, habits: Ha
         await close_quietly(committed.stream)
 
 
-def _note_habit(habits: Habits, attempt: Attempt) -> None:
+def _note_habit(habits: PrefixTracker, attempt: Attempt) -> None:
     """How teams begin their prompts is watched, for what that costs their caches."""
     routed, caller = attempt.routed, attempt.routed.caller
     if prefix := instructions(routed.request):

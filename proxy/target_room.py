@@ -9,7 +9,7 @@ from proxy.latency import LatencyTracker
 from proxy.policy import Candidate
 from proxy.queues.work import NoRoom, QueueState, Slot, Work
 from proxy.routed_request import RoutedRequest
-from selfhosted.replica import Crowd
+from selfhosted.replica import PoolFullness
 
 _FEWEST: Final = 4
 """An answer may well have a quarter of the tokens that were predicted."""
@@ -78,7 +78,7 @@ class TargetRoom:
             raise _too_crowded(crowd)
 
 
-def _too_crowded(crowd: Crowd) -> NoRoom:
+def _too_crowded(crowd: PoolFullness) -> NoRoom:
     state = QueueState(
         name=crowd.pool,
         waiting=crowd.waiting,

@@ -64,7 +64,7 @@ class MeasuredClassifier(Classifier, Protocol):
         """(n, T): the probabilities that these targets' answers are adequate."""
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class FloorResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one floor would do. Money is for 1,000 requests."""
 
     floor: float
@@ -93,10 +93,10 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Targets that `auto` may choose by their declared capability; no figure here contains them."""
     current_floor: float
     current_tolerance: float
-    offers: tuple[Offer, ...]
+    offers: tuple[FloorResult, ...]
 
 
-class _Ground(msgspec.Struct, frozen=True, kw_only=True):
+class _Sample(msgspec.Struct, frozen=True, kw_only=True):
     """A sample with everything that could be chosen for it."""
 
     choices: Choices
@@ -123,7 +123,7 @@ class Tolerances:
         self.artifact = probe.artifact
         self._known: OrderedDict[tuple[float, frozenset[str] | None], float] = OrderedDict()
         self._asked: OrderedDict[Asked, float | None] = OrderedDict()
-        self._grounds: OrderedDict[frozenset[str] | None, _Ground | None] = OrderedDict()
+        self._grounds: OrderedDict[frozenset[str] | None, _Sample | None] = OrderedDict()
         # The one that most requests will ask for, so that none of them has to wait for it.
         self.of(None, None)
 
@@ -217,13 +217,13 @@ class Tolerances:
         pool = choosable(self._policy, self._catalog, allowed)
         return tuple(target.target_id for target in pool if target.target_id not in self._lengths)
 
-    def _known_ground(self, allowed: frozenset[str] | None) -> _Ground | None:
+    def _known_ground(self, allowed: frozenset[str] | None) -> _Sample | None:
         """The sample's, kept for the next floor: most of the work is the same for every floor."""
         if allowed not in self._grounds:
             _remember(self._grounds, allowed, self._ground(self._sample, allowed), most=MAX_GROUNDS)
         return self._grounds[allowed]
 
-    def _ground(self, sample: Sample | None, allowed: frozenset[str] | None) -> _Ground | None:
+    def _ground(self, sample: Sample | None, allowed: frozenset[str] | None) -> _Sample | None:
         """None when there is no sample, or nothing to compare with, or the sample makes no sense."""
         reference = yardstick(self._lengths, self._policy, self._catalog, allowed)
         targets = [
@@ -244,7 +244,7 @@ class Tolerances:
             return None
         cost = np.column_stack([self._cost(target, target.price, sample) for target in targets if target.price])
         weights = np.asarray(sample.weights, dtype=np.float64)[takable]
-        return _Ground(
+        return _Sample(
             choices=Choices(
                 adequate=adequate[takable],
                 cost=cost[takable],
@@ -282,7 +282,7 @@ async def learn_from_own_requests(
         await asyncio.sleep(pause_s)
 
 
-def _tolerance(ground: _Ground | None, floor: float) -> float:
+def _tolerance(ground: _Sample | None, floor: float) -> float:
     return plain_tolerance(floor) if ground is None else tolerance_for(ground.choices, floor).tolerance
 
 
@@ -304,9 +304,9 @@ def _fits(targets: Sequence[Target], sample: Sample) -> NDArray[np.bool_]:
     return np.asarray(np.asarray(sample.input_tokens)[:, None] < room)
 
 
-def _offer(floor: float, point: Point, ground: _Ground, *, current: bool) -> Offer:
+def _offer(floor: float, point: Point, ground: _Sample, *, current: bool) -> FloorResult:
     reference = ground.reference_cost
-    return Offer(
+    return FloorResult(
         floor=floor,
         tolerance=point.tolerance,
         reached=point.kept >= floor - 1e-6,

@@ -19,7 +19,7 @@ from selfhosted.balance.blocks import prompt_blocks
 from selfhosted.kv_events.sampling import Sample, tokenize_body
 from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.rendering import rendered, root_of
-from selfhosted.replica import Ask, Choice, Crowd, PoolSnapshot, ReplicaState
+from selfhosted.replica import PoolFullness, PoolSnapshot, ReplicaChoice, ReplicaRequest, ReplicaState
 
 _LOOK_AGAIN_S: Final = 0.02
 _SEVERAL: Final = 2
@@ -80,14 +80,14 @@ class Fleet:
             known = self._ready[target.target_id] = _Ready(snapshot, target.deployments, tuple(found.values()), found)
         return known.deployments
 
-    def crowd(self, target: Target) -> Crowd | None:
+    def crowd(self, target: Target) -> PoolFullness | None:
         """How many are there, when no replica of the target's pool takes more."""
         pool = self._of(target)
         return None if pool is None else pool.crowd(self._clock())
 
     def ask(
         self, target: Target, request: ChatRequest, *, input_tokens: int, output_tokens: int, caller: Caller
-    ) -> Ask:
+    ) -> ReplicaRequest:
         """The request as the pool's balancer sees it. The target must be served by a pool."""
         pool = self.pools[target.pool or ""]
         balance = pool.config.balance
@@ -98,7 +98,7 @@ class Fleet:
         # Of a prompt that was cut off it is not known how many bytes it has in all; what has no block tells nothing.
         known = whole and bool(blocks)
         tokens_a_block = balance.block_bytes * (input_tokens / len(text) if known else 1 / _BYTES_A_TOKEN)
-        return Ask(
+        return ReplicaRequest(
             blocks=blocks,
             block_tokens=max(1.0, tokens_a_block),
             root=root_of(request, salt=salt),
@@ -108,7 +108,9 @@ class Fleet:
             rendered_bytes=len(text) if whole else 0,
         )
 
-    def pick(self, target: Target, among: Sequence[Deployment], ask: Ask) -> tuple[Deployment, Choice] | None:
+    def pick(
+        self, target: Target, among: Sequence[Deployment], ask: ReplicaRequest
+    ) -> tuple[Deployment, ReplicaChoice] | None:
         """The best of these for the request. Takes nothing."""
         pool = self.pools[target.pool or ""]
         known = self._ready.get(target.target_id)
@@ -118,7 +120,9 @@ class Fleet:
         choice = pool.balancer.pick(ask, pool.snapshot, by_name.keys(), self._clock())
         return None if choice is None else (by_name[choice.replica], choice)
 
-    def take(self, target: Target, choice: Choice, ask: Ask, request: ChatRequest, caller: Caller) -> ReplicaLease:
+    def take(
+        self, target: Target, choice: ReplicaChoice, ask: ReplicaRequest, request: ChatRequest, caller: Caller
+    ) -> ReplicaLease:
         """Counts the request as load of its replica, from now until the lease ends."""
         pool = self.pools[target.pool or ""]
         self._observer.count_choice(pool.config.name, choice.why)
@@ -132,7 +136,13 @@ class Fleet:
         return lease
 
     def _sample(
-        self, pool: Pool, target: Target, choice: Choice, ask: Ask, request: ChatRequest, caller: Caller
+        self,
+        pool: Pool,
+        target: Target,
+        choice: ReplicaChoice,
+        ask: ReplicaRequest,
+        request: ChatRequest,
+        caller: Caller,
     ) -> Sample | None:
         deployment = next((each for each in target.deployments if _replica_of(each) == choice.replica), None)
         if deployment is None:

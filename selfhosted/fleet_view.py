@@ -10,7 +10,7 @@ from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery, Problem
 from selfhosted.kv_events.following import KvState
 from selfhosted.registry.registry import Registry
-from selfhosted.registry.store import PoolWish, RegistryStore
+from selfhosted.registry.store import RegistryStore, ScaleTarget
 from selfhosted.replica import EngineStats, PoolSnapshot, Replica, ReplicaState
 
 PoolState = Literal["ok", "degraded", "starting", "draining", "down", "empty", "scaled_to_zero"]
@@ -22,7 +22,7 @@ STATES: Final[tuple[ReplicaState, ...]] = ("ready", "starting", "suspect", "drai
 _PLACES: Final = 4
 
 
-class Watched(msgspec.Struct, frozen=True, kw_only=True):
+class WatchedPool(msgspec.Struct, frozen=True, kw_only=True):
     """A pool, and who knows what of it."""
 
     config: PoolConfig
@@ -37,12 +37,12 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 class FleetView(msgspec.Struct, frozen=True):
     """All pools, as one process sees them."""
 
-    pools: Mapping[str, Watched]
+    pools: Mapping[str, WatchedPool]
     registry: Registry
     store: RegistryStore
 
 
-def told(view: FleetView, now: float) -> dict[str, Any]:
+def fleet_as_json(view: FleetView, now: float) -> dict[str, Any]:
     """What GET /v1/fleet says. `now` is of the monotonic clock."""
     problem = view.registry.problem
     return {
@@ -52,7 +52,7 @@ def told(view: FleetView, now: float) -> dict[str, Any]:
     }
 
 
-def told_pool(watched: Watched, registry: Registry, now: float) -> dict[str, Any]:
+def told_pool(watched: WatchedPool, registry: Registry, now: float) -> dict[str, Any]:
     """One pool, with its replicas."""
     config, snapshot = watched.config, watched.snapshot()
     wish = registry.target(config.name)
@@ -92,7 +92,7 @@ def state_of(replicas: Sequence[Replica], problems: Sequence[Problem], desired: 
     return "draining" if states == {"draining"} else "down"
 
 
-def told_wish(wish: PoolWish | None) -> dict[str, Any]:
+def told_wish(wish: ScaleTarget | None) -> dict[str, Any]:
     """How many replicas there should be, and who says so; nulls where nobody decided."""
     if wish is None or wish.desired is None:
         return {"desired": None, "desired_reason": "", "decided_at": None}

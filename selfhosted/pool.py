@@ -12,7 +12,7 @@ from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import Sample
-from selfhosted.replica import Crowd, PoolSnapshot, Replica
+from selfhosted.replica import PoolFullness, PoolSnapshot, Replica
 from selfhosted.scale.signals import FirstTokens
 from selfhosted.watch.watch import PoolWatch
 
@@ -91,14 +91,14 @@ class Pool:
                 whole += holds * config.kv_high * config.overcommit
         return int(whole)
 
-    def crowd(self, now: float) -> Crowd | None:
+    def crowd(self, now: float) -> PoolFullness | None:
         snapshot = self.snapshot
         if not self.balancer.full(snapshot, now):
             return None
         taking = snapshot.taking
         known = [replica.stats for replica in taking if replica.stats is not None]
         waiting = sum(stats.waiting for stats in known)
-        return Crowd(
+        return PoolFullness(
             pool=self.config.name,
             running=sum(stats.running for stats in known),
             waiting=waiting,

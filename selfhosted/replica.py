@@ -106,7 +106,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         return self.ready or tuple(replica for replica in self.replicas if replica.state == "suspect")
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the balancer sees it."""
 
     blocks: tuple[int, ...]
@@ -124,7 +124,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Of the whole rendered prompt; 0 when it was cut off, so that `blocks` are not all of it."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The replica that a request goes to, and why."""
 
     replica: str
@@ -135,7 +135,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Of the prompt, believed to be cached there."""
 
 
-class Crowd(msgspec.Struct, frozen=True, kw_only=True):
+class PoolFullness(msgspec.Struct, frozen=True, kw_only=True):
     """A pool of which no replica takes more, told to who is refused."""
 
     pool: str

@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
 from gateway.app import create_app
-from gateway.asgi import Doorway
+from gateway.asgi import AsgiApp
 from gateway.configuration.settings import Environment, load, peppers
 from gateway.database import make_engine
-from gateway.process.protocol import BoundedProtocol, Leave
+from gateway.process.protocol import BoundedProtocol, ServerConnections
 from tests.sqlite import newest_sqlite
 
 PEPPER = "a pepper for tests only, 32 bytes and more"
@@ -34,7 +34,7 @@ class Running(msgspec.Struct, frozen=True):
 
     url: str
     key: str
-    app: Doorway
+    app: AsgiApp
     engine: AsyncEngine
     accounts: AccountStore
     config_path: Path
@@ -112,7 +112,7 @@ async def gateway_at(
 
 
 @contextlib.asynccontextmanager
-async def _served(app: Doorway) -> AsyncIterator[str]:
+async def _served(app: AsgiApp) -> AsyncIterator[str]:
     # asyncio sets TCP_NODELAY only on sockets that name their protocol, and waits for acknowledgements without it.
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)) as listener:
         listener.bind(("127.0.0.1", 0))
@@ -120,7 +120,7 @@ async def _served(app: Doorway) -> AsyncIterator[str]:
         server = uvicorn.Server(
             uvicorn.Config(app, http=BoundedProtocol, lifespan="on", log_config=None, timeout_graceful_shutdown=2)
         )
-        server.server_state = Leave()
+        server.server_state = ServerConnections()
         # The test owns the signals.
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
         serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -18,7 +18,7 @@ from accounts.audit.chain import canonical, sealed
 from accounts.audit.entry import Actor, Entry
 from accounts.audit.masking import mask_text, masked, one_line, plain
 from accounts.audit.tables import AuditEntryRow, AuditHeadRow
-from accounts.audit.verify import Anchor, Verdict, Verification
+from accounts.audit.verify import Anchor, Verification, VerifyResult
 from accounts.tables import ID_CHARS, NAME_CHARS
 from accounts.transactions import within
 
@@ -65,7 +65,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.actor or self.action or self.object)
 
 
-class Found(msgspec.Struct, frozen=True):
+class LogEntries(msgspec.Struct, frozen=True):
     """Entries of the log, the newest first. `reached` is the number up to which was looked, where time was up before all
     was.
     """
@@ -79,7 +79,7 @@ class _Head(NamedTuple):
     hash: str
 
 
-class _Told(NamedTuple):
+class _ObjectChange(NamedTuple):
     """What a change has said of one object."""
 
     object_kind: str
@@ -96,7 +96,7 @@ class Change:
     def __init__(self, connection: AsyncConnection, team_id: str, organisation_id: str) -> None:
         self.within: Final[AsyncEngine] = within(connection)
         """Stands in for the engine of every store that the change needs."""
-        self.told: Final[list[_Told]] = []
+        self.told: Final[list[_ObjectChange]] = []
         self.entries: tuple[Entry, ...] = ()
         """What was written, once the change is done."""
         self._team_id = team_id
@@ -131,7 +131,7 @@ class Change:
         if not _KIND.fullmatch(object_kind):
             raise ValueError(f"{object_kind!r} is no kind of object")
         self.told.append(
-            _Told(
+            _ObjectChange(
                 object_kind,
                 one_line(object_id, NAME_CHARS),
                 _stated(masked(was)),
@@ -220,7 +220,7 @@ class AuditLog:
         before_number: int | None = None,
         after_number: int | None = None,
         limit: int = 50,
-    ) -> Found:
+    ) -> LogEntries:
         """The newest entries first: the last ones, those before a number, or the next ones after one. What no index finds is
         looked for a part of the log at a time, for as long as there is time.
         """
@@ -241,8 +241,8 @@ class AuditLog:
                 last = begin - 1
             entries += await self._between(scope, filters, begin, end, limit - len(entries), forward=forward)
             if len(entries) < limit and first <= last and self._clock() - begun > self._search_s:
-                return Found(entries[::-1] if forward else entries, end if forward else begin)
-        return Found(entries[::-1] if forward else entries)
+                return LogEntries(entries[::-1] if forward else entries, end if forward else begin)
+        return LogEntries(entries[::-1] if forward else entries)
 
     async def _bounds(self, scope: Scope, filters: Filters) -> tuple[int, int]:
         """The first and the last number of the scope's entries in the days that are asked for; nothing: 0 and -1."""
@@ -289,7 +289,7 @@ class AuditLog:
         async with self._engine.connect() as connection:
             return _found_head((await connection.execute(_HEAD)).first())
 
-    async def verify(self, anchors: Sequence[Anchor] = ()) -> Verdict:
+    async def verify(self, anchors: Sequence[Anchor] = ()) -> VerifyResult:
         """Whether every entry is there, unchanged and in its place; `anchors` are hashes that were noted elsewhere."""
         async with self._engine.connect() as connection:
             row = (await connection.execute(_HEAD_AND_LAST)).first()
@@ -315,7 +315,7 @@ class AuditLog:
         self,
         connection: AsyncConnection,
         head: _Head,
-        told: Sequence[_Told],
+        told: Sequence[_ObjectChange],
         actor: Actor,
         action: str,
         reason: str,

@@ -28,7 +28,7 @@ class Break(msgspec.Struct, frozen=True, kw_only=True):
     what: str
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
     """What was looked at, and what is wrong with it; of many breaks the first ones."""
 
     entries: int
@@ -69,7 +69,7 @@ class Verification:
         self._entries += 1
         self._number, self._hash = entry.number, entry.hash
 
-    def ended(self, number: int | None = None, digest: str = "", *, newest: int | None = None) -> Verdict:
+    def ended(self, number: int | None = None, digest: str = "", *, newest: int | None = None) -> VerifyResult:
         """The verdict, once all were looked at; `number` and `digest` are what the head says, where there is one."""
         if number is not None and self._number < number:
             self._broken(self._number + 1, f"the end was cut off: the head says that entry {number} is the last")
@@ -79,7 +79,7 @@ class Verification:
             self._broken(number + 1, f"it stands after entry {number}, which the head says is the last")
         for missing in sorted(self._anchors):
             self._broken(missing, "its hash was noted, but it is not there")
-        return Verdict(entries=self._entries, number=self._number, hash=self._hash, breaks=tuple(self._breaks))
+        return VerifyResult(entries=self._entries, number=self._number, hash=self._hash, breaks=tuple(self._breaks))
 
     def _jumped(self, entry: Entry) -> None:
         if entry.number <= self._number:
@@ -104,7 +104,7 @@ def parse_anchor(text: str) -> Anchor:
     return Anchor(int(found[1]), found[2])
 
 
-def verify_lines(lines: Iterable[bytes], anchors: Sequence[Anchor] = (), *, part: bool = False) -> Verdict:
+def verify_lines(lines: Iterable[bytes], anchors: Sequence[Anchor] = (), *, part: bool = False) -> VerifyResult:
     """An export's lines, without a database. Raises BadExport."""
     verification = Verification(anchors, part=part)
     for count, line in enumerate(lines, start=1):

@@ -22,7 +22,7 @@ _US: Final = 1_000_000
 _KEPT_US: Final = 30 * 86_400 * _US
 
 
-class Links:
+class OneTimeLinks:
     """The only writer of the table `one_time_link`, but for ending those of somebody who is disabled."""
 
     def __init__(

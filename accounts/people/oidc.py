@@ -35,7 +35,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     groups: frozenset[str] = frozenset()
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class GroupRights(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody's groups give."""
 
     role: OrganisationRole
@@ -62,7 +62,7 @@ def identity_of(claims: Mapping[str, Any], section: OidcSection) -> Identity:
     return identity
 
 
-def standing_of(groups: frozenset[str], section: OidcSection) -> Standing:
+def standing_of(groups: frozenset[str], section: OidcSection) -> GroupRights:
     """The role of the first rule that fits and has one; every team, as its administrator if any rule says so."""
     fitting = [rule for rule in section.groups if rule.group in groups]
     role: OrganisationRole = next((rule.role for rule in fitting if rule.role is not None), "")
@@ -70,7 +70,7 @@ def standing_of(groups: frozenset[str], section: OidcSection) -> Standing:
     for rule in fitting:
         if rule.team is not None and teams.get(rule.team) != "admin":
             teams[rule.team] = rule.team_role
-    return Standing(role=role, teams=teams)
+    return GroupRights(role=role, teams=teams)
 
 
 def groups_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:

@@ -41,7 +41,7 @@ class UnreadableTuning(LearningError):
     """A stored tuning is not one that this program can read."""
 
 
-class Weighing(msgspec.Struct, frozen=True, kw_only=True):
+class ClassifiedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An answered `auto` request. `target_id` answered; the digests are hexadecimal."""
 
     request_id: str
@@ -135,7 +135,7 @@ class LearningStore:
         """Write some; of the same source and signal about the same answer, the last one stays."""
         await self.add((), verdicts)
 
-    async def add(self, weighings: Sequence[Weighing], verdicts: Sequence[Verdict]) -> None:
+    async def add(self, weighings: Sequence[ClassifiedRequest], verdicts: Sequence[Verdict]) -> None:
         """Write both, all or nothing."""
         if not weighings and not verdicts:
             return
@@ -150,12 +150,12 @@ class LearningStore:
                 )
                 await connection.execute(said, _rows(verdicts, _VERDICT_KEY))
 
-    async def find_weighing(self, team_id: str, request_id: str) -> Weighing | None:
+    async def find_weighing(self, team_id: str, request_id: str) -> ClassifiedRequest | None:
         """One request of this team; another team's looks like one that never was."""
         query = _WEIGHINGS.where(col(WeighingRow.team_id) == team_id, col(WeighingRow.request_id) == request_id)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
-        return None if row is None else Weighing(**_fields(row))
+        return None if row is None else ClassifiedRequest(**_fields(row))
 
     async def outcomes(
         self,
@@ -337,7 +337,7 @@ def _deletion(table: type[WeighingRow | VerdictRow], key: Iterable[str], conditi
     return delete(table).where(tuple_(*columns).in_(some))
 
 
-def _rows(values: Sequence[Weighing | Verdict], key: Sequence[str]) -> list[dict[str, Any]]:
+def _rows(values: Sequence[ClassifiedRequest | Verdict], key: Sequence[str]) -> list[dict[str, Any]]:
     """One row a key, the last one given, in the key's order: two writers then never wait for each other in a circle."""
     order = itemgetter(*key)
     rows = {order(row): row for row in map(msgspec.structs.asdict, values)}
@@ -358,7 +358,7 @@ def _decoded(body: str) -> Tuning:
 _WEIGHING_KEY: Final = ("team_id", "request_id")
 _VERDICT_KEY: Final = ("team_id", "request_id", "target_id", "source", "signal")
 _VERDICT_VALUES: Final = tuple(name for name in Verdict.__struct_fields__ if name not in _VERDICT_KEY)
-_WEIGHINGS: Final = select(*(getattr(WeighingRow, name) for name in Weighing.__struct_fields__))
+_WEIGHINGS: Final = select(*(getattr(WeighingRow, name) for name in ClassifiedRequest.__struct_fields__))
 _ACTIVE: Final = col(TuningRow.active).is_(True)
 _NEWEST_FIRST: Final = (
     col(VerdictRow.at_us).desc(),

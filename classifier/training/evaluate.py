@@ -17,10 +17,10 @@ from classifier.training.data import BadData, Corpus, Problem
 from classifier.training.measures import (
     Calibrated,
     Floats,
+    FloorOutcome,
     Integers,
     Measured,
     Mixed,
-    Promise,
     apgr,
     calibration,
     cpt,
@@ -187,13 +187,13 @@ class Target(msgspec.Struct, frozen=True):
     found: Calibrated
 
 
-class Many(msgspec.Struct, frozen=True):
+class AllTargets(msgspec.Struct, frozen=True):
     """All targets at once, on one split."""
 
     split: str
     sources: list[str]
     found: Mixed
-    promises: list[Promise]
+    promises: list[FloorOutcome]
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +202,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
     judged: list[Judged] = []
     targets: list[Target] = []
-    many: list[Many] = []
+    many: list[AllTargets] = []
     timing: Timing | None = None
 
     @property
@@ -271,14 +271,14 @@ def _extremes(corpus: Corpus, source: str, rows: NDArray[np.bool_]) -> list[Pair
     return [Pair(source, ranked[0], ranked[-1])] if len(ranked) > 1 else []
 
 
-class Said(msgspec.Struct, frozen=True):
+class PairScores(msgspec.Struct, frozen=True):
     """What a Scored says of one pair on the rows where it says something."""
 
     rows: Integers
     score: Floats
 
 
-def said_of(scored: Scored, corpus: Corpus, pair: Pair) -> Said:
+def said_of(scored: Scored, corpus: Corpus, pair: Pair) -> PairScores:
     """Higher is more in need of the strong model: P(strong adequate) less P(weak adequate)."""
     known = {pair.weak, pair.strong} <= scored.adequate.keys()
     here = (corpus.sources == pair.source) & ~np.isnan(corpus.gain(pair.weak, pair.strong))
@@ -286,7 +286,7 @@ def said_of(scored: Scored, corpus: Corpus, pair: Pair) -> Said:
     if score is None or np.isnan(score)[here].all():
         score = scored.complexity if scored.complexity is not None else np.full(len(here), np.nan)
     rows = np.flatnonzero(here & ~np.isnan(score))
-    return Said(rows, score[rows])
+    return PairScores(rows, score[rows])
 
 
 def judge_pair(corpus: Corpus, scored: Scored, pair: Pair, split: str, timing: Timing, seed: int) -> Judged | None:
@@ -339,7 +339,7 @@ def judge_targets(corpus: Corpus, scored: Scored, split: str, models: Iterable[s
     return found
 
 
-def judge_many(corpus: Corpus, scored: Scored, split: str, seed: int) -> Many | None:
+def judge_many(corpus: Corpus, scored: Scored, split: str, seed: int) -> AllTargets | None:
     """The targets of the house all at once, on the prompts that every one of them answered."""
     names = [name for name in TARGETS if name in corpus.models and name in scored.adequate]
     if REFERENCE not in names or len(names) < 3:
@@ -354,7 +354,7 @@ def judge_many(corpus: Corpus, scored: Scored, split: str, seed: int) -> Many | 
     costs = {name: cost_of(corpus, name, rows) for name in names}
     curve_found = mixed(adequate, scores, costs, REFERENCE, seed)
     kept = promises(adequate, scores, costs, REFERENCE, FLOORS, seed)
-    return Many(split, np.unique(corpus.sources[rows]).tolist(), curve_found, kept)
+    return AllTargets(split, np.unique(corpus.sources[rows]).tolist(), curve_found, kept)
 
 
 def judge_split(

@@ -44,14 +44,14 @@ class Basis(msgspec.Struct, frozen=True):
         return (outcomes - self.mean) @ self.rows.T
 
 
-class Lesson(msgspec.Struct, frozen=True):
+class TrainingTarget(msgspec.Struct, frozen=True):
     """What the network is to be taught: loads (prompts, LOADS) in a basis."""
 
     basis: Basis
     loads: Floats
 
 
-def taught_loads(outcomes: Floats, sources: NDArray[np.str_], *, loads: int = LOADS) -> Lesson:
+def taught_loads(outcomes: Floats, sources: NDArray[np.str_], *, loads: int = LOADS) -> TrainingTarget:
     """Loads of every prompt from its outcomes (prompts, models; NaN where a model was not asked)."""
     level, _ = source_levels(outcomes, sources)
     together = level + shared_part(outcomes - level)
@@ -63,7 +63,7 @@ def taught_loads(outcomes: Floats, sources: NDArray[np.str_], *, loads: int = LO
     mean = weights @ table
     _, _, directions = np.linalg.svd(np.sqrt(weights)[:, None] * (table - mean), full_matrices=False)
     basis = Basis(mean, directions[:loads])
-    return Lesson(basis, basis.loads(table))
+    return TrainingTarget(basis, basis.loads(table))
 
 
 def equal_sources(sources: NDArray[np.str_]) -> Floats:

@@ -35,7 +35,7 @@ _RANDOM_LOADS: Final = 16
 _WEAK_CAPABILITY, _STRONG_CAPABILITY = 0.5, 0.9
 
 
-class Weighs(Protocol):
+class TrainedClassifier(Protocol):
     """The trained classifier, as far as it is needed here."""
 
     @property
@@ -80,7 +80,7 @@ class Vectors(msgspec.Struct, frozen=True):
     known: Known
 
 
-def shipped_vectors(classifier: Weighs, corpus: Corpus, rows: Sequence[int], pair: Pair) -> Vectors:
+def shipped_vectors(classifier: TrainedClassifier, corpus: Corpus, rows: Sequence[int], pair: Pair) -> Vectors:
     """From a trained artifact, by the code that serves."""
     classifier.adopt({model: model for model in (pair.weak, pair.strong)})
     made = [classifier.classify(corpus.prompt(row)).vector for row in rows]
@@ -197,7 +197,7 @@ def _judged(vectors: Vectors, tuning: Tuning, test: Labels, pair: Pair) -> tuple
     return chances[half:] - chances[:half], float(losses(logits, test.adequate).mean())
 
 
-def study(corpus: Corpus, classifier: Weighs | None) -> list[Row]:
+def study(corpus: Corpus, classifier: TrainedClassifier | None) -> list[Row]:
     """Every pair that the data has; without a classifier from random projections."""
     found: list[Row] = []
     for pair in pairs_of(corpus)[0]:

@@ -96,7 +96,7 @@ def measured(score: Floats, gain: Floats, seed: int) -> Measured:
     )
 
 
-class Traded(msgspec.Struct, frozen=True):
+class TradeOff(msgspec.Struct, frozen=True):
     """What is saved and what is kept, one knot for each distinct score; both beside the strong model alone."""
 
     saving: Floats
@@ -120,7 +120,7 @@ class Traded(msgspec.Struct, frozen=True):
         return float(np.interp(saving, self.saving[order], self.quality[order]))
 
 
-def traded(score: Floats, weak: Floats, strong: Floats, weak_cost: Floats, strong_cost: Floats) -> Traded:
+def traded(score: Floats, weak: Floats, strong: Floats, weak_cost: Floats, strong_cost: Floats) -> TradeOff:
     """Prompts in the order of their scores go to the strong model, from all of them to none of them."""
     order = np.argsort(-score, kind="stable")
     ends = _ends(score[order])
@@ -131,7 +131,7 @@ def traded(score: Floats, weak: Floats, strong: Floats, weak_cost: Floats, stron
         return sums
 
     cost, quality = mixed(weak_cost, strong_cost), mixed(weak, strong)
-    return Traded(1 - cost / strong_cost.sum(), quality / strong.sum())
+    return TradeOff(1 - cost / strong_cost.sum(), quality / strong.sum())
 
 
 def brier(said: Floats, true: Floats) -> float:
@@ -312,7 +312,7 @@ def _random_area(cost: Floats, quality: Floats, low: float, high: float) -> floa
     return float(random_mix(cost, quality, grid).mean())
 
 
-class Promise(msgspec.Struct, frozen=True):
+class FloorOutcome(msgspec.Struct, frozen=True):
     """A quality floor, what was foretold of it without labels, and what came of it."""
 
     floor: float
@@ -331,7 +331,7 @@ def promises(
     reference: str,
     floors: Sequence[float],
     seed: int,
-) -> list[Promise]:
+) -> list[FloorOutcome]:
     """For each floor the tolerance that the probabilities foretell to keep it; then what the outcomes say of that."""
     size = len(scores[reference])
     foretold = choices_of(adequate, None, costs, reference, np.ones(size))
@@ -347,5 +347,5 @@ def promises(
         low, high = np.percentile(kept, [2.5, 97.5])
         saving = 1 - happened.cost[rows, picked].sum() / costs[reference].sum()
         numbers = (floor, promised.tolerance, promised.kept, got.sum() / true.sum(), low, high, saving)
-        found.append(Promise(*(float(number) for number in numbers)))
+        found.append(FloorOutcome(*(float(number) for number in numbers)))
     return found

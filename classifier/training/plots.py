@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from classifier.frontier import random_mix
-from classifier.training.evaluate import FEWEST_ROWS, PRICES, Evaluation, Judged, Many, Target, Timing
+from classifier.training.evaluate import FEWEST_ROWS, PRICES, AllTargets, Evaluation, Judged, Target, Timing
 from classifier.training.splits import OWN
 
 BLACK: Final = "#000000"
@@ -121,7 +121,7 @@ def _pairs(judged: Sequence[Judged]) -> Plot:
     return Plot("pairs", "What routing wins, pair by pair", told, figure)
 
 
-def _many(many: Sequence[Many]) -> Plot:
+def _many(many: Sequence[AllTargets]) -> Plot:
     figure, axes = _grid(len(many), height=4.0)
     for ax, each in zip(axes, many, strict=True):
         found = each.found
@@ -143,7 +143,7 @@ def _many(many: Sequence[Many]) -> Plot:
     return Plot("targets", "Cost and quality over several targets", told, figure)
 
 
-def _promises(many: Sequence[Many]) -> Plot:
+def _promises(many: Sequence[AllTargets]) -> Plot:
     figure, axes = _grid(len(many), height=3.8)
     # Each has an axis on its right too, which would touch the next one's.
     figure.set_layout_engine("constrained", wspace=0.08)

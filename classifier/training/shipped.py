@@ -15,7 +15,7 @@ WARM_UP: Final = 50
 TOLD_EVERY_S: Final = 10.0
 
 
-class Weighs(Protocol):
+class ShippedClassifier(Protocol):
     def classify(self, prompt: Prompt) -> Prediction: ...
 
 
@@ -24,7 +24,7 @@ class Weighed(msgspec.Struct, frozen=True):
     timing: Timing
 
 
-def weighed(classifier: Weighs, corpus: Corpus, rows: Integers, say: Callable[[str], None]) -> Weighed:
+def weighed(classifier: ShippedClassifier, corpus: Corpus, rows: Integers, say: Callable[[str], None]) -> Weighed:
     """What is said of `rows`; every other prompt is weighed for its time alone."""
     spent_ms = np.full(len(corpus.texts), np.nan)
     found = _weigh(classifier, corpus, spent_ms, say)
@@ -32,7 +32,9 @@ def weighed(classifier: Weighs, corpus: Corpus, rows: Integers, say: Callable[[s
     return Weighed(_table(corpus, rows, {row: found[row] for row in rows.tolist()}), Timing(spent_ms, characters))
 
 
-def _weigh(classifier: Weighs, corpus: Corpus, spent: Floats, say: Callable[[str], None]) -> dict[int, Prediction]:
+def _weigh(
+    classifier: ShippedClassifier, corpus: Corpus, spent: Floats, say: Callable[[str], None]
+) -> dict[int, Prediction]:
     for row in range(min(WARM_UP, len(corpus.texts))):
         classifier.classify(corpus.prompt(row))
     found = {}

@@ -136,7 +136,7 @@ def taught(table: Table, rows: Integers) -> tuple[Basis, Fitted]:
     return lesson.basis, fit(table.rows[rows], lesson.loads, kinds, kind_of, open_text, table.tokens[rows])
 
 
-class Placing(msgspec.Struct, frozen=True):
+class PlacedPrompts(msgspec.Struct, frozen=True):
     """Loads as abilities take them, and what the blend did for each prompt."""
 
     loads: Floats
@@ -149,11 +149,11 @@ def trust_of(table: Table, rows: Integers, blend: Blend, said: Predicted) -> Flo
     return np.array([blend.trust_in(*each) for each in columns])
 
 
-def placed(table: Table, rows: Integers, blend: Blend, said: Predicted) -> Placing:
+def placed(table: Table, rows: Integers, blend: Blend, said: Predicted) -> PlacedPrompts:
     """What the serving side does of one prompt, for many."""
     trust = trust_of(table, rows, blend, said)
     rule = np.stack([np.interp(table.rule[rows], blend.rule, column) for column in np.array(blend.loads).T], axis=1)
-    return Placing(trust[:, None] * said.loads + (1 - trust[:, None]) * rule, trust)
+    return PlacedPrompts(trust[:, None] * said.loads + (1 - trust[:, None]) * rule, trust)
 
 
 def blend_of(table: Table, rows: Integers, basis: Basis, loads: Floats) -> Blend:

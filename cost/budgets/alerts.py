@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cost.budgets.budget import THRESHOLDS_PERCENT, Standing
+from cost.budgets.budget import THRESHOLDS_PERCENT, BudgetStatus
 from cost.prices import usd
 from cost.times import iso, moment
 
@@ -37,7 +37,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
         return f"budget/{budget_id}/{moment(start_us):%Y-%m-%d}/{percent}"
 
 
-def due(standings: Iterable[Standing], destinations: Collection[str], told: Collection[Key]) -> Iterator[Alert]:
+def due(standings: Iterable[BudgetStatus], destinations: Collection[str], told: Collection[Key]) -> Iterator[Alert]:
     """The warnings of budgets that have one of these webhooks, less those whose keys are in `told`."""
     for each in standings:
         if each.budget.webhook in destinations:
@@ -55,7 +55,7 @@ class Alerts:
         self._told: set[Key] = set()
         self._unknown: set[str] = set()
 
-    async def tell(self, standings: Sequence[Standing]) -> None:
+    async def tell(self, standings: Sequence[BudgetStatus]) -> None:
         """Put what is due. What the outbox could not take is due again the next time."""
         self._tell_of_unknown({each.budget.webhook for each in standings} - {"", *self._destinations})
         for warning in due(standings, self._destinations, self._told):
@@ -71,11 +71,11 @@ class Alerts:
         self._unknown = names
 
 
-def _key(standing: Standing, percent: int) -> Key:
+def _key(standing: BudgetStatus, percent: int) -> Key:
     return standing.budget.budget_id, standing.start_us, percent
 
 
-def _body(standing: Standing, percent: int) -> dict[str, Any]:
+def _body(standing: BudgetStatus, percent: int) -> dict[str, Any]:
     """Amounts are decimal text: a number would lose digits in most readers."""
     budget = standing.budget
     return {

@@ -55,7 +55,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return self.scope_id.removeprefix(f"{self.organisation_id}/") if self.scope == "tag" else self.scope_id
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How a budget stands at a moment, as the database knows it."""
 
     budget: Budget

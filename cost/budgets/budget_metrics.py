@@ -5,7 +5,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from cost.budgets.budget import Scope, Standing
+from cost.budgets.budget import BudgetStatus, Scope
 from cost.prices import NANO_PER_USD
 
 MAX_SHOWN: Final = 1_000
@@ -35,7 +35,7 @@ class BudgetMetrics:
         """One of four words of our own, so it needs no cap."""
         self._refusals.labels(scope).inc()
 
-    def set_budgets(self, standings: Sequence[Standing]) -> None:
+    def set_budgets(self, standings: Sequence[BudgetStatus]) -> None:
         """The first so many of them; a budget that is gone shows nothing."""
         shown = {each.budget.budget_id: each for each in standings[:MAX_SHOWN]}
         for gone in self._shown - shown.keys():

@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import aliased
 from sqlmodel import col
 
-from cost.budgets.budget import Budget, Standing
+from cost.budgets.budget import Budget, BudgetStatus
 from cost.budgets.periods import end_us, start_us
 from cost.ledger.entries import TERMINAL
 from cost.tables import Boot, BudgetGrant, BudgetRow, LedgerEntry, SpendDay
@@ -38,21 +38,21 @@ _AHEAD: Final = 8
 _MAX_BOOTS: Final = 1_000
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class GrantNeed(msgspec.Struct, frozen=True, kw_only=True):
     """What a process needs of one budget: `floor_nanousd` it cannot give back, `keep_nanousd` it would like to keep."""
 
     floor_nanousd: int
     keep_nanousd: int = 0
 
 
-class Want(msgspec.Struct, frozen=True, kw_only=True):
+class GrantRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that waits for money of each of these budgets; all of them or none."""
 
     amount_nanousd: int
     budget_ids: tuple[str, ...]
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetRoom(msgspec.Struct, frozen=True, kw_only=True):
     """What the database knows of one budget while it is locked."""
 
     budget: Budget
@@ -65,7 +65,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """What a process has now."""
 
-    room: Room
+    room: BudgetRoom
     granted_nanousd: int
     lacking: bool
     """Somebody got nothing for want of this budget."""
@@ -77,12 +77,12 @@ class Grants(Protocol):
     """Where grants are kept; GrantStore is one, MemoryGrants another."""
 
     async def regrant(
-        self, boot_id: str, asks: Mapping[str, Ask], wants: Sequence[Want], at_us: int
+        self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
     ) -> dict[str, Grant]:
         """Replace this process's grants of these budgets. One that does not exist as a hard one is left out."""
         ...
 
-    async def standings(self, at_us: int) -> list[Standing]:
+    async def standings(self, at_us: int) -> list[BudgetStatus]:
         """How every budget stands."""
         ...
 
@@ -95,7 +95,9 @@ class Grants(Protocol):
         ...
 
 
-def share_out(rooms: Mapping[str, Room], asks: Mapping[str, Ask], wants: Sequence[Want]) -> dict[str, Grant]:
+def share_out(
+    rooms: Mapping[str, BudgetRoom], asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest]
+) -> dict[str, Grant]:
     """Who gets how much: requests in the order they came, each whole or not at all, then some for the next ones."""
     left = {each: _left(room, asks[each]) for each, room in rooms.items()}
     taken = dict.fromkeys(rooms, 0)
@@ -110,11 +112,11 @@ def share_out(rooms: Mapping[str, Room], asks: Mapping[str, Ask], wants: Sequenc
     return {each: _grant(rooms[each], asks[each], taken[each], lacking=each in short) for each in rooms}
 
 
-def _left(room: Room, ask: Ask) -> int:
+def _left(room: BudgetRoom, ask: GrantNeed) -> int:
     return max(0, room.budget.limit_nanousd - room.spent_nanousd - room.others_nanousd - ask.floor_nanousd)
 
 
-def _grant(room: Room, ask: Ask, taken_nanousd: int, *, lacking: bool) -> Grant:
+def _grant(room: BudgetRoom, ask: GrantNeed, taken_nanousd: int, *, lacking: bool) -> Grant:
     """What cannot be given back stays granted even where the limit has no room for it."""
     after = _left(room, ask) - taken_nanousd
     liked = max(ask.keep_nanousd, _AHEAD * taken_nanousd)
@@ -135,7 +137,7 @@ class GrantStore:
         self._sqlite = engine.dialect.name == "sqlite"
 
     async def regrant(
-        self, boot_id: str, asks: Mapping[str, Ask], wants: Sequence[Want], at_us: int
+        self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
     ) -> dict[str, Grant]:
         """Replace this process's grants of these budgets in one transaction."""
         if not asks:
@@ -157,7 +159,7 @@ class GrantStore:
         # In the order of their ids, so that two processes never wait for each other in a circle.
         await connection.execute(locked.order_by(col(BudgetRow.budget_id)).with_for_update())
 
-    async def standings(self, at_us: int) -> list[Standing]:
+    async def standings(self, at_us: int) -> list[BudgetStatus]:
         """How every budget stands."""
         async with self._engine.connect() as connection:
             return await standings(connection, at_us)
@@ -185,14 +187,14 @@ class GrantStore:
         )
 
 
-async def standings(connection: AsyncConnection, at_us: int, *where: ColumnElement[bool]) -> list[Standing]:
+async def standings(connection: AsyncConnection, at_us: int, *where: ColumnElement[bool]) -> list[BudgetStatus]:
     """How budgets stand: those that the conditions leave, by scope."""
     held = _granted()
     query = select(*_COLUMNS, _spent(at_us), held).where(*where).limit(MAX_BUDGETS)
     query = query.order_by(col(BudgetRow.scope), col(BudgetRow.scope_id), col(BudgetRow.budget_id))
     rows = (await connection.execute(query)).all()
     return [
-        Standing(budget=budget_of(row), at_us=at_us, spent_nanousd=int(row[-2]), held_nanousd=int(row[-1]))
+        BudgetStatus(budget=budget_of(row), at_us=at_us, spent_nanousd=int(row[-2]), held_nanousd=int(row[-1]))
         for row in rows
     ]
 
@@ -202,13 +204,13 @@ def budget_of(row: Sequence[Any]) -> Budget:
     return Budget(**dict(zip(Budget.__struct_fields__, row, strict=False)))
 
 
-async def _rooms(connection: AsyncConnection, ids: Sequence[str], boot_id: str, at_us: int) -> dict[str, Room]:
+async def _rooms(connection: AsyncConnection, ids: Sequence[str], boot_id: str, at_us: int) -> dict[str, BudgetRoom]:
     others, mine = col(BudgetGrant.boot_id) != boot_id, col(BudgetGrant.boot_id) == boot_id
     query = select(*_COLUMNS, _spent(at_us), _spent(at_us, later=True), _granted(others), _granted(mine)).where(
         col(BudgetRow.budget_id).in_(ids), col(BudgetRow.kind) == "hard"
     )
     return {
-        row.budget_id: Room(
+        row.budget_id: BudgetRoom(
             budget=budget_of(row),
             # A process whose clock is ahead may have begun the next period already; grants count in both.
             spent_nanousd=max(int(row[-4]), int(row[-3])),

@@ -17,8 +17,8 @@ from typing import Final
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from cost.budgets.budget import Budget, Scope, Standing, tag_id
-from cost.budgets.grants import Ask, Grant, Grants, Want
+from cost.budgets.budget import Budget, BudgetStatus, Scope, tag_id
+from cost.budgets.grants import Grant, GrantNeed, GrantRequest, Grants
 from cost.budgets.periods import end_us
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger.entries import TERMINAL, Entry
@@ -45,10 +45,10 @@ _UNAVAILABLE: Final = (
 
 Key = tuple[str, int]
 """Of an attempt: its request and its number."""
-Teller = Callable[[Sequence[Standing]], Awaitable[None]]
+Teller = Callable[[Sequence[BudgetStatus]], Awaitable[None]]
 
 
-class Look(msgspec.Struct, frozen=True):
+class BudgetCheck(msgspec.Struct, frozen=True):
     """What is known of the budgets that a request falls under, without asking anybody."""
 
     exceeded: BudgetExceeded | None = None
@@ -57,10 +57,10 @@ class Look(msgspec.Struct, frozen=True):
     """A soft one is spent whose owner asked for the cheapest capable target then."""
 
 
-NOTHING: Final = Look()
+NOTHING: Final = BudgetCheck()
 
 
-class _Pot:
+class _LocalBudget:
     """One budget as this process knows it. Only hard ones have anything but their spending."""
 
     __slots__ = (
@@ -138,7 +138,7 @@ class _Pot:
 
 
 class _Hold(msgspec.Struct, frozen=True):
-    pots: tuple[_Pot, ...]
+    pots: tuple[_LocalBudget, ...]
     amount_nanousd: int
 
 
@@ -171,8 +171,8 @@ class Holds:
         self._refused = refused
         self._tell = tell
         self._learned = False
-        self._pots: dict[str, _Pot] = {}
-        self._index: dict[tuple[str, str], tuple[_Pot, ...]] = {}
+        self._pots: dict[str, _LocalBudget] = {}
+        self._index: dict[tuple[str, str], tuple[_LocalBudget, ...]] = {}
         self._open: dict[Key, _Hold] = {}
         self._unbooked: dict[Key, _Hold] = {}
         self._waiting: list[_Waiter] = []
@@ -187,7 +187,7 @@ class Holds:
 
     # What a request asks.
 
-    def look(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> Look:
+    def check(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetCheck:
         """What is known of the budgets of a caller, as of the last poll."""
         if not self._index:
             return NOTHING
@@ -196,8 +196,8 @@ class Holds:
         hard = next((pot for pot in spent if pot.budget.hard), None)
         if hard is not None:
             self._refused(hard.budget.scope)
-            return Look(exceeded=hard.exceeded(now_us))
-        return Look(downgrade=any(pot.budget.on_exhausted == "downgrade" for pot in spent))
+            return BudgetCheck(exceeded=hard.exceeded(now_us))
+        return BudgetCheck(downgrade=any(pot.budget.on_exhausted == "downgrade" for pot in spent))
 
     async def hold(self, entry: Entry, hold_nanousd: int | None) -> bool:
         """Hold money for an attempt of every hard budget that it falls under; tells whether it had to wait.
@@ -273,9 +273,11 @@ class Holds:
                     await task
         self._fail(self._waiting, BudgetsUnavailable(_UNAVAILABLE))
         async with self._changing:
-            await self._change([(pot, Ask(floor_nanousd=pot.floor)) for pot in self._pots.values() if _stale(pot)])
+            await self._change(
+                [(pot, GrantNeed(floor_nanousd=pot.floor)) for pot in self._pots.values() if _stale(pot)]
+            )
 
-    async def poll(self) -> list[Standing]:
+    async def poll(self) -> list[BudgetStatus]:
         """Look at all budgets, and at what was spent of them. Raises what the database raises."""
         at_us = self.now_us()
         async with asyncio.timeout(self._patience_s):
@@ -286,14 +288,14 @@ class Holds:
     async def tidy(self, *, scarce_only: bool = False) -> None:
         """Give back what is over: all of it where nothing was held since the last time."""
         async with self._changing:
-            asks: list[tuple[_Pot, Ask]] = []
+            asks: list[tuple[_LocalBudget, GrantNeed]] = []
             for pot in self._pots.values():
                 if scarce_only and not pot.scarce:
                     continue
                 keep = max(0, pot.free) if pot.used and not pot.scarce else 0
                 pot.used = 0
                 if pot.budget.hard and pot.floor + keep != pot.stored:
-                    asks.append((pot, Ask(floor_nanousd=pot.floor, keep_nanousd=keep)))
+                    asks.append((pot, GrantNeed(floor_nanousd=pot.floor, keep_nanousd=keep)))
             await self._change(asks)
         self._wake()
 
@@ -363,12 +365,12 @@ class Holds:
             self.failures += 1
             raise BudgetsUnavailable(_UNAVAILABLE) from failure
 
-    def _adopt(self, found: Sequence[Standing], at_us: int) -> None:
+    def _adopt(self, found: Sequence[BudgetStatus], at_us: int) -> None:
         before, self._pots = self._pots, {}
-        index: dict[tuple[str, str], list[_Pot]] = {}
+        index: dict[tuple[str, str], list[_LocalBudget]] = {}
         for each in found:
             budget = each.budget
-            pot = before.pop(budget.budget_id) if budget.budget_id in before else _Pot(budget)
+            pot = before.pop(budget.budget_id) if budget.budget_id in before else _LocalBudget(budget)
             self._pots[budget.budget_id] = pot
             pot.learn(budget, each.spent_nanousd, at_us)
             pot.removed = False
@@ -380,20 +382,20 @@ class Holds:
         self._index = {scope: tuple(pots) for scope, pots in index.items()}
         self._learned = True
 
-    def _applying(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> tuple[_Pot, ...]:
+    def _applying(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> tuple[_LocalBudget, ...]:
         index = self._index
         found = index.get(("organisation", organisation_id), ())
         found += index.get(("team", team_id), ())
         found += index.get(("key", key_id), ())
         return found + index.get(("tag", tag_id(organisation_id, tag)), ()) if tag else found
 
-    def _refuse_what_is_spent(self, pots: Sequence[_Pot], amount_nanousd: int) -> None:
+    def _refuse_what_is_spent(self, pots: Sequence[_LocalBudget], amount_nanousd: int) -> None:
         now_us = self.now_us()
         lacking = [pot for pot in pots if amount_nanousd > 0 and pot.is_spent(now_us, amount_nanousd)]
         if lacking:
             raise self._refusal(lacking)
 
-    def _refusal(self, lacking: Sequence[_Pot]) -> BudgetExceeded:
+    def _refusal(self, lacking: Sequence[_LocalBudget]) -> BudgetExceeded:
         # One whose owner wants a refusal decides over one whose owner would rather have a cheaper target.
         pot = next((pot for pot in lacking if pot.budget.on_exhausted == "refuse"), lacking[0])
         self._refused(pot.budget.scope)
@@ -453,7 +455,7 @@ class Holds:
         """Serve all who wait now, in their order; True when some should be looked at again a little later."""
         batch = [waiter for waiter in self._waiting if not waiter.future.done()]
         wanted: dict[str, int] = {}
-        pots: dict[str, _Pot] = {}
+        pots: dict[str, _LocalBudget] = {}
         for waiter in batch:
             for pot in waiter.hold.pots:
                 name = pot.budget.budget_id
@@ -466,7 +468,7 @@ class Holds:
             pot.asking = True
         try:
             answered = await self._change(
-                [(pot, Ask(floor_nanousd=pot.floor, keep_nanousd=pot.used)) for pot in short.values()],
+                [(pot, GrantNeed(floor_nanousd=pot.floor, keep_nanousd=pot.used)) for pot in short.values()],
                 [_want(waiter) for waiter in batch],
             )
         finally:
@@ -481,7 +483,7 @@ class Holds:
         self._waiting[:0] = again
         return bool(again)
 
-    def _serve(self, waiter: _Waiter, asked: dict[str, _Pot], uncertain: set[str]) -> bool:
+    def _serve(self, waiter: _Waiter, asked: dict[str, _LocalBudget], uncertain: set[str]) -> bool:
         """Grant or refuse; False when it should be looked at again."""
         if waiter.future.done():
             return True
@@ -498,7 +500,7 @@ class Holds:
         waiter.future.set_exception(self._refusal([pot for pot in lacking if pot.lacking] or lacking))
         return True
 
-    async def _change(self, asks: Sequence[tuple[_Pot, Ask]], wants: Sequence[Want] = ()) -> bool:
+    async def _change(self, asks: Sequence[tuple[_LocalBudget, GrantNeed]], wants: Sequence[GrantRequest] = ()) -> bool:
         """Change grants in the database and here; False when it does not answer, and then nothing is over any more."""
         if not asks:
             return True
@@ -529,7 +531,7 @@ class Holds:
         return True
 
     @staticmethod
-    def _granted(pot: _Pot, grant: Grant | None, booked_nanousd: int, at_us: int) -> None:
+    def _granted(pot: _LocalBudget, grant: Grant | None, booked_nanousd: int, at_us: int) -> None:
         if grant is None:
             pot.removed, pot.granted, pot.stored = True, 0, 0
             return
@@ -546,16 +548,16 @@ class Holds:
                 waiter.future.set_exception(error)
 
 
-def _want(waiter: _Waiter) -> Want:
-    return Want(
+def _want(waiter: _Waiter) -> GrantRequest:
+    return GrantRequest(
         amount_nanousd=waiter.hold.amount_nanousd,
         budget_ids=tuple(pot.budget.budget_id for pot in waiter.hold.pots),
     )
 
 
-def _stale(pot: _Pot) -> bool:
+def _stale(pot: _LocalBudget) -> bool:
     return pot.budget.hard and pot.stored != pot.floor
 
 
-def _whose(pot: _Pot) -> str:
+def _whose(pot: _LocalBudget) -> str:
     return f"{pot.budget.scope} `{pot.budget.scope_id}`"

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from cost.budgets.budget import Budget, Standing
-from cost.budgets.grants import Ask, Grant, Room, Want, share_out
+from cost.budgets.budget import Budget, BudgetStatus
+from cost.budgets.grants import BudgetRoom, Grant, GrantNeed, GrantRequest, share_out
 from cost.budgets.periods import end_us, start_us
 from cost.times import DAY_US
 
@@ -34,7 +34,7 @@ class MemoryGrants:
         )
 
     async def regrant(
-        self, boot_id: str, asks: Mapping[str, Ask], wants: Sequence[Want], at_us: int
+        self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
     ) -> dict[str, Grant]:
         """Replace this process's grants of these budgets."""
         self._answer()
@@ -48,11 +48,11 @@ class MemoryGrants:
             self.grants[each, boot_id] = grant.granted_nanousd
         return given
 
-    async def standings(self, at_us: int) -> list[Standing]:
+    async def standings(self, at_us: int) -> list[BudgetStatus]:
         """How every budget stands."""
         self._answer()
         return [
-            Standing(
+            BudgetStatus(
                 budget=each,
                 at_us=at_us,
                 spent_nanousd=self.spent(each, start_us(each.period, at_us), end_us(each.period, at_us)),
@@ -76,9 +76,9 @@ class MemoryGrants:
         if self.down:
             raise OSError("connection refused")
 
-    def _room(self, budget: Budget, boot_id: str, at_us: int) -> Room:
+    def _room(self, budget: Budget, boot_id: str, at_us: int) -> BudgetRoom:
         start, end = start_us(budget.period, at_us), end_us(budget.period, at_us)
-        return Room(
+        return BudgetRoom(
             budget=budget,
             spent_nanousd=max(self.spent(budget, start, end), self.spent(budget, end)),
             others_nanousd=self._granted(budget, boot_id),

@@ -3,13 +3,13 @@
 from collections.abc import Collection
 
 from cost.budgets.grants import Grants
-from cost.ledger.ledger import Presence
+from cost.ledger.ledger import ProcessPresence
 
 
 class BudgetPresence:
     """The same presence; a process that is forgotten has no grants any more."""
 
-    def __init__(self, presence: Presence, grants: Grants) -> None:
+    def __init__(self, presence: ProcessPresence, grants: Grants) -> None:
         self._presence = presence
         self._grants = grants
 

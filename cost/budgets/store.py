@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.budgets.budget import Budget, Scope, Standing, check_id, checked, tag_id
+from cost.budgets.budget import Budget, BudgetStatus, Scope, check_id, checked, tag_id
 from cost.budgets.budget_errors import BudgetConflict, UnknownBudget
 from cost.budgets.grants import MAX_BUDGETS, budget_of, standings
 from cost.tables import BudgetGrant, BudgetRow, rollup_day
@@ -79,7 +79,7 @@ class BudgetStore:
             await connection.execute(delete(BudgetGrant).where(col(BudgetGrant.budget_id) == budget_id))
         return found
 
-    async def get(self, budget_id: str, organisation_id: str | None = None) -> Standing:
+    async def get(self, budget_id: str, organisation_id: str | None = None) -> BudgetStatus:
         """How one budget stands. None is any organisation. Raises UnknownBudget."""
         check_id(budget_id)
         where = [col(BudgetRow.budget_id) == budget_id]
@@ -90,19 +90,19 @@ class BudgetStore:
             raise UnknownBudget(f"there is no budget {budget_id!r}")
         return found[0]
 
-    async def all(self) -> list[Standing]:
+    async def all(self) -> list[BudgetStatus]:
         """Every organisation's, for operators."""
         return await self._standings()
 
-    async def of_organisation(self, organisation_id: str) -> list[Standing]:
+    async def of_organisation(self, organisation_id: str) -> list[BudgetStatus]:
         """All of one organisation, for those who look after its money."""
         return await self._standings(col(BudgetRow.organisation_id) == organisation_id)
 
-    async def of_member(self, organisation_id: str, team_id: str, key_id: str) -> list[Standing]:
+    async def of_member(self, organisation_id: str, team_id: str, key_id: str) -> list[BudgetStatus]:
         """Those of one team, of one of its keys, and of the tags that the team has used lately."""
         return await self.of_team(organisation_id, team_id, [key_id])
 
-    async def of_team(self, organisation_id: str, team_id: str, key_ids: Sequence[str]) -> list[Standing]:
+    async def of_team(self, organisation_id: str, team_id: str, key_ids: Sequence[str]) -> list[BudgetStatus]:
         """Those of one team, of these of its keys, and of the tags that the team has used lately."""
         tags = (
             select(rollup_day.c.tag)
@@ -121,11 +121,11 @@ class BudgetStore:
             )
             return await standings(connection, self._now_us(), col(BudgetRow.organisation_id) == organisation_id, mine)
 
-    async def of_scope(self, organisation_id: str, scope: Scope, scope_id: str) -> list[Standing]:
+    async def of_scope(self, organisation_id: str, scope: Scope, scope_id: str) -> list[BudgetStatus]:
         """Those of exactly one team, key or tag, and of nothing below it."""
         return await self._standings(col(BudgetRow.organisation_id) == organisation_id, _of(scope, [scope_id]))
 
-    async def _standings(self, *where: ColumnElement[bool]) -> list[Standing]:
+    async def _standings(self, *where: ColumnElement[bool]) -> list[BudgetStatus]:
         async with self._engine.connect() as connection:
             return await standings(connection, self._now_us(), *where)
 

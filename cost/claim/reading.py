@@ -18,7 +18,7 @@ from cost.claim.holdout import ArmSums
 from cost.claim.savings import Billed, Fleet, Line, figures
 from cost.fleet.hours import PoolRecord, up_us
 from cost.fleet.pool_config import PoolSection
-from cost.fleet.true_up import IDLE, FleetBooks, Pending, Posted, bill_of_day, pending
+from cost.fleet.true_up import IDLE, FleetBooks, Pending, PostedDay, bill_of_day, pending
 from cost.fleet.true_up import PoolDay as PoolBooks
 from cost.ledger.entries import Arm
 from cost.reports.report_errors import BadQuery
@@ -170,7 +170,7 @@ class ClaimReader:
         day: int,
         now_us: int,
         up: int,
-        last: Posted | None,
+        last: PostedDay | None,
         booked: int,
     ) -> _PoolFacts:
         if last is not None and last.up_us == up:

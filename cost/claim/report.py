@@ -131,7 +131,7 @@ def _fleets(books: ClaimBooks, target: Decimal, now_us: int) -> Iterator[FleetCl
             )
 
 
-def told(found: Claim) -> dict[str, Any]:
+def claim_as_json(found: Claim) -> dict[str, Any]:
     """The claim as JSON has it: money as exact decimal numbers, shares as numbers from 0 to 1."""
     counted = found.figures
     return {

@@ -36,7 +36,7 @@ _Z95: Final = 1.959963984540054
 _PLACES: Final = 10_000
 
 
-class Against(msgspec.Struct, frozen=True):
+class ComparisonResult(msgspec.Struct, frozen=True):
     """What one comparison says of some rows."""
 
     baseline_nanousd: int = 0
@@ -45,15 +45,15 @@ class Against(msgspec.Struct, frozen=True):
     left_out_nanousd: int = 0
     """What those that have none cost."""
 
-    def __add__(self, other: "Against") -> "Against":
-        return Against(
+    def __add__(self, other: "ComparisonResult") -> "ComparisonResult":
+        return ComparisonResult(
             self.baseline_nanousd + other.baseline_nanousd,
             self.rows + other.rows,
             self.left_out_nanousd + other.left_out_nanousd,
         )
 
 
-_NONE: Final = (Against(), Against(), Against())
+_NONE: Final = (ComparisonResult(), ComparisonResult(), ComparisonResult())
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     estimated_attempts: int = 0
     unpriced_attempts: int = 0
     cost_nanousd: int = 0
-    against: tuple[Against, Against, Against] = _NONE
+    against: tuple[ComparisonResult, ComparisonResult, ComparisonResult] = _NONE
 
     def __add__(self, other: "Figures") -> "Figures":
         first, second, third = (mine + theirs for mine, theirs in zip(self.against, other.against, strict=True))
@@ -126,11 +126,11 @@ def _figures(lines: Sequence[Line], billed: Billed) -> Figures:
     served, attempts = sum(line.served for line in lines), sum(line.attempts for line in lines)
     cost = sum(line.cost_nanousd for line in lines)
 
-    def against(place: int) -> Against:
+    def against(place: int) -> ComparisonResult:
         rows = sum(line.rows[place] for line in lines)
         missing = min(max(0, served - rows), attempts)
         left_out = cost * missing // attempts if missing else 0
-        return Against(sum(line.baselines[place] for line in lines), rows, max(0, left_out))
+        return ComparisonResult(sum(line.baselines[place] for line in lines), rows, max(0, left_out))
 
     return Figures(
         served=served,
@@ -193,7 +193,7 @@ def compare(
 def _comparison(
     name: ComparatorName,
     found: Figures,
-    against: Against,
+    against: ComparisonResult,
     extra_nanousd: int,
     target: Decimal,
     measured: Measured | None,
@@ -219,7 +219,7 @@ def saving_share(baseline_nanousd: int, cost_nanousd: int) -> Fraction | None:
 
 
 def judge(
-    found: Figures, against: Against, share: Fraction | None, target: Decimal, measured: Measured | None = None
+    found: Figures, against: ComparisonResult, share: Fraction | None, target: Decimal, measured: Measured | None = None
 ) -> tuple[Word, tuple[str, ...]]:
     """The verdict, and what to know about it.
 
@@ -253,7 +253,7 @@ def _believed(judged: tuple[Word, tuple[str, ...]], overworked: Sequence[str]) -
     return "not enough data" if word == "met" else word, (*reasons, doubt)
 
 
-def _missing(found: Figures, against: Against) -> tuple[str, ...]:
+def _missing(found: Figures, against: ComparisonResult) -> tuple[str, ...]:
     reasons = []
     if found.served < FEWEST_SERVED:
         reasons.append(f"{found.served} requests were served; {FEWEST_SERVED} are needed")
@@ -329,7 +329,9 @@ def compare_fleet(fleet: Fleet, target: Decimal) -> tuple[FleetComparison, ...]:
     )
 
 
-def _fleet_comparison(name: ComparatorName, fleet: Fleet, against: Against, target: Decimal) -> FleetComparison:
+def _fleet_comparison(
+    name: ComparatorName, fleet: Fleet, against: ComparisonResult, target: Decimal
+) -> FleetComparison:
     # Idle time is nobody's, so all of it stays in.
     cost, baseline = fleet.bill_nanousd - against.left_out_nanousd, against.baseline_nanousd
     judged = judge(fleet.served, against, saving_share(baseline, cost), target)

@@ -8,7 +8,7 @@ import msgspec
 
 from cost.close.checks import MonthCheck
 from cost.close.month import Month
-from cost.reports.period import PeriodLine, Spent, spent
+from cost.reports.period import PeriodLine, SpendSum, spent
 from cost.times import HOUR_US, day_of
 
 State = Literal["done", "look", "open", "waiting"]
@@ -26,7 +26,7 @@ class ProviderMonth(msgspec.Struct, frozen=True, kw_only=True):
     """One provider's part of the month: what its invoice should say."""
 
     provider: str
-    spent: Spent
+    spent: SpendSum
 
     @property
     def booked_nanousd(self) -> int:
@@ -60,7 +60,7 @@ class MonthFacts(msgspec.Struct, frozen=True, kw_only=True):
     """As the claim counts them: a pool's rows are priced by its bill."""
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> SpendSum:
         """The whole month."""
         return spent(self.lines)
 

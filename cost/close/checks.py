@@ -86,7 +86,7 @@ class MonthChecks:
         async with self._engine.begin() as connection:
             return (await connection.execute(again.values(begun_us=0))).rowcount == 1
 
-    async def look(self) -> Month | None:
+    async def check(self) -> Month | None:
         """Look at one month that somebody asked for, or that is over since shortly; the month that was looked at."""
         await self._add_last_month()
         for month, begun_us in await self._asked():

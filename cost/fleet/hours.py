@@ -27,7 +27,7 @@ MOST_ROWS: Final = 100_000
 """Rows that are entered at once: hours times replicas."""
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class RecordedHour(msgspec.Struct, frozen=True):
     """What one hour's record says: time up, summed over replicas."""
 
     up_us: int
@@ -39,7 +39,7 @@ class PoolRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a pool's hours in some range, and since when the configuration counts for the others."""
 
     since_us: int | None = None
-    hours: Mapping[int, Recorded] = {}
+    hours: Mapping[int, RecordedHour] = {}
 
 
 def up_us(pool: PoolSection, record: PoolRecord, start_us: int, end_us: int, now_us: int) -> int:
@@ -163,17 +163,17 @@ class HoursStore:
 
     async def _hours(
         self, connection: AsyncConnection, pools: Sequence[str], start_us: int, end_us: int
-    ) -> dict[str, dict[int, Recorded]]:
+    ) -> dict[str, dict[int, RecordedHour]]:
         key = (col(PoolHour.pool), col(PoolHour.hour_us), col(PoolHour.source))
         query = select(*key, func.sum(col(PoolHour.up_us)).label("up_us")).group_by(*key)
         query = query.where(
             col(PoolHour.pool).in_(pools), col(PoolHour.hour_us) >= start_us, col(PoolHour.hour_us) < end_us
         )
         rows = (await connection.execute(query)).all()
-        found: dict[str, dict[int, Recorded]] = {}
+        found: dict[str, dict[int, RecordedHour]] = {}
         # The best source is written last.
         for pool, hour, source, up in sorted(rows, key=lambda row: -_RANK[row.source]):
-            found.setdefault(pool, {})[hour] = Recorded(int(up), source)
+            found.setdefault(pool, {})[hour] = RecordedHour(int(up), source)
         return found
 
     async def _firsts(self, connection: AsyncConnection, pool: PoolSection) -> tuple[int | None, int | None]:

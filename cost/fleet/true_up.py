@@ -61,7 +61,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     booked_nanousd: int
 
 
-class Posted(msgspec.Struct, frozen=True, kw_only=True):
+class PostedDay(msgspec.Struct, frozen=True, kw_only=True):
     """The last revision of a day."""
 
     revision: int
@@ -80,7 +80,7 @@ class PoolDay(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[Group, ...] = ()
     """In the order of their keys, so that the same books are always shared the same way."""
     idle_booked_nanousd: int = 0
-    last: Posted | None = None
+    last: PostedDay | None = None
 
     @property
     def booked_nanousd(self) -> int:
@@ -175,10 +175,10 @@ class FleetBooks:
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
         self.hours = HoursStore(engine)
 
-    async def last_posted(self, pools: Iterable[str], start_us: int, end_us: int) -> dict[tuple[str, int], Posted]:
+    async def last_posted(self, pools: Iterable[str], start_us: int, end_us: int) -> dict[tuple[str, int], PostedDay]:
         """The last revision of each day of these pools, by pool and day."""
         query = (
-            select(*(getattr(TrueUp, name) for name in ("pool", "day_us", *Posted.__struct_fields__)))
+            select(*(getattr(TrueUp, name) for name in ("pool", "day_us", *PostedDay.__struct_fields__)))
             .where(col(TrueUp.pool).in_(list(pools)), col(TrueUp.day_us) >= start_us, col(TrueUp.day_us) < end_us)
             .order_by(col(TrueUp.revision))
         )
@@ -186,7 +186,8 @@ class FleetBooks:
             rows = (await connection.execute(query)).all()
         # The newest revision is written last.
         return {
-            (pool, day): Posted(**dict(zip(Posted.__struct_fields__, rest, strict=True))) for pool, day, *rest in rows
+            (pool, day): PostedDay(**dict(zip(PostedDay.__struct_fields__, rest, strict=True)))
+            for pool, day, *rest in rows
         }
 
     async def groups(self, pool: str, day: int) -> tuple[tuple[Group, ...], int]:
@@ -282,7 +283,7 @@ class TrueUpRounds:
         self._now_us = now_us
         self._checked_us = 0
 
-    async def look(self) -> list[Posting]:
+    async def run_due(self) -> list[Posting]:
         """Keep today's configured hours as they pass; once a night, post what the last days need."""
         pools, now = self._pools(), self._now_us()
         if not pools:

@@ -59,7 +59,7 @@ class EntryStore(Protocol):
         ...
 
 
-class Presence(Protocol):
+class ProcessPresence(Protocol):
     """How processes know of each other; `cost.ledger.sweep.Sweep` is one."""
 
     @property
@@ -80,7 +80,7 @@ class Presence(Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     """The presence of a process that knows of no other."""
 
     may_be_given_up = False
@@ -113,7 +113,7 @@ class Ledger:
         recover_every_s: float = 15.0,
         store_timeout_s: float = 30.0,
         booked: Callable[[Sequence[Entry]], None] = nothing,
-        presence: Presence | None = None,
+        presence: ProcessPresence | None = None,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -123,7 +123,7 @@ class Ledger:
         self._recover_every_s = recover_every_s
         self._store_timeout_s = store_timeout_s
         self._booked = booked
-        self._presence = presence or Alone()
+        self._presence = presence or SingleProcess()
         self._show_at = 0.0
         self._expire_at = clock() + _EXPIRE_EVERY_S
         self._draining = asyncio.Lock()

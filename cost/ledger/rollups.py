@@ -43,7 +43,7 @@ Sums = Sequence[int]
 spend_day: Final[Table] = SpendDay.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
 
 
-class Rolled(msgspec.Struct, frozen=True):
+class RollupDeltas(msgspec.Struct, frozen=True):
     """What a batch of entries adds to each of the three tables, by key."""
 
     hours: dict[RollupKey, Sums]
@@ -56,7 +56,7 @@ _plain_sums: Final = attrgetter(*_TOKENS)
 _meter_sums: Final = attrgetter(*METER_COLUMNS)
 
 
-def roll_up(entries: Iterable[Entry]) -> Rolled:
+def roll_up(entries: Iterable[Entry]) -> RollupDeltas:
     """The sums of entries that the ledger did not have before."""
     hours: dict[RollupKey, Sums] = {}
     for entry in entries:
@@ -64,7 +64,7 @@ def roll_up(entries: Iterable[Entry]) -> Rolled:
             key = (entry.team_id, entry.at_us - entry.at_us % HOUR_US, *_other_dimensions(entry))
             add(hours, key, _amounts(entry))
     days = days_of(hours)
-    return Rolled(hours, days, spend_of(days))
+    return RollupDeltas(hours, days, spend_of(days))
 
 
 def add(sums: dict[RollupKey, Sums], key: RollupKey, more: Sums) -> None:
@@ -193,7 +193,7 @@ _TABLES: Final = (
 )
 
 
-def upserts(rolled: Rolled) -> list[tuple[str, list[tuple[Any, ...]]]]:
+def upserts(rolled: RollupDeltas) -> list[tuple[str, list[tuple[Any, ...]]]]:
     """Each table that gets something, with its rows; always in this order, so that two writers never wait in a circle."""
     sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, rolled.days, rolled.spend)
     return [(table.name, by_key(found)) for (table, _, _), found in zip(_TABLES, sums, strict=True) if found]

@@ -48,7 +48,7 @@ class LedgerWatch:
         self._tell = tell
         self._clock = clock
 
-    async def look(self) -> None:
+    async def check_due(self) -> None:
         """Check yesterday and today when that is due and nobody else does it; tell what is known."""
         known = await self._known()
         if due(known, now_us := self._now_us()) and await self._begin(known, now_us):

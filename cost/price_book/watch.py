@@ -66,7 +66,7 @@ class PriceWatch:
                     await self._stirred.wait()
             self._stirred.clear()
             try:
-                await self.look()
+                await self.refresh()
             except Exception:  # noqa: BLE001 - the loop must outlive any one step
                 _log.exception("looking for prices failed; the next look follows")
 
@@ -75,7 +75,7 @@ class PriceWatch:
         change_us = self.book.next_change_us(now_us)
         return poll_s if change_us is None else min(poll_s, max(_SOONEST_S, (change_us - now_us) / 1_000_000))
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Takes over what is in effect now. When the database does not answer, only dates that passed count."""
         async with self._looking:
             await self._read()

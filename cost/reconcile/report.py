@@ -30,11 +30,12 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
             return False
         theirs = line.theirs_tokens or line.ours_tokens
         return all(
-            abs(difference) <= self._of(told) for difference, told in zip(line.tokens_difference, theirs, strict=True)
+            abs(difference) <= self._of(billed)
+            for difference, billed in zip(line.tokens_difference, theirs, strict=True)
         )
 
-    def _of(self, told: int) -> Decimal:
-        return self.share * abs(told)
+    def _of(self, billed: int) -> Decimal:
+        return self.share * abs(billed)
 
 
 def tolerance_of(text: str) -> Tolerance:
@@ -63,7 +64,7 @@ def table_rows(reconciliation: Reconciliation) -> list[list[str]]:
     return [each.cells(places) for each in figures]
 
 
-def told(reconciliation: Reconciliation, tolerance: Tolerance) -> dict[str, Any]:
+def reconciliation_as_json(reconciliation: Reconciliation, tolerance: Tolerance) -> dict[str, Any]:
     """Plain values: tokens are numbers, dollars exact decimal texts."""
     return {
         "provider": reconciliation.provider,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.budgets.budget import Standing
+from cost.budgets.budget import BudgetStatus
 from cost.ledger.entries import METER_COLUMNS
 from cost.prices import METERS, usd
 from cost.reports.scope import ReadScope
@@ -66,7 +66,7 @@ class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The seven days before, together."""
     days: tuple[DayFigures, ...]
     sections: tuple[Section, ...]
-    standings: tuple[Standing, ...] = ()
+    standings: tuple[BudgetStatus, ...] = ()
 
     @property
     def day_before(self) -> UsageSums:
@@ -124,7 +124,9 @@ class DailyReader:
     def __init__(self, engine: AsyncEngine) -> None:
         self._usage = UsageReader(engine)
 
-    async def read(self, scope: ReadScope, day: date, title: str, standings: Sequence[Standing] = ()) -> DailyReport:
+    async def read(
+        self, scope: ReadScope, day: date, title: str, standings: Sequence[BudgetStatus] = ()
+    ) -> DailyReport:
         """The report of one team's day, or of the organisation's when the scope has no team."""
         start = start_of(day)
         first = start - (_MONTH - 1) * DAY_US
@@ -149,7 +151,7 @@ def report_of(
     title: str,
     history: UsagePage,
     pages: Mapping[Dimension, UsagePage],
-    standings: Sequence[Standing] = (),
+    standings: Sequence[BudgetStatus] = (),
 ) -> DailyReport:
     """The report that these readings make. Pure."""
     by_day = {int(row.group[0]): row.sums for row in history.rows}
@@ -227,7 +229,7 @@ def _plain_section(section: Section, parts: int) -> list[dict[str, Any]]:
     return [{"name": each.name, **_plain_sums(each.sums)} for each in section.groups[:parts]]
 
 
-def _plain_standing(standing: Standing) -> dict[str, Any]:
+def _plain_standing(standing: BudgetStatus) -> dict[str, Any]:
     budget = standing.budget
     return {
         "scope": budget.scope,

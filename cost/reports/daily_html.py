@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from cost.budgets.budget import Standing
+from cost.budgets.budget import BudgetStatus
 from cost.reports.daily import (
     SECTIONS,
     WEEK,
@@ -235,7 +235,7 @@ def _figures(sums: UsageSums) -> list[str]:
     ]
 
 
-def _standing_row(standing: Standing) -> list[str]:
+def _standing_row(standing: BudgetStatus) -> list[str]:
     budget = standing.budget
     return [
         f"{budget.scope} {budget.shown_id}",

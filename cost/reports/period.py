@@ -82,7 +82,7 @@ class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):
         return _PART_OF.get(self.origin, "corrections")
 
 
-class Spent(msgspec.Struct, frozen=True, kw_only=True):
+class SpendSum(msgspec.Struct, frozen=True, kw_only=True):
     """Some lines, added up. The parts are everything that was spent."""
 
     parts: Mapping[Part, int] = {}
@@ -118,7 +118,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.parts.get(name, 0) for name in names)
 
 
-def spent(lines: Iterable[PeriodLine]) -> Spent:
+def spent(lines: Iterable[PeriodLine]) -> SpendSum:
     """The sums of these lines."""
     parts: dict[Part, int] = dict.fromkeys(PARTS, 0)
     counts = dict.fromkeys((name for name in _COUNTS if name != "cost_nanousd"), 0)
@@ -126,10 +126,10 @@ def spent(lines: Iterable[PeriodLine]) -> Spent:
         parts[line.part] += line.cost_nanousd
         for name in counts:
             counts[name] += getattr(line, name)
-    return Spent(parts=parts, **counts)
+    return SpendSum(parts=parts, **counts)
 
 
-def divided(lines: Iterable[PeriodLine], by: Grouping) -> dict[str, Spent]:
+def divided(lines: Iterable[PeriodLine], by: Grouping) -> dict[str, SpendSum]:
     """The sums of each team, model or what it is, by name. Idle GPUs are nobody's, so they are in none of them."""
     field = _FIELDS[by]
     groups: dict[str, list[PeriodLine]] = {}
@@ -139,7 +139,7 @@ def divided(lines: Iterable[PeriodLine], by: Grouping) -> dict[str, Spent]:
     return {name: spent(found) for name, found in groups.items()}
 
 
-def idle_of(lines: Iterable[PeriodLine]) -> Spent:
+def idle_of(lines: Iterable[PeriodLine]) -> SpendSum:
     """What our own GPUs cost while nobody used them."""
     return spent(line for line in lines if line.origin == "idle")
 

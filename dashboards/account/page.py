@@ -14,12 +14,12 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.cookie import COOKIE, set_cookie
 from dashboards.web.forms import FormError
-from dashboards.web.view import View, client_address
+from dashboards.web.view import PageRequest, client_address
 
 router: Final = APIRouter(include_in_schema=False)
 
 ACCOUNT: Final = "/dashboard/account"
-SignedIn = Annotated[View, Depends(allowed("signed-in"))]
+SignedIn = Annotated[PageRequest, Depends(allowed("signed-in"))]
 
 _ROLES: Final[dict[OrganisationRole, str]] = {
     "": "Member: sees the teams below",
@@ -139,7 +139,7 @@ def device(agent: str) -> str:
     return f"{browser or 'A browser'} on {system}" if system else browser or "Unknown"
 
 
-async def _page(view: View, errors: dict[str, str] | None = None, status: int = 200) -> Response:
+async def _page(view: PageRequest, errors: dict[str, str] | None = None, status: int = 200) -> Response:
     person, section = view.session.person, view.gateway.config().sign_in
     sessions = await view.gateway.sessions.of_person(person.person_id)
     rows = [_row(each, is_here=each.digest == view.session.digest) for each in sessions]

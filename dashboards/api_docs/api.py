@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from dashboards.api_docs.document import admin_document_of, document_of
-from dashboards.web.admin_access import Desk, admin
+from dashboards.web.admin_access import AdminRequest, admin
 from dashboards.web.gateway import AuthenticatedCaller
 from dashboards.web.openapi import PREFIX, described
 from dashboards.web.reading import json_reply
@@ -21,6 +21,6 @@ async def show_document(request: Request, _caller: AuthenticatedCaller) -> Respo
 
 
 @router.get(f"{PREFIX}/openapi.json", **described("The admin API's part of this document", gives={200: "OpenAPI 3.1"}))
-async def show_admin_document(desk: Annotated[Desk, Depends(admin("signed-in"))]) -> Response:
+async def show_admin_document(desk: Annotated[AdminRequest, Depends(admin("signed-in"))]) -> Response:
     """For any key."""
     return desk.reply(await admin_document_of(desk.request))

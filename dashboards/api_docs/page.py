@@ -10,7 +10,7 @@ from dashboards.api_docs.document import document_of
 from dashboards.api_docs.reference import reference
 from dashboards.web.access import allowed
 from dashboards.web.address import base_url
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -31,7 +31,7 @@ _RIGHTS: Final = {
 
 
 @router.get("/dashboard/api")
-async def show_reference(view: Annotated[View, Depends(allowed("organisation.change"))]) -> Response:
+async def show_reference(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
     """Every call with its fields and an example."""
     base = base_url(view.request, view.gateway.config().sign_in.public_url)
     return view.page(
@@ -44,7 +44,7 @@ async def show_reference(view: Annotated[View, Depends(allowed("organisation.cha
 
 
 @router.get("/dashboard/api/openapi.json")
-async def download(view: Annotated[View, Depends(allowed("organisation.change"))]) -> Response:
+async def download(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
     """The document as GET /v1/openapi.json gives it to keys."""
     headers = {
         "content-disposition": 'attachment; filename="weighbridge-openapi.json"',

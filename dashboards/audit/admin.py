@@ -10,8 +10,8 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from accounts.audit.log import MAX_PAGE, Filters, Scope
-from dashboards.audit.listing import BadFilter, filters_from, pieces, told
-from dashboards.web.admin_access import Desk, admin
+from dashboards.audit.listing import BadFilter, entry_as_json, filters_from, pieces
+from dashboards.web.admin_access import AdminRequest, admin
 from dashboards.web.changing import looking
 from dashboards.web.gateway import Gateway
 from dashboards.web.openapi import PREFIX, described
@@ -87,7 +87,7 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
         files=("text/csv", "application/x-ndjson"),
     ),
 )
-async def read_audit(desk: Annotated[Desk, Depends(admin("audit.read"))]) -> Response:
+async def read_audit(desk: Annotated[AdminRequest, Depends(admin("audit.read"))]) -> Response:
     """The organisation's own entries. Numbers count over all organisations, so they have gaps."""
     query = desk.request.query_params
     unknown = sorted(set(query) - set(_QUERY))
@@ -108,7 +108,7 @@ async def read_audit(desk: Annotated[Desk, Depends(admin("audit.read"))]) -> Res
         found = await desk.gateway.audit.search(scope, filters, before_number=before, limit=limit + 1)
     page = found.entries[:limit]
     next_before = page[-1].number if len(found.entries) > limit else found.reached
-    return desk.reply({"object": "list", "data": [told(each) for each in page], "next_before": next_before})
+    return desk.reply({"object": "list", "data": [entry_as_json(each) for each in page], "next_before": next_before})
 
 
 def asked_filters(query: QueryParams) -> Filters:

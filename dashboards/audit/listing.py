@@ -71,7 +71,7 @@ def _day(asked: Mapping[str, str], name: str) -> date | None:
         raise BadFilter(name, "it is a UTC day such as 2026-04-30") from None
 
 
-def told(entry: Entry) -> dict[str, Any]:
+def entry_as_json(entry: Entry) -> dict[str, Any]:
     """An entry, as the API says it."""
     return {
         "object": "audit.entry",

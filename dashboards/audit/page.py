@@ -14,7 +14,7 @@ from dashboards.audit.listing import FILTERS, BadFilter, filters_from, name_of
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.changing import looking
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import AuditEntryNotFound
 
 router: Final = APIRouter(include_in_schema=False)
@@ -42,7 +42,7 @@ _COLUMNS: Final = (
 
 
 @router.get(_HERE)
-async def show_log(view: Annotated[View, Depends(allowed("audit.read"))]) -> Response:
+async def show_log(view: Annotated[PageRequest, Depends(allowed("audit.read"))]) -> Response:
     """The entries that are looked for, the newest first, and the links to the ones before and after."""
     try:
         filters, problem = filters_from(view.query), None
@@ -79,7 +79,7 @@ async def show_log(view: Annotated[View, Depends(allowed("audit.read"))]) -> Res
 
 
 @router.get(f"{_HERE}/{{number}}")
-async def show_entry(view: Annotated[View, Depends(allowed("audit.read"))], number: str) -> Response:
+async def show_entry(view: Annotated[PageRequest, Depends(allowed("audit.read"))], number: str) -> Response:
     """One entry, whole. Another organisation's looks like none."""
     scope = Scope(organisation_id=view.principal.organisation_id)
     wanted = _number(number)
@@ -104,7 +104,7 @@ class _Page(NamedTuple):
     older: int | None
 
 
-async def _page(view: View, scope: Scope, filters: Filters) -> _Page:
+async def _page(view: PageRequest, scope: Scope, filters: Filters) -> _Page:
     """One more than is shown is read, to know whether there is more."""
     log = view.gateway.audit
     before, after = _number(view.query.get("before", "")), _number(view.query.get("after", ""))

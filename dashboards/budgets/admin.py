@@ -9,8 +9,8 @@ from cost.budgets.budget import checked
 from cost.budgets.store import BudgetStore
 from dashboards.budgets.admin_types import BudgetOut
 from dashboards.budgets.change import put_budget, read_budget, read_budgets, remove_budget
-from dashboards.budgets.listing import EnteredBudget, told
-from dashboards.web.admin_access import Desk, admin
+from dashboards.budgets.listing import EnteredBudget, budget_as_json
+from dashboards.web.admin_access import AdminRequest, admin
 from dashboards.web.api_types import Deleted, Listed
 from dashboards.web.changing import refusals
 from dashboards.web.openapi import PREFIX, described
@@ -21,33 +21,35 @@ _EXAMPLE = {"scope": "team", "scope_id": "payments", "period": "month", "limit_u
 
 
 @router.get(f"{PREFIX}/budgets", **described("List the budgets", gives={200: Listed[BudgetOut]}))
-async def list_budgets(desk: Annotated[Desk, Depends(admin("organisation.read"))]) -> Response:
+async def list_budgets(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))]) -> Response:
     """All of the organisation's, with what is spent of each."""
     found = await read_budgets(BudgetStore(desk.gateway.database), desk.organisation_id)
-    return desk.reply(Listed(data=[told(each) for each in found]))
+    return desk.reply(Listed(data=[budget_as_json(each) for each in found]))
 
 
 @router.get(f"{PREFIX}/budgets/{{budget_id}}", **described("Read a budget", gives={200: BudgetOut}))
-async def show_budget(desk: Annotated[Desk, Depends(admin("organisation.read"))], budget_id: str) -> Response:
+async def show_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))], budget_id: str) -> Response:
     """One budget and how it stands."""
-    return desk.reply(told(await read_budget(BudgetStore(desk.gateway.database), desk.organisation_id, budget_id)))
+    return desk.reply(
+        budget_as_json(await read_budget(BudgetStore(desk.gateway.database), desk.organisation_id, budget_id))
+    )
 
 
 @router.put(
     f"{PREFIX}/budgets/{{budget_id}}",
     **described("Set a budget", takes=EnteredBudget, gives={200: BudgetOut, 201: BudgetOut}, example=_EXAMPLE),
 )
-async def set_budget(desk: Annotated[Desk, Depends(admin("organisation.change"))], budget_id: str) -> Response:
+async def set_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], budget_id: str) -> Response:
     """What it is for, its period and its kind never change: another budget has another id."""
     asked = await desk.body(EnteredBudget)
     with refusals():
         budget = checked(asked.budget(budget_id, desk.organisation_id))
     standing, created = await put_budget(desk.gateway.audit, desk.actor, budget, webhooks=desk.gateway.webhooks)
-    return desk.reply(told(standing), 201 if created else 200)
+    return desk.reply(budget_as_json(standing), 201 if created else 200)
 
 
 @router.delete(f"{PREFIX}/budgets/{{budget_id}}", **described("Take a budget away", gives={200: Deleted}))
-async def take_budget(desk: Annotated[Desk, Depends(admin("organisation.change"))], budget_id: str) -> Response:
+async def take_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], budget_id: str) -> Response:
     """What was spent stays in the books."""
     await remove_budget(desk.gateway.audit, desk.actor, desk.organisation_id, budget_id)
     return desk.reply(Deleted(id=budget_id, object="budget.deleted"))

@@ -15,7 +15,7 @@ from cost.budgets.store import BudgetStore
 from dashboards.budgets.admin_types import BudgetOut
 from dashboards.budgets.change import put_budget
 from dashboards.budgets.change import remove_budget as remove_budget_of
-from dashboards.budgets.listing import EnteredBudget, parse_budget, told, told_member
+from dashboards.budgets.listing import EnteredBudget, budget_as_json, parse_budget, told_member
 from dashboards.web.actor import actor_of
 from dashboards.web.api_types import Deleted, Listed
 from dashboards.web.gateway import AdminCaller, AuthenticatedCaller, gateway_of
@@ -39,7 +39,7 @@ async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Respons
             found = await store.of_member(caller.organisation_id, caller.team_id, caller.key_id)
             data = [told_member(each) for each in found]
         else:
-            data = [told(each) for each in await store.of_organisation(caller.organisation_id)]
+            data = [budget_as_json(each) for each in await store.of_organisation(caller.organisation_id)]
     return json_reply({"object": "list", "data": data})
 
 
@@ -55,7 +55,7 @@ async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Respons
 async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
     """Sets a budget, or changes its limit and what happens at its end. Every server follows within seconds."""
     gateway = gateway_of(request)
-    body = await read_body(request, timeout_s=gateway.line.rules.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    body = await read_body(request, timeout_s=gateway.line.config.body_timeout_s, most_bytes=MAX_BODY_BYTES)
     try:
         budget = checked(parse_budget(body).budget(budget_id, caller.organisation_id))
     except BadBudget as error:
@@ -63,7 +63,7 @@ async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> R
     async with _database():
         actor = actor_of(request, caller)
         standing, new = await put_budget(gateway.audit, actor, budget, webhooks=gateway.webhooks)
-    return json_reply(told(standing), status=201 if new else 200)
+    return json_reply(budget_as_json(standing), status=201 if new else 200)
 
 
 @router.delete("/v1/budgets/{budget_id}", **described("Take a budget away", gives={200: Deleted}))

@@ -8,7 +8,7 @@ from accounts.audit.log import AuditLog
 from accounts.errors import UnknownKeyId, UnknownTeam
 from accounts.store import AccountStore, TeamRecord
 from cost.budgets.alerts import dollars
-from cost.budgets.budget import Budget, Standing, checked
+from cost.budgets.budget import Budget, BudgetStatus, checked
 from cost.budgets.budget_errors import UnknownBudget
 from cost.budgets.store import BudgetStore
 from dashboards.web.changing import changing, check_may_change, looking, refusals
@@ -23,7 +23,7 @@ async def put_budget(
     webhooks: frozenset[str],
     only_keys_of: TeamRecord | None = None,
     reason: str = "",
-) -> tuple[Standing, bool]:
+) -> tuple[BudgetStatus, bool]:
     """Set a budget, or change its limit and what happens at its end; and whether it is new. Servers follow within seconds.
 
     Who may only change one team's things names it: then the budget is for one of that team's keys.
@@ -42,7 +42,13 @@ async def put_budget(
         if before != budget:
             await store.put(budget)
         standing = await store.get(budget.budget_id, owner)
-        change.tell("budget", budget.budget_id, None if before is None else told(before), told(budget), team_id=team_id)
+        change.tell(
+            "budget",
+            budget.budget_id,
+            None if before is None else audit_record(before),
+            audit_record(budget),
+            team_id=team_id,
+        )
     return standing, before is None
 
 
@@ -63,23 +69,23 @@ async def remove_budget(
             await _team_of(AccountStore(change.within), found, only_keys_of)
         await store.remove(budget_id, organisation_id)
         team_id = found.scope_id if found.scope == "team" else "" if only_keys_of is None else only_keys_of.team_id
-        change.tell("budget", budget_id, told(found), None, team_id=team_id)
+        change.tell("budget", budget_id, audit_record(found), None, team_id=team_id)
     return found
 
 
-async def read_budgets(store: BudgetStore, organisation_id: str) -> list[Standing]:
+async def read_budgets(store: BudgetStore, organisation_id: str) -> list[BudgetStatus]:
     """All of an organisation's."""
     async with looking():
         return await store.of_organisation(organisation_id)
 
 
-async def read_budget(store: BudgetStore, organisation_id: str, budget_id: str) -> Standing:
+async def read_budget(store: BudgetStore, organisation_id: str, budget_id: str) -> BudgetStatus:
     """One of an organisation's. Raises BudgetNotFound."""
     async with looking():
         return await store.get(budget_id, organisation_id)
 
 
-def told(budget: Budget) -> dict[str, Any]:
+def audit_record(budget: Budget) -> dict[str, Any]:
     """A budget as the audit log keeps it."""
     return {
         "scope": budget.scope,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cost.budgets.alerts import dollars
-from cost.budgets.budget import Budget, Kind, OnExhausted, Scope, Standing, limit_from_usd, tag_id
+from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted, Scope, limit_from_usd, tag_id
 from cost.budgets.budget_errors import BadBudget
 from cost.budgets.periods import Period
 from cost.times import iso
@@ -50,13 +50,13 @@ def parse_budget(body: bytes) -> EnteredBudget:
         raise BadBudget(str(error)) from error
 
 
-def told_member(standing: Standing) -> dict[str, Any]:
+def told_member(standing: BudgetStatus) -> dict[str, Any]:
     """As a team's key sees it. What is spent under a tag is other teams' spending too, so it is not told."""
-    found = told(standing)
+    found = budget_as_json(standing)
     return found if standing.budget.scope != "tag" else {**found, "spent_usd": None, "held_usd": None, "share": None}
 
 
-def told(standing: Standing) -> dict[str, Any]:
+def budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
     """A budget and how it stands, with exact amounts as Decimals."""
     budget = standing.budget
     return {

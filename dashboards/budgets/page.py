@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from accounts.store import KeyRecord, TeamRecord, utc_now
-from cost.budgets.budget import Budget, Kind, OnExhausted, Standing
+from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted
 from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore, new_budget_id
 from dashboards.budgets.change import put_budget, remove_budget
@@ -32,7 +32,7 @@ from dashboards.ui.tables import Column, Row, Table
 from dashboards.web.access import allowed
 from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, BudgetNotFound, BudgetTaken, LimitNotFound
 from proxy.limits.limit import Limits
 from proxy.limits.limit_tables import MODEL_CHARS
@@ -68,18 +68,18 @@ class _Found(NamedTuple):
     """What the page is about."""
 
     keys: Sequence[KeyRecord]
-    budgets: Sequence[Standing]
+    budgets: Sequence[BudgetStatus]
     limits: Sequence[Rule]
 
 
 @router.get(_PLACE)
-async def list_budgets(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+async def list_budgets(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """How everything stands, and the forms for more."""
     return await _list(view, {}, {})
 
 
 @router.post(_PLACE)
-async def add_budget(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+async def add_budget(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
     """Sets a new budget."""
     form = await view.form()
     try:
@@ -105,7 +105,7 @@ async def add_budget(view: Annotated[View, Depends(allowed("team.change"))]) -> 
 
 
 @router.post(f"{_PLACE}/limits")
-async def set_limits(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+async def set_limits(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
     """Sets limits in place of what was set for the same; with nothing said, the configuration's hold again."""
     form = await view.form()
     try:
@@ -122,7 +122,7 @@ async def set_limits(view: Annotated[View, Depends(allowed("team.change"))]) -> 
 
 
 @router.post(f"{_PLACE}/limits/remove")
-async def take_limits(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+async def take_limits(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
     """The configuration's hold again."""
     form = await view.form()
     try:
@@ -138,13 +138,13 @@ async def take_limits(view: Annotated[View, Depends(allowed("team.change"))]) ->
 
 
 @router.get(f"{_PLACE}/{{budget_id}}")
-async def show_budget(view: Annotated[View, Depends(allowed("team.read"))], budget_id: str) -> Response:
+async def show_budget(view: Annotated[PageRequest, Depends(allowed("team.read"))], budget_id: str) -> Response:
     """One budget: how it stands, and the form to change it."""
     return await _show(view, budget_id, {}, {})
 
 
 @router.post(f"{_PLACE}/{{budget_id}}")
-async def change_budget(view: Annotated[View, Depends(allowed("team.change"))], budget_id: str) -> Response:
+async def change_budget(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
     """Changes its limit, and what happens at its end."""
     form = await view.form()
     found = (await _one(view, budget_id)).budget
@@ -165,7 +165,7 @@ async def change_budget(view: Annotated[View, Depends(allowed("team.change"))], 
 
 
 @router.post(f"{_PLACE}/{{budget_id}}/remove")
-async def take_budget(view: Annotated[View, Depends(allowed("team.change"))], budget_id: str) -> Response:
+async def take_budget(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
     """Nothing is held or warned of any more; what was spent stays in the books."""
     await _one(view, budget_id)
     await remove_budget(
@@ -182,7 +182,7 @@ _BUDGET_FIELDS: Final = {"scope_id": "budget_of", "webhook": "webhook"}
 """Where the form shows what was refused."""
 
 
-async def _list(view: View, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     found = await _read(view)
     names = _names(found.keys)
     budgets = Table.of(
@@ -226,7 +226,7 @@ async def _list(view: View, values: Mapping[str, str], errors: Mapping[str, str]
     )
 
 
-async def _show(view: View, budget_id: str, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+async def _show(view: PageRequest, budget_id: str, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     standing = await _one(view, budget_id)
     keys = await _keys(view)
     budget = standing.budget
@@ -252,13 +252,13 @@ async def _show(view: View, budget_id: str, values: Mapping[str, str], errors: M
     )
 
 
-async def _keys(view: View) -> list[KeyRecord]:
+async def _keys(view: PageRequest) -> list[KeyRecord]:
     team = view.the_team
     async with looking():
         return await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)
 
 
-async def _read(view: View) -> _Found:
+async def _read(view: PageRequest) -> _Found:
     team = view.the_team
     keys = await _keys(view)
     async with looking():
@@ -269,7 +269,7 @@ async def _read(view: View) -> _Found:
     return _Found(keys, budgets, limits)
 
 
-async def _one(view: View, budget_id: str) -> Standing:
+async def _one(view: PageRequest, budget_id: str) -> BudgetStatus:
     """One of those that the team's page shows; any other is as unknown as none."""
     found = await _read(view)
     for standing in found.budgets:
@@ -278,7 +278,7 @@ async def _one(view: View, budget_id: str) -> Standing:
     raise BudgetNotFound("This team has no such budget; it may have been removed.")
 
 
-async def _put(view: View, budget: Budget) -> None:
+async def _put(view: PageRequest, budget: Budget) -> None:
     await put_budget(
         view.gateway.audit,
         view.actor,
@@ -288,7 +288,7 @@ async def _put(view: View, budget: Budget) -> None:
     )
 
 
-async def _limit(view: View, place: Place, limits: Limits) -> None:
+async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
     await put_limit(
         view.gateway.audit,
         view.actor,
@@ -303,15 +303,15 @@ def _names(keys: Sequence[KeyRecord]) -> dict[str, str]:
     return {key.key_id: f"{key.name} (…{key.last4})" for key in keys}
 
 
-def _only_keys_of(view: View) -> TeamRecord | None:
+def _only_keys_of(view: PageRequest) -> TeamRecord | None:
     return None if view.may("organisation.change") else view.the_team
 
 
-def _base(view: View) -> str:
+def _base(view: PageRequest) -> str:
     return f"/dashboard/teams/{view.the_team.team_id}/budgets"
 
 
-def _places(view: View, keys: Sequence[KeyRecord]) -> list[tuple[str, str]]:
+def _places(view: PageRequest, keys: Sequence[KeyRecord]) -> list[tuple[str, str]]:
     """What somebody of this role may bound: the team as a whole, and each of its keys that works."""
     now = utc_now()
     whole = [(_TEAM, "The whole team")] if view.may("organisation.change") else []
@@ -320,7 +320,7 @@ def _places(view: View, keys: Sequence[KeyRecord]) -> list[tuple[str, str]]:
     ]
 
 
-def _place_in(view: View, form: Form, field: str) -> Place:
+def _place_in(view: PageRequest, form: Form, field: str) -> Place:
     """What a form names. That a key is the team's is looked at in the change."""
     value = form.text(field, required=True)
     if value == _TEAM:
@@ -336,7 +336,7 @@ def _needed(limit_nanousd: int | None, field: str) -> int:
     return limit_nanousd
 
 
-def _prefilled(view: View, found: _Found, places: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def _prefilled(view: PageRequest, found: _Found, places: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """The limits that the address names (`?limit_of=key:…&model=…`), to be changed."""
     of, model = view.query.get("limit_of", ""), view.query.get("model", "")
     if of not in dict(places):
@@ -351,11 +351,11 @@ def _of(place: Place) -> str:
     return _TEAM if place.scope == "team" else f"{_KEY}{place.scope_id}"
 
 
-def _webhooks(view: View) -> list[tuple[str, str]]:
+def _webhooks(view: PageRequest) -> list[tuple[str, str]]:
     return [("", "Nobody"), *((name, name) for name in sorted(view.gateway.webhooks))]
 
 
-def _budget_row(view: View, standing: Standing, names: Mapping[str, str]) -> Row:
+def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, str]) -> Row:
     budget = standing.budget
     # What is spent under a tag is other teams' spending too.
     told = budget.scope != "tag" or view.may("organisation.read")
@@ -376,7 +376,7 @@ def _budget_row(view: View, standing: Standing, names: Mapping[str, str]) -> Row
     }
 
 
-def _limit_row(view: View, rule: Rule, names: Mapping[str, str]) -> Row:
+def _limit_row(view: PageRequest, rule: Rule, names: Mapping[str, str]) -> Row:
     place = rule.place
     return {
         "of": "The whole team" if place.scope == "team" else f"Key {names.get(place.scope_id, place.scope_id)}",

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from accounts.caller import Caller
-from classifier.learning.store import Verdict, Weighing
+from classifier.learning.store import ClassifiedRequest, Verdict
 from cost.times import wall_us
 from dashboards.web.gateway import ActingCaller, AuthenticatedCaller, Gateway, gateway_of
 from dashboards.web.openapi import described
@@ -88,7 +88,7 @@ async def give_feedback(request: Request, caller: ActingCaller) -> Response:
     """Books what the key's own team says of the answer to one of its `auto` requests."""
     gateway = gateway_of(request)
     feedback = _decoded(
-        await read_body(request, timeout_s=gateway.line.rules.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+        await read_body(request, timeout_s=gateway.line.config.body_timeout_s, most_bytes=MAX_BODY_BYTES)
     )
     _check(feedback, gateway, caller)
     if caller.settings.learning == "off":
@@ -171,7 +171,7 @@ def _check(feedback: GiveFeedback, gateway: Gateway, caller: Caller) -> None:
     if feedback.rating is not None and not 0 <= feedback.rating <= 1:
         raise BadRequest("`rating` must be between 0 (useless) and 1 (as good as it can be).", param="rating")
     better = feedback.better_target
-    known = gateway.line.rules.catalog.targets
+    known = gateway.line.config.catalog.targets
     if better is not None and (better not in known or not _may_use(caller, better)):
         raise BadRequest(
             "`better_target` is no target that your team may use; GET /v1/models lists them.", param="better_target"
@@ -182,7 +182,7 @@ def _may_use(caller: Caller, target_id: str) -> bool:
     return caller.allowed_models is None or target_id in caller.allowed_models
 
 
-async def _find(gateway: Gateway, team_id: str, request_id: str) -> Weighing | None:
+async def _find(gateway: Gateway, team_id: str, request_id: str) -> ClassifiedRequest | None:
     """The team's request, also when it ended a moment ago and is still on its way to the database."""
     shape = _REQUEST_ID.fullmatch(request_id)
     if shape is None:
@@ -197,7 +197,7 @@ async def _find(gateway: Gateway, team_id: str, request_id: str) -> Weighing | N
     return found
 
 
-def _verdict(feedback: GiveFeedback, weighing: Weighing, now_us: int) -> Verdict:
+def _verdict(feedback: GiveFeedback, weighing: ClassifiedRequest, now_us: int) -> Verdict:
     """What a person said counts fully. Both ways to say it are one signal, so that the last word replaces the first."""
     return Verdict(
         request_id=weighing.request_id,

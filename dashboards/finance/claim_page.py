@@ -19,7 +19,7 @@ from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.reading import reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -77,7 +77,7 @@ _DAYS: Final = (
 
 
 @router.get("/dashboard/finance")
-async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """The claim for the chosen days, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
     period = period_of(view.query, now_us)

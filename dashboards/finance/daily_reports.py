@@ -20,7 +20,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore, TeamRecord
-from cost.budgets.budget import Standing
+from cost.budgets.budget import BudgetStatus
 from cost.budgets.store import BudgetStore
 from cost.reports.daily import DailyReader, DailyReport, plain_within
 from cost.reports.daily_csv import daily_csv
@@ -42,7 +42,7 @@ _LOCK: Final = ".lock"
 _MINUTES_US: Final = 60_000_000
 
 
-class Puts(Protocol):
+class OutboxWriter(Protocol):
     """The outbox, as far as reports need it."""
 
     async def put(self, message_id: str, destination: str, type: str, body: Mapping[str, Any]) -> bool:  # noqa: A002 - the standard's word
@@ -133,14 +133,14 @@ class ReportReader:
 class DailyReports:
     """Delivers what is due: observes the time and what was delivered, decides, acts."""
 
-    def __init__(self, engine: AsyncEngine, section: ReportSection, outbox: Puts | None) -> None:
+    def __init__(self, engine: AsyncEngine, section: ReportSection, outbox: OutboxWriter | None) -> None:
         self._accounts = AccountStore(engine)
         self._reader = ReportReader(engine)
         self._section = section
         self._outbox = outbox
         self._delivered: set[date] = set()
 
-    async def look(self, now_us: int) -> list[date]:
+    async def deliver_due(self, now_us: int) -> list[date]:
         """Delivers what is due at this moment; the days that were delivered by this call."""
         if not due_days(now_us, self._section.at_minute, self._delivered):
             return []
@@ -204,7 +204,7 @@ class DailyReports:
         (place / _DELIVERED).touch()
 
 
-def _of(scope: ReadScope, standings: Sequence[Standing]) -> list[Standing]:
+def _of(scope: ReadScope, standings: Sequence[BudgetStatus]) -> list[BudgetStatus]:
     """A team's report shows its own budgets, the organisation's those of all but single keys."""
     if scope.team_id is None:
         return [each for each in standings if each.budget.scope != "key"]

@@ -15,7 +15,7 @@ from dashboards.finance.usage_api import CSV, NDJSON, usage_export
 from dashboards.web.access import allowed
 from dashboards.web.headers import SAFE
 from dashboards.web.reading import reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -28,7 +28,7 @@ _MOST_COST_BUCKETS: Final = 180
 
 
 @router.get(PATH)
-async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """What there is, for the chosen days."""
     now_us = view.now_us
     period = period_of(view.query, now_us)
@@ -50,7 +50,7 @@ async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Respo
 
 
 @router.get(f"{PATH}/usage")
-async def usage(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def usage(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Tokens and cost, grouped as the form says; CSV, or NDJSON."""
     period = _sound(view)
     given = [("start", period.first), ("end", period.end)]
@@ -63,7 +63,7 @@ async def usage(view: Annotated[View, Depends(allowed("finance.read"))]) -> Resp
 
 
 @router.get(f"{PATH}/focus.csv")
-async def focus(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def focus(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """FOCUS 1.2."""
     period = _sound(view)
     given = {"start": period.first, "end": period.end, "granularity": view.query.get("granularity", "day")}
@@ -72,7 +72,7 @@ async def focus(view: Annotated[View, Depends(allowed("finance.read"))]) -> Resp
 
 
 @router.get(f"{PATH}/costs.json")
-async def costs(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def costs(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """OpenAI's costs: by day, project and line item."""
     period = _sound(view)
     given = _buckets(period, _MOST_COST_BUCKETS, "project_id,line_item")
@@ -83,7 +83,7 @@ async def costs(view: Annotated[View, Depends(allowed("finance.read"))]) -> Resp
 
 
 @router.get(f"{PATH}/completions.json")
-async def completions(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def completions(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """OpenAI's usage of completions: by day, project, key and model."""
     period = _sound(view)
     given = _buckets(period, _MOST_BUCKETS, "project_id,api_key_id,model")
@@ -94,7 +94,7 @@ async def completions(view: Annotated[View, Depends(allowed("finance.read"))]) -
 
 
 @router.get(f"{PATH}/embeddings.json")
-async def embeddings(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def embeddings(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """OpenAI's usage of embeddings, likewise."""
     period = _sound(view)
     given = _buckets(period, _MOST_BUCKETS, "project_id,api_key_id,model")
@@ -104,7 +104,7 @@ async def embeddings(view: Annotated[View, Depends(allowed("finance.read"))]) ->
     )
 
 
-def _sound(view: View) -> Period:
+def _sound(view: PageRequest) -> Period:
     """A file of other days than those that were asked for would be taken for them."""
     period = period_of(view.query, view.now_us)
     if period.problem:

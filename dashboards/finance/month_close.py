@@ -9,7 +9,7 @@ from cost.claim.report import Claim
 from cost.close.checklist import MonthFacts
 from cost.close.checks import MonthChecks
 from cost.close.month import Month
-from cost.reports.period import PeriodLine, PeriodReader, Spent, spent
+from cost.reports.period import PeriodLine, PeriodReader, SpendSum, spent
 from cost.reports.scope import ReadScope
 from dashboards.savings import Claims
 
@@ -19,7 +19,7 @@ class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):
 
     facts: MonthFacts
     claim: Claim
-    before: Spent
+    before: SpendSum
 
     @property
     def lines(self) -> tuple[PeriodLine, ...]:

@@ -10,13 +10,13 @@ from cost.close.checklist import MonthFacts, ProviderMonth, State, is_ready, pro
 from cost.close.checks import MonthChecks
 from cost.close.month import Month, month_of, parse_month
 from cost.close.statement import statement_csv
-from cost.reports.period import Part, Spent
+from cost.reports.period import Part, SpendSum
 from dashboards.finance.month_close import ClosingMonth, MonthClose
 from dashboards.finance.period import team_names, whole_organisation
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.reading import reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -50,7 +50,7 @@ _PROVIDERS: Final = (
 
 
 @router.get(PATH)
-async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """One month; the last one that is over where the address names none."""
     now_us = view.now_us
     month, problem = _month(view.query.get("month", ""), now_us)
@@ -96,7 +96,7 @@ async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Respo
 
 
 @router.post(f"{PATH}/check")
-async def check(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def check(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Have the month held against the ledger again, in the background. It changes nothing of the books."""
     if not view.principal.of_operators:
         # It reads everybody's books, for hours if there are many.
@@ -114,7 +114,7 @@ async def check(view: Annotated[View, Depends(allowed("finance.read"))]) -> Resp
     return view.redirect(f"{PATH}?month={month.text}", told=told, tone="good" if asked else "info")
 
 
-def _close(view: View) -> MonthClose:
+def _close(view: PageRequest) -> MonthClose:
     now_us = view.now_us
     return MonthClose(view.gateway.database, view.gateway.claims, lambda: now_us)
 
@@ -160,7 +160,7 @@ def _part_columns(month: Month) -> tuple[Column, ...]:
     )
 
 
-def _change(now: Spent, before: Spent) -> float | None:
+def _change(now: SpendSum, before: SpendSum) -> float | None:
     return (now.cost_nanousd - before.cost_nanousd) / before.cost_nanousd if before.cost_nanousd > 0 else None
 
 

@@ -290,7 +290,7 @@ def _shortened(buckets: list[_Bucket], cut_us: int) -> _Page:
 
 def _embedders(gateway: Gateway) -> tuple[str, ...]:
     """The targets that embed. The books do not say what a request was, and a target does either."""
-    targets = gateway.line.rules.catalog.targets.values()
+    targets = gateway.line.config.catalog.targets.values()
     return tuple(sorted(target.target_id for target in targets if "embeddings" in target.capabilities))
 
 

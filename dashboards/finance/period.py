@@ -13,7 +13,7 @@ from cost.close.month import Month, month_of, parse_month
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_DAYS
 from cost.times import DAY_US, day_of, start_of
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import TeamNotFound
 
 _DAY_CHARS: Final = 10
@@ -128,12 +128,12 @@ def _same(one: Period, other: Period) -> bool:
     return (one.start_us, one.end_us) == (other.start_us, other.end_us)
 
 
-def whole_organisation(view: View) -> ReadScope:
+def whole_organisation(view: PageRequest) -> ReadScope:
     """What finance reads: all of its own organisation."""
     return ReadScope(organisation_id=view.principal.organisation_id, team_id=None)
 
 
-async def chosen_scope(view: View) -> tuple[ReadScope, TeamRecord | None]:
+async def chosen_scope(view: PageRequest) -> tuple[ReadScope, TeamRecord | None]:
     """The organisation, or its team that the address names. Raises TeamNotFound."""
     scope, team_id = whole_organisation(view), view.query.get("team", "")
     if not team_id:
@@ -148,7 +148,7 @@ async def chosen_scope(view: View) -> tuple[ReadScope, TeamRecord | None]:
     return ReadScope(organisation_id=scope.organisation_id, team_id=team.team_id), team
 
 
-async def team_names(view: View) -> dict[str, str]:
+async def team_names(view: PageRequest) -> dict[str, str]:
     """The organisation's teams and what they are called."""
     teams = await view.gateway.accounts.teams_of(view.principal.organisation_id)
     return {team.team_id: team.name for team in teams}

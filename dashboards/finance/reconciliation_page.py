@@ -23,7 +23,7 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
 from dashboards.web.reading import reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import Refused, UsageUnavailable
 
 router: Final = APIRouter(include_in_schema=False)
@@ -67,13 +67,13 @@ _KINDS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 @router.get(PATH)
-async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """What was posted for the chosen days, and the form that compares an export."""
     return await _shown(view)
 
 
 @router.post(PATH)
-async def compare_export(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def compare_export(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Hold an export against the books. Nothing is posted, and the files are not kept."""
     try:
         form, files = await read_upload(view.request)
@@ -95,7 +95,7 @@ async def compare_export(view: Annotated[View, Depends(allowed("finance.read"))]
     return _part(view, found=found, tolerance=tolerance)
 
 
-async def _compared(view: View, exporter: Exporter, form: Form, files: Files) -> Reconciliation:
+async def _compared(view: PageRequest, exporter: Exporter, form: Form, files: Files) -> Reconciliation:
     if not files:
         raise BadExport("choose the files of the export first")
     named = frozenset({exporter, *filter(None, (each.strip() for each in form.text("booked_as").split(",")))})
@@ -122,7 +122,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 def _part(
-    view: View, *, error: str = "", found: Reconciliation | None = None, tolerance: Tolerance | None = None
+    view: PageRequest, *, error: str = "", found: Reconciliation | None = None, tolerance: Tolerance | None = None
 ) -> Response:
     """What came of a comparison, for the place below the form."""
     allowed_for = tolerance or Tolerance()
@@ -171,7 +171,7 @@ def _sides(theirs: int, ours: int, *, money: bool) -> dict[str, Any]:
     }
 
 
-async def _shown(view: View) -> Response:
+async def _shown(view: PageRequest) -> Response:
     gateway, now_us = view.gateway, view.now_us
     period = period_of(view.query, now_us)
     scope = whole_organisation(view)
@@ -211,7 +211,7 @@ async def _shown(view: View) -> Response:
     )
 
 
-def _posted_query(view: View, period: Period) -> UsageQuery:
+def _posted_query(view: PageRequest, period: Period) -> UsageQuery:
     return UsageQuery(
         scope=whole_organisation(view),
         start_us=period.start_us,

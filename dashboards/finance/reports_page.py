@@ -17,7 +17,7 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.headers import SAFE
 from dashboards.web.reading import reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from dashboards.webhooks.outbox import DestinationState, Outbox
 from proxy.errors import BadRequest
 
@@ -36,7 +36,7 @@ _DELIVERED: Final = (
 
 
 @router.get(PATH)
-async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """What is configured, the last ones that were written, and a form for any day."""
     section = view.gateway.config().cost.report
     async with reading(view.gateway, on=True):
@@ -68,7 +68,7 @@ async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Respo
 
 
 @router.get(f"{PATH}/made")
-async def made(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def made(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Any day's report, made from the books as they are now."""
     day, kind = _day(view.query.get("day", ""), view.now_us), _kind(view.query.get("format", "html"))
     async with reading(view.gateway, on=True):
@@ -79,7 +79,7 @@ async def made(view: Annotated[View, Depends(allowed("finance.read"))]) -> Respo
 
 
 @router.get(f"{PATH}/written")
-async def written(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def written(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """A report as it was written at its time."""
     section = view.gateway.config().cost.report
     day, kind = _day(view.query.get("day", ""), view.now_us), _kind(view.query.get("format", "html"))
@@ -95,7 +95,7 @@ async def written(view: Annotated[View, Depends(allowed("finance.read"))]) -> Re
     return _file(text, kind, f"report-{day}-{subject.file_stem}.{kind}")
 
 
-async def _subjects(view: View) -> list[Subject]:
+async def _subjects(view: PageRequest) -> list[Subject]:
     """The organisation, and each of its teams."""
     scope = whole_organisation(view)
     teams = await view.gateway.accounts.teams_of(scope.organisation_id)
@@ -103,7 +103,7 @@ async def _subjects(view: View) -> list[Subject]:
     return [whole, *sorted((subject_of(team) for team in teams), key=lambda each: each.title.casefold())]
 
 
-async def _webhook(view: View, section: ReportSection | None) -> DestinationState | None:
+async def _webhook(view: PageRequest, section: ReportSection | None) -> DestinationState | None:
     if section is None or section.webhook is None:
         return None
     # It takes every organisation's messages, so only who runs the gateway is told how many.

@@ -39,7 +39,7 @@ async def savings(request: Request, scope: FinanceReader) -> Response:
     async with reading(gateway):
         books = await gateway.claims.books(scope, start_us, end_us)
         found = await gateway.claims.claim(scope, books)
-    return json_reply(gateway.claims.told(scope, found))
+    return json_reply(gateway.claims.as_json(scope, found))
 
 
 def _narrowed(scope: ReadScope, team_id: str | None) -> ReadScope:

@@ -8,14 +8,14 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from cost.reports.period import DaySpent, Grouping, PeriodLine, PeriodReader, Spent, divided, idle_of, spent
+from cost.reports.period import DaySpent, Grouping, PeriodLine, PeriodReader, SpendSum, divided, idle_of, spent
 from cost.times import DAY_US
 from dashboards.finance.period import Period, chosen_scope, kept_fields, period_of, presets, team_names
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.reading import reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -42,7 +42,7 @@ _SHARE: Final = Decimal("0.0001")
 
 
 @router.get("/dashboard/finance/showback")
-async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """The chosen days, divided by team or by what the address says, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
     period = period_of(view.query, now_us)
@@ -77,7 +77,7 @@ async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Respo
         by=_LABELS[by].lower(),
         total=total,
         idle=idle,
-        nobody=divided(lines, "team").get("", Spent()) if by == "team" else Spent(),
+        nobody=divided(lines, "team").get("", SpendSum()) if by == "team" else SpendSum(),
         planned_days=_running(period, now_us),
         table=table,
         chart=_chart(days, teams, period, now_us),
@@ -112,9 +112,9 @@ def _columns(by: Grouping) -> tuple[Column, ...]:
     return (*columns, Column("id", "Id", "code")) if by == "team" else columns
 
 
-def _priced(view: View) -> Collection[str]:
+def _priced(view: PageRequest) -> Collection[str]:
     """Models that have a page in the price book: what left the configuration years ago has none."""
-    return view.gateway.line.rules.catalog.targets.keys() | view.gateway.prices.book.prices.keys()
+    return view.gateway.line.config.catalog.targets.keys() | view.gateway.prices.book.prices.keys()
 
 
 def _rows(
@@ -146,7 +146,7 @@ def _href(by: Grouping, key: str, teams: Mapping[str, str], priced: Collection[s
     return None
 
 
-def _row(name: str, key: str, found: Spent, whole: int) -> dict[str, Any]:
+def _row(name: str, key: str, found: SpendSum, whole: int) -> dict[str, Any]:
     return {
         "name": name,
         "id": key,

@@ -34,7 +34,7 @@ from proxy.errors import (
 )
 from proxy.request import read_headers
 from selfhosted.config import RegistrationConfig
-from selfhosted.fleet_view import FleetView, Watched, told, told_pool, told_wish
+from selfhosted.fleet_view import FleetView, WatchedPool, fleet_as_json, told_pool, told_wish
 from selfhosted.registry.origin import OriginOutside, OriginRefused, checked_origin
 from selfhosted.registry.store import NameTaken, PoolFull
 
@@ -50,7 +50,7 @@ _NAME: Final = re.compile(_INSTANCE)
 _BEARER: Final = "bearer "
 
 
-class Registered(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RegistrationBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What a replica says of itself."""
 
     url: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -58,7 +58,7 @@ class Registered(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     draining: bool = False
 
 
-_decoder: Final = msgspec.json.Decoder(Registered)
+_decoder: Final = msgspec.json.Decoder(RegistrationBody)
 
 
 class TargetOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class Trusted(NamedTuple):
     """The pool whose token was shown."""
 
     view: FleetView
-    watched: Watched
+    watched: WatchedPool
     rules: RegistrationConfig
 
 
@@ -145,7 +145,7 @@ async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
     view = gateway_of(request).fleet_view
     if view is None:
         return json_reply({"object": "list", "data": [], "registry": {"reachable": True, "problem": None}})
-    return json_reply(told(view, time.monotonic()))
+    return json_reply(fleet_as_json(view, time.monotonic()))
 
 
 @router.get("/v1/fleet/pools/{pool}", **described("Look at a pool", gives={200: "It, with its replicas"}))
@@ -164,7 +164,7 @@ async def show_target(pool: str, trusted: _Trusted) -> Response:
 
 _REGISTER: Final = described(
     "Register a replica",
-    takes=Registered,
+    takes=RegistrationBody,
     gives={200: RegisteredOut},
     example={"url": "http://10.0.0.7:8000", "instance": "engine-7-1a2b"},
 )
@@ -176,7 +176,7 @@ async def register(pool: str, name: str, request: Request, trusted: _Trusted) ->
     """A replica says where it is, and again and again that it still is there. Every server follows within seconds."""
     view, watched, rules = trusted
     gateway = gateway_of(request)
-    body = await read_body(request, timeout_s=gateway.line.rules.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    body = await read_body(request, timeout_s=gateway.line.config.body_timeout_s, most_bytes=MAX_BODY_BYTES)
     said, url = _checked(_replica_name(name), body, rules)
     ttl_us = int(rules.ttl_s * 1_000_000)
     try:
@@ -243,7 +243,7 @@ async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) 
             await drain_replica(gateway_of(request).audit, actor_of(request, caller), pool, name, known=known)
     except PoolFull as error:
         raise PoolCrowded(f"{_sentence(error)}.") from error
-    await view.registry.look()
+    await view.registry.refresh()
     return json_reply({"object": "fleet.drain", "pool": pool, "name": name, "drained": True})
 
 
@@ -256,11 +256,11 @@ async def undrain(pool: str, name: str, request: Request, caller: OperatorCaller
     async with _database():
         actor = actor_of(request, caller)
         there = await undrain_replica(gateway_of(request).audit, actor, pool, _replica_name(name))
-    await view.registry.look()
+    await view.registry.refresh()
     return json_reply({"object": "fleet.drain", "pool": pool, "name": name, "drained": False, "was_drained": there})
 
 
-def _pool(request: Request, pool: str) -> tuple[FleetView, Watched]:
+def _pool(request: Request, pool: str) -> tuple[FleetView, WatchedPool]:
     view = gateway_of(request).fleet_view
     watched = None if view is None else view.pools.get(pool)
     if view is None or watched is None:
@@ -268,7 +268,7 @@ def _pool(request: Request, pool: str) -> tuple[FleetView, Watched]:
     return view, watched
 
 
-def _checked(name: str, body: bytes, rules: RegistrationConfig) -> tuple[Registered, str]:
+def _checked(name: str, body: bytes, rules: RegistrationConfig) -> tuple[RegistrationBody, str]:
     try:
         said = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

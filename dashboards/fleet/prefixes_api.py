@@ -12,8 +12,8 @@ from dashboards.web.openapi import described
 from dashboards.web.parameters import Parameters, text, whole
 from dashboards.web.reading import json_reply, reading
 from proxy.errors import TeamNotFound
-from selfhosted.prefixes.report import rates_of, stability, told
-from selfhosted.prefixes.store import KEPT_DAYS, HabitStore
+from selfhosted.prefixes.report import prefixes_as_json, rates_of, stability
+from selfhosted.prefixes.store import KEPT_DAYS, PrefixStore
 
 router = APIRouter(tags=["fleet"])
 
@@ -41,10 +41,10 @@ async def prefixes(request: Request, scope: FinanceReader) -> Response:
     end_us = now_us - now_us % DAY_US + DAY_US
     start_us = end_us - days * DAY_US
     async with reading(gateway, on=True):
-        habits = await HabitStore(gateway.database).read(scope, start_us, end_us)
+        habits = await PrefixStore(gateway.database).read(scope, start_us, end_us)
     rates = rates_of(gateway.claims.pools, gateway.prices.book, now_us)
     report = stability(habits, rates, start_us=start_us, end_us=end_us, now_us=now_us)
-    return json_reply({"organisation_id": scope.organisation_id, "team_id": scope.team_id, **told(report)})
+    return json_reply({"organisation_id": scope.organisation_id, "team_id": scope.team_id, **prefixes_as_json(report)})
 
 
 def _narrowed(scope: ReadScope, team_id: str | None) -> ReadScope:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from dashboards.ui.rendering import STATIC_PATH, assets
 from dashboards.web.access import allowed
 from dashboards.web.headers import SAFE
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -17,12 +17,12 @@ _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 
 @router.get("/dashboard")
-async def start(view: Annotated[View, Depends(allowed("signed-in"))]) -> Response:
+async def start(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> Response:
     """Where somebody of this role works."""
     return view.redirect(start_page(view))
 
 
-def start_page(view: View) -> str:
+def start_page(view: PageRequest) -> str:
     """One's only team; the claim for finance, operations for operators; otherwise the list of teams."""
     if view.principal.role == "operator":
         return "/dashboard/operations"
@@ -34,7 +34,7 @@ def start_page(view: View) -> str:
 
 
 @router.get("/dashboard/batches")
-async def batches(view: Annotated[View, Depends(allowed("signed-in"))]) -> Response:
+async def batches(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> Response:
     """The place of batch jobs."""
     return view.page("home/batches.html", title="Batches")
 

@@ -10,7 +10,7 @@ from cost.reports.keys import read_key_use
 from cost.times import wall_us
 from dashboards.keys.admin_types import KeyOut, PutKey, RotateKey, key_out, used_key_out
 from dashboards.keys.change import newest_working, put_key, read_keys, revoke_key, rotate_key
-from dashboards.web.admin_access import Desk, admin
+from dashboards.web.admin_access import AdminRequest, admin
 from dashboards.web.api_types import Listed
 from dashboards.web.openapi import PREFIX, described
 from dashboards.web.reading import reading
@@ -22,7 +22,7 @@ _PLACE = f"{PREFIX}/teams/{{team_id}}/keys"
 
 
 @router.get(_PLACE, **described("List a team's keys", gives={200: Listed[KeyOut]}))
-async def list_keys(desk: Annotated[Desk, Depends(admin("team.read"))]) -> Response:
+async def list_keys(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
     """Oldest first, also those that work no more."""
     team, gateway = desk.the_team, desk.gateway
     keys = await read_keys(gateway.accounts, team)
@@ -41,7 +41,7 @@ async def list_keys(desk: Annotated[Desk, Depends(admin("team.read"))]) -> Respo
         example={"role": "member", "expires_at": "2027-01-31T00:00:00Z"},
     ),
 )
-async def set_key(desk: Annotated[Desk, Depends(admin("team.change"))], key: str) -> Response:
+async def set_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
     """By its name. 201 with the key itself where it was made now; 200 without it where a key of this name works already."""
     asked = await desk.body(PutKey)
     found, minted = await put_key(
@@ -60,7 +60,7 @@ async def set_key(desk: Annotated[Desk, Depends(admin("team.change"))], key: str
 
 
 @router.get(f"{_PLACE}/{{key}}", **described("Read a key", gives={200: KeyOut}))
-async def show_key(desk: Annotated[Desk, Depends(admin("team.read"))], key: str) -> Response:
+async def show_key(desk: Annotated[AdminRequest, Depends(admin("team.read"))], key: str) -> Response:
     """By its id, or by the name of one that works; never the key itself."""
     return desk.reply(key_out(await _found(desk, key), utc_now()))
 
@@ -69,7 +69,7 @@ async def show_key(desk: Annotated[Desk, Depends(admin("team.read"))], key: str)
     f"{_PLACE}/{{key}}/rotate",
     **described("Replace a key", takes=RotateKey, gives={201: KeyOut}, example={"overlap_s": 86_400}),
 )
-async def replace_key(desk: Annotated[Desk, Depends(admin("team.change"))], key: str) -> Response:
+async def replace_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
     """A new key of the same name, told once. The old one goes on for the overlap; a newer one is there then, so 409."""
     asked = await desk.body(RotateKey)
     old = await _found(desk, key)
@@ -86,7 +86,7 @@ async def replace_key(desk: Annotated[Desk, Depends(admin("team.change"))], key:
 
 
 @router.delete(f"{_PLACE}/{{key}}", **described("Revoke a key", gives={200: KeyOut}))
-async def end_key(desk: Annotated[Desk, Depends(admin("team.change"))], key: str) -> Response:
+async def end_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
     """Every server refuses it within seconds. By its id twice is the same; it stays in the list."""
     found = await _found(desk, key)
     ended = await revoke_key(
@@ -95,7 +95,7 @@ async def end_key(desk: Annotated[Desk, Depends(admin("team.change"))], key: str
     return desk.reply(key_out(ended, utc_now()))
 
 
-async def _found(desk: Desk, key: str) -> KeyRecord:
+async def _found(desk: AdminRequest, key: str) -> KeyRecord:
     keys = await read_keys(desk.gateway.accounts, desk.the_team)
     found = next((each for each in keys if each.key_id == key), None) or newest_working(keys, key, utc_now())
     if found is None:

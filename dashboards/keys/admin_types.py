@@ -10,12 +10,12 @@ from accounts.caller import Role
 from accounts.store import KeyRecord
 from cost.reports.keys import KeyUse
 from cost.times import iso
-from dashboards.web.api_types import Asked
+from dashboards.web.api_types import RequestBody
 
 _MAX_OVERLAP_S = 30 * 86_400
 
 
-class PutKey(Asked, frozen=True):
+class PutKey(RequestBody, frozen=True):
     """A key as it is to be. Left out, `expires_at` is null: the key has no end."""
 
     role: Annotated[
@@ -27,7 +27,7 @@ class PutKey(Asked, frozen=True):
     ) = None
 
 
-class RotateKey(Asked, frozen=True):
+class RotateKey(RequestBody, frozen=True):
     """How long the old key works beside the new one."""
 
     overlap_s: Annotated[

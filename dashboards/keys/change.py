@@ -84,7 +84,7 @@ async def create_key(
             raise BadRequest(f"The team has {MAX_LIVE_KEYS} keys that work; revoke some first.")
         minted = await store.create_key(team.team_id, name, pepper, expires_at=expires_at, role=role)
         made = await store.key_of(owner, team.team_id, minted.key_id)
-        change.tell("key", made.key_id, None, told(made))
+        change.tell("key", made.key_id, None, audit_record(made))
     return made, minted
 
 
@@ -116,8 +116,8 @@ async def rotate_key(
             raise NameTaken("A newer key of this name works already: rotate that one, or revoke this one.")
         minted = await store.rotate_key(owner, team.team_id, key_id, pepper, overlap_s=overlap_s)
         made = await store.key_of(owner, team.team_id, minted.key_id)
-        change.tell("key", key_id, told(old), told(await store.key_of(owner, team.team_id, key_id)))
-        change.tell("key", made.key_id, None, told(made))
+        change.tell("key", key_id, audit_record(old), audit_record(await store.key_of(owner, team.team_id, key_id)))
+        change.tell("key", made.key_id, None, audit_record(made))
         keys = await store.keys_of(owner, team.team_id)
         dead = frozenset(key.key_id for key in keys if key.name == old.name and not key.works_at(clock()))
         await _hand_over_limits(change, team, key_id, made.key_id, dead)
@@ -160,7 +160,7 @@ async def revoke_key(
         if before.revoked_at is None:
             await store.revoke_key(key_id)
         after = await store.key_of(team.organisation_id, team.team_id, key_id)
-        change.tell("key", key_id, told(before), told(after))
+        change.tell("key", key_id, audit_record(before), audit_record(after))
     return after
 
 
@@ -181,7 +181,7 @@ def newest_working(keys: list[KeyRecord], name: str, now: datetime) -> KeyRecord
     return next((key for key in reversed(keys) if key.name == name and key.works_at(now)), None)
 
 
-def told(key: KeyRecord) -> dict[str, Any]:
+def audit_record(key: KeyRecord) -> dict[str, Any]:
     """A key as the audit log keeps it."""
     return {
         "name": key.name,
@@ -233,7 +233,7 @@ async def _set_expiry(
     if not before.works_at(now):
         raise KeyNotFound("This key works no more; make a new key.")
     after = await store.set_expiry(team.organisation_id, team.team_id, before.key_id, expires_at)
-    change.tell("key", before.key_id, told(before), told(after))
+    change.tell("key", before.key_id, audit_record(before), audit_record(after))
     return after
 
 
@@ -266,10 +266,10 @@ async def _hand_over_limits(change: Change, team: TeamRecord, old_id: str, new_i
         if rule.place.scope_id == old_id:
             place = Place("key", new_id, rule.place.model)
             await store.put(Rule(place=place, limits=rule.limits))
-            change.tell("limit", str(place), None, limits.told(rule))
+            change.tell("limit", str(place), None, limits.audit_record(rule))
         if rule.place.scope_id in dead:
             await store.remove(rule.place)
-            change.tell("limit", str(rule.place), limits.told(rule), None)
+            change.tell("limit", str(rule.place), limits.audit_record(rule), None)
 
 
 async def _hand_over_budgets(change: Change, team: TeamRecord, old_id: str, new_id: str, dead: frozenset[str]) -> None:
@@ -282,7 +282,7 @@ async def _hand_over_budgets(change: Change, team: TeamRecord, old_id: str, new_
         if budget.scope_id == old_id:
             made = msgspec.structs.replace(budget, budget_id=new_budget_id(), scope_id=new_id)
             await store.put(made)
-            change.tell("budget", made.budget_id, None, budgets.told(made))
+            change.tell("budget", made.budget_id, None, budgets.audit_record(made))
         if budget.scope_id in dead:
             await store.remove(budget.budget_id, team.organisation_id)
-            change.tell("budget", budget.budget_id, budgets.told(budget), None)
+            change.tell("budget", budget.budget_id, budgets.audit_record(budget), None)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from accounts.caller import Role
 from accounts.keys import MintedKey
 from accounts.store import KeyRecord, utc_now
-from cost.budgets.budget import Budget, Kind, Standing
+from cost.budgets.budget import Budget, BudgetStatus, Kind
 from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore, new_budget_id
 from cost.reports.keys import KeyUse, read_key_use
@@ -32,7 +32,7 @@ from dashboards.web.address import base_url
 from dashboards.web.changing import looking
 from dashboards.web.forms import Form, FormError
 from dashboards.web.reading import reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, BudgetTaken, LimitNotFound, NameTaken, Refused
 from proxy.limits.limit import Limits
 from proxy.limits.rules import Place, Rule, says_nothing
@@ -75,7 +75,7 @@ _COLUMNS: Final = (
 
 
 @router.get(_PLACE)
-async def list_keys(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+async def list_keys(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """All of the team's keys and what they were used for."""
     team = view.the_team
     keys = await read_keys(view.gateway.accounts, team)
@@ -97,13 +97,13 @@ async def list_keys(view: Annotated[View, Depends(allowed("team.read"))]) -> Res
 
 
 @router.get(f"{_PLACE}/new")
-async def new_key(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+async def new_key(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
     """The form for a new key."""
     return _new(view, {}, {})
 
 
 @router.post(_PLACE)
-async def make_key(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+async def make_key(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
     """Makes the key and shows it."""
     form = await view.form()
     try:
@@ -129,13 +129,13 @@ async def make_key(view: Annotated[View, Depends(allowed("team.change"))]) -> Re
 
 
 @router.get(f"{_PLACE}/{{key_id}}")
-async def show_key(view: Annotated[View, Depends(allowed("team.read"))], key_id: str) -> Response:
+async def show_key(view: Annotated[PageRequest, Depends(allowed("team.read"))], key_id: str) -> Response:
     """One key, its limits and budgets, and what can be done with it."""
     return await _show(view, key_id, {}, {})
 
 
 @router.post(f"{_PLACE}/{{key_id}}/rotate")
-async def replace_key(view: Annotated[View, Depends(allowed("team.change"))], key_id: str) -> Response:
+async def replace_key(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
     """A new key in its place, shown once; the old one goes on for a while."""
     form = await view.form()
     try:
@@ -158,7 +158,7 @@ async def replace_key(view: Annotated[View, Depends(allowed("team.change"))], ke
 
 
 @router.post(f"{_PLACE}/{{key_id}}/expiry")
-async def change_expiry(view: Annotated[View, Depends(allowed("team.change"))], key_id: str) -> Response:
+async def change_expiry(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
     """The day after which the key works no more."""
     form = await view.form()
     try:
@@ -181,7 +181,7 @@ async def change_expiry(view: Annotated[View, Depends(allowed("team.change"))], 
 
 
 @router.post(f"{_PLACE}/{{key_id}}/limits")
-async def change_limits(view: Annotated[View, Depends(allowed("team.change"))], key_id: str) -> Response:
+async def change_limits(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
     """What the key may use in a minute and at once."""
     form = await view.form()
     # Another team's key is as unknown as none.
@@ -201,7 +201,7 @@ async def change_limits(view: Annotated[View, Depends(allowed("team.change"))], 
 
 
 @router.post(f"{_PLACE}/{{key_id}}/revoke")
-async def end_key(view: Annotated[View, Depends(allowed("team.change"))], key_id: str) -> Response:
+async def end_key(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
     """The key is refused from now on."""
     key = await revoke_key(
         view.gateway.audit, view.actor, view.the_team, key_id, may_all=view.may("organisation.change")
@@ -209,11 +209,11 @@ async def end_key(view: Annotated[View, Depends(allowed("team.change"))], key_id
     return view.redirect(_base(view), f"The key {key.name} is revoked; every server refuses it within seconds.")
 
 
-def _base(view: View) -> str:
+def _base(view: PageRequest) -> str:
     return f"/dashboard/teams/{view.the_team.team_id}/keys"
 
 
-def _row(view: View, key: KeyRecord, use: KeyUse | None, now: datetime) -> dict[str, Any]:
+def _row(view: PageRequest, key: KeyRecord, use: KeyUse | None, now: datetime) -> dict[str, Any]:
     return {
         "name": key.name,
         "name_href": f"{_base(view)}/{key.key_id}",
@@ -243,7 +243,7 @@ def _us(moment: datetime) -> int:
     return round((moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1))
 
 
-def _new(view: View, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+def _new(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     return view.page(
         "keys/key_new.html",
         title="New key",
@@ -259,7 +259,7 @@ def _new(view: View, values: Mapping[str, str], errors: Mapping[str, str]) -> Re
     )
 
 
-async def _show(view: View, key_id: str, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+async def _show(view: PageRequest, key_id: str, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     team, gateway = view.the_team, view.gateway
     key = await read_key(gateway.accounts, team, key_id)
     async with looking():
@@ -301,7 +301,7 @@ async def _show(view: View, key_id: str, values: Mapping[str, str], errors: Mapp
     )
 
 
-def _budget_row(standing: Standing) -> dict[str, Any]:
+def _budget_row(standing: BudgetStatus) -> dict[str, Any]:
     budget = standing.budget
     return {
         "id": budget.budget_id,
@@ -314,7 +314,7 @@ def _budget_row(standing: Standing) -> dict[str, Any]:
 
 
 def _once(
-    view: View, key: KeyRecord, minted: MintedKey, warning: str, *, replaced: KeyRecord | None = None
+    view: PageRequest, key: KeyRecord, minted: MintedKey, warning: str, *, replaced: KeyRecord | None = None
 ) -> Response:
     """The only page that ever has the key."""
     public = base_url(view.request, view.gateway.config().sign_in.public_url)
@@ -346,7 +346,7 @@ def _expiry_in(form: Form) -> datetime | None:
         raise FormError("expires_on", "A day such as 2027-01-31, or nothing.") from error
 
 
-def _budget_in(view: View, form: Form) -> Budget | None:
+def _budget_in(view: PageRequest, form: Form) -> Budget | None:
     """The new key's budget, for whichever key that will be."""
     limit = dollars_in(form, "budget_usd")
     if limit is None:
@@ -362,7 +362,7 @@ def _budget_in(view: View, form: Form) -> Budget | None:
     )
 
 
-async def _bounded(view: View, key: KeyRecord, limits: Limits, budget: Budget | None) -> str:
+async def _bounded(view: PageRequest, key: KeyRecord, limits: Limits, budget: Budget | None) -> str:
     """Gives a new key its limits and its budget. What fails is told: the key itself is there and must be shown."""
     try:
         if not says_nothing(limits):
@@ -392,7 +392,7 @@ def _for_key(budget: Budget, key: KeyRecord) -> Budget:
     )
 
 
-async def _limit(view: View, place: Place, limits: Limits) -> None:
+async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
     await put_limit(
         view.gateway.audit,
         view.actor,
@@ -402,7 +402,7 @@ async def _limit(view: View, place: Place, limits: Limits) -> None:
     )
 
 
-async def _lift(view: View, place: Place) -> None:
+async def _lift(view: PageRequest, place: Place) -> None:
     try:
         await remove_limit(
             view.gateway.audit, view.actor, view.the_team.organisation_id, place, only_keys_of=view.the_team

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from dashboards.limits.admin_types import LimitOut, PutLimit, limit_out
 from dashboards.limits.change import put_limit, read_limit, read_limits, remove_limit
-from dashboards.web.admin_access import Desk, admin
+from dashboards.web.admin_access import AdminRequest, admin
 from dashboards.web.api_types import Deleted, Listed
 from dashboards.web.openapi import PREFIX, described
 from dashboards.web.parameters import text
@@ -26,14 +26,14 @@ _EXAMPLE: Final = {"requests_per_minute": 600, "tokens_per_minute": 200_000, "co
 
 
 @router.get(f"{PREFIX}/limits", **described("List the limits that were set", gives={200: Listed[LimitOut]}))
-async def list_limits(desk: Annotated[Desk, Depends(admin("organisation.read"))]) -> Response:
+async def list_limits(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))]) -> Response:
     """The organisation's own, its teams' and their keys'. Everybody else has the configuration's."""
     found = await read_limits(LimitStore(desk.gateway.database), desk.organisation_id)
     return desk.reply(Listed(data=[limit_out(each) for each in found]))
 
 
 @router.get(_MODEL, **described("Read a model's limit", gives={200: LimitOut}))
-async def show_model_limit(desk: Annotated[Desk, Depends(admin("operations.read"))], model: str) -> Response:
+async def show_model_limit(desk: Annotated[AdminRequest, Depends(admin("operations.read"))], model: str) -> Response:
     """It holds for all organisations together."""
     return await _show(desk, _model(model))
 
@@ -42,19 +42,21 @@ async def show_model_limit(desk: Annotated[Desk, Depends(admin("operations.read"
     _MODEL,
     **described("Limit a model", takes=PutLimit, gives={200: LimitOut, 201: LimitOut}, example=_EXAMPLE),
 )
-async def set_model_limit(desk: Annotated[Desk, Depends(admin("operations.change"))], model: str) -> Response:
+async def set_model_limit(desk: Annotated[AdminRequest, Depends(admin("operations.change"))], model: str) -> Response:
     """For all organisations together, so it is for who runs the gateway."""
     return await _set(desk, _model(model))
 
 
 @router.delete(_MODEL, **described("Take a model's limit away", gives={200: Deleted}))
-async def take_model_limit(desk: Annotated[Desk, Depends(admin("operations.change"))], model: str) -> Response:
+async def take_model_limit(desk: Annotated[AdminRequest, Depends(admin("operations.change"))], model: str) -> Response:
     """The configuration's holds again."""
     return await _take(desk, _model(model))
 
 
 @router.get(_PLACE, **described("Read a limit", gives={200: LimitOut}, query=_QUERY))
-async def show_limit(desk: Annotated[Desk, Depends(admin("organisation.read"))], scope: str, scope_id: str) -> Response:
+async def show_limit(
+    desk: Annotated[AdminRequest, Depends(admin("organisation.read"))], scope: str, scope_id: str
+) -> Response:
     """Of the organisation, a team, or a key."""
     return await _show(desk, _own(desk, scope, scope_id))
 
@@ -64,7 +66,7 @@ async def show_limit(desk: Annotated[Desk, Depends(admin("organisation.read"))],
     **described("Set a limit", takes=PutLimit, gives={200: LimitOut, 201: LimitOut}, example=_EXAMPLE, query=_QUERY),
 )
 async def set_limit(
-    desk: Annotated[Desk, Depends(admin("organisation.change"))], scope: str, scope_id: str
+    desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], scope: str, scope_id: str
 ) -> Response:
     """In place of what was set before; every process follows within seconds."""
     return await _set(desk, _own(desk, scope, scope_id))
@@ -72,18 +74,18 @@ async def set_limit(
 
 @router.delete(_PLACE, **described("Take a limit away", gives={200: Deleted}, query=_QUERY))
 async def take_limit(
-    desk: Annotated[Desk, Depends(admin("organisation.change"))], scope: str, scope_id: str
+    desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], scope: str, scope_id: str
 ) -> Response:
     """The configuration's holds again."""
     return await _take(desk, _own(desk, scope, scope_id))
 
 
-async def _show(desk: Desk, place: Place) -> Response:
+async def _show(desk: AdminRequest, place: Place) -> Response:
     store = LimitStore(desk.gateway.database)
     return desk.reply(limit_out(await read_limit(store, desk.gateway.accounts, desk.organisation_id, place)))
 
 
-async def _set(desk: Desk, place: Place) -> Response:
+async def _set(desk: AdminRequest, place: Place) -> Response:
     _check_may_change(desk, place)
     asked = await desk.body(PutLimit)
     rule, created = await put_limit(
@@ -96,19 +98,19 @@ async def _set(desk: Desk, place: Place) -> Response:
     return desk.reply(limit_out(rule), 201 if created else 200)
 
 
-async def _take(desk: Desk, place: Place) -> Response:
+async def _take(desk: AdminRequest, place: Place) -> Response:
     _check_may_change(desk, place)
     await remove_limit(desk.gateway.audit, desk.actor, desk.organisation_id, place)
     return desk.reply(Deleted(id=str(place), object="limit.deleted"))
 
 
-def _check_may_change(desk: Desk, place: Place) -> None:
+def _check_may_change(desk: AdminRequest, place: Place) -> None:
     """An organisation's limit is what the others are protected by, so it is not its own to lift."""
     if place.scope == "organisation" and not desk.may("operations.change"):
         raise NotAllowed("The limits of a whole organisation are set by who runs the gateway.")
 
 
-def _own(desk: Desk, scope: str, scope_id: str) -> Place:
+def _own(desk: AdminRequest, scope: str, scope_id: str) -> Place:
     if scope not in _OWN:
         raise BadRequest("A limit is for one of organisation, team, key, model.", param="scope")
     model = desk.request.query_params.get("model", "")

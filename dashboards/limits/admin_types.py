@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from cost.times import iso
-from dashboards.web.api_types import Asked, Reason
+from dashboards.web.api_types import Reason, RequestBody
 from proxy.limits.limit import Limits
 from proxy.limits.rules import MOST, Rule
 
@@ -16,7 +16,7 @@ Rate = Annotated[
 Burst = Annotated[int, msgspec.Meta(ge=1, le=MOST["token_burst"], description="null: a minute's worth.")]
 
 
-class PutLimit(Asked, frozen=True):
+class PutLimit(RequestBody, frozen=True):
     """What may be used in a minute and at once. What is left out is the configuration's."""
 
     requests_per_minute: Rate | None = None

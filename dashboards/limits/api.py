@@ -16,7 +16,7 @@ from proxy.limits.limit import Limit, Remaining
 from proxy.limits.rules import Place
 from proxy.pipeline_config import PipelineConfig
 from proxy.policy import AUTO
-from proxy.queues.work import QueueLook
+from proxy.queues.work import QueueSnapshot
 
 router = APIRouter(tags=["limits"])
 
@@ -54,7 +54,7 @@ async def list_limits(
 ) -> Response:
     """The buckets that each request of this key draws from; with `model`, also those of a request for it."""
     gateway = gateway_of(request)
-    if model and not may_name(gateway.line.rules, caller, model):
+    if model and not may_name(gateway.line.config, caller, model):
         raise ModelNotFound(f"The model `{model[:200]}` does not exist or your team may not use it.", param="model")
     found = [(place, limit) for place in places_of(caller, model) for limit in gateway.gate.limit_book.at(place)]
     seen = [limit for place, limit in found if sees_use(caller, place, gateway.operator)]
@@ -65,7 +65,7 @@ async def list_limits(
             "model": model or None,
             "mode": gateway.gate.limiter.mode,
             "live_replicas": gateway.gate.limiter.live,
-            "data": [told(place, limit, remains.get(limit)) for place, limit in found],
+            "data": [limit_as_json(place, limit, remains.get(limit)) for place, limit in found],
         }
     )
 
@@ -76,9 +76,9 @@ async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
     gateway = gateway_of(request)
     queues = gateway.gate.queues
     data = [
-        shown(
-            queues.look(name),
-            [target for target in gateway.line.rules.catalog.targets if queues.queue_of(target) == name],
+        queue_as_json(
+            queues.snapshot(name),
+            [target for target in gateway.line.config.catalog.targets if queues.queue_of(target) == name],
         )
         for name in queues.names
     ]
@@ -104,7 +104,7 @@ def sees_use(caller: Caller, place: Place, operator: str) -> bool:
             return True
 
 
-def shown(look: QueueLook, targets: list[str]) -> dict[str, Any]:
+def queue_as_json(look: QueueSnapshot, targets: list[str]) -> dict[str, Any]:
     """One queue, as an operator reads it."""
     state = msgspec.structs.asdict(look.state)
     return {
@@ -119,7 +119,7 @@ def shown(look: QueueLook, targets: list[str]) -> dict[str, Any]:
     }
 
 
-def told(place: Place, limit: Limit, remains: Remaining | None) -> dict[str, Any]:
+def limit_as_json(place: Place, limit: Limit, remains: Remaining | None) -> dict[str, Any]:
     """One limit, as it is set, and what is left of it where that is told."""
     return {
         "object": "limit",

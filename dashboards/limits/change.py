@@ -40,7 +40,9 @@ async def put_limit(
             await store.put(rule)
         after = await store.at(place)
         assert after is not None  # noqa: S101 - it was put just now
-        change.tell("limit", str(place), None if before is None else told(before), told(after), team_id=team_id)
+        change.tell(
+            "limit", str(place), None if before is None else audit_record(before), audit_record(after), team_id=team_id
+        )
     return after, before is None
 
 
@@ -60,7 +62,7 @@ async def remove_limit(
         if await store.at(place) is None:
             raise LimitNotFound(f"No limit is set for {str(place)[:200]}; the configuration's hold.")
         found = await store.remove(place)
-        change.tell("limit", str(place), told(found), None, team_id=team_id)
+        change.tell("limit", str(place), audit_record(found), None, team_id=team_id)
     return found
 
 
@@ -80,7 +82,7 @@ async def read_limit(store: LimitStore, accounts: AccountStore, organisation_id:
     return found
 
 
-def told(rule: Rule) -> dict[str, Any]:
+def audit_record(rule: Rule) -> dict[str, Any]:
     """A limit as the audit log keeps it: what is not set is the configuration's."""
     return {name: value for name, value in as_fields(rule.limits).items() if value is not None}
 

@@ -122,7 +122,7 @@ class DriftReader:
         self.known: Drift | None = None
         """What was found last; None before the first look."""
 
-    async def look(self) -> Drift:
+    async def read(self) -> Drift:
         """What is known, found anew when that is old."""
         async with self._lock, asyncio.timeout(_LONGEST_S):
             if self.known is None or self._clock() - self._looked_at >= _FRESH_S:
@@ -134,7 +134,7 @@ class DriftReader:
         """What `look` finds; None when that takes longer, and then it goes on behind, for who asks again."""
         looking = self._looking
         if looking is None or looking.done():
-            looking = self._looking = asyncio.get_running_loop().create_task(self.look(), name="drift")
+            looking = self._looking = asyncio.get_running_loop().create_task(self.read(), name="drift")
         done, _ = await asyncio.wait({looking}, timeout=patience_s)
         return looking.result() if done else None
 

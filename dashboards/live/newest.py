@@ -14,7 +14,7 @@ LOOKED_AT: Final = 3
 """Rows looked at for one that is wanted: each attempt has a reserve beside its end, and postings stand between them."""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class EndedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """How one attempt ended: all figures and names, nothing of what was asked or answered."""
 
     request_id: str
@@ -60,10 +60,10 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 _FIRST_FAILURE: Final = 500
 _TOO_MANY: Final = 429
-_NAMES: Final = Ended.__struct_fields__
+_NAMES: Final = EndedAttempt.__struct_fields__
 
 
-async def newest(engine: AsyncEngine, most: int, *, since_us: int = 0, until_us: int = 2**62) -> list[Ended]:
+async def newest(engine: AsyncEngine, most: int, *, since_us: int = 0, until_us: int = 2**62) -> list[EndedAttempt]:
     """The last attempts that ended in a time, newest first; fewer than `most` where other entries stand between them."""
     at = col(LedgerEntry.at_us)
     looked_at = (
@@ -81,4 +81,4 @@ async def newest(engine: AsyncEngine, most: int, *, since_us: int = 0, until_us:
     )
     async with engine.connect() as connection:
         rows = (await connection.execute(wanted)).all()
-    return [Ended(**dict(zip(_NAMES, row, strict=True))) for row in rows]
+    return [EndedAttempt(**dict(zip(_NAMES, row, strict=True))) for row in rows]

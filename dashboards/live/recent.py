@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.tables import rollup_hour
 from cost.times import DAY_US, HOUR_US, wall_us
-from dashboards.live.newest import Ended, newest
+from dashboards.live.newest import EndedAttempt, newest
 
 WINDOW_US: Final = 600_000_000
 MOST: Final = 2_000
@@ -72,7 +72,7 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     """The median of the last days, for the part of the hour that is over; None where there are too few, or too early."""
 
 
-def figures(attempts: Sequence[Ended], usual_ttft_s: float | None = None) -> Figures:
+def figures(attempts: Sequence[EndedAttempt], usual_ttft_s: float | None = None) -> Figures:
     """The sums and quantiles of some attempts."""
     ttfts = sorted(each.ttft_us / _MICRO for each in attempts if each.ttft_us is not None and each.stream)
     speeds = sorted(filter(None, map(_tokens_per_s, attempts)))
@@ -92,14 +92,14 @@ def quantile(ordered: Sequence[float], share: float) -> float | None:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
 
-def _tokens_per_s(attempt: Ended) -> float | None:
+def _tokens_per_s(attempt: EndedAttempt) -> float | None:
     if attempt.ttft_us is None or attempt.duration_us is None or attempt.output_tokens <= 1:
         return None
     took_us = attempt.duration_us - attempt.ttft_us
     return (attempt.output_tokens - 1) * _MICRO / took_us if took_us > 0 else None
 
 
-def summed(attempts: Sequence[Ended], at_us: int, usual: Mapping[str, float] = {}) -> Recent:
+def summed(attempts: Sequence[EndedAttempt], at_us: int, usual: Mapping[str, float] = {}) -> Recent:
     """The figures of all, and of each target, deployment and tier. `usual` is the median TTFT of a day ago, by target."""
     return Recent(
         at_us=at_us,
@@ -112,14 +112,14 @@ def summed(attempts: Sequence[Ended], at_us: int, usual: Mapping[str, float] = {
     )
 
 
-def _by(attempts: Iterable[Ended], name: str) -> dict[str, list[Ended]]:
-    found: dict[str, list[Ended]] = defaultdict(list)
+def _by(attempts: Iterable[EndedAttempt], name: str) -> dict[str, list[EndedAttempt]]:
+    found: dict[str, list[EndedAttempt]] = defaultdict(list)
     for each in attempts:
         found[getattr(each, name)].append(each)
     return found
 
 
-def usual_ttfts(attempts: Sequence[Ended]) -> dict[str, float]:
+def usual_ttfts(attempts: Sequence[EndedAttempt]) -> dict[str, float]:
     """The median seconds to the first token by target, of those that were called often enough."""
     found = {name: figures(each) for name, each in _by(attempts, "target_id").items() if len(each) >= ENOUGH}
     return {name: each.ttft_p50_s for name, each in found.items() if each.ttft_p50_s is not None}
@@ -160,7 +160,7 @@ class RecentReader:
 
     async def recent(self) -> Recent:
         """The last minutes."""
-        found: Recent = await self._recent.get(self._look)
+        found: Recent = await self._recent.get(self._read)
         return found
 
     async def spend(self) -> Spend:
@@ -168,7 +168,7 @@ class RecentReader:
         found: Spend = await self._spend.get(self._look_at_spend)
         return found
 
-    async def _look(self) -> Recent:
+    async def _read(self) -> Recent:
         now_us = self._now_us()
         usual: dict[str, float] = await self._yesterday.get(self._look_at_yesterday)
         return summed(await newest(self._engine, MOST, since_us=now_us - WINDOW_US, until_us=now_us + 1), now_us, usual)

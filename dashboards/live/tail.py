@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from dashboards.live.newest import Ended, newest
+from dashboards.live.newest import EndedAttempt, newest
 
 _log: Final = logging.getLogger("weighbridge.operations")
 
@@ -33,10 +33,10 @@ class TooManyViewers(Exception):
     """As many watch as may."""
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
+class TailBatch(msgspec.Struct, frozen=True, kw_only=True):
     """What a viewer takes at once, oldest first."""
 
-    decisions: tuple[Ended, ...]
+    decisions: tuple[EndedAttempt, ...]
     missed: int
     """Were dropped before these, because the viewer took nothing for long."""
     more: bool
@@ -46,27 +46,27 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 class Viewer:
     """One who watches. What it does not take in time is dropped, the oldest first, and counted."""
 
-    def __init__(self, decisions: Iterable[Ended]) -> None:
-        self._waiting: deque[Ended] = deque(decisions, maxlen=KEPT)
+    def __init__(self, decisions: Iterable[EndedAttempt]) -> None:
+        self._waiting: deque[EndedAttempt] = deque(decisions, maxlen=KEPT)
         self._missed = 0
         self._more = False
         self._stirred = asyncio.Event()
         if self._waiting:
             self._stirred.set()
 
-    def put(self, decisions: Sequence[Ended], *, more: bool) -> None:
+    def put(self, decisions: Sequence[EndedAttempt], *, more: bool) -> None:
         """Never waits."""
         self._missed += max(0, len(self._waiting) + len(decisions) - KEPT)
         self._waiting.extend(decisions)
         self._more = self._more or more
         self._stirred.set()
 
-    async def take(self, timeout_s: float) -> Taken:
+    async def take(self, timeout_s: float) -> TailBatch:
         """What came since the last time, after a wait for it; nothing when the time is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._stirred.wait()
-        taken = Taken(decisions=tuple(self._waiting), missed=self._missed, more=self._more)
+        taken = TailBatch(decisions=tuple(self._waiting), missed=self._missed, more=self._more)
         self._stirred.clear()
         self._waiting.clear()
         self._missed, self._more = 0, False
@@ -91,7 +91,7 @@ class DecisionTail:
         self._page = page
         self._sleep = sleep
         self._viewers: set[Viewer] = set()
-        self._kept: deque[Ended] = deque(maxlen=KEPT)
+        self._kept: deque[EndedAttempt] = deque(maxlen=KEPT)
         self._seen: OrderedDict[tuple[str, int, str], None] = OrderedDict()
         self._polling: asyncio.Task[None] | None = None
         self._fresh = False
@@ -134,7 +134,7 @@ class DecisionTail:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """One look: what is new goes to all viewers."""
         found = await newest(self._engine, self._page)
         self.looks += 1
@@ -158,7 +158,7 @@ class DecisionTail:
     async def _look_safely(self) -> None:
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                await self.look()
+                await self.poll()
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             if self.reachable:
                 # The driver's message may hold the address.
@@ -167,7 +167,7 @@ class DecisionTail:
         else:
             self.reachable = True
 
-    def _after(self, last_id: str) -> list[Ended]:
+    def _after(self, last_id: str) -> list[EndedAttempt]:
         """In the order in which they were read: a decision may be booked later than a younger one."""
         kept = list(self._kept)
         for place, each in enumerate(kept):
@@ -178,7 +178,7 @@ class DecisionTail:
         return kept[-_SHOWN_AT_FIRST:] if at_us is None else [each for each in kept if each.at_us > at_us]
 
 
-def event_id(decision: Ended) -> str:
+def event_id(decision: EndedAttempt) -> str:
     """Names a decision to who connects again, at whatever process."""
     return f"{decision.at_us}-{decision.attempt}-{decision.entry}-{decision.request_id}"
 

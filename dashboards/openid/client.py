@@ -8,10 +8,10 @@ from urllib.parse import quote_plus
 from authlib.oauth2.client import OAuth2Client
 
 from accounts.people.oidc_config import OidcSection
-from dashboards.openid.begun import Secrets
 from dashboards.openid.description import Description
 from dashboards.openid.fetch import ProviderHttp
 from dashboards.openid.openid_errors import ProviderFailed, SignInStopped
+from dashboards.openid.pending import Secrets
 
 # Codes of RFC 6749; whatever else a provider sends is not repeated.
 _TOKEN_ERRORS: Final = frozenset(

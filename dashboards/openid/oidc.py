@@ -10,13 +10,13 @@ import msgspec
 
 from accounts.people.oidc import Identity, identity_of
 from accounts.people.oidc_config import OidcSection
-from dashboards.openid.begun import BegunSignIn, BegunSignIns
+from dashboards.openid.cached_fetch import CachedFetch
 from dashboards.openid.client import Tokens, authorization_address, exchange
 from dashboards.openid.description import Description, describe
 from dashboards.openid.fetch import ProviderHttp
 from dashboards.openid.id_token import Expected, claims_of, header_of
-from dashboards.openid.kept import Kept
 from dashboards.openid.openid_errors import ProviderFailed, SignInStopped, TokenUnsound
+from dashboards.openid.pending import PendingSignIn, PendingSignIns
 from dashboards.openid.signing_keys import SigningKeys
 
 MAX_CODE_CHARS: Final = 4_096
@@ -36,14 +36,14 @@ _SAID: Final = {
 }
 
 
-class Begun(msgspec.Struct, frozen=True, kw_only=True):
+class SignInStart(msgspec.Struct, frozen=True, kw_only=True):
     """Where the browser goes, and what it keeps meanwhile."""
 
     address: str
     cookie: str
 
 
-class Finished(msgspec.Struct, frozen=True, kw_only=True):
+class SignInResult(msgspec.Struct, frozen=True, kw_only=True):
     """Who came back, and where they wanted to go."""
 
     identity: Identity
@@ -58,7 +58,7 @@ class OidcProvider:
         section: OidcSection,
         public_url: str,
         secret: str | None,
-        begun: BegunSignIns,
+        begun: PendingSignIns,
         *,
         now_us: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
@@ -69,19 +69,19 @@ class OidcProvider:
         self._begun = begun
         self._now_us = now_us
         self._http = ProviderHttp(section)
-        self._description = Kept(lambda: describe(self._http, section), section.label, clock)
+        self._description = CachedFetch(lambda: describe(self._http, section), section.label, clock)
         self._keys = SigningKeys(self._fetch_keys, section.label, clock)
         self._running = 0
 
-    async def begin(self, next_path: str) -> Begun:
+    async def begin(self, next_path: str) -> SignInStart:
         """Raises SignInStopped."""
         with self._place():
             description = await self._description.now()
         begun = self._begun.begin(self.section.name, next_path)
         address = authorization_address(self.section, description, self.redirect_uri, self._begun.secrets_of(begun))
-        return Begun(address=address, cookie=self._begun.cookie(begun))
+        return SignInStart(address=address, cookie=self._begun.cookie(begun))
 
-    async def finish(self, cookie: str | None, answer: Sequence[tuple[str, str]]) -> Finished:
+    async def finish(self, cookie: str | None, answer: Sequence[tuple[str, str]]) -> SignInResult:
         """Who the provider says this is. Raises SignInStopped, and IdentityRefused for somebody who is kept out."""
         begun = self._own(cookie, answer)
         with self._place():
@@ -98,12 +98,12 @@ class OidcProvider:
                 redirect_uri=self.redirect_uri,
             )
             claims = await self._claims(tokens, description, made.nonce)
-        return Finished(identity=identity_of(claims, self.section), next_path=begun.next_path)
+        return SignInResult(identity=identity_of(claims, self.section), next_path=begun.next_path)
 
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    def _own(self, cookie: str | None, answer: Sequence[tuple[str, str]]) -> BegunSignIn:
+    def _own(self, cookie: str | None, answer: Sequence[tuple[str, str]]) -> PendingSignIn:
         """The sign-in that this browser began and this answer belongs to; each is taken once."""
         begun = None if cookie is None else self._begun.read(cookie)
         if begun is None or begun.provider != self.section.name:

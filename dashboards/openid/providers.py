@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from accounts.keys import Pepper
 from accounts.people.sign_in_config import SignInSection
-from dashboards.openid.begun import BegunSignIns
 from dashboards.openid.openid_errors import SsoUnusable
+from dashboards.openid.pending import PendingSignIns
 
 if TYPE_CHECKING:
     from dashboards.openid.oidc import OidcProvider
@@ -39,7 +39,7 @@ def open_providers(
     from dashboards.openid.oidc import OidcProvider  # noqa: PLC0415 - an extra
 
     assert section.public_url is not None  # noqa: S101 - the section's own check
-    begun = BegunSignIns(pepper.secret, now_us=now_us)
+    begun = PendingSignIns(pepper.secret, now_us=now_us)
     return Providers(
         {
             each.name: OidcProvider(

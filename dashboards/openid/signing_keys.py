@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 
-from dashboards.openid.kept import Kept
+from dashboards.openid.cached_fetch import CachedFetch
 from dashboards.openid.openid_errors import TokenUnsound
 
 REFETCH_S: Final = 60.0
@@ -28,7 +28,7 @@ class SigningKeys:
         self._fetch = fetch
         self._label = label
         self._clock = clock
-        self._keys = Kept(self._load, label, clock)
+        self._keys = CachedFetch(self._load, label, clock)
         self._lock = asyncio.Lock()
         self._refetched_s: float | None = None
 

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from dashboards.operations.snapshot import look
+from dashboards.operations.snapshot import operations_snapshot
 from dashboards.web.gateway import OperatorCaller, gateway_of
 from dashboards.web.openapi import described
 from dashboards.web.reading import json_reply
@@ -17,4 +17,4 @@ router = APIRouter(tags=["operations"])
 )
 async def show_operations(request: Request, _caller: OperatorCaller) -> Response:
     """The operators' overview as the process knows it that answers. Money is nano-dollars, times are seconds."""
-    return json_reply(await look(gateway_of(request)))
+    return json_reply(await operations_snapshot(gateway_of(request)))

@@ -16,7 +16,7 @@ from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.reading import reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 _PATIENCE_S: Final = 3.0
@@ -48,7 +48,7 @@ TUNINGS: Final = (
 
 
 @router.get(f"{HOME}/classifier")
-async def show_classifier(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+async def show_classifier(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """The model, its tunings, its abilities; drift is looked for behind the page, and then put into it."""
     gateway = view.gateway
     if view.is_part:
@@ -73,7 +73,7 @@ async def show_classifier(view: Annotated[View, Depends(allowed("operations.read
     return view.page(
         "operations/classifier.html",
         title="Classifier",
-        weigher=await told_classifier(gateway),
+        classifier_facts=await told_classifier(gateway),
         manifest=manifest,
         tunings=tunings,
         abilities=abilities,
@@ -81,7 +81,7 @@ async def show_classifier(view: Annotated[View, Depends(allowed("operations.read
     )
 
 
-async def _drift(view: View) -> dict[str, Any]:
+async def _drift(view: PageRequest) -> dict[str, Any]:
     async with reading(view.gateway, on=True):
         return _found(await view.gateway.operations.drift.within(_DRIFT_S))
 
@@ -116,7 +116,7 @@ def _found(drift: Drift | None) -> dict[str, Any]:
     }
 
 
-async def _tunings(view: View) -> list[TuningRecord]:
+async def _tunings(view: PageRequest) -> list[TuningRecord]:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             return await view.gateway.learning.tunings()
@@ -142,7 +142,7 @@ def _tuning(record: TuningRecord, classifier: object) -> dict[str, Any]:
     }
 
 
-def _abilities(view: View) -> list[dict[str, Any]]:
+def _abilities(view: PageRequest) -> list[dict[str, Any]]:
     classifier = view.gateway.classifier
     measured = set(classifier.abilities) if isinstance(classifier, OnnxClassifier) else set()
     return [
@@ -155,5 +155,5 @@ def _abilities(view: View) -> list[dict[str, Any]]:
             if target.target_id in measured
             else ("Declared capability", "quiet"),
         }
-        for target in view.gateway.line.rules.catalog.targets.values()
+        for target in view.gateway.line.config.catalog.targets.values()
     ]

@@ -10,7 +10,7 @@ from dashboards.operations.masked import ConfigLine, environment_lines, lines
 from dashboards.operations.overview_page import HOME
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 _MOST_MISSING: Final = 20
@@ -24,7 +24,7 @@ COLUMNS: Final = (
 
 
 @router.get(f"{HOME}/config")
-async def show_config(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+async def show_config(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """As this process has it now: after the last reload, with what the environment says laid over the file."""
     section, defaults = view.query.get("section", ""), view.query.get("defaults", "") == "yes"
     config, environment = view.gateway.every_setting()

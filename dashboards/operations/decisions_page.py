@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from accounts.access import may
-from dashboards.live.newest import Ended, newest
+from dashboards.live.newest import EndedAttempt, newest
 from dashboards.live.tail import MOST_VIEWERS, PAGE, DecisionTail, TooManyViewers, event_id
 from dashboards.operations.overview_page import HOME
 from dashboards.ui.rendering import render
@@ -21,7 +21,7 @@ from dashboards.web.access import allowed, remembered_operator
 from dashboards.web.cookie import COOKIE
 from dashboards.web.headers import SAFE
 from dashboards.web.reading import Export, reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -44,7 +44,7 @@ COLUMNS: Final = (
     Column("alias", "Asked for"),
     Column("target", "Went to", "link"),
     Column("why", "Why"),
-    Column("state", "Ended", "badge"),
+    Column("state", "EndedAttempt", "badge"),
     Column("ttft", "First token", "seconds"),
     Column("duration", "Lasted", "seconds"),
     Column("cost", "Cost", "money"),
@@ -65,7 +65,7 @@ class Filter(msgspec.Struct, frozen=True):
     only: str = ""
     """`failed`: what did not answer its caller; `auto`: what the gateway chose."""
 
-    def lets(self, decision: Ended) -> bool:
+    def lets(self, decision: EndedAttempt) -> bool:
         if self.only == "failed" and (decision.served or decision.status < _FIRST_ERROR):
             return False
         if self.only == "auto" and decision.complexity is None:
@@ -74,7 +74,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 @router.get(f"{HOME}/decisions")
-async def show_decisions(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+async def show_decisions(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """The newest ones; the page's script then listens for those that follow."""
     wanted = _filter(view)
     async with reading(view.gateway, on=True):
@@ -94,13 +94,13 @@ async def show_decisions(view: Annotated[View, Depends(allowed("operations.read"
         csv_href=_csv_href(wanted),
         wanted=wanted,
         team_options=_options("All teams", {wanted.team, *(each.team_id for each in found)}),
-        target_options=_options("All targets", {wanted.target, *view.gateway.line.rules.catalog.targets}),
+        target_options=_options("All targets", {wanted.target, *view.gateway.line.config.catalog.targets}),
         read=len(found),
     )
 
 
 @router.get(f"{HOME}/decisions/stream")
-async def stream_decisions(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+async def stream_decisions(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """Server-sent events: `decision` with the rows of each moment, the newest first. It ends when the process stops."""
     last_id = view.request.headers.get("last-event-id") or view.query.get("after", "")
     events = decision_events(
@@ -150,7 +150,7 @@ async def decision_events(
         yield _event("end", _CROWDED)
 
 
-async def _still_may(view: View) -> bool:
+async def _still_may(view: PageRequest) -> bool:
     """The session is alive, and its person still has the right; looking does not keep it alive."""
     try:
         session = await view.gateway.sessions.find(view.request.cookies.get(COOKIE, ""), renew=False)
@@ -166,7 +166,7 @@ def _event(name: str, data: str, event: str = "") -> str:
     return f"event: {name}\n{mark}{lines}\n"
 
 
-def _filter(view: View) -> Filter:
+def _filter(view: PageRequest) -> Filter:
     asked = {name: view.query.get(name, "")[:_MAX_FILTER] for name in ("team", "target", "only")}
     return Filter(**{**asked, "only": asked["only"] if asked["only"] in {"failed", "auto"} else ""})
 
@@ -179,7 +179,7 @@ def _csv_href(wanted: Filter) -> str:
     return f"?{urlencode({**msgspec.structs.asdict(wanted), 'format': 'csv', 'table': 'decisions'})}"
 
 
-def _rows(decisions: Sequence[Ended]) -> list[dict[str, Any]]:
+def _rows(decisions: Sequence[EndedAttempt]) -> list[dict[str, Any]]:
     return [
         {
             "at": each.at_us,
@@ -203,7 +203,7 @@ def _rows(decisions: Sequence[Ended]) -> list[dict[str, Any]]:
     ]
 
 
-def _state(decision: Ended) -> tuple[str, str]:
+def _state(decision: EndedAttempt) -> tuple[str, str]:
     if decision.served:
         return ("Answered", "good")
     if decision.origin != "caller":

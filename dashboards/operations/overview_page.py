@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from dashboards.operations.snapshot import look
+from dashboards.operations.snapshot import operations_snapshot
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 HOME: Final = "/dashboard/operations"
@@ -77,9 +77,9 @@ _SILENT_S: Final = 90.0
 
 
 @router.get(HOME)
-async def show_overview(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+async def show_overview(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """The first look of whoever is called at night."""
-    told = await look(view.gateway)
+    told = await operations_snapshot(view.gateway)
     targets = Table.of(TARGETS, target_rows(told["targets"]), view.query, name="targets", caption="Targets")
     processes = Table.of(
         PROCESSES,
@@ -114,7 +114,7 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
-def address_of(view: View) -> str:
+def address_of(view: PageRequest) -> str:
     """The page's own address, with its state, for what refreshes."""
     query = view.request.url.query
     return f"{view.request.scope['path']}?{query}" if query else view.request.scope["path"]

@@ -16,9 +16,9 @@ from dashboards.operations.overview_page import HOME, STATES, address_of, senten
 from dashboards.operations.snapshot import fleet
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import FleetUnavailable, PoolCrowded, PoolNotFound, ReplicaNotFound
-from selfhosted.fleet_view import FleetView, Watched, told_pool
+from selfhosted.fleet_view import FleetView, WatchedPool, told_pool
 from selfhosted.registry.store import PoolFull
 
 router: Final = APIRouter(include_in_schema=False)
@@ -52,7 +52,7 @@ REPLICAS: Final = (
 
 
 @router.get(f"{HOME}/pools")
-async def show_pools(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+async def show_pools(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """All pools, with what is wrong with each."""
     told = fleet(view.gateway)
     table = Table.of(
@@ -79,7 +79,7 @@ async def show_pools(view: Annotated[View, Depends(allowed("operations.read"))])
 
 
 @router.get(f"{HOME}/pools/{{pool}}")
-async def show_pool(view: Annotated[View, Depends(allowed("operations.read"))], pool: str) -> Response:
+async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.read"))], pool: str) -> Response:
     """One pool's replicas."""
     found, watched = _pool(view, pool)
     told = told_pool(watched, found.registry, time.monotonic())
@@ -112,7 +112,7 @@ async def show_pool(view: Annotated[View, Depends(allowed("operations.read"))], 
 
 
 @router.post(f"{HOME}/pools/{{pool}}/replicas/{{name}}/drain")
-async def drain(view: Annotated[View, Depends(allowed("operations.change"))], pool: str, name: str) -> Response:
+async def drain(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str, name: str) -> Response:
     """It takes nothing new and finishes what it has. Every process follows within seconds."""
     found, watched = _pool(view, pool)
     known = {address.name for address in watched.discovery.addresses}
@@ -125,13 +125,15 @@ async def drain(view: Annotated[View, Depends(allowed("operations.change"))], po
         raise PoolCrowded(sentence(str(error))) from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise _unavailable() from error
-    await found.registry.look()
+    await found.registry.refresh()
     told = f"{name} takes nothing new and finishes what it has." if new else f"{name} was drained already."
     return view.redirect(f"{HOME}/pools/{quote(pool, safe='')}", told=told)
 
 
 @router.post(f"{HOME}/pools/{{pool}}/replicas/{{name}}/undrain")
-async def undrain(view: Annotated[View, Depends(allowed("operations.change"))], pool: str, name: str) -> Response:
+async def undrain(
+    view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str, name: str
+) -> Response:
     """It takes work again, unless it says itself that it drains."""
     found, _ = _pool(view, pool)
     try:
@@ -139,12 +141,12 @@ async def undrain(view: Annotated[View, Depends(allowed("operations.change"))], 
             there = await undrain_replica(view.gateway.audit, view.actor, pool, name[:64])
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise _unavailable() from error
-    await found.registry.look()
+    await found.registry.refresh()
     told = f"{name[:64]} takes work again." if there else f"{name[:64]} was not drained."
     return view.redirect(f"{HOME}/pools/{quote(pool, safe='')}", told=told)
 
 
-def _pool(view: View, pool: str) -> tuple[FleetView, Watched]:
+def _pool(view: PageRequest, pool: str) -> tuple[FleetView, WatchedPool]:
     found = view.gateway.fleet_view
     watched = None if found is None else found.pools.get(pool)
     if found is None or watched is None:

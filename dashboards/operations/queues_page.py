@@ -10,7 +10,7 @@ from dashboards.operations.overview_page import HOME, QUEUES, address_of, figure
 from dashboards.operations.snapshot import queues, read_recent, told_process, told_tiers
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -28,7 +28,7 @@ TIERS: Final = (
 
 
 @router.get(f"{HOME}/queues")
-async def show_queues(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+async def show_queues(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """How long each tier waits, and who waits where."""
     gateway = view.gateway
     recent = await read_recent(gateway, wall_us())

@@ -10,14 +10,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from classifier.onnx_classifier import OnnxClassifier
 from cost.times import iso, wall_us
-from dashboards.limits.api import shown as told_queue
+from dashboards.limits.api import queue_as_json as told_queue
 from dashboards.live.recent import MOST, WINDOW_US, Recent, Spend, summed
 from dashboards.operations import stores
 from dashboards.operations.problems import problems
 from dashboards.operations.targets import told_figures, told_targets
 from dashboards.web.gateway import Gateway, Settings
 from providers.target import Tier
-from selfhosted.fleet_view import told as told_fleet
+from selfhosted.fleet_view import fleet_as_json as told_fleet
 
 PATIENCE_S: Final = 2.0
 TIERS: Final[tuple[Tier, ...]] = ("interactive", "batch")
@@ -25,7 +25,7 @@ NO_FLEET: Final[dict[str, Any]] = {"object": "list", "data": [], "registry": {"r
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 
-async def look(gateway: Gateway) -> dict[str, Any]:
+async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
     """Plain values, the problems first. It answers also while the database does not: what only that knows is null."""
     now_us = wall_us()
     recent, spend = await read_recent(gateway, now_us), await _read_spend(gateway)
@@ -35,9 +35,9 @@ async def look(gateway: Gateway) -> dict[str, Any]:
         "at_us": now_us,
         "problems": [],
         "process": told_process(gateway),
-        "patience_s": gateway.line.rules.timeouts.first_token_s("interactive"),
+        "patience_s": gateway.line.config.timeouts.first_token_s("interactive"),
         "recent": told_recent(recent),
-        "targets": told_targets(gateway.line.rules.catalog, gateway.breakers, recent, now_us),
+        "targets": told_targets(gateway.line.config.catalog, gateway.breakers, recent, now_us),
         "pools": fleet(gateway),
         "queues": queues(gateway),
         "tiers": told_tiers(gateway.config(), recent),
@@ -73,7 +73,7 @@ def told_process(gateway: Gateway) -> dict[str, Any]:
         "version": metadata.version("weighbridge"),
         "draining": gateway.line.draining,
         "in_flight": gateway.line.in_flight,
-        "max_in_flight": gateway.line.rules.max_in_flight,
+        "max_in_flight": gateway.line.config.max_in_flight,
         "is_refusing": gateway.gate.guard.guarding,
         "live_processes": gateway.gate.sharers(),
         "limits": gateway.gate.limiter.mode,
@@ -116,9 +116,9 @@ def fleet(gateway: Gateway) -> dict[str, Any]:
 def queues(gateway: Gateway) -> list[dict[str, Any]]:
     """The lines before our own targets, as GET /v1/queues tells them."""
     found = gateway.gate.queues
-    catalog = gateway.line.rules.catalog
+    catalog = gateway.line.config.catalog
     return [
-        told_queue(found.look(name), [target for target in catalog.targets if found.queue_of(target) == name])
+        told_queue(found.snapshot(name), [target for target in catalog.targets if found.queue_of(target) == name])
         for name in found.names
     ]
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 from cost.times import iso
 from dashboards.live.recent import Figures, Recent
 from dashboards.operations.masked import address
-from providers.breaker import BreakerLook, Breakers, Fault
+from providers.breaker import Breakers, BreakerSnapshot, Fault
 from providers.catalog import Catalog
 from providers.target import Deployment, Target
 
@@ -59,7 +59,7 @@ def _state(there: int, available: int, deployments: list[dict[str, Any]]) -> str
 
 
 def _deployment(deployment: Deployment, breakers: Breakers, recent: Recent, now_us: int) -> dict[str, Any]:
-    look = breakers.look(deployment.deployment_id)
+    look = breakers.describe(deployment.deployment_id)
     return {
         "deployment_id": deployment.deployment_id,
         "kind": deployment.kind,
@@ -71,7 +71,7 @@ def _deployment(deployment: Deployment, breakers: Breakers, recent: Recent, now_
     }
 
 
-def _breaker(look: BreakerLook) -> dict[str, Any]:
+def _breaker(look: BreakerSnapshot) -> dict[str, Any]:
     return {
         "state": look.state,
         "opens_again_s": None if look.opens_again_s is None else round(look.opens_again_s, 1),

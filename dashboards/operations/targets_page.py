@@ -21,7 +21,7 @@ from dashboards.operations.snapshot import read_recent, told_recent
 from dashboards.operations.targets import told_targets
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import TargetNotFound
 
 router: Final = APIRouter(include_in_schema=False)
@@ -48,7 +48,7 @@ ERRORS: Final = (
 
 
 @router.get(f"{HOME}/targets")
-async def show_targets(view: Annotated[View, Depends(allowed("operations.read"))]) -> Response:
+async def show_targets(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """All targets, and below them all deployments, those in trouble first."""
     told, recent = await _told(view)
     deployments = [each for target in told for each in target["deployments"]]
@@ -86,11 +86,11 @@ async def show_targets(view: Annotated[View, Depends(allowed("operations.read"))
 
 
 @router.get(f"{HOME}/targets/{{target_id:path}}")
-async def show_target(view: Annotated[View, Depends(allowed("operations.read"))], target_id: str) -> Response:
+async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.read"))], target_id: str) -> Response:
     """One target: its facts, its deployments, and what went wrong there last."""
     told, recent = await _told(view)
     found = next((each for each in told if each["target_id"] == target_id), None)
-    target = view.gateway.line.rules.catalog.targets.get(target_id)
+    target = view.gateway.line.config.catalog.targets.get(target_id)
     if found is None or target is None:
         raise TargetNotFound(f"There is no target `{target_id[:80]}` in the configuration in force.", param="target_id")
     deployments = Table.of(
@@ -123,10 +123,10 @@ async def show_target(view: Annotated[View, Depends(allowed("operations.read"))]
     return view.page("operations/target.html", title=target_id, **context)
 
 
-async def _told(view: View) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+async def _told(view: PageRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     now_us = wall_us()
     recent = await read_recent(view.gateway, now_us)
-    return told_targets(view.gateway.line.rules.catalog, view.gateway.breakers, recent, now_us), told_recent(recent)
+    return told_targets(view.gateway.line.config.catalog, view.gateway.breakers, recent, now_us), told_recent(recent)
 
 
 def _rows(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from accounts.people.person import Person
 from dashboards.people.admin_types import PersonOut, PutPerson, person_out
 from dashboards.people.change import disable_person, enable_person, make_link, put_person, read_people, read_person
 from dashboards.web.address import base_url
-from dashboards.web.admin_access import Desk, admin
+from dashboards.web.admin_access import AdminRequest, admin
 from dashboards.web.api_types import Listed
 from dashboards.web.changing import looking
 from dashboards.web.openapi import PREFIX, described
@@ -22,7 +22,7 @@ _PLACE = f"{PREFIX}/people/{{email}}"
 
 
 @router.get(f"{PREFIX}/people", **described("List the organisation's people", gives={200: Listed[PersonOut]}))
-async def list_people(desk: Annotated[Desk, Depends(admin("organisation.read"))]) -> Response:
+async def list_people(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))]) -> Response:
     """By e-mail address, also those who are disabled."""
     people = await read_people(desk.gateway.people, desk.organisation_id)
     teams = await _teams_of(desk, people)
@@ -30,7 +30,7 @@ async def list_people(desk: Annotated[Desk, Depends(admin("organisation.read"))]
 
 
 @router.get(_PLACE, **described("Read a person", gives={200: PersonOut}))
-async def show_person(desk: Annotated[Desk, Depends(admin("organisation.read"))], email: str) -> Response:
+async def show_person(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))], email: str) -> Response:
     """One of the organisation's."""
     return await _told(desk, await read_person(desk.gateway.people, desk.organisation_id, email))
 
@@ -44,7 +44,7 @@ async def show_person(desk: Annotated[Desk, Depends(admin("organisation.read"))]
         example={"name": "Ada Lovelace", "role": "finance"},
     ),
 )
-async def set_person(desk: Annotated[Desk, Depends(admin("organisation.change"))], email: str) -> Response:
+async def set_person(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], email: str) -> Response:
     """201 where they are new, with a one-time link by which they choose a password, if passwords are used here."""
     asked = await desk.body(PutPerson)
     log, actor, owner = desk.gateway.audit, desk.actor, desk.organisation_id
@@ -66,30 +66,30 @@ async def set_person(desk: Annotated[Desk, Depends(admin("organisation.change"))
 
 
 @router.post(f"{_PLACE}/link", **described("Make a new one-time link", gives={201: PersonOut}))
-async def new_link(desk: Annotated[Desk, Depends(admin("organisation.change"))], email: str) -> Response:
+async def new_link(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], email: str) -> Response:
     """For who lost the first one or forgot the password. Earlier links end."""
     person = await read_person(desk.gateway.people, desk.organisation_id, email)
     return await _told(desk, person, await _link(desk, person), 201)
 
 
 @router.delete(_PLACE, **described("Disable a person", gives={200: PersonOut}))
-async def end_person(desk: Annotated[Desk, Depends(admin("organisation.change"))], email: str) -> Response:
+async def end_person(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], email: str) -> Response:
     """They are signed out everywhere and come in no more. Who did what stays known, so nobody is deleted."""
     person = await disable_person(desk.gateway.audit, desk.actor, desk.organisation_id, email)
     return await _told(desk, person)
 
 
-async def _told(desk: Desk, person: Person, link: str | UnsetType = UNSET, status: int = 200) -> Response:
+async def _told(desk: AdminRequest, person: Person, link: str | UnsetType = UNSET, status: int = 200) -> Response:
     teams = await _teams_of(desk, [person])
     return desk.reply(person_out(person, teams.get(person.person_id, {}), link), status)
 
 
-async def _teams_of(desk: Desk, people: list[Person]) -> dict[str, dict[str, str]]:
+async def _teams_of(desk: AdminRequest, people: list[Person]) -> dict[str, dict[str, str]]:
     async with looking():
         found = await desk.gateway.people.teams_of([each.person_id for each in people])
     return {person_id: {team: str(role) for team, role in teams.items()} for person_id, teams in found.items()}
 
 
-async def _link(desk: Desk, person: Person) -> str:
+async def _link(desk: AdminRequest, person: Person) -> str:
     token = await make_link(desk.gateway.audit, desk.actor, desk.organisation_id, person.email, desk.gateway.links)
     return link_url(base_url(desk.request, desk.gateway.config().sign_in.public_url), token)

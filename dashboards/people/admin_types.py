@@ -8,10 +8,10 @@ from msgspec import UNSET, UnsetType
 
 from accounts.access import OrganisationRole, TeamRole
 from accounts.people.person import Member, Person
-from dashboards.web.api_types import Asked, Name, Reason
+from dashboards.web.api_types import Name, Reason, RequestBody
 
 
-class PutMember(Asked, frozen=True):
+class PutMember(RequestBody, frozen=True):
     """Somebody's place in a team."""
 
     role: TeamRole
@@ -30,7 +30,7 @@ class MemberOut(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "team.member"
 
 
-class PutPerson(Asked, frozen=True):
+class PutPerson(RequestBody, frozen=True):
     """Somebody of the organisation. What is left out stays; who is new is called by the address and has no role."""
 
     name: Name | UnsetType = UNSET

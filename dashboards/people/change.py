@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 from accounts.access import OrganisationRole
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
-from accounts.people.links import Links
+from accounts.people.links import OneTimeLinks
 from accounts.people.people import PeopleStore, normal_email
 from accounts.people.person import Person
 from dashboards.web.changing import changing, looking, refusals
@@ -40,7 +40,7 @@ async def put_person(
             person = await _created(store, organisation_id, email, name, role)
         else:
             person = await _changed(store, before, name, role)
-        change.tell("person", person.person_id, None if before is None else told(before), told(person))
+        change.tell("person", person.person_id, None if before is None else audit_record(before), audit_record(person))
     return person, before is None
 
 
@@ -53,7 +53,7 @@ async def disable_person(log: AuditLog, actor: Actor, organisation_id: str, emai
             return before
         await _check_another_admin(store, before)
         person = await store.disable(before.person_id, organisation_id=organisation_id)
-        change.tell("person", person.person_id, told(before), told(person))
+        change.tell("person", person.person_id, audit_record(before), audit_record(person))
     return person
 
 
@@ -65,11 +65,11 @@ async def enable_person(log: AuditLog, actor: Actor, organisation_id: str, email
         if before.disabled_at is None:
             return before
         person = await store.enable(before.person_id, organisation_id=organisation_id)
-        change.tell("person", person.person_id, told(before), told(person))
+        change.tell("person", person.person_id, audit_record(before), audit_record(person))
     return person
 
 
-async def make_link(log: AuditLog, actor: Actor, organisation_id: str, email: str, links: Links) -> str:
+async def make_link(log: AuditLog, actor: Actor, organisation_id: str, email: str, links: OneTimeLinks) -> str:
     """A one-time link with which somebody chooses a password: its token, told once. It ends the links made before."""
     async with changing(log, actor, "person.link_made", organisation_id) as change:
         person = await one_person(PeopleStore(change.within), organisation_id, email)
@@ -102,7 +102,7 @@ async def one_person(store: PeopleStore, organisation_id: str, email: str) -> Pe
     return found
 
 
-def told(person: Person) -> dict[str, Any]:
+def audit_record(person: Person) -> dict[str, Any]:
     """A person as the audit log keeps it."""
     return {
         "email": person.email,

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from dashboards.people.admin_types import MemberOut, PutMember, member_out
 from dashboards.people.members_change import put_member, read_members, remove_member
-from dashboards.web.admin_access import Desk, admin
+from dashboards.web.admin_access import AdminRequest, admin
 from dashboards.web.api_types import Deleted, Listed
 from dashboards.web.openapi import PREFIX, described
 from proxy.errors import PersonNotFound
@@ -18,7 +18,7 @@ _PLACE = f"{PREFIX}/teams/{{team_id}}/members"
 
 
 @router.get(_PLACE, **described("List a team's members", gives={200: Listed[MemberOut]}))
-async def list_members(desk: Annotated[Desk, Depends(admin("team.read"))]) -> Response:
+async def list_members(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
     """By e-mail address."""
     found = await read_members(desk.gateway.people, desk.the_team)
     return desk.reply(Listed(data=[member_out(each) for each in found]))
@@ -33,7 +33,7 @@ async def list_members(desk: Annotated[Desk, Depends(admin("team.read"))]) -> Re
         example={"role": "admin"},
     ),
 )
-async def set_member(desk: Annotated[Desk, Depends(admin("team.change"))], email: str) -> Response:
+async def set_member(desk: Annotated[AdminRequest, Depends(admin("team.change"))], email: str) -> Response:
     """Somebody of the organisation: who is not there yet is invited first, by PUT /v1/admin/people/{email}."""
     asked = await desk.body(PutMember)
     member, created = await put_member(
@@ -43,7 +43,7 @@ async def set_member(desk: Annotated[Desk, Depends(admin("team.change"))], email
 
 
 @router.delete(f"{_PLACE}/{{email}}", **described("Take somebody out of a team", gives={200: Deleted}))
-async def take_member(desk: Annotated[Desk, Depends(admin("team.change"))], email: str) -> Response:
+async def take_member(desk: Annotated[AdminRequest, Depends(admin("team.change"))], email: str) -> Response:
     """A place that a group of the OpenID provider gave comes back at the next sign-in."""
     if not await remove_member(desk.gateway.audit, desk.actor, desk.the_team, email):
         raise PersonNotFound(f"{email[:80]!r} is no member of this team.", param="email")

@@ -27,7 +27,7 @@ async def put_member(
         if before is not None and before.role == role:
             return before, False
         member = await store.put_member(person.person_id, team.team_id, role, organisation_id=owner)
-        change.tell("member", person.person_id, None if before is None else told(before), told(member))
+        change.tell("member", person.person_id, None if before is None else audit_record(before), audit_record(member))
     return member, before is None
 
 
@@ -41,7 +41,7 @@ async def remove_member(log: AuditLog, actor: Actor, team: TeamRecord, email: st
         if before is None:
             return False
         await store.remove_member(person.person_id, team.team_id, organisation_id=owner)
-        change.tell("member", person.person_id, told(before), None)
+        change.tell("member", person.person_id, audit_record(before), None)
     return True
 
 
@@ -52,7 +52,7 @@ async def read_members(store: PeopleStore, team: TeamRecord) -> list[Member]:
     return sorted(found, key=lambda each: each.person.email)
 
 
-def told(member: Member) -> dict[str, Any]:
+def audit_record(member: Member) -> dict[str, Any]:
     """A member as the audit log keeps it."""
     return {"email": member.person.email, "role": member.role, "source": member.source}
 

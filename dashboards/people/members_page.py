@@ -14,7 +14,7 @@ from dashboards.people.members_change import put_member, read_members, remove_me
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import FormError
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, PersonNotFound
 
 router: Final = APIRouter(include_in_schema=False)
@@ -37,13 +37,13 @@ _COLUMNS: Final = (
 
 
 @router.get(_PLACE)
-async def list_members(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+async def list_members(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """The team's members, and the form for one more."""
     return await _list(view, {}, {})
 
 
 @router.post(_PLACE)
-async def add_member(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+async def add_member(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
     """Adds somebody of the organisation, or changes the role of who is there."""
     form = await view.form()
     try:
@@ -60,7 +60,7 @@ async def add_member(view: Annotated[View, Depends(allowed("team.change"))]) -> 
 
 
 @router.post(f"{_PLACE}/remove")
-async def take_member(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+async def take_member(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
     """Takes somebody's place in the team away."""
     form = await view.form()
     try:
@@ -74,7 +74,7 @@ async def take_member(view: Annotated[View, Depends(allowed("team.change"))]) ->
     return view.redirect(_base(view) if stays else "/dashboard", said)
 
 
-async def _list(view: View, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     members = await read_members(view.gateway.people, view.the_team)
     known = {each.person.email for each in members}
     others: list[tuple[str, str]] = []
@@ -110,7 +110,7 @@ async def _list(view: View, values: Mapping[str, str], errors: Mapping[str, str]
     )
 
 
-def _base(view: View) -> str:
+def _base(view: PageRequest) -> str:
     return f"/dashboard/teams/{view.the_team.team_id}/members"
 
 

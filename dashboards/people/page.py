@@ -20,7 +20,7 @@ from dashboards.web.access import allowed
 from dashboards.web.address import base_url
 from dashboards.web.changing import changing, looking
 from dashboards.web.forms import Form, FormError
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import PersonNotFound, Refused
 
 router: Final = APIRouter(include_in_schema=False)
@@ -59,13 +59,13 @@ _SESSIONS: Final = (
 
 
 @router.get(_HERE)
-async def list_people(view: Annotated[View, Depends(allowed("organisation.read"))]) -> Response:
+async def list_people(view: Annotated[PageRequest, Depends(allowed("organisation.read"))]) -> Response:
     """Everybody, and the form for one more."""
     return await _list(view, {}, {})
 
 
 @router.post(_HERE)
-async def invite(view: Annotated[View, Depends(allowed("organisation.change"))]) -> Response:
+async def invite(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
     """Somebody new, with the link that lets them in; it is shown this once."""
     form = await view.form()
     try:
@@ -84,13 +84,15 @@ async def invite(view: Annotated[View, Depends(allowed("organisation.change"))])
 
 
 @router.get(_ONE)
-async def show_person(view: Annotated[View, Depends(allowed("organisation.read"))], person_id: str) -> Response:
+async def show_person(view: Annotated[PageRequest, Depends(allowed("organisation.read"))], person_id: str) -> Response:
     """One of them: role, teams, and where they are signed in."""
     return await _show(view, await _person(view, person_id), {}, {})
 
 
 @router.post(_ONE)
-async def change_person(view: Annotated[View, Depends(allowed("organisation.change"))], person_id: str) -> Response:
+async def change_person(
+    view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str
+) -> Response:
     """Another name or role."""
     person, form = await _person(view, person_id), await view.form()
     try:
@@ -114,7 +116,9 @@ async def change_person(view: Annotated[View, Depends(allowed("organisation.chan
 
 
 @router.post(f"{_ONE}/team")
-async def change_team(view: Annotated[View, Depends(allowed("organisation.change"))], person_id: str) -> Response:
+async def change_team(
+    view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str
+) -> Response:
     """A place in a team, another role there, or none any more."""
     person, form = await _person(view, person_id), await view.form()
     try:
@@ -129,7 +133,7 @@ async def change_team(view: Annotated[View, Depends(allowed("organisation.change
 
 
 @router.post(f"{_ONE}/disable")
-async def disable(view: Annotated[View, Depends(allowed("organisation.change"))], person_id: str) -> Response:
+async def disable(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
     """Lets them in no more, from now on."""
     person = await _person(view, person_id)
     if person.person_id == view.session.person.person_id:
@@ -140,14 +144,14 @@ async def disable(view: Annotated[View, Depends(allowed("organisation.change"))]
 
 
 @router.post(f"{_ONE}/enable")
-async def enable(view: Annotated[View, Depends(allowed("organisation.change"))], person_id: str) -> Response:
+async def enable(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
     """Lets them in again."""
     person = await _person(view, person_id)
     return await _done(view, person, f"{person.name} may sign in again.", enable=True)
 
 
 @router.post(f"{_ONE}/sign-out")
-async def sign_out(view: Annotated[View, Depends(allowed("organisation.change"))], person_id: str) -> Response:
+async def sign_out(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
     """Ends every session of theirs."""
     person = await _person(view, person_id)
     owner = view.principal.organisation_id
@@ -159,7 +163,7 @@ async def sign_out(view: Annotated[View, Depends(allowed("organisation.change"))
 
 
 @router.post(f"{_ONE}/link")
-async def make_link(view: Annotated[View, Depends(allowed("organisation.change"))], person_id: str) -> Response:
+async def make_link(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
     """A new one-time link, to choose a password anew."""
     person = await _person(view, person_id)
     if not view.gateway.config().sign_in.passwords:
@@ -171,7 +175,7 @@ async def make_link(view: Annotated[View, Depends(allowed("organisation.change")
     return await _with_link(view, person, is_new=False)
 
 
-async def _invited(view: View, form: Form) -> Person:
+async def _invited(view: PageRequest, form: Form) -> Person:
     email = form.text("email", most=_EMAIL_CHARS, required=True).lower()
     name, role = form.text("name", required=True), _role(view, form)
     owner = view.principal.organisation_id
@@ -185,17 +189,17 @@ async def _invited(view: View, form: Form) -> Person:
     return person
 
 
-def _role(view: View, form: Form) -> OrganisationRole:
+def _role(view: PageRequest, form: Form) -> OrganisationRole:
     allowed_here = tuple(role for role, _ in _roles(view))
     return cast(OrganisationRole, form.one_of("role", allowed_here))
 
 
-def _roles(view: View) -> tuple[tuple[str, str], ...]:
+def _roles(view: PageRequest) -> tuple[tuple[str, str], ...]:
     """Only the organisation that runs the gateway has operators."""
     return (*_ROLES, _OPERATOR) if view.principal.of_operators else _ROLES
 
 
-async def _placed(view: View, person: Person, team: TeamRecord, role: str) -> str:
+async def _placed(view: PageRequest, person: Person, team: TeamRecord, role: str) -> str:
     log, actor = view.gateway.audit, view.actor
     if role == "none":
         was = await remove_member(log, actor, team, person.email)
@@ -204,7 +208,7 @@ async def _placed(view: View, person: Person, team: TeamRecord, role: str) -> st
     return f"{person.name} is {'an administrator' if role == 'admin' else 'a member'} of {team.name} now."
 
 
-async def _team(view: View, team_id: str) -> TeamRecord | None:
+async def _team(view: PageRequest, team_id: str) -> TeamRecord | None:
     """One of the organisation's teams; another organisation's looks like none. None where none is named."""
     if not team_id:
         return None
@@ -212,7 +216,7 @@ async def _team(view: View, team_id: str) -> TeamRecord | None:
         return await view.gateway.accounts.team_of(view.principal.organisation_id, team_id)
 
 
-async def _with_link(view: View, person: Person, *, is_new: bool) -> Response:
+async def _with_link(view: PageRequest, person: Person, *, is_new: bool) -> Response:
     """The page that shows a link. Nothing keeps it, so there is no redirect to a page that could show it again."""
     section, owner = view.gateway.config().sign_in, view.principal.organisation_id
     token = await make_link_of(view.gateway.audit, view.actor, owner, person.email, view.gateway.links)
@@ -226,7 +230,7 @@ async def _with_link(view: View, person: Person, *, is_new: bool) -> Response:
     )
 
 
-async def _done(view: View, person: Person, told: str, *, enable: bool) -> Response:
+async def _done(view: PageRequest, person: Person, told: str, *, enable: bool) -> Response:
     place, reason = f"{_HERE}/{person.person_id}", (await view.form()).text("reason", most=_REASON_CHARS)
     do = enable_person if enable else disable_person
     try:
@@ -236,7 +240,7 @@ async def _done(view: View, person: Person, told: str, *, enable: bool) -> Respo
     return view.redirect(place, told)
 
 
-async def _person(view: View, person_id: str) -> Person:
+async def _person(view: PageRequest, person_id: str) -> Person:
     """Another organisation's person looks like nobody."""
     try:
         async with looking():
@@ -245,7 +249,7 @@ async def _person(view: View, person_id: str) -> Person:
         raise PersonNotFound("There is no such person in your organisation.", param="person_id") from error
 
 
-async def _list(view: View, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     owner = view.principal.organisation_id
     people = await read_people(view.gateway.people, owner)
     async with looking():
@@ -273,7 +277,7 @@ async def _list(view: View, values: Mapping[str, str], errors: Mapping[str, str]
     )
 
 
-async def _show(view: View, person: Person, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+async def _show(view: PageRequest, person: Person, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     async with looking():
         sessions = await view.gateway.sessions.of_person(person.person_id)
         members = await view.gateway.people.memberships_of(person.person_id)

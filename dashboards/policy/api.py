@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from accounts.caller import Caller
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.requests import OwnRequests, own_requests
-from dashboards.policy.preview import floors_from, told
+from dashboards.policy.preview import floors_from, preview_as_json
 from dashboards.web.gateway import AuthenticatedCaller, Gateway, gateway_of
 from dashboards.web.openapi import described
 from proxy.errors import BadRequest
@@ -37,7 +37,7 @@ async def preview_policy(
     except ValueError as error:
         raise BadRequest(f"`quality_floor` is not valid: {error}.", param="quality_floor") from error
     gateway = gateway_of(request)
-    rules = gateway.line.rules
+    rules = gateway.line.config
     tolerances = rules.tolerances or Tolerances(
         catalog=rules.catalog, policy=rules.policy, classifier=HeuristicClassifier()
     )
@@ -52,7 +52,7 @@ def _previewed(
     tolerances: Tolerances, floors: tuple[float, ...], caller: Caller, own: OwnRequests | None
 ) -> dict[str, Any]:
     found = tolerances.preview(floors, caller.allowed_models, current=caller.settings.quality_floor, own=own)
-    return told(found, caller.team_id)
+    return preview_as_json(found, caller.team_id)
 
 
 async def _own_requests(gateway: Gateway, caller: Caller, tolerances: Tolerances) -> OwnRequests | None:

@@ -36,7 +36,7 @@ class PolicyChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     spill_over: bool | UnsetType = UNSET
 
 
-class Forgetting(Protocol):
+class LearningDeletion(Protocol):
     """Where what was learned from is kept; LearningStore is one."""
 
     async def forget_team(self, team_id: str) -> int: ...
@@ -76,7 +76,7 @@ async def set_policy(
     choice: PolicyChoice,
     *,
     reason: str,
-    forget: Forgetting | None,
+    forget: LearningDeletion | None,
     models: Collection[str] | None = None,
 ) -> TeamRecord:
     """Apply a choice. Servers follow within `accounts.fresh_s`; what may not be kept any more is deleted at once."""
@@ -96,7 +96,7 @@ async def set_policy(
     return after
 
 
-async def _forget(kept: Forgetting, team: TeamRecord, choice: PolicyChoice) -> None:
+async def _forget(kept: LearningDeletion, team: TeamRecord, choice: PolicyChoice) -> None:
     try:
         async with asyncio.timeout(_FORGET_S):
             if choice.learning == "off":

@@ -29,10 +29,10 @@ from dashboards.web.changing import REASON_CHARS
 from dashboards.web.forms import Form, FormError
 from dashboards.web.gateway import Gateway
 from dashboards.web.reading import reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import Refused
 from proxy.policy import AUTO, choosable
-from proxy.tolerance import Offer, Preview, Tolerances
+from proxy.tolerance import FloorResult, Preview, Tolerances
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -67,10 +67,10 @@ _LABELS: Final = {
 }
 
 
-class Stop(msgspec.Struct, frozen=True, kw_only=True):
+class FloorOption(msgspec.Struct, frozen=True, kw_only=True):
     """What one floor would do in a month such as the last one. Money is None where it is not known."""
 
-    offer: Offer
+    offer: FloorResult
     month_nanousd: int | None
     saved_nanousd: int | None
     """Against asking the reference for everything."""
@@ -82,19 +82,19 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True):
         return _percent(self.offer.floor)
 
 
-class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+class FloorForecast(msgspec.Struct, frozen=True, kw_only=True):
     """The floors side by side, on the team's own traffic where there is enough of it."""
 
     preview: Preview
     requests: int | None
     """That let the gateway choose, in the last 30 days; None where nobody has asked anything lately."""
     auto_share: float | None
-    stops: tuple[Stop, ...]
+    stops: tuple[FloorOption, ...]
     spent_nanousd: int | None
     """What the last 30 days did cost, with everything that the stops do not know of."""
 
     @property
-    def now(self) -> Stop | None:
+    def now(self) -> FloorOption | None:
         return next((stop for stop in self.stops if stop.offer.current), None)
 
     @property
@@ -106,19 +106,19 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @router.get("/dashboard/teams/{team_id}/policy")
-async def show(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """The policy as it is, with what other floors would do."""
     return await _page(view, _values(view.the_team))
 
 
 @router.post("/dashboard/teams/{team_id}/policy")
-async def change(view: Annotated[View, Depends(allowed("team.change"))]) -> Response:
+async def change(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
     """First the differences, then, with a reason, the change."""
     form, team = await view.form(), view.the_team
     values = _sent(form)
     try:
         choice = _choice(form, team)
-        models = view.gateway.line.rules.catalog.targets
+        models = view.gateway.line.config.catalog.targets
         after = proposed(team, choice, models)
         if form.text("step") != "apply":
             return await _page(view, values, after=after)
@@ -152,7 +152,7 @@ def differences(before: TeamRecord, after: TeamRecord, gateway_floor: float) -> 
     ]
 
 
-def stops_of(preview: Preview, requests: int | None) -> tuple[Stop, ...]:
+def stops_of(preview: Preview, requests: int | None) -> tuple[FloorOption, ...]:
     """Each floor's figures for a month of so many requests."""
     now = next((offer.cost_nanousd for offer in preview.offers if offer.current), None)
     reference = preview.reference_cost_nanousd
@@ -161,7 +161,7 @@ def stops_of(preview: Preview, requests: int | None) -> tuple[Stop, ...]:
         return None if per_thousand is None or requests is None else per_thousand * requests // 1_000
 
     return tuple(
-        Stop(
+        FloorOption(
             offer=offer,
             month_nanousd=month(offer.cost_nanousd),
             saved_nanousd=None if reference is None else month(reference - offer.cost_nanousd),
@@ -171,9 +171,9 @@ def stops_of(preview: Preview, requests: int | None) -> tuple[Stop, ...]:
     )
 
 
-async def outlook(gateway: Gateway, team: TeamRecord, now_us: int) -> Outlook:
+async def outlook(gateway: Gateway, team: TeamRecord, now_us: int) -> FloorForecast:
     """The stops for a team whose policy is this one, on its own last requests where it has enough."""
-    rules = gateway.line.rules
+    rules = gateway.line.config
     tolerances = rules.tolerances or Tolerances(
         catalog=rules.catalog, policy=rules.policy, classifier=HeuristicClassifier()
     )
@@ -192,7 +192,7 @@ async def outlook(gateway: Gateway, team: TeamRecord, now_us: int) -> Outlook:
         )
     totals = used.totals or UsageSums()
     requests = None if auto_share is None else round(totals.requests * auto_share)
-    return Outlook(
+    return FloorForecast(
         preview=preview,
         requests=requests,
         auto_share=auto_share,
@@ -202,7 +202,7 @@ async def outlook(gateway: Gateway, team: TeamRecord, now_us: int) -> Outlook:
 
 
 async def _page(
-    view: View,
+    view: PageRequest,
     values: dict[str, Any],
     *,
     errors: dict[str, str] | None = None,
@@ -249,9 +249,9 @@ async def _page(
     )
 
 
-def _models(view: View, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _models(view: PageRequest, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What could be allowed: everything that the configuration has, and what the team has allowed beside that."""
-    rules = view.gateway.line.rules
+    rules = view.gateway.line.config
     auto = {target.target_id for target in choosable(rules.policy, rules.catalog, None)}
     known = dict.fromkeys([*sorted(rules.catalog.targets), *sorted(values["models"])])
     return [
@@ -362,7 +362,7 @@ def _on_slider(floor: float) -> bool:
     return floor in STOPS
 
 
-def _table(found: Outlook, query: Mapping[str, str]) -> Table:
+def _table(found: FloorForecast, query: Mapping[str, str]) -> Table:
     columns = (
         Column("floor", "Floor", "share", note="Of what the reference gets right, the share to keep"),
         Column("kept", "Expected to keep", "share"),

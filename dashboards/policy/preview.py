@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from cost.prices import usd
-from proxy.tolerance import Offer, Preview
+from proxy.tolerance import FloorResult, Preview
 
 MAX_FLOORS: Final = 32
 
@@ -29,7 +29,7 @@ def _floor(text: str) -> float:
     return floor
 
 
-def told(preview: Preview, team_id: str | None) -> dict[str, Any]:
+def preview_as_json(preview: Preview, team_id: str | None) -> dict[str, Any]:
     """As JSON has it. Money is text, so that no reader makes a binary fraction of it."""
     return {
         "object": "policy.preview",
@@ -48,7 +48,7 @@ def told(preview: Preview, team_id: str | None) -> dict[str, Any]:
     }
 
 
-def _offer(offer: Offer) -> dict[str, Any]:
+def _offer(offer: FloorResult) -> dict[str, Any]:
     return {
         "quality_floor": offer.floor,
         "tolerance": round(offer.tolerance, 6),

@@ -13,7 +13,7 @@ from cost.errors import PriceError, UnknownPrice
 from cost.price_book.price_config import EnteredPrices
 from cost.times import wall_us
 from dashboards.prices import change as changes
-from dashboards.prices.listing import BadPrice, checked_prices, entry_told, parse_prices, today, told
+from dashboards.prices.listing import BadPrice, checked_prices, entry_told, parse_prices, prices_as_json, today
 from dashboards.prices.price_types import PriceEntered, PriceOut, PriceWithdrawn
 from dashboards.web.actor import actor_of
 from dashboards.web.api_types import Listed
@@ -35,8 +35,8 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
     gateway = gateway_of(request)
     now_us = wall_us()
     data = [
-        told(gateway.prices.book, target_id, now_us)
-        for target_id in gateway.line.rules.catalog.targets
+        prices_as_json(gateway.prices.book, target_id, now_us)
+        for target_id in gateway.line.config.catalog.targets
         if caller.allowed_models is None or target_id in caller.allowed_models
     ]
     return json_reply({"object": "list", "data": data})
@@ -49,9 +49,9 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
 async def set_price(target: str, request: Request, caller: OperatorCaller) -> Response:
     """Enters a price that comes before the configured ones. Every server follows within seconds."""
     gateway = gateway_of(request)
-    if target not in gateway.line.rules.catalog.targets:
+    if target not in gateway.line.config.catalog.targets:
         raise ModelNotFound(f"There is no target `{target[:80]}`; GET /v1/prices lists them.", param="target")
-    body = await read_body(request, timeout_s=gateway.line.rules.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    body = await read_body(request, timeout_s=gateway.line.config.body_timeout_s, most_bytes=MAX_BODY_BYTES)
     try:
         entered = checked_prices(parse_prices(body))
     except BadPrice as error:
@@ -60,7 +60,7 @@ async def set_price(target: str, request: Request, caller: OperatorCaller) -> Re
     async with _store():
         actor = actor_of(request, caller)
         kept = await changes.set_price(gateway.audit, actor, target, price, effective_us, note=entered.note)
-    await gateway.prices.look()
+    await gateway.prices.refresh()
     return json_reply({"object": "price", "target": target, **entry_told(kept)})
 
 
@@ -72,7 +72,7 @@ async def withdraw_price(target: str, version: str, request: Request, caller: Op
     gateway: Gateway = gateway_of(request)
     async with _store():
         await changes.withdraw_price(gateway.audit, actor_of(request, caller), target, version)
-    await gateway.prices.look()
+    await gateway.prices.refresh()
     return json_reply({"object": "price.withdrawn", "target": target, "version": version, "withdrawn": True})
 
 

@@ -24,7 +24,7 @@ class BadPrice(ValueError):
         self.field = field
 
 
-def told(book: PriceBook, target_id: str, at_us: int) -> dict[str, Any]:
+def prices_as_json(book: PriceBook, target_id: str, at_us: int) -> dict[str, Any]:
     """A target's price at a moment, and what follows."""
     known = book.prices.get(target_id, ())
     later = [each for each in known if each.effective_us > at_us]

@@ -21,7 +21,7 @@ from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
 from dashboards.web.gateway import Gateway
 from dashboards.web.reading import reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
 
 router: Final = APIRouter(include_in_schema=False)
@@ -85,10 +85,10 @@ _HISTORY: Final = (
 
 
 @router.get(PATH)
-async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Every target of the catalog with the price in effect."""
     gateway, now_us = view.gateway, view.now_us
-    rows = [_target_row(gateway, target_id, now_us) for target_id in gateway.line.rules.catalog.targets]
+    rows = [_target_row(gateway, target_id, now_us) for target_id in gateway.line.config.catalog.targets]
     table = Table.of(
         _BOOK,
         rows,
@@ -108,11 +108,11 @@ async def show(view: Annotated[View, Depends(allowed("finance.read"))]) -> Respo
 
 
 @router.post(PATH)
-async def enter(view: Annotated[View, Depends(allowed("prices.change"))]) -> Response:
+async def enter(view: Annotated[PageRequest, Depends(allowed("prices.change"))]) -> Response:
     """A price that comes before the configured ones, for every organisation. Every server follows within seconds."""
     gateway, form = view.gateway, await view.form()
     target = form.text("target", required=True)
-    if target not in gateway.line.rules.catalog.targets:
+    if target not in gateway.line.config.catalog.targets:
         raise ModelNotFound(f"There is no model `{target[:80]}`.", param="target")
     try:
         entered = checked_prices(_given(form))
@@ -123,12 +123,12 @@ async def enter(view: Annotated[View, Depends(allowed("prices.change"))]) -> Res
         field = error.field if isinstance(error, (BadPrice, FormError)) else "version"
         said = str(error).removeprefix(f"`{field}` ").rstrip(".")
         return await _one(view, target, given=form.plain, wrong=(field, f"{said[:1].upper()}{said[1:]}."))
-    await gateway.prices.look()
+    await gateway.prices.refresh()
     return view.redirect(_address(target), told=f"{target} has the price {kept.price.version}.")
 
 
 @router.post(f"{PATH}/withdraw")
-async def withdraw(view: Annotated[View, Depends(allowed("prices.change"))]) -> Response:
+async def withdraw(view: Annotated[PageRequest, Depends(allowed("prices.change"))]) -> Response:
     """Takes an entered price back: what lies beneath it counts again. What was booked at it stays."""
     gateway, form = view.gateway, await view.form()
     target, version = form.text("target", required=True), form.text("version", required=True)
@@ -139,23 +139,23 @@ async def withdraw(view: Annotated[View, Depends(allowed("prices.change"))]) -> 
         raise PriceNotFound(f"{error}.", param="version") from error
     except PriceError as error:
         raise BadRequest(f"{error}.", param="version") from error
-    await gateway.prices.look()
+    await gateway.prices.refresh()
     return view.redirect(_address(target), told=f"{version} is taken back; what lies beneath it counts again.")
 
 
 @router.get(f"{PATH}/{{target:path}}")
-async def one(target: str, view: Annotated[View, Depends(allowed("finance.read"))]) -> Response:
+async def one(target: str, view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """One target: its price, the ones to come and beneath it, and every version that a row was booked at."""
     return await _one(view, target)
 
 
 async def _one(
-    view: View, target: str, *, given: Mapping[str, str] | None = None, wrong: tuple[str, str] = ("", "")
+    view: PageRequest, target: str, *, given: Mapping[str, str] | None = None, wrong: tuple[str, str] = ("", "")
 ) -> Response:
     """With `given`, a price that was entered and could not be taken; `wrong` is which field, and why."""
     gateway, now_us = view.gateway, view.now_us
     book = gateway.prices.book
-    is_known = target in gateway.line.rules.catalog.targets
+    is_known = target in gateway.line.config.catalog.targets
     known = await _known(gateway, target) if "\x00" not in target else []
     if not known and not is_known:
         raise ModelNotFound(f"There is no model `{target[:80]}`.", param="target")
@@ -227,7 +227,7 @@ def _target_row(gateway: Gateway, target_id: str, now_us: int) -> dict[str, Any]
     return {
         "target": target_id,
         "target_href": _address(target_id),
-        "provider": gateway.line.rules.catalog.targets[target_id].provider,
+        "provider": gateway.line.config.catalog.targets[target_id].provider,
         **_figures(None if current is None else current.price),
         "source": None if current is None else _SOURCES.get(current.source, current.source),
         "from_us": current.effective_us if current is not None and current.effective_us else None,

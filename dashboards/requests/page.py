@@ -20,7 +20,7 @@ from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import decision, ended, flag_words, outcome, reason_label
 from dashboards.web.access import allowed
 from dashboards.web.reading import reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import RequestNotFound
 
 router: Final = APIRouter(include_in_schema=False)
@@ -70,7 +70,7 @@ _CSV_COLUMNS: Final = (
 
 
 @router.get("/dashboard/teams/{team_id}/requests")
-async def recent(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """The latest requests, by what one looks for."""
     team, query = view.the_team, _query(view)
     reader = RecentReader(view.gateway.database)
@@ -90,7 +90,7 @@ async def recent(view: Annotated[View, Depends(allowed("team.read"))]) -> Respon
         csv_href=f"?{urlencode({**kept, **_before(query.before), 'format': 'csv'})}",
         empty=_empty(query, page),
     )
-    catalog = view.gateway.line.rules.catalog
+    catalog = view.gateway.line.config.catalog
     return view.page(
         "requests/requests.html",
         title="Requests",
@@ -107,7 +107,7 @@ async def recent(view: Annotated[View, Depends(allowed("team.read"))]) -> Respon
 
 
 @router.get("/dashboard/teams/{team_id}/requests/{request_id:path}")
-async def request(view: Annotated[View, Depends(allowed("team.read"))], request_id: str) -> Response:
+async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], request_id: str) -> Response:
     """One request: its story, its attempts, and what it cost and would have cost."""
     team, gateway = view.the_team, view.gateway
     async with reading(gateway, on=True):
@@ -139,7 +139,7 @@ async def request(view: Annotated[View, Depends(allowed("team.read"))], request_
     )
 
 
-async def key_names(view: View) -> dict[str, str]:
+async def key_names(view: PageRequest) -> dict[str, str]:
     """The team's keys' names, those that were revoked too."""
     team = view.the_team
     keys = await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)
@@ -182,12 +182,12 @@ def _seconds(duration_us: int | None) -> float | None:
     return None if duration_us is None else duration_us / 1_000_000
 
 
-def _scope(view: View) -> ReadScope:
+def _scope(view: PageRequest) -> ReadScope:
     team = view.the_team
     return ReadScope(organisation_id=team.organisation_id, team_id=team.team_id)
 
 
-def _query(view: View) -> RecentQuery:
+def _query(view: PageRequest) -> RecentQuery:
     """What the address asks for; what it says wrongly is left out, as in every table."""
     asked = view.query
     fields = {name: _plain(asked.get(name, "")) for name in _FILTERS}
@@ -222,7 +222,7 @@ def _empty(query: RecentQuery, page: RecentPage) -> str:
     return "No request has ended yet. The first one shows here a moment after its answer."
 
 
-async def _csv(view: View, reader: RecentReader, query: RecentQuery) -> tuple[str, bool]:
+async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery) -> tuple[str, bool]:
     """From where the page begins, at most 2,000 requests; and whether those are all."""
     rows: list[Row] = []
     async with reading(view.gateway, on=True):
@@ -249,7 +249,7 @@ def _key_choices(names: Mapping[str, str], chosen: str) -> list[tuple[str, str]]
     return [("", "Any"), *sorted(known.items(), key=lambda each: each[1])]
 
 
-async def _prompt(view: View, request_id: str) -> Prompt | None:
+async def _prompt(view: PageRequest, request_id: str) -> Prompt | None:
     """What was kept of the prompt, for a member of a team that lets it be kept."""
     team = view.the_team
     if team.settings.learning != "prompts" or team.team_id not in view.principal.teams:

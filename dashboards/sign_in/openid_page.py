@@ -11,9 +11,9 @@ from starlette.responses import Response
 from accounts.people.oidc import IdentityRefused
 from accounts.people.oidc_config import OidcSection
 from accounts.people.people_errors import UnknownPerson
-from dashboards.openid.arrival import arrive
-from dashboards.openid.begun import LASTS_S
 from dashboards.openid.openid_errors import SignInStopped
+from dashboards.openid.pending import LASTS_S
+from dashboards.openid.provisioning import arrive
 from dashboards.sign_in.page import enter, redirect
 from dashboards.web.access import SIGN_IN
 from dashboards.web.cookie import local_next
@@ -21,7 +21,7 @@ from dashboards.web.gateway import Gateway, gateway_of
 from dashboards.web.view import client_address, shown_to_anybody
 
 if TYPE_CHECKING:
-    from dashboards.openid.oidc import Finished
+    from dashboards.openid.oidc import SignInResult
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -66,7 +66,7 @@ async def finish(provider: str, request: Request) -> Response:
     return reply
 
 
-async def _entered(request: Request, gateway: Gateway, finished: "Finished", section: OidcSection) -> Response:
+async def _entered(request: Request, gateway: Gateway, finished: "SignInResult", section: OidcSection) -> Response:
     """Signed in, after the person got what their groups give."""
     person = await arrive(gateway.audit, finished.identity, section, client_address(request))
     try:

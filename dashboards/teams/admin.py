@@ -10,7 +10,7 @@ from accounts.access import may
 from dashboards.policy.change import PolicyChoice, set_policy
 from dashboards.teams.admin_types import PolicyOut, PutPolicy, PutTeam, TeamOut, policy_out, team_out
 from dashboards.teams.change import put_team
-from dashboards.web.admin_access import Desk, admin
+from dashboards.web.admin_access import AdminRequest, admin
 from dashboards.web.api_types import Listed
 from dashboards.web.changing import looking
 from dashboards.web.openapi import PREFIX, described
@@ -19,7 +19,7 @@ router = APIRouter(tags=["teams"])
 
 
 @router.get(f"{PREFIX}/teams", **described("List the teams that the key may read", gives={200: Listed[TeamOut]}))
-async def list_teams(desk: Annotated[Desk, Depends(admin("signed-in"))]) -> Response:
+async def list_teams(desk: Annotated[AdminRequest, Depends(admin("signed-in"))]) -> Response:
     """All of the organisation's for finance and administrators, its own for a member's key."""
     async with looking():
         teams = await desk.gateway.accounts.teams_of(desk.organisation_id)
@@ -28,7 +28,7 @@ async def list_teams(desk: Annotated[Desk, Depends(admin("signed-in"))]) -> Resp
 
 
 @router.get(f"{PREFIX}/teams/{{team_id}}", **described("Read a team", gives={200: TeamOut}))
-async def show_team(desk: Annotated[Desk, Depends(admin("team.read"))]) -> Response:
+async def show_team(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
     """One team."""
     return desk.reply(team_out(desk.the_team))
 
@@ -43,7 +43,7 @@ async def show_team(desk: Annotated[Desk, Depends(admin("team.read"))]) -> Respo
     ),
 )
 async def set_team(
-    desk: Annotated[Desk, Depends(admin("organisation.change", makes_team=True))], team_id: str
+    desk: Annotated[AdminRequest, Depends(admin("organisation.change", makes_team=True))], team_id: str
 ) -> Response:
     """201 where the team is new."""
     asked = await desk.body(PutTeam)
@@ -61,7 +61,7 @@ async def set_team(
 
 
 @router.get(f"{PREFIX}/teams/{{team_id}}/policy", **described("Read a team's policy", gives={200: PolicyOut}))
-async def show_policy(desk: Annotated[Desk, Depends(admin("team.read"))]) -> Response:
+async def show_policy(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
     """What the team chose."""
     return desk.reply(policy_out(desk.the_team))
 
@@ -75,7 +75,7 @@ async def show_policy(desk: Annotated[Desk, Depends(admin("team.read"))]) -> Res
         example={"quality_floor": 0.95, "spill_over": False, "reason": "trial of a lower floor"},
     ),
 )
-async def change_policy(desk: Annotated[Desk, Depends(admin("team.change"))]) -> Response:
+async def change_policy(desk: Annotated[AdminRequest, Depends(admin("team.change"))]) -> Response:
     """Every server follows within seconds."""
     asked = await desk.body(PutPolicy)
     fields = {name: getattr(asked, name) for name in PolicyChoice.__struct_fields__}
@@ -86,6 +86,6 @@ async def change_policy(desk: Annotated[Desk, Depends(admin("team.change"))]) ->
         msgspec.structs.replace(PolicyChoice(), **fields),
         reason=asked.reason,
         forget=desk.gateway.learning,
-        models=desk.gateway.line.rules.catalog.targets,
+        models=desk.gateway.line.config.catalog.targets,
     )
     return desk.reply(policy_out(team))

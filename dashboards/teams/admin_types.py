@@ -9,13 +9,13 @@ from msgspec import UNSET, UnsetType
 from accounts.caller import Escalation, Learning
 from accounts.store import TeamRecord
 from dashboards.policy.change import ModelName
-from dashboards.web.api_types import Asked, Name, Reason
+from dashboards.web.api_types import Name, Reason, RequestBody
 from dashboards.web.changing import REASON_CHARS
 
 _MAX_MODELS = 1_000
 
 
-class PutTeam(Asked, frozen=True):
+class PutTeam(RequestBody, frozen=True):
     """A team as it is to be. What is left out stays; a new team is called by its id and has the weight 1."""
 
     name: Name | UnsetType = UNSET
@@ -43,7 +43,7 @@ class TeamOut(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "team"
 
 
-class PutPolicy(Asked, frozen=True):
+class PutPolicy(RequestBody, frozen=True):
     """A team's policy as it is to be. What is left out stays."""
 
     reason: Annotated[

@@ -42,11 +42,11 @@ async def put_team(
         if not (may_weigh or isinstance(weight, UnsetType) or weight == found.settings.weight):
             raise NotAllowed("A team's weight counts against every organisation's teams: who runs the gateway sets it.")
         team = await store.update_team(team_id, organisation_id=organisation_id, name=name, weight=weight)
-        change.tell("team", team_id, None if before is None else told(before), told(team))
+        change.tell("team", team_id, None if before is None else audit_record(before), audit_record(team))
     return team, before is None
 
 
-def told(team: TeamRecord) -> dict[str, Any]:
+def audit_record(team: TeamRecord) -> dict[str, Any]:
     """A team as the audit log keeps it; what it chose stands with its policy."""
     return {"name": team.name, "weight": team.settings.weight}
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cost.budgets.budget import Standing
+from cost.budgets.budget import BudgetStatus
 from cost.budgets.periods import end_us as period_end_us
 from cost.budgets.periods import start_us as period_start_us
 from cost.budgets.store import BudgetStore
@@ -126,7 +126,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
     """How one budget of the team stands, and how its period is likely to end."""
 
-    standing: Standing
+    standing: BudgetStatus
     expected_nanousd: int | None
     runs_out_us: int | None
     """The day on which it is likely to be used up."""
@@ -171,7 +171,7 @@ async def read_budgets(gateway: Gateway, scope: ReadScope, usage: Usage) -> list
     )
 
 
-def budget_line(standing: Standing, usage: Usage) -> BudgetLine:
+def budget_line(standing: BudgetStatus, usage: Usage) -> BudgetLine:
     """What is expected is what was spent and what the days left usually cost."""
     coming = usage.forecast(standing.resets_us, _PLANNED_HABITS)
     if coming is None:

@@ -38,10 +38,10 @@ from dashboards.web.access import allowed
 from dashboards.web.forms import FormError
 from dashboards.web.gateway import Gateway
 from dashboards.web.reading import reading
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import Refused
 from selfhosted.prefixes.report import PrefixReport, rates_of, stability
-from selfhosted.prefixes.store import HabitStore
+from selfhosted.prefixes.store import PrefixStore
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -53,13 +53,13 @@ _LATEST_TABLES: Final = frozenset({"speed", "failures"})
 
 
 @router.get("/dashboard/teams")
-async def teams(view: Annotated[View, Depends(allowed("signed-in"))]) -> Response:
+async def teams(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> Response:
     """One's own teams; those who read the organisation see all of it."""
     return await _teams(view)
 
 
 @router.post("/dashboard/teams")
-async def create_team(view: Annotated[View, Depends(allowed("organisation.change"))]) -> Response:
+async def create_team(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
     """A new team, by its id and name."""
     form = await view.form()
     try:
@@ -75,7 +75,7 @@ async def create_team(view: Annotated[View, Depends(allowed("organisation.change
 
 
 @router.get("/dashboard/teams/{team_id}")
-async def overview(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """Everything of one team on a page."""
     if view.query.get("table") in _LATEST_TABLES:
         return await latest(view)
@@ -109,7 +109,7 @@ async def overview(view: Annotated[View, Depends(allowed("team.read"))]) -> Resp
 
 
 @router.get("/dashboard/teams/{team_id}/savings")
-async def savings(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """The team's claim of the last 30 days with its verdict. It reads more than the rest, so it comes after it."""
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
     now_us = view.now_us
@@ -130,7 +130,7 @@ async def savings(view: Annotated[View, Depends(allowed("team.read"))]) -> Respo
 
 
 @router.get("/dashboard/teams/{team_id}/latest")
-async def latest(view: Annotated[View, Depends(allowed("team.read"))]) -> Response:
+async def latest(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """How hard, how fast and how often not at all, of the latest attempts; and what breaks the caches."""
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
     async with reading(gateway, on=True):
@@ -158,14 +158,16 @@ async def latest(view: Annotated[View, Depends(allowed("team.read"))]) -> Respon
     return view.page("teams/latest.html", title="Difficulty, speed and failures", **context)
 
 
-async def _check_new(view: View, team_id: str) -> None:
+async def _check_new(view: PageRequest, team_id: str) -> None:
     """A form that is sent twice, or by somebody who did not know, must not rename a team."""
     known = await view.gateway.accounts.teams_of(view.principal.organisation_id)
     if any(team.team_id == team_id for team in known):
         raise FormError("team_id", "Your organisation has a team of this id already.")
 
 
-async def _teams(view: View, errors: dict[str, str] | None = None, values: dict[str, str] | None = None) -> Response:
+async def _teams(
+    view: PageRequest, errors: dict[str, str] | None = None, values: dict[str, str] | None = None
+) -> Response:
     gateway, principal = view.gateway, view.principal
     sees_all = view.may("organisation.read")
     now_us = view.now_us
@@ -226,7 +228,7 @@ _TEAM_COLUMNS: Final = (
 
 
 def _team_row(
-    team: TeamRecord, view: View, today: dict[str, UsageSums], period: dict[str, UsageSums]
+    team: TeamRecord, view: PageRequest, today: dict[str, UsageSums], period: dict[str, UsageSums]
 ) -> dict[str, Any]:
     sums = period.get(team.team_id, UsageSums())
     return {
@@ -263,12 +265,12 @@ async def _by_team(
     return {str(row.group[0]): row.sums for row in page.rows}
 
 
-def _scope(view: View) -> ReadScope:
+def _scope(view: PageRequest) -> ReadScope:
     team = view.the_team
     return ReadScope(organisation_id=team.organisation_id, team_id=team.team_id)
 
 
-def _days(view: View) -> int:
+def _days(view: PageRequest) -> int:
     asked = view.query.get("days", "")
     return next((each for each in PERIODS if asked == str(each)), DAYS)
 
@@ -307,7 +309,7 @@ async def _prefixes(gateway: Gateway, scope: ReadScope, now_us: int) -> PrefixRe
     """How the team's prompts begin, of our own engines' caches; the same as GET /v1/fleet/prefixes."""
     end_us = now_us - now_us % DAY_US + DAY_US
     start_us = end_us - _PREFIX_DAYS * DAY_US
-    habits = await HabitStore(gateway.database).read(scope, start_us, end_us)
+    habits = await PrefixStore(gateway.database).read(scope, start_us, end_us)
     rates = rates_of(gateway.claims.pools, gateway.prices.book, now_us)
     return stability(habits, rates, start_us=start_us, end_us=end_us, now_us=now_us)
 
@@ -333,7 +335,7 @@ def _difficulty_chart(found: Complexities) -> Chart:
     )
 
 
-def _speed_table(samples: tuple[Sample, ...], view: View) -> Table:
+def _speed_table(samples: tuple[Sample, ...], view: PageRequest) -> Table:
     columns = (
         Column("target", "Target", "code"),
         Column("count", "Answers", "number", note="Streamed ones"),
@@ -361,7 +363,7 @@ def _speed_table(samples: tuple[Sample, ...], view: View) -> Table:
     )
 
 
-def _failures_table(samples: tuple[Sample, ...], view: View) -> Table:
+def _failures_table(samples: tuple[Sample, ...], view: PageRequest) -> Table:
     columns = (
         Column("target", "Target", "code"),
         Column("cause", "What happened"),

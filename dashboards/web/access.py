@@ -20,7 +20,7 @@ from accounts.store import TeamRecord
 from dashboards.web.cookie import COOKIE
 from dashboards.web.forms import FORM, Form, read_form
 from dashboards.web.gateway import Gateway, gateway_of
-from dashboards.web.view import View
+from dashboards.web.view import PageRequest
 from proxy.errors import CrossSite, DatabaseAway, NotAllowed, NotSignedIn, SignInFirst, TeamNotFound
 
 SIGN_IN: Final = "/dashboard/sign-in"
@@ -40,7 +40,7 @@ class Allowed:
     def __init__(self, right: Right) -> None:
         self.right = right
 
-    async def __call__(self, request: Request) -> View:
+    async def __call__(self, request: Request) -> PageRequest:
         gateway = gateway_of(request)
         sent = None
         if request.method not in _SAFE:
@@ -65,14 +65,14 @@ class Allowed:
         # Who belongs to no team needs no question.
         teams = principal.teams
         names = await gateway.accounts.names_of(principal.organisation_id, teams) if teams else {}
-        return View(request, gateway, principal, session, team, names, sent)
+        return PageRequest(request, gateway, principal, session, team, names, sent)
 
-    def _while_away(self, request: Request, gateway: Gateway) -> View:
+    def _while_away(self, request: Request, gateway: Gateway) -> PageRequest:
         """Operators see on their pages that the database is away, and what that does. Nobody changes anything."""
         session = remembered_operator(request, gateway)
         if session is None or self.right != "operations.read" or request.method not in _SAFE:
             raise DatabaseAway(_AWAY)
-        return View(request, gateway, session.principal(gateway.operator), session, None, {})
+        return PageRequest(request, gateway, session.principal(gateway.operator), session, None, {})
 
 
 def allowed(right: Right) -> Allowed:

@@ -26,7 +26,7 @@ _FIELD: Final = re.compile(r"Object (?:missing required|contains unknown) field 
 Body = TypeVar("Body")
 
 
-class Desk(NamedTuple):
+class AdminRequest(NamedTuple):
     """Whose key asks, and about which team where the address names one; rights were checked before."""
 
     request: Request
@@ -57,7 +57,7 @@ class Desk(NamedTuple):
 
     async def body(self, kind: type[Body]) -> Body:
         """The body, which has to be exactly of this kind."""
-        timeout_s = self.gateway.line.rules.body_timeout_s
+        timeout_s = self.gateway.line.config.body_timeout_s
         return parsed(await read_body(self.request, timeout_s=timeout_s, most_bytes=MAX_BODY_BYTES), kind)
 
     def reply(self, value: Any, status: int = 200) -> Response:
@@ -74,7 +74,7 @@ class Admin(Keyed):
         self.right = right
         self.makes_team = makes_team
 
-    async def __call__(self, request: Request) -> Desk:
+    async def __call__(self, request: Request) -> AdminRequest:
         gateway = gateway_of(request)
         caller = await caller_of(request)
         check_path(request)
@@ -87,7 +87,7 @@ class Admin(Keyed):
                 f"This key has the role {caller.role}, which may not do this; use an administrator's key "
                 "(`weighbridge keys create --role admin`)."
             )
-        return Desk(request, gateway, caller, principal, team)
+        return AdminRequest(request, gateway, caller, principal, team)
 
 
 async def _team(gateway: Gateway, principal: Principal, team_id: str) -> TeamRecord:

@@ -17,7 +17,7 @@ Reason = Annotated[
 Item = TypeVar("Item")
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A body: what it does not know is refused, so that a misspelt field is not taken for a wish that was granted."""
 
 

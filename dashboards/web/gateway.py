@@ -14,7 +14,7 @@ from accounts.audit.log import AuditLog
 from accounts.caller import Caller
 from accounts.config import AccountsSection
 from accounts.keys import Pepper
-from accounts.people.links import Links
+from accounts.people.links import OneTimeLinks
 from accounts.people.people import PeopleStore
 from accounts.people.sessions import Sessions
 from accounts.people.sign_in import SignIn
@@ -98,7 +98,7 @@ class Gateway(NamedTuple):
     people: PeopleStore
     sessions: Sessions
     sign_in: SignIn
-    links: Links
+    links: OneTimeLinks
     audit: AuditLog
     breakers: Breakers
     operations: Operations

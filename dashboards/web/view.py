@@ -33,14 +33,14 @@ _CSV: Final = "text/csv; charset=utf-8"
 _CSV_HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
-class Told(msgspec.Struct, frozen=True):
+class Notice(msgspec.Struct, frozen=True):
     """What the page before has to say on this one."""
 
     text: str
     tone: str
 
 
-class View(NamedTuple):
+class PageRequest(NamedTuple):
     """Who asks, about which team where the address names one; rights were checked before."""
 
     request: Request
@@ -122,7 +122,7 @@ class View(NamedTuple):
         """To another of our pages, where `told` is shown once."""
         reply = RedirectResponse(path, status_code=303)
         if told:
-            kept = base64.urlsafe_b64encode(msgspec.json.encode(Told(told[:_MAX_TOLD], tone))).decode()
+            kept = base64.urlsafe_b64encode(msgspec.json.encode(Notice(told[:_MAX_TOLD], tone))).decode()
             reply.set_cookie(TOLD_COOKIE, kept, max_age=_TOLD_S, path="/", secure=True, httponly=True, samesite="lax")
         reply.headers["cache-control"] = "no-store"
         return reply
@@ -172,13 +172,13 @@ def shown_to_anybody(
     return shown(template, whole, status=status, form_targets=form_targets)
 
 
-def told_in(request: Request) -> Told | None:
+def told_in(request: Request) -> Notice | None:
     """What an earlier reply of ours left to be said."""
     kept = request.cookies.get(TOLD_COOKIE, "")
     if not kept or len(kept) > 4 * _MAX_TOLD:
         return None
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(kept), type=Told)
+        return msgspec.json.decode(base64.urlsafe_b64decode(kept), type=Notice)
     except (binascii.Error, msgspec.MsgspecError, ValueError):
         return None
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from accounts.audit.entry import Actor, Entry
     from accounts.audit.log import AuditLog, Change, Filters, Scope
-    from accounts.audit.verify import Anchor, Verdict
+    from accounts.audit.verify import Anchor, VerifyResult
 
 audit_app = typer.Typer(
     help="The audit log: who changed what, and whether it is as it was written.",
@@ -54,12 +54,12 @@ def list_entries(
 ) -> None:
     """List entries, the newest first."""
     from accounts.audit.log import Scope
-    from dashboards.audit.listing import told
+    from dashboards.audit.listing import entry_as_json
 
     filters = _filters(actor, action, object_, team, first_day, last_day)
     found = asyncio.run(_page(Scope(organisation_id=organisation), filters, before, limit))
     if as_json:
-        print_json([told(entry) for entry in found])
+        print_json([entry_as_json(entry) for entry in found])
     elif found:
         _print(found)
     else:
@@ -222,14 +222,14 @@ async def _exported(scope: "Scope", filters: "Filters", kind: str, file: BinaryI
     file.flush()
 
 
-async def _verified(anchors: "list[Anchor]") -> "Verdict":
+async def _verified(anchors: "list[Anchor]") -> "VerifyResult":
     from accounts.audit.log import AuditLog
 
     async with open_engine() as engine:
         return await AuditLog(engine).verify(anchors)
 
 
-def _plain(verdict: "Verdict") -> dict[str, Any]:
+def _plain(verdict: "VerifyResult") -> dict[str, Any]:
     return {
         "sound": verdict.sound,
         "entries": verdict.entries,
@@ -239,7 +239,7 @@ def _plain(verdict: "Verdict") -> dict[str, Any]:
     }
 
 
-def _print_verdict(verdict: "Verdict") -> None:
+def _print_verdict(verdict: "VerifyResult") -> None:
     from gateway.table import counted
 
     for each in verdict.breaks:

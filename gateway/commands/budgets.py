@@ -12,7 +12,7 @@ from gateway.commands.shared import fail, open_engine, print_json, read_config
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from cost.budgets.budget import Budget, Scope, Standing
+    from cost.budgets.budget import Budget, BudgetStatus, Scope
 
 budgets_app = typer.Typer(
     help="What may be spent in a day, a week or a month.", no_args_is_help=True, rich_markup_mode=None
@@ -30,7 +30,7 @@ def list_budgets(
 ) -> None:
     """List budgets with what is spent of each."""
 
-    async def read() -> "list[Standing]":
+    async def read() -> "list[BudgetStatus]":
         from cost.budgets.store import BudgetStore
 
         async with open_engine() as engine:
@@ -50,7 +50,7 @@ def list_budgets(
 def show_budget(budget_id: IdArgument, as_json: JsonOption = False) -> None:
     """Show one budget."""
 
-    async def read() -> "Standing":
+    async def read() -> "BudgetStatus":
         from cost.budgets.store import BudgetStore
 
         async with open_engine() as engine:
@@ -87,10 +87,10 @@ def set_budget(
     """Set a budget, in place of the one for the same scope, period and kind. Every server follows within seconds."""
     _check_webhook(webhook)
 
-    async def write() -> "Standing":
+    async def write() -> "BudgetStatus":
         from cost.budgets.budget import Budget, limit_from_usd, tag_id
         from cost.budgets.store import BudgetStore, new_budget_id
-        from dashboards.budgets.change import told as state
+        from dashboards.budgets.change import audit_record as state
         from gateway.commands.audit import audited
 
         async with open_engine() as engine:
@@ -127,7 +127,7 @@ def remove_budget(budget_id: IdArgument) -> None:
 
     async def remove() -> "Budget":
         from cost.budgets.store import BudgetStore
-        from dashboards.budgets.change import told as state
+        from dashboards.budgets.change import audit_record as state
         from gateway.commands.audit import audited
 
         async with open_engine() as engine, audited(engine, "budget.removed") as change:
@@ -172,12 +172,14 @@ async def _owner_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organi
     return (await accounts.get_team(team_id)).organisation_id, team_id
 
 
-def _plain(standing: "Standing") -> dict[str, Any]:
+def _plain(standing: "BudgetStatus") -> dict[str, Any]:
     from decimal import Decimal
 
-    from dashboards.budgets.listing import told
+    from dashboards.budgets.listing import budget_as_json
 
-    return {name: f"{value:f}" if isinstance(value, Decimal) else value for name, value in told(standing).items()}
+    return {
+        name: f"{value:f}" if isinstance(value, Decimal) else value for name, value in budget_as_json(standing).items()
+    }
 
 
 def _described(budget: "Budget") -> str:
@@ -187,7 +189,7 @@ def _described(budget: "Budget") -> str:
     )
 
 
-def _print(found: "Sequence[Standing]") -> None:
+def _print(found: "Sequence[BudgetStatus]") -> None:
     from cost.times import iso
     from gateway.table import print_table
 

@@ -17,7 +17,7 @@ def check_config(
     """Check a configuration file: everything that is wrong is told at once."""
     import os
 
-    from gateway.configuration.settings import load, read_environment, shown, without_effect
+    from gateway.configuration.settings import load, read_environment, settings_as_shown, without_effect
     from providers.secret_references import secrets_in
 
     environment = read_environment()
@@ -31,7 +31,9 @@ def check_config(
     if show:
         import yaml
 
-        typer.echo(yaml.safe_dump(shown(settings, os.environ), sort_keys=False, allow_unicode=True), nl=False)
+        typer.echo(
+            yaml.safe_dump(settings_as_shown(settings, os.environ), sort_keys=False, allow_unicode=True), nl=False
+        )
     else:
         typer.echo(f"{file}: ok")
     if missing:

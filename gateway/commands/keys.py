@@ -48,7 +48,7 @@ def create_key(
 
     async def create() -> dict[str, Any]:
         from accounts.store import AccountStore
-        from dashboards.keys.change import told
+        from dashboards.keys.change import audit_record
         from gateway.commands.audit import audited
 
         async with open_engine() as engine, audited(engine, "key.created", team_id=team_id) as change:
@@ -56,7 +56,7 @@ def create_key(
             minted = await store.create_key(team_id, name, pepper, expires_at=expiry, role=role)
             owner = (await store.get_team(team_id)).organisation_id
             made = await store.key_of(owner, team_id, minted.key_id)
-            change.tell("key", made.key_id, None, told(made), organisation_id=owner)
+            change.tell("key", made.key_id, None, audit_record(made), organisation_id=owner)
             return {"key_id": minted.key_id, "team_id": team_id, "name": name, "role": role, "key": minted.plaintext}
 
     made = asyncio.run(create())
@@ -91,7 +91,7 @@ def revoke_key(
 
     async def revoke() -> None:
         from accounts.store import AccountStore
-        from dashboards.keys.change import told
+        from dashboards.keys.change import audit_record
         from gateway.commands.audit import audited
 
         async with open_engine() as engine, audited(engine, "key.revoked") as change:
@@ -100,7 +100,7 @@ def revoke_key(
             await store.revoke_key(key_id)
             after = next(key for key in await store.list_keys() if key.key_id == key_id)
             owner = (await store.get_team(after.team_id)).organisation_id
-            was, now = told(before[key_id]), told(after)
+            was, now = audit_record(before[key_id]), audit_record(after)
             change.tell("key", key_id, was, now, team_id=after.team_id, organisation_id=owner)
 
     asyncio.run(revoke())

@@ -133,7 +133,7 @@ def remove_limit(scope: ScopeArgument, scope_id: IdArgument, model: ModelOption 
 
 async def _changed(engine: "AsyncEngine", place: "Place", changes: "dict[str, int | None] | None") -> "Rule":
     """Writes it, and who did; no changes: what was set is removed."""
-    from dashboards.limits.change import told
+    from dashboards.limits.change import audit_record
     from gateway.commands.audit import audited
     from proxy.limits.store import LimitStore
 
@@ -143,10 +143,10 @@ async def _changed(engine: "AsyncEngine", place: "Place", changes: "dict[str, in
         before = next((rule for rule in await store.all() if rule.place == place), None)
         if changes is None:
             removed = await store.remove(place)
-            change.tell("limit", str(place), None if before is None else told(before), None)
+            change.tell("limit", str(place), None if before is None else audit_record(before), None)
             return removed
         made = await store.change(place, changes)
-        change.tell("limit", str(place), None if before is None else told(before), told(made))
+        change.tell("limit", str(place), None if before is None else audit_record(before), audit_record(made))
         return made
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from accounts.access import OrganisationRole, TeamRole
     from accounts.keys import Pepper
-    from accounts.people.links import Links
+    from accounts.people.links import OneTimeLinks
     from accounts.people.person import Person
     from accounts.people.sign_in_config import SignInSection
 
@@ -235,13 +235,13 @@ async def _link(engine: "AsyncEngine", settings: _Settings, person: "Person") ->
     return link_url(settings.base, token)
 
 
-def _links(engine: "AsyncEngine", settings: _Settings) -> "Links":
-    from accounts.people.links import Links
+def _links(engine: "AsyncEngine", settings: _Settings) -> "OneTimeLinks":
+    from accounts.people.links import OneTimeLinks
     from accounts.people.passwords import Passwords
     from cost.times import wall_us
 
     passwords = Passwords(min_chars=settings.section.password_min_chars)
-    return Links(engine, settings.section, settings.peppers, passwords, now_us=wall_us)
+    return OneTimeLinks(engine, settings.section, settings.peppers, passwords, now_us=wall_us)
 
 
 async def _known(engine: "AsyncEngine", email: str) -> "Person":

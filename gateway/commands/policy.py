@@ -40,7 +40,7 @@ def preview(
     """Show what quality floors would save. Nothing is applied."""
     import asyncio
 
-    from dashboards.policy.preview import floors_from, told
+    from dashboards.policy.preview import floors_from, preview_as_json
     from gateway.configuration.settings import load, read_environment
     from gateway.explain import classifier_of
     from proxy.tolerance import FLOORS
@@ -53,7 +53,7 @@ def preview(
     record, own, tolerances = asyncio.run(_gathered(settings, classifier_of(settings), team))
     allowed = None if record is None or record.allowed_models is None else frozenset(record.allowed_models)
     current = None if record is None else record.settings.quality_floor
-    found = told(tolerances.preview(floors or FLOORS, allowed, current=current, own=own), team)
+    found = preview_as_json(tolerances.preview(floors or FLOORS, allowed, current=current, own=own), team)
     if as_json:
         print_json(found)
     else:
@@ -77,7 +77,7 @@ async def _gathered(
     catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
     policy = build_policy(settings.policy, settings.cost)
     async with open_engine() as engine:
-        await TuningWatch(LearningStore(engine), classifier).look()
+        await TuningWatch(LearningStore(engine), classifier).refresh()
         tolerances = Tolerances(catalog=catalog, policy=policy, classifier=classifier)
         if team_id is None:
             return None, None, tolerances

@@ -67,14 +67,14 @@ def list_prices(
 ) -> None:
     """List what each target costs, since when, and who said so."""
     from cost.times import start_of
-    from dashboards.prices.listing import entry_told, told
+    from dashboards.prices.listing import entry_told, prices_as_json
 
     settings = read_config(config)
     book = asyncio.run(_book(settings))
     at_us = wall_us() if at is None else start_of(at.date())
     listed = []
     for model in settings.providers.models:
-        now = told(book, model.model_id, at_us)
+        now = prices_as_json(book, model.model_id, at_us)
         listed.append({**now, "in_effect": now["version"] is not None})
         if everything:
             current = book.entry_at(model.model_id, at_us)
@@ -97,7 +97,7 @@ def price_history(target: TargetArgument, as_json: JsonOption = False) -> None:
         async with open_engine() as engine:
             return await PriceStore(engine).known(target)
 
-    told = [
+    listed = [
         {
             "version": each.price.version,
             "source": each.source,
@@ -110,14 +110,14 @@ def price_history(target: TargetArgument, as_json: JsonOption = False) -> None:
         for each in asyncio.run(read())
     ]
     if as_json:
-        print_json(told)
-    elif not told:
+        print_json(listed)
+    elif not listed:
         typer.echo(f"nothing of {target} was booked yet", err=True)
     else:
         days = ("effective_from", "known_since", "withdrawn")
         rows = [
             [each["version"], each["source"], *(each[day] or "-" for day in days), *_figures(each), each["note"] or "-"]
-            for each in told
+            for each in listed
         ]
         headings = ["version", "source", "from", "known since", "withdrawn", *_METER_HEADINGS, "further", "note"]
         print_table(headings, rows, right=range(5, 5 + len(_METERS)))
@@ -255,9 +255,14 @@ def correct_price(
                 return found, None
             posted, kept = await post_correction(LedgerStore(engine), PriceStore(engine), found)
             if posted:
-                told = {"entries": posted, "as_version": kept, "difference_nanousd": found.total_nanousd}
+                summary = {"entries": posted, "as_version": kept, "difference_nanousd": found.total_nanousd}
                 await note(
-                    engine, operators(), "posting.posted", "posting", found.posting_id, {"target": target, **told}
+                    engine,
+                    operators(),
+                    "posting.posted",
+                    "posting",
+                    found.posting_id,
+                    {"target": target, **summary},
                 )
             return found, posted
 
@@ -393,20 +398,20 @@ def _correction_told(found: "Correction", posted: int | None) -> dict[str, Any]:
 def _print_correction(found: "Correction", posted: int | None) -> None:
     from gateway.table import counted, print_table
 
-    told = _correction_told(found, posted)
-    if told["groups"]:
+    correction = _correction_told(found, posted)
+    if correction["groups"]:
         names = ("day", "team_id", "key_id", "tier", "tag", "rows", "booked_usd", "right_usd", "difference_usd")
         headings = ["day", "team", "key", "tier", "tag", "attempts", "booked", "right", "difference"]
-        rows = [[str(group[name]) or "-" for name in names] for group in told["groups"]]
+        rows = [[str(group[name]) or "-" for name in names] for group in correction["groups"]]
         print_table(headings, rows, right=(5, 6, 7, 8))
         typer.echo("")
     typer.echo(
         f"{counted(found.rows, 'attempt')} computed again, {found.left_rows:,} left as they are (an estimate, or nothing used); "
-        f"difference {told['difference_usd']} US dollars"
+        f"difference {correction['difference_usd']} US dollars"
     )
     if posted is not None:
         typer.echo(
             f"posted {counted(posted, 'entry', 'entries')}" if posted else "nothing to post: the books say so already"
         )
-    elif told["groups"]:
+    elif correction["groups"]:
         typer.echo("nothing is posted yet: give --post")

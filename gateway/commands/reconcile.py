@@ -120,13 +120,13 @@ async def _reconciled(
     from cost.times import iso
     from gateway.commands.audit import note, operators
 
-    told = days_between(statement, *days)
+    days_covered = days_between(statement, *days)
     async with open_engine() as engine:
         async with posting_alone(engine) if post else engine.connect() as connection:
             rows = await booked(
                 connection,
-                first_day_us=told[0],
-                last_day_us=told[-1],
+                first_day_us=days_covered[0],
+                last_day_us=days_covered[-1],
                 providers=providers,
                 organisation_id=organisation_id,
             )
@@ -148,7 +148,12 @@ async def _reconciled(
                 else ""
             )
             posted = _Posted(len(entries), why, closed=not left)
-        said = {"entries": posted.entries, "providers": sorted(providers), "from": iso(told[0]), "to": iso(told[-1])}
+        said = {
+            "entries": posted.entries,
+            "providers": sorted(providers),
+            "from": iso(days_covered[0]),
+            "to": iso(days_covered[-1]),
+        }
         await note(engine, operators(), "posting.posted", "posting", posting, said)
         return found, posted
 
@@ -203,9 +208,9 @@ def _status(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _P
 
 
 def _told(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _Posted | None) -> dict[str, Any]:
-    from cost.reconcile.report import told
+    from cost.reconcile.report import reconciliation_as_json
 
-    plain = told(reconciliation, tolerance)
+    plain = reconciliation_as_json(reconciliation, tolerance)
     if posted is not None:
         plain["posted"] = {"entries": posted.entries, "note": posted.why or None}
     return plain

@@ -75,7 +75,7 @@ async def _claimed(
         scope = await scope_of(engine, organisation, team)
         claims = Claims(engine, lambda: section, wall_us, operator=operator, arms_within_s=_ARMS_WITHIN_S)
         books = await claims.books(scope, start_us, end_us)
-        return scope, books, claims.told(scope, await claims.claim(scope, books))
+        return scope, books, claims.as_json(scope, await claims.claim(scope, books))
 
 
 def _print_daily(section: "CostSection", scope: "ReadScope", books: "ClaimBooks") -> None:

@@ -154,6 +154,6 @@ def _floor(text: str) -> float | None:
 def _team_state(team: "TeamRecord") -> dict[str, Any]:
     """A team with its policy, as the audit log keeps it."""
     from dashboards.policy.change import policy_of
-    from dashboards.teams.change import told
+    from dashboards.teams.change import audit_record
 
-    return told(team) | policy_of(team)
+    return audit_record(team) | policy_of(team)

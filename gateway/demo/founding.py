@@ -13,7 +13,7 @@ from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
 from accounts.caller import Caller, TeamSettings
 from accounts.keys import Pepper
-from accounts.people.links import Links
+from accounts.people.links import OneTimeLinks
 from accounts.people.passwords import Passwords
 from accounts.people.people import PeopleStore
 from accounts.people.person import Person
@@ -35,7 +35,7 @@ _ADDRESSES: Final = ("10.20.4.17", "10.20.4.52", "10.20.9.3")
 _MINUTE_US: Final = 60_000_000
 
 
-class Founded(msgspec.Struct, frozen=True, kw_only=True):
+class FoundedCompany(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it."""
 
     callers: dict[str, list[Caller]]
@@ -86,12 +86,12 @@ class Founding:
             address=self._rng.choice(_ADDRESSES),
         )
 
-    async def found(self) -> Founded:
+    async def found(self) -> FoundedCompany:
         """Both companies, as they were on the first morning."""
         await self.accounts().create_organisation(company.ORGANISATION, company.ORGANISATION_NAME)
         await self.accounts().create_organisation(company.NEIGHBOUR, company.NEIGHBOUR_NAME)
         people = {each.email: await self._invite(each) for each in company.PEOPLE}
-        founded = Founded(callers={}, keys={}, people=people, revoked_us={})
+        founded = FoundedCompany(callers={}, keys={}, people=people, revoked_us={})
         for organisation_id, teams in (
             (company.ORGANISATION, company.TEAMS),
             (company.NEIGHBOUR, company.NEIGHBOURS),
@@ -115,7 +115,7 @@ class Founding:
             change.tell("person", person.person_id, None, {"email": each.email, "name": each.name, "role": each.role})
         return person
 
-    async def _settle(self, team: SampleTeam, organisation_id: str, actor: Actor, founded: Founded) -> None:
+    async def _settle(self, team: SampleTeam, organisation_id: str, actor: Actor, founded: FoundedCompany) -> None:
         self._step()
         async with self.log.change(actor, "team.created", team_id=team.team_id) as change:
             store = self.accounts(change.within)
@@ -137,7 +137,7 @@ class Founding:
                 "team", team.team_id, "month", kind, Decimal(team.budget_usd), actor, team_id=team.team_id
             )
 
-    async def _key(self, team: TeamRecord, name: str, actor: Actor, founded: Founded) -> Caller:
+    async def _key(self, team: TeamRecord, name: str, actor: Actor, founded: FoundedCompany) -> Caller:
         self._step()
         expires = self._clock() + timedelta(days=_EXPIRY_DAYS) if name in {"staging", "experiments"} else None
         async with self.log.change(actor, "key.created", team_id=team.team_id) as change:
@@ -153,7 +153,7 @@ class Founding:
             settings=team.settings,
         )
 
-    async def _join(self, each: SamplePerson, founded: Founded) -> None:
+    async def _join(self, each: SamplePerson, founded: FoundedCompany) -> None:
         person = founded.people[each.email]
         admin = self.acting(founded.people[company.PEOPLE[0].email])
         for team_id, role in each.teams:
@@ -196,7 +196,7 @@ class Founding:
                 after |= {"scope": scope, "scope_id": scope_id, "period": period, "kind": kind}
             change.tell("budget", budget.budget_id, before, after)
 
-    async def _limit(self, founded: Founded) -> None:
+    async def _limit(self, founded: FoundedCompany) -> None:
         """The whole company's budget, a key's, and two limits."""
         admin = self.acting(founded.people[company.PEOPLE[0].email])
         await self.budget("organisation", company.ORGANISATION, "month", "soft", Decimal(280), admin)
@@ -212,7 +212,7 @@ class Founding:
                 told = {name: value for name, value in msgspec.structs.asdict(limits).items() if value is not None}
                 change.tell("limit", str(place), None, told)
 
-    async def go_on(self, founded: Founded, end_us: int) -> None:
+    async def go_on(self, founded: FoundedCompany, end_us: int) -> None:
         """What people changed within the month: a price, a floor, budgets, keys, and somebody who left."""
         ada, ola = (founded.people[email] for email in ("ada@northwind.example", "ola@northwind.example"))
         tess, dina = (founded.people[email] for email in ("tess@northwind.example", "dina@northwind.example"))
@@ -270,7 +270,7 @@ class Founding:
             await self.people(change.within).disable(person.person_id, organisation_id=person.organisation_id)
             change.tell("person", person.person_id, {"disabled": False}, {"disabled": True})
 
-    async def posted(self, founded: Founded, posting: str) -> None:
+    async def posted(self, founded: FoundedCompany, posting: str) -> None:
         """Somebody held a provider's statement against the books."""
         self._step()
         ada = self.acting(founded.people[company.PEOPLE[0].email])
@@ -278,11 +278,11 @@ class Founding:
             ada, "posting.posted", "posting", posting, reason="OpenAI's statement of the first two weeks."
         )
 
-    async def let_in(self, founded: Founded, password: str, now_us: Callable[[], int]) -> dict[str, str]:
+    async def let_in(self, founded: FoundedCompany, password: str, now_us: Callable[[], int]) -> dict[str, str]:
         """Everybody gets this password, and those who are shown a link beside it. E-mail to the link's token."""
         section = SignInSection()
         passwords = Passwords(min_chars=section.password_min_chars)
-        links = Links(self._engine, section, (self._pepper,), passwords, now_us=now_us)
+        links = OneTimeLinks(self._engine, section, (self._pepper,), passwords, now_us=now_us)
         for each in company.PEOPLE:
             if each.email != "juri@northwind.example":
                 await links.use(await links.make(founded.people[each.email].person_id), password)
@@ -300,7 +300,7 @@ def _settings(settings: TeamSettings) -> dict[str, Any]:
     return msgspec.structs.asdict(settings)
 
 
-def first_callers(founded: Founded, teams: Sequence[SampleTeam]) -> dict[str, Sequence[Caller]]:
+def first_callers(founded: FoundedCompany, teams: Sequence[SampleTeam]) -> dict[str, Sequence[Caller]]:
     """Who calls: a team's first keys far more often than its last."""
     return {
         team.team_id: [

@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from accounts.caller import Caller
 from accounts.keys import Pepper
 from accounts.pepper_file import read_or_make_pepper
-from classifier.learning.store import LearningStore, Verdict, Weighing
+from classifier.learning.store import ClassifiedRequest, LearningStore, Verdict
 from classifier.prediction import Classifier, Prediction, Prompt
 from cost.claim.holdout import arm_of
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
@@ -45,7 +45,7 @@ from gateway.demo.statement import reconcile_with_statement
 from gateway.explain import classifier_of
 from gateway.wiring.policy import build_policy
 from providers.breaker import Breakers
-from providers.catalog import build_catalog, configured_prices, peopled, repriced
+from providers.catalog import build_catalog, configured_prices, repriced, with_deployments
 from providers.errors import FirstTokenTimeout, StreamCut, UpstreamError, UpstreamRateLimited, UpstreamUnavailable
 from providers.target import Deployment
 from providers.wire import ChatRequest, Event, WireUsage
@@ -178,13 +178,13 @@ def times_of(team: SampleTeam, count: int, start_us: int, end_us: int, rng: rand
     return sorted(found)
 
 
-class _Teller:
+class _HistoryWriter:
     """Tells one request after the other, as the line would have served it."""
 
     def __init__(self, config: GatewayConfig, callers: Mapping[str, Sequence[Caller]], seed: int) -> None:
         self.clock = _Clock()
         self.books = MemoryLedger("5a3b1e0000000000")
-        self.weighings: list[Weighing] = []
+        self.weighings: list[ClassifiedRequest] = []
         self.verdicts: list[Verdict] = []
         self._rng = random.Random(seed)  # noqa: S311 - it makes up a history, it guards nothing
         self._config = config
@@ -197,7 +197,7 @@ class _Teller:
         self.book = configured_prices(config.providers)
         self._next_price_us: int | None = 0
         bare = build_catalog(config.providers, lambda _: "unused", pools=config.selfhosted.pool_of_target())
-        self._catalog = peopled(bare, _replicas(config))
+        self._catalog = with_deployments(bare, _replicas(config))
         self._breakers.adopt(self._catalog)
         self._tolerances = Tolerances(catalog=self._catalog, policy=self._policy, classifier=self._classifier)
         self._incidents: tuple[_Span, ...] = ()
@@ -430,7 +430,7 @@ class _Teller:
         if settled is None:
             return
         self.weighings.append(
-            Weighing(
+            ClassifiedRequest(
                 request_id=routed.request_id,
                 at_us=self.clock.now_us,
                 organisation_id=routed.caller.organisation_id,
@@ -449,7 +449,7 @@ class _Teller:
         if self._rng.random() < _FEEDBACK_SHARE:
             self.verdicts.append(self._verdict(self.weighings[-1]))
 
-    def _verdict(self, about: Weighing) -> Verdict:
+    def _verdict(self, about: ClassifiedRequest) -> Verdict:
         """What somebody who read the answer said of it."""
         good = self._rng.random() < _LIKED_SHARE
         return Verdict(
@@ -535,7 +535,7 @@ async def write_history(
     for known in configured_prices(config.providers).entries():
         await prices.remember(known.target_id, known.price, known.source, known.effective_us)
     await founding.go_on(founded, end_us)
-    teller = _Teller(config, first_callers(founded, teams), seed)
+    teller = _HistoryWriter(config, first_callers(founded, teams), seed)
     teller.book = price_book([*configured_prices(config.providers).entries(), *await prices.overrides()])
     teller.revoked_us = founded.revoked_us
     rng = random.Random(seed)  # noqa: S311 - it makes up a history, it guards nothing

@@ -21,7 +21,7 @@ _LLAMA_USD = "0.845"
 _LLAMA_SINCE = "2026-05-01"
 
 
-class Dear(msgspec.Struct, frozen=True, kw_only=True):
+class CommercialModel(msgspec.Struct, frozen=True, kw_only=True):
     """The commercial model that everything is compared with."""
 
     name: str
@@ -37,7 +37,7 @@ class Dear(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # List prices, $ per million tokens, input / cached input / output.
-_GPT_4O = Dear(
+_GPT_4O = CommercialModel(
     name="gpt-4o",
     provider="openai",
     upstream_model="gpt-4o",
@@ -49,7 +49,7 @@ _GPT_4O = Dear(
     since="2024-10-01",
     context_tokens=128_000,
 )
-_CLAUDE = Dear(
+_CLAUDE = CommercialModel(
     name="claude-sonnet-4-5",
     provider="anthropic",
     upstream_model="claude-sonnet-4-5",
@@ -74,7 +74,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     caveat: str
 
 
-def choose_stage(environ: Mapping[str, str]) -> tuple[Stage, Dear]:
+def choose_stage(environ: Mapping[str, str]) -> tuple[Stage, CommercialModel]:
     """A key in the environment puts the real provider in the stand-in's place."""
     if environ.get("OPENAI_API_KEY"):
         dear, real = _GPT_4O, True
@@ -96,7 +96,7 @@ def choose_stage(environ: Mapping[str, str]) -> tuple[Stage, Dear]:
     return Stage(dear=dear.name, real=real, engines=engines, caveat=caveat), dear
 
 
-def write_config(folder: Path, dear: Dear, addresses: Mapping[str, str]) -> Path:
+def write_config(folder: Path, dear: CommercialModel, addresses: Mapping[str, str]) -> Path:
     """The demo's configuration, in the format that everybody writes by hand."""
     models = [
         _model(
@@ -126,7 +126,7 @@ def write_config(folder: Path, dear: Dear, addresses: Mapping[str, str]) -> Path
     return path
 
 
-def _dear_deployment(dear: Dear, addresses: Mapping[str, str]) -> dict[str, Any]:
+def _dear_deployment(dear: CommercialModel, addresses: Mapping[str, str]) -> dict[str, Any]:
     if dear.name in addresses:
         return {"name": "local", "kind": "llama.cpp", "base_url": addresses[dear.name], "upstream_model": dear.name}
     return {

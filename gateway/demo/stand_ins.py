@@ -13,7 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from gateway.demo.sample_config import REPLICAS
-from gateway.process.lifeline import exit_with_parent
+from gateway.process.parent_pipe import exit_with_parent
 from providers.scripted_server import LogLine, make_app
 
 _BLOCKS: Final = 4_096

@@ -12,7 +12,7 @@ import aiohttp
 
 from gateway.demo import company
 from gateway.demo.company import SampleTeam
-from gateway.process.lifeline import exit_with_parent
+from gateway.process.parent_pipe import exit_with_parent
 
 _EVERY_S: Final = 0.8
 _MOST_AT_ONCE: Final = 16

@@ -48,7 +48,7 @@ _LAST_CHANCE_S: Final = 1.0
 request is on its way. A connection that is closed just as the next request is sent loses that request."""
 
 
-class Leave(ServerState):
+class ServerConnections(ServerState):
     """What uvicorn's connections of one server share, and how far its end has come."""
 
     stopping: bool = False
@@ -218,8 +218,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     @property
-    def _leave(self) -> Leave:
-        return cast("Leave", self.server_state)
+    def _leave(self) -> ServerConnections:
+        return cast("ServerConnections", self.server_state)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle

@@ -36,10 +36,10 @@ from gateway.configuration.settings import (
     resolve_secret,
     without_effect,
 )
-from gateway.process.door import Door
-from gateway.process.lifeline import follow_parent
+from gateway.process.accept_queue import AcceptQueue
 from gateway.process.open_files import allow_many_sockets
-from gateway.process.protocol import BoundedProtocol, Leave
+from gateway.process.parent_pipe import follow_parent
+from gateway.process.protocol import BoundedProtocol, ServerConnections
 from gateway.process.supervisor import Supervisor
 from proxy.observers.logs import configure_logging
 from proxy.observers.metrics import forget_worker
@@ -145,7 +145,7 @@ class Uvicorn(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._sharing = sharing
-        self.server_state: Leave = Leave()
+        self.server_state: ServerConnections = ServerConnections()
         self._drain_s = drain_s
         self._started = started
         self._moving = False
@@ -166,11 +166,13 @@ class Uvicorn(uvicorn.Server):
 
     def _watch_doors(self, sockets: list[socket.socket]) -> None:
         """The app's overload guard sees who waits to be accepted, and lets them in to tell them."""
-        watch: Callable[[Door], None] | None = getattr(getattr(self.config.app, "state", None), "watch_door", None)
+        watch: Callable[[AcceptQueue], None] | None = getattr(
+            getattr(self.config.app, "state", None), "watch_backlog", None
+        )
         if watch is None:
             return
         for listener in sockets:
-            door = Door(listener, self._make_protocol, lambda: self.server_state.accepted, self._sharing)
+            door = AcceptQueue(listener, self._make_protocol, lambda: self.server_state.accepted, self._sharing)
             # Whenever the servers are closed, so is it.
             self.servers.append(cast("asyncio.Server", door))
             watch(door)

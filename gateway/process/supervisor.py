@@ -25,7 +25,7 @@ _START_WITHIN_S = 120.0
 _LOOK_S = 0.05
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class RestartBackoff(msgspec.Struct, frozen=True, kw_only=True):
     """How long a worker must live to count as well, and how often in a row they may die younger."""
 
     young_s: float = 5.0
@@ -102,14 +102,14 @@ class Supervisor:
         inherited_fd: int,
         environ: Mapping[str, str],
         drain_s: float,
-        patience: Patience | None = None,
+        patience: RestartBackoff | None = None,
         worker_gone: Callable[[int], None] = lambda _pid: None,
     ) -> None:
         self._command = list(command)
         self._fd = inherited_fd
         self._environ = dict(environ)
         self._drain_s = drain_s
-        self._patience = patience or Patience()
+        self._patience = patience or RestartBackoff()
         self._worker_gone = worker_gone
         self._places = [_Place() for _ in range(count)]
         self._to_replace: deque[_Place] = deque()
@@ -151,7 +151,7 @@ class Supervisor:
     def _step(self) -> bool:
         """Replaces, waits for the next signal or deadline, and acts on it; False is the end."""
         now = time.monotonic()
-        self._reap(now)
+        self._reap_ended(now)
         if self._stop_at is None:
             self._start_due(now)
             self._replace(now)
@@ -256,13 +256,13 @@ class Supervisor:
             _log.error("the replaced worker %s did not stop in time and is killed", leaving.process.pid)
             leaving.process.kill()
 
-    def _reap(self, now: float) -> None:
+    def _reap_ended(self, now: float) -> None:
         for running in self._all:
             running.look()
             if running.ended:
-                self._bury(running, now)
+                self._reap(running, now)
 
-    def _bury(self, running: _Running, now: float) -> None:
+    def _reap(self, running: _Running, now: float) -> None:
         process = running.process
         running.forget()
         if process.stdin is not None:
@@ -286,9 +286,9 @@ class Supervisor:
             place = next(place for place in self._places if place.running is running)
             place.running = None
             if self._stop_at is None:
-                self._mourn(place, running, now)
+                self._worker_died(place, running, now)
 
-    def _mourn(self, place: _Place, dead: _Running, now: float) -> None:
+    def _worker_died(self, place: _Place, dead: _Running, now: float) -> None:
         young = now - dead.started_at < self._patience.young_s
         self._young_deaths = self._young_deaths + 1 if young else 0
         delay_s = self._patience.delay_s(self._young_deaths)

@@ -21,18 +21,18 @@ from proxy.overload import OverloadGuard
 from proxy.queues.capacity import Capacity
 from proxy.queues.queues import Queues
 from proxy.queues.queues_config import QueueConfig
-from proxy.redis.live_processes import Replicas, Sharers
+from proxy.redis.live_processes import LiveProcesses, ProcessCount
 from proxy.redis.redis_link import RedisLink
 
 
 def adopt(gate: Gate, config: GatewayConfig, queues: Mapping[str, QueueConfig]) -> None:
     """After a reload. `queues` are those of the configuration, each with its size."""
-    gate.limit_book.adopt(config.limits, nameable(config))
+    gate.limit_book.adopt(config.limits, nameable_models(config))
     gate.queues.adopt(queues)
     gate.guard.max_lag_s = config.server.max_lag_s
 
 
-def nameable(config: GatewayConfig) -> set[str]:
+def nameable_models(config: GatewayConfig) -> set[str]:
     """What callers may name as their model."""
     return {AUTO, *config.policy.aliases, *(model.model_id for model in config.providers.models)}
 
@@ -48,16 +48,16 @@ async def open_gate(
     stack: contextlib.AsyncExitStack,
 ) -> Gate:
     """Everything is usable when this returns, with or without a Redis that answers."""
-    replicas = Replicas(engine, boot_id)
-    await replicas.look()
-    stack.push_async_callback(replicas.forget)
+    replicas = LiveProcesses(engine, boot_id)
+    await replicas.refresh()
+    stack.push_async_callback(replicas.withdraw)
     url = environment.redis(config.redis)
     link = None if url is None else RedisLink(url, config.redis, boot_id, observer=metrics.redis)
-    sharers = Sharers(replicas, link)
+    sharers = ProcessCount(replicas, link)
     background(stack, replicas.run(lambda: metrics.limits.set_processes(sharers.live)))
-    book = LimitBook(config.limits, nameable(config))
+    book = LimitBook(config.limits, nameable_models(config))
     watch = LimitWatch(LimitStore(engine), book)
-    await watch.look()
+    await watch.refresh()
     background(stack, watch.follow())
     limiter = BucketLimiter(book.limits_of, lambda: sharers.live, link=link, observer=metrics.limits)
     stack.callback(limiter.close)

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.alerts import Alerts
 from cost.budgets.books import BudgetedBooks
-from cost.budgets.budget import Standing
+from cost.budgets.budget import BudgetStatus
 from cost.budgets.budget_metrics import BudgetMetrics
 from cost.budgets.grants import GrantStore
 from cost.budgets.holds import Holds, Teller
@@ -85,13 +85,13 @@ async def keep_rounds(
 ) -> contextlib.AsyncExitStack:
     """Begins the rounds; they end with the stack that is given back."""
     stack = contextlib.AsyncExitStack()
-    background(stack, every(_TRUE_UP_S, claims.rounds.look))
-    background(stack, every(_CHECK_S, LedgerWatch(engine, metrics.ledger.set_ledger_check).look))
-    background(stack, every(_MONTHS_S, MonthChecks(engine, now_us).look))
+    background(stack, every(_TRUE_UP_S, claims.rounds.run_due))
+    background(stack, every(_CHECK_S, LedgerWatch(engine, metrics.ledger.set_ledger_check).check_due))
+    background(stack, every(_MONTHS_S, MonthChecks(engine, now_us).check))
     outbox = Outbox(engine)
     if config.cost.report is not None:
         reports = DailyReports(engine, config.cost.report, outbox)
-        background(stack, every(_REPORTS_S, lambda: reports.look(now_us())))
+        background(stack, every(_REPORTS_S, lambda: reports.deliver_due(now_us())))
     destinations = destinations_of(config.webhooks.destinations, resolve_secret)
     if destinations:
         sender = Sender(outbox, destinations, count=metrics.webhooks.count)
@@ -104,7 +104,7 @@ async def keep_rounds(
 def _teller(engine: AsyncEngine, config: GatewayConfig, metrics: BudgetMetrics) -> Teller:
     alerts = Alerts(Outbox(engine).put, frozenset(config.webhooks.names()))
 
-    async def tell(standings: Sequence[Standing]) -> None:
+    async def tell(standings: Sequence[BudgetStatus]) -> None:
         metrics.set_budgets(standings)
         await alerts.tell(standings)
 

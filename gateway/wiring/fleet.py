@@ -23,7 +23,7 @@ from selfhosted.discovery.discovery import Discovery, sources_of
 from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.fleet import Fleet
 from selfhosted.fleet_metrics import FleetMetrics
-from selfhosted.fleet_view import FleetView, Watched
+from selfhosted.fleet_view import FleetView, WatchedPool
 from selfhosted.kv_events.kv_metrics import KvMetrics
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import HttpTokenize
@@ -64,12 +64,12 @@ async def open_fleet(
     registry = Registry(store, configs)
     if not configs:
         return OpenFleet(_fleet({}, metrics.fleet), FleetView({}, registry, store), engine, None)
-    await registry.look()
+    await registry.refresh()
     session = await stack.enter_async_context(engine_session())
     pools = {each.name: _pool(each, registry, session, metrics, changed) for each in configs}
     fleet = _fleet(pools, metrics.fleet)
     for pool in pools.values():
-        await pool.discovery.look()
+        await pool.discovery.refresh()
     background(stack, registry.run())
     for loop in fleet.loops():
         background(stack, loop)
@@ -144,9 +144,9 @@ def _kv_events(
     )
 
 
-def _watched(pool: Pool) -> Watched:
+def _watched(pool: Pool) -> WatchedPool:
     registration = pool.config.registration
-    return Watched(
+    return WatchedPool(
         config=pool.config,
         snapshot=lambda: pool.snapshot,
         discovery=pool.discovery,

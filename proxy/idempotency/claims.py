@@ -23,7 +23,7 @@ import msgspec
 
 from proxy.errors import AnswerNotKept, BadRequest, IdempotencyUnavailable, KeyInFlight, KeyReused, TooManyKeys
 from proxy.idempotency.idempotency_config import IdempotencySection
-from proxy.idempotency.store import IN_FLIGHT, NOT_KEPT, Found, IdempotencyStore, Wanted
+from proxy.idempotency.store import IN_FLIGHT, NOT_KEPT, IdempotencyStore, KeyClaim, StoredClaim
 
 _log: Final = logging.getLogger("weighbridge.idempotency")
 
@@ -117,7 +117,7 @@ class Claim:
 
     __slots__ = ("_once", "_room", "ending", "since", "tries", "wanted")
 
-    def __init__(self, once: "Idempotency", wanted: Wanted, since: float) -> None:
+    def __init__(self, once: "Idempotency", wanted: KeyClaim, since: float) -> None:
         self._once = once
         self._room = 0
         self.wanted = wanted
@@ -222,7 +222,7 @@ class Idempotency:
         Raises BadRequest, KeyInFlight, KeyReused, AnswerNotKept, TooManyKeys or IdempotencyUnavailable.
         """
         check_key(key)
-        wanted = Wanted(
+        wanted = KeyClaim(
             team_id=team_id,
             key_digest=hashlib.sha256(f"{team_id}\0{key}".encode()).hexdigest(),
             body_digest=hashlib.sha256(fingerprint).hexdigest(),
@@ -239,7 +239,7 @@ class Idempotency:
             return answer
         return self._judge(wanted, answer)
 
-    async def _answered(self, wanted: Wanted) -> Claim | Found | None:
+    async def _answered(self, wanted: KeyClaim) -> Claim | StoredClaim | None:
         """The database's word within `timeout_s`. Who does not wait for it any more gets no claim from it."""
         asking = _Asking()
         task = self._begin(self._ask(wanted, asking))
@@ -257,14 +257,14 @@ class Idempotency:
         return answer
 
     @staticmethod
-    def _leave(task: "asyncio.Task[Claim | Found | IdempotencyUnavailable | None]", asking: _Asking) -> None:
+    def _leave(task: "asyncio.Task[Claim | StoredClaim | IdempotencyUnavailable | None]", asking: _Asking) -> None:
         asking.left = True
         if not asking.begun:
             task.cancel()
         elif task.done() and not task.cancelled() and isinstance(claim := task.result(), Claim):
             claim.free()
 
-    async def _ask(self, wanted: Wanted, asking: _Asking) -> Claim | Found | IdempotencyUnavailable | None:
+    async def _ask(self, wanted: KeyClaim, asking: _Asking) -> Claim | StoredClaim | IdempotencyUnavailable | None:
         async with self._calls:
             asking.begun = True
             self._open.add(wanted.request_id)
@@ -285,12 +285,12 @@ class Idempotency:
         self._open.discard(wanted.request_id)
         return outcome
 
-    async def _look(self, wanted: Wanted) -> Found | bool | None:
+    async def _look(self, wanted: KeyClaim) -> StoredClaim | bool | None:
         """What the database says: an earlier request, a claim (True when taken over), or None for no room."""
         has_room = await self._has_room(wanted.team_id)
         for _ in range(_LOOKS):
             outcome = await self._store.claim(wanted, lease_us=self._lease_us, keep_us=self._keep_us, has_room=has_room)
-            if isinstance(outcome, Found):
+            if isinstance(outcome, StoredClaim):
                 return outcome
             if outcome != "nothing":
                 return outcome == "taken over"
@@ -298,7 +298,7 @@ class Idempotency:
                 return None
         raise TimeoutError("the key changed hands again and again")
 
-    def _claimed(self, wanted: Wanted, asking: _Asking, *, taken_over: bool) -> Claim:
+    def _claimed(self, wanted: KeyClaim, asking: _Asking, *, taken_over: bool) -> Claim:
         claim = Claim(self, wanted, self._clock())
         self._held[wanted.team_id, wanted.key_digest] = claim
         counted = self._teams.get(wanted.team_id)
@@ -327,7 +327,7 @@ class Idempotency:
             del self._teams[next(iter(self._teams))]
         self._teams[team_id] = counted
 
-    def _judge(self, wanted: Wanted, found: Found | None) -> Replay:
+    def _judge(self, wanted: KeyClaim, found: StoredClaim | None) -> Replay:
         if found is None:
             self._count("refused")
             raise TooManyKeys(
@@ -366,7 +366,7 @@ class Idempotency:
 
         return give_back
 
-    def _same_body(self, wanted: Wanted, body_digest: str) -> None:
+    def _same_body(self, wanted: KeyClaim, body_digest: str) -> None:
         if wanted.body_digest != body_digest:
             self._count("reused")
             raise KeyReused(

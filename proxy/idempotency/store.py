@@ -26,7 +26,7 @@ _MOST_OWN: Final = 50_000
 """More than a process serves at once."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class KeyClaim(msgspec.Struct, frozen=True, kw_only=True):
     """A key that a request came with, and who would serve it."""
 
     team_id: str
@@ -36,7 +36,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class StoredClaim(msgspec.Struct, frozen=True, kw_only=True):
     """What is there under a key already. `now_us` is when it was looked at, on the same clock as the other moments."""
 
     body_digest: str
@@ -60,10 +60,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return self.status == IN_FLIGHT and self.claimed_until_us <= self.now_us
 
 
-Outcome = Found | Literal["claimed", "taken over", "nothing"]
+Outcome = StoredClaim | Literal["claimed", "taken over", "nothing"]
 """`nothing` is there: it was freed just now, or there was no room for it."""
 
-_COLUMNS: Final = tuple(col(getattr(IdempotentRequest, name)) for name in Found.__struct_fields__ if name != "now_us")
+_COLUMNS: Final = tuple(
+    col(getattr(IdempotentRequest, name)) for name in StoredClaim.__struct_fields__ if name != "now_us"
+)
 
 
 class IdempotencyStore:
@@ -74,7 +76,7 @@ class IdempotencyStore:
         self._engine = engine
         self._now_us = now_us
 
-    async def claim(self, wanted: Wanted, *, lease_us: int, keep_us: int, has_room: bool = True) -> Outcome:
+    async def claim(self, wanted: KeyClaim, *, lease_us: int, keep_us: int, has_room: bool = True) -> Outcome:
         """Take a key, or tell what is there. Without room for its team a key is taken over, but none is added."""
         async with self._engine.begin() as connection:
             if has_room and await self._insert(connection, wanted, lease_us, keep_us):
@@ -89,14 +91,14 @@ class IdempotencyStore:
             # Somebody else was faster; who that is shows at the next look.
             return await self._find(connection, wanted) or "nothing"
 
-    async def finish(self, wanted: Wanted, *, status: int, headers: str, body: bytes) -> bool:
+    async def finish(self, wanted: KeyClaim, *, status: int, headers: str, body: bytes) -> bool:
         """Keep the answer; False when the key is another's by now. May be said twice."""
         values = {"status": status, "headers": headers, "body": body, "claimed_until_us": 0}
         async with self._engine.begin() as connection:
             written = await connection.execute(update(IdempotentRequest).where(_own(wanted)).values(**values))
             return written.rowcount == 1
 
-    async def free(self, wanted: Wanted) -> bool:
+    async def free(self, wanted: KeyClaim) -> bool:
         """Nothing was done under this key; False when it is another's by now, or was free already."""
         free = delete(IdempotentRequest).where(_own(wanted), col(IdempotentRequest.status) == IN_FLIGHT)
         async with self._engine.begin() as connection:
@@ -147,7 +149,7 @@ class IdempotencyStore:
             one_of = tuple_(*places).in_([tuple(row) for row in found])
             return (await connection.execute(delete(IdempotentRequest).where(one_of, expired))).rowcount
 
-    async def _insert(self, connection: AsyncConnection, wanted: Wanted, lease_us: int, keep_us: int) -> bool:
+    async def _insert(self, connection: AsyncConnection, wanted: KeyClaim, lease_us: int, keep_us: int) -> bool:
         insert = sqlite_insert if self._engine.dialect.name == "sqlite" else postgresql_insert
         values = {
             **msgspec.structs.asdict(wanted),
@@ -156,13 +158,13 @@ class IdempotencyStore:
         written = await connection.execute(insert(IdempotentRequest).values(**values).on_conflict_do_nothing())
         return written.rowcount == 1
 
-    async def _find(self, connection: AsyncConnection, wanted: Wanted) -> Found | None:
+    async def _find(self, connection: AsyncConnection, wanted: KeyClaim) -> StoredClaim | None:
         question = select(*_COLUMNS, self._now().label("now_us")).where(_place(wanted))
         row = (await connection.execute(question)).mappings().first()
-        return None if row is None else Found(**row)
+        return None if row is None else StoredClaim(**row)
 
     async def _take_over(
-        self, connection: AsyncConnection, wanted: Wanted, found: Found, lease_us: int, keep_us: int
+        self, connection: AsyncConnection, wanted: KeyClaim, found: StoredClaim, lease_us: int, keep_us: int
     ) -> bool:
         still = and_(
             _place(wanted),
@@ -195,13 +197,13 @@ class IdempotencyStore:
         return literal((self._now_us or wall_us)(), BigInteger)
 
 
-def _place(wanted: Wanted) -> ColumnElement[bool]:
+def _place(wanted: KeyClaim) -> ColumnElement[bool]:
     return and_(
         col(IdempotentRequest.team_id) == wanted.team_id, col(IdempotentRequest.key_digest) == wanted.key_digest
     )
 
 
-def _own(wanted: Wanted) -> ColumnElement[bool]:
+def _own(wanted: KeyClaim) -> ColumnElement[bool]:
     return and_(
         _place(wanted),
         col(IdempotentRequest.boot_id) == wanted.boot_id,

@@ -126,7 +126,7 @@ class Shadow:
         self._draws = draws or secrets.SystemRandom()
         self._waiting: asyncio.Queue[Comparison] = asyncio.Queue(MAX_WAITING)
         self._begun: deque[float] = deque()
-        self._purse = _Purse(nanousd(section.daily_limit_usd), now_us)
+        self._purse = _SpendLimit(nanousd(section.daily_limit_usd), now_us)
         self._workers: list[asyncio.Task[None]] = []
         self._draining = False
         self._tell = count
@@ -332,7 +332,7 @@ class _OverBudget(Exception):
     """The day's money is spent, or the call has no price."""
 
 
-class _Purse:
+class _SpendLimit:
     """What this process may still spend today, UTC. A call's most is set aside before it, so the limit holds."""
 
     def __init__(self, limit_nanousd: int, now_us: Callable[[], int]) -> None:
@@ -420,15 +420,15 @@ def _again(request: ChatRequest) -> ChatRequest:
     return msgspec.structs.replace(request, fields=fields, stream=False, include_usage=False)
 
 
-class _Said(msgspec.Struct):
+class _JudgeReply(msgspec.Struct):
     content: Any = None
     refusal: Any = None
     tool_calls: list[Call] | None = None
 
 
 class _Choice(msgspec.Struct):
-    delta: _Said | None = None
-    message: _Said | None = None
+    delta: _JudgeReply | None = None
+    message: _JudgeReply | None = None
 
 
 class _Payload(msgspec.Struct):

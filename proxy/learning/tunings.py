@@ -143,7 +143,7 @@ class TuningWatch:
         self.version: int | None = None
         """The version that this process weighs with; None is as trained."""
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Takes over what is in use now. Whatever goes wrong, the present tuning stays."""
         if self._classifier is None:
             return

@@ -13,7 +13,7 @@ from accounts.caller import Caller
 from proxy.limits.limit import Kind, Limit, Limits, Scope
 from proxy.limits.limits_config import LimitsSection
 from proxy.limits.rules import ANY_ID, Place, Rule, over
-from proxy.limits.store import LimitStore, Mark
+from proxy.limits.store import LimitStore, TableVersion
 
 _log: Final = logging.getLogger("weighbridge.limits")
 
@@ -133,7 +133,7 @@ class LimitWatch:
     def __init__(self, store: LimitStore, book: LimitBook) -> None:
         self._store = store
         self._book = book
-        self._seen: Mark | None = None
+        self._seen: TableVersion | None = None
         self._told: str | None = None
 
     async def follow(self) -> None:
@@ -141,11 +141,11 @@ class LimitWatch:
         while True:
             await asyncio.sleep(self._book.section.poll_s)
             try:
-                await self.look()
+                await self.refresh()
             except Exception:  # noqa: BLE001 - the loop must outlive any one step
                 _log.exception("looking for limits failed; the next look follows")
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Takes over what is set now. The whole table is read only when something in it changed."""
         try:
             async with asyncio.timeout(_PATIENCE_S):

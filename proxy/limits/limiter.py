@@ -15,12 +15,12 @@ from itertools import islice
 from typing import Final, Literal
 
 from accounts.caller import Caller
-from proxy.limits.draw import Draw, Draws, Outcome
 from proxy.limits.limit import Admission, Kind, Limit, Remaining, Scope
-from proxy.limits.local import LocalBuckets, Owed
+from proxy.limits.limit_set import LimitSet, LimitSetCache, Outcome
+from proxy.limits.local import LocalBuckets, UnsentTake
+from proxy.limits.refusals import Figures, figures, refusal, remaining, too_large
 from proxy.limits.shared import MOST_AT_ONCE, SharedBuckets
-from proxy.limits.told import Figures, figures, refusal, remaining, too_large
-from proxy.redis.shared_state import Asking, Link, SharedStateUnavailable
+from proxy.redis.shared_state import Link, ScriptRunner, SharedStateUnavailable
 
 Mode = Literal["shared", "share", "process"]
 """Redis decides; limit / live processes; exact because there is this process alone."""
@@ -58,7 +58,7 @@ class _Taken:
 
     __slots__ = ("_draw", "_figures", "_limiter", "_open", "_tokens")
 
-    def __init__(self, limiter: "BucketLimiter", draw: Draw, tokens: int, told: Figures) -> None:
+    def __init__(self, limiter: "BucketLimiter", draw: LimitSet, tokens: int, told: Figures) -> None:
         self._limiter = limiter
         self._draw = draw
         self._tokens = tokens
@@ -100,7 +100,7 @@ class BucketLimiter:
         self._observer = observer or LimitObserver()
         self._clock = clock
         self._rejoin_s = rejoin_s
-        self._draws = Draws(link.prefix if link is not None else "")
+        self._draws = LimitSetCache(link.prefix if link is not None else "")
         self._local = LocalBuckets()
         self._shared: SharedBuckets | None = None
         # Changes of what is in flight that the present holder was not told.
@@ -170,7 +170,7 @@ class BucketLimiter:
         }
         return tuple(told[limit.key] for limit in limits)
 
-    def settle(self, draw: Draw, taken: int, used: int) -> None:
+    def settle(self, draw: LimitSet, taken: int, used: int) -> None:
         """Ends what was admitted. An estimate of nothing used is bounded like one of too much."""
         correction = taken - min(max(0, used), MAX_USED_TOKENS)
         self._local.end(draw)
@@ -187,7 +187,7 @@ class BucketLimiter:
             self._rejoining.cancel()
             self._rejoining = None
 
-    async def _ask(self, draw: Draw, tokens: int) -> Outcome | None:
+    async def _ask(self, draw: LimitSet, tokens: int) -> Outcome | None:
         """Redis's answer; None without one, and from then on the share decides, for this request and for others."""
         assert self._sharing is not None  # noqa: S101 - its caller has seen it
         try:
@@ -204,7 +204,7 @@ class BucketLimiter:
         self._local.learn(draw, outcome, self._now_us())
         return outcome
 
-    def _decide(self, draw: Draw, tokens: int, live: int) -> Outcome:
+    def _decide(self, draw: LimitSet, tokens: int, live: int) -> Outcome:
         if self._link is not None or live > 1:
             self._observer.count_local_admission()
         outcome = self._local.admit(draw, tokens, self._now_us(), live)
@@ -212,14 +212,14 @@ class BucketLimiter:
             self._leave_uncounted(draw, 1)
         return outcome
 
-    def _give_back(self, draw: Draw, tokens: int, unwanted: Outcome, holder: str) -> None:
+    def _give_back(self, draw: LimitSet, tokens: int, unwanted: Outcome, holder: str) -> None:
         """Its caller hung up while Redis decided. The request itself was made, and stays counted."""
         if not unwanted.admitted or self._shared is None or self._link is None or self._link.holder != holder:
             # With the holder, what it held in flight is gone.
             return
         self._shared.settle(draw, tokens, holder)
 
-    def _leave_uncounted(self, draw: Draw, more: int) -> None:
+    def _leave_uncounted(self, draw: LimitSet, more: int) -> None:
         if self._link is None:
             return
         for limit in draw.counted:
@@ -241,7 +241,7 @@ class BucketLimiter:
         self.close()
         self._step_aside()
 
-    async def _recovered(self, asking: Asking) -> None:
+    async def _recovered(self, asking: ScriptRunner) -> None:
         """Tells the new holder what is in flight, and Redis what was taken. What changes meanwhile follows later."""
         if self._shared is None:
             return
@@ -291,7 +291,7 @@ class BucketLimiter:
                 return False
         return True
 
-    def _owed(self, born_us: float | None = None) -> Iterator[Owed]:
+    def _owed(self, born_us: float | None = None) -> Iterator[UnsentTake]:
         return self._local.hand_over(self._now_us, born_us)
 
     def _now_us(self) -> float:

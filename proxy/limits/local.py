@@ -10,13 +10,13 @@ from typing import Final
 import msgspec
 
 from proxy.limits.bucket import corrected, places, refilled, share
-from proxy.limits.draw import Draw, Outcome
 from proxy.limits.limit import Limit
+from proxy.limits.limit_set import LimitSet, Outcome
 
 MAX_BUCKETS: Final = 100_000
 
 
-class Owed(msgspec.Struct, frozen=True, kw_only=True):
+class UnsentTake(msgspec.Struct, frozen=True, kw_only=True):
     """What Redis does not know of one bucket."""
 
     key: str
@@ -129,7 +129,7 @@ class LocalBuckets:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def admit(self, draw: Draw, tokens: int, now_us: float, live: int) -> Outcome:
+    def admit(self, draw: LimitSet, tokens: int, now_us: float, live: int) -> Outcome:
         """Takes from all, or from none."""
         buckets, figures = self._look(draw, now_us, live)
         fits = True
@@ -153,22 +153,22 @@ class LocalBuckets:
                 bucket.set_back(now_us)
         return Outcome(fits, now_us, figures)
 
-    def peek(self, draw: Draw, now_us: float, live: int) -> Outcome:
+    def peek(self, draw: LimitSet, now_us: float, live: int) -> Outcome:
         """What `admit` would find."""
         return Outcome(False, now_us, self._look(draw, now_us, live)[1])
 
-    def settle(self, draw: Draw, correction: float, now_us: float, live: int) -> None:
+    def settle(self, draw: LimitSet, correction: float, now_us: float, live: int) -> None:
         """Refunds to, or charges, the token buckets."""
         for limit in draw.rated[draw.requests :]:
             bucket = self._bucket(limit, live)
             level = corrected(bucket.level_at(now_us), correction, bucket.share_burst)
             self._move(limit, bucket, level, now_us)
 
-    def begin(self, draw: Draw) -> None:
+    def begin(self, draw: LimitSet) -> None:
         for limit in draw.counted:
             self.in_flight[limit.key] = self.in_flight.get(limit.key, 0) + 1
 
-    def end(self, draw: Draw) -> None:
+    def end(self, draw: LimitSet) -> None:
         for limit in draw.counted:
             left = self.in_flight.get(limit.key, 0) - 1
             if left > 0:
@@ -176,7 +176,7 @@ class LocalBuckets:
             else:
                 self.in_flight.pop(limit.key, None)
 
-    def learn(self, draw: Draw, told: Outcome, now_us: float) -> None:
+    def learn(self, draw: LimitSet, told: Outcome, now_us: float) -> None:
         """Remembers what Redis said, as that from which this process's share begins if Redis goes away."""
         for limit, level in zip(draw.rated, told.figures, strict=False):
             self._found(limit).learn(level, told.now_us, now_us)
@@ -186,7 +186,7 @@ class LocalBuckets:
         """Whether anything was decided here that Redis may not know."""
         return bool(self._active)
 
-    def hand_over(self, clock_us: Callable[[], float], born_us: float | None = None) -> Iterator[Owed]:
+    def hand_over(self, clock_us: Callable[[], float], born_us: float | None = None) -> Iterator[UnsentTake]:
         """What Redis is to be told; what was given out counts as told.
 
         Given since when Redis has its memory, also what it has forgotten since it told us.
@@ -200,11 +200,11 @@ class LocalBuckets:
             if amount or forgotten:
                 told_us = bucket.told_us if forgotten else -1.0
                 bucket.pay(now_us)
-                yield Owed(
+                yield UnsentTake(
                     key=key, rate=bucket.rate, burst=bucket.burst, amount=amount, known=bucket.known, told_us=told_us
                 )
 
-    def take_back(self, untold: Sequence[Owed]) -> None:
+    def take_back(self, untold: Sequence[UnsentTake]) -> None:
         """It was not told after all."""
         for each in untold:
             bucket = self._buckets.get(each.key)
@@ -217,7 +217,7 @@ class LocalBuckets:
             bucket.rest(now_us)
         self._active.clear()
 
-    def _look(self, draw: Draw, now_us: float, live: int) -> tuple[list[_Bucket], list[float]]:
+    def _look(self, draw: LimitSet, now_us: float, live: int) -> tuple[list[_Bucket], list[float]]:
         buckets = [self._bucket(limit, live) for limit in draw.rated]
         figures = [bucket.level_at(now_us) for bucket in buckets]
         figures += [self.in_flight.get(limit.key, 0) for limit in draw.counted]

@@ -6,10 +6,10 @@ from itertools import islice
 from typing import Any, Final
 from uuid import uuid4
 
-from proxy.limits.draw import Draw, Outcome, bucket_key
-from proxy.limits.local import Owed
+from proxy.limits.limit_set import LimitSet, Outcome, bucket_key
+from proxy.limits.local import UnsentTake
 from proxy.redis.scripts import script
-from proxy.redis.shared_state import Argument, Asking
+from proxy.redis.shared_state import Argument, ScriptRunner
 
 _ADMIT: Final = script("admit")
 _SETTLE: Final = script("settle")
@@ -22,15 +22,15 @@ MOST_AT_ONCE: Final = 500
 class SharedBuckets:
     """Asks the scripts. `clock_us` is empty, for Redis's own clock, except in tests of the arithmetic."""
 
-    def __init__(self, link: Asking, *, clock_us: Callable[[], bytes] = bytes) -> None:
+    def __init__(self, link: ScriptRunner, *, clock_us: Callable[[], bytes] = bytes) -> None:
         self._link = link
         self._clock_us = clock_us
         self._born_key = f"{link.prefix}born"
         self._charged_key = f"{link.prefix}charged:{uuid4().hex}"
         self._charges = 0
-        self._untold: tuple[int, list[Owed]] | None = None
+        self._untold: tuple[int, list[UnsentTake]] | None = None
 
-    async def admit(self, draw: Draw, tokens: int, unwanted: Callable[[Outcome, str], None]) -> Outcome:
+    async def admit(self, draw: LimitSet, tokens: int, unwanted: Callable[[Outcome, str], None]) -> Outcome:
         """Takes from all, or from none. Raises SharedStateUnavailable, and then it may yet have taken rate tokens.
 
         `unwanted` is told what was admitted for a caller that hung up meanwhile, and for which holder.
@@ -45,12 +45,12 @@ class SharedBuckets:
             )
         )
 
-    async def peek(self, draw: Draw) -> Outcome:
+    async def peek(self, draw: LimitSet) -> Outcome:
         """What `admit` would find."""
         keys = self._keys(draw, self._link.holder)
         return outcome_of(await self._link.call(_ADMIT, keys, (b"", self._clock_us(), b"0", 0, *draw.admit_args)))
 
-    def settle(self, draw: Draw, correction: int, holder: str = "") -> bool:
+    def settle(self, draw: LimitSet, correction: int, holder: str = "") -> bool:
         """Corrects the token buckets and ends the concurrency. False: it could not be told."""
         corrects = correction != 0 and draw.has_tokens
         if not corrects and not draw.counted:
@@ -61,7 +61,7 @@ class SharedBuckets:
             keys = (*keys, self._held(holder or self._link.holder))
         return self._link.tell(_SETTLE, keys, (self._clock_us(), correction, *args))
 
-    async def charge_all(self, asking: Asking, owed: Callable[[float], Iterator[Owed]]) -> None:
+    async def charge_all(self, asking: ScriptRunner, owed: Callable[[float], Iterator[UnsentTake]]) -> None:
         """Charges what was taken without Redis, and tells it what it has forgotten.
 
         `owed` is given since when Redis has its memory, and what it gives counts as told. So a charge whose reply was lost
@@ -79,14 +79,14 @@ class SharedBuckets:
             await self._charge(asking, b"%d" % number, told)
             self._untold = None
 
-    async def _charge(self, asking: Asking, number: bytes, rows: Sequence[Owed]) -> float:
+    async def _charge(self, asking: ScriptRunner, number: bytes, rows: Sequence[UnsentTake]) -> float:
         return float(await asking.call(_CHARGE, self._charge_keys(rows), (self._clock_us(), number, *_rows(rows))))
 
-    def charge(self, rows: Sequence[Owed]) -> bool:
+    def charge(self, rows: Sequence[UnsentTake]) -> bool:
         """The same without waiting."""
         return self._link.tell(_CHARGE, self._charge_keys(rows), (self._clock_us(), b"", *_rows(rows)))
 
-    async def count_all(self, asking: Asking, in_flight: Mapping[str, int]) -> None:
+    async def count_all(self, asking: ScriptRunner, in_flight: Mapping[str, int]) -> None:
         """Gives a new holder everything that this process has in flight."""
         counts = list(in_flight.items())
         for first in range(0, len(counts), MOST_AT_ONCE):
@@ -97,19 +97,19 @@ class SharedBuckets:
         return self._link.tell(*self._count(self._link, more))
 
     def _count(
-        self, asking: Asking, more: Sequence[tuple[str, int]]
+        self, asking: ScriptRunner, more: Sequence[tuple[str, int]]
     ) -> tuple[Any, Sequence[str | bytes], Sequence[Argument]]:
         prefix = self._link.prefix
         keys: list[str | bytes] = [f"{prefix}holders", f"{prefix}held:{asking.holder}"]
         keys += [f"{prefix}total:{key}" for key, _ in more]
         return _COUNT, keys, (asking.holder, *(word for each in more for word in each))
 
-    def _charge_keys(self, rows: Sequence[Owed]) -> list[str | bytes]:
+    def _charge_keys(self, rows: Sequence[UnsentTake]) -> list[str | bytes]:
         keys: list[str | bytes] = [self._born_key, self._charged_key]
         keys += [bucket_key(self._link.prefix, row.key) for row in rows]
         return keys
 
-    def _keys(self, draw: Draw, holder: str) -> Sequence[bytes]:
+    def _keys(self, draw: LimitSet, holder: str) -> Sequence[bytes]:
         return (*draw.admit_keys, self._held(holder)) if draw.counted else draw.admit_keys
 
     def _held(self, holder: str) -> bytes:
@@ -121,5 +121,5 @@ def outcome_of(reply: bytes) -> Outcome:
     return Outcome(admitted == 1.0, now_us, figures)
 
 
-def _rows(rows: Sequence[Owed]) -> tuple[Argument, ...]:
+def _rows(rows: Sequence[UnsentTake]) -> tuple[Argument, ...]:
     return tuple(word for row in rows for word in (row.rate, row.burst, row.amount, row.known, row.told_us))

@@ -24,7 +24,7 @@ _COLUMNS: Final = tuple(col(getattr(LimitRule, name)) for name in (*_PLACE, *_LI
 _FOLD: Final = 1_000_000_007
 
 
-class Mark(msgspec.Struct, frozen=True):
+class TableVersion(msgspec.Struct, frozen=True):
     """Another one after every change of the table."""
 
     rules: int
@@ -114,7 +114,7 @@ class LimitStore:
         found = await self._select(_at(place))
         return found[0] if found else None
 
-    async def mark(self) -> Mark:
+    async def mark(self) -> TableVersion:
         """Whether anything changed since it was last asked, for much less than reading it all."""
         async with self._engine.connect() as connection:
             return await _mark(connection)
@@ -168,10 +168,10 @@ async def _find(connection: AsyncConnection, place: Place) -> Rule | None:
     return None if row is None else _rule(tuple(row))
 
 
-async def _mark(connection: AsyncConnection) -> Mark:
+async def _mark(connection: AsyncConnection) -> TableVersion:
     moment = col(LimitRule.updated_us)
     question = select(func.count(), func.coalesce(func.max(moment), 0), func.coalesce(func.sum(moment % _FOLD), 0))
-    return Mark(*map(int, (await connection.execute(question.select_from(LimitRule))).one()))
+    return TableVersion(*map(int, (await connection.execute(question.select_from(LimitRule))).one()))
 
 
 def _rule(row: tuple[object, ...]) -> Rule:

@@ -15,10 +15,10 @@ from typing import Final
 
 import msgspec
 
-from classifier.learning.store import LearningStore, Verdict, Weighing
+from classifier.learning.store import ClassifiedRequest, LearningStore, Verdict
 from classifier.prediction import Prediction, Prompt
 from cost.times import wall_us
-from proxy.observers.signals import Signals, Turn
+from proxy.observers.signals import ConversationTurn, Signals
 from proxy.outcome import RequestOutcome
 
 _log: Final = logging.getLogger("weighbridge.learning")
@@ -43,7 +43,7 @@ LearningOf = Callable[[Iterable[str]], Awaitable[Mapping[str, str]]]
 class _Batch(msgspec.Struct, frozen=True):
     """Rows on their way to the database."""
 
-    weighings: list[Weighing]
+    weighings: list[ClassifiedRequest]
     verdicts: list[Verdict]
 
 
@@ -79,7 +79,7 @@ class LearningLog:
         self._signals = Signals()
         # Digests are made anew with it: what the table holds cannot be looked up in a list of guesses.
         self._secret = secrets.token_bytes(_SECRET_BYTES)
-        self._waiting: deque[Turn] = deque()
+        self._waiting: deque[ConversationTurn] = deque()
         self._waiting_chars = 0
         self._in_hand: _Batch | None = None
         self._tries = 0
@@ -122,9 +122,11 @@ class LearningLog:
         if len(self._waiting) >= _BATCH:
             self._enough.set()
 
-    def _turn(self, outcome: RequestOutcome, prediction: Prediction, target_id: str, text: str | None) -> Turn:
+    def _turn(
+        self, outcome: RequestOutcome, prediction: Prediction, target_id: str, text: str | None
+    ) -> ConversationTurn:
         now_us = self._now_us()
-        weighing = Weighing(
+        weighing = ClassifiedRequest(
             request_id=outcome.request_id,
             at_us=now_us,
             organisation_id=outcome.organisation_id,
@@ -141,7 +143,7 @@ class LearningLog:
             request_digest=self._digest(outcome.request_digest) if outcome.request_digest else "",
             prompt=text,
         )
-        return Turn(
+        return ConversationTurn(
             weighing=weighing,
             started_us=now_us - round(outcome.duration_s * 1_000_000),
             turns=outcome.prompt.turns if outcome.prompt is not None else 1,

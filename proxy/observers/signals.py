@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from classifier.learning.store import Verdict, Weighing
+from classifier.learning.store import ClassifiedRequest, Verdict
 from classifier.tuning import SKETCH
 
 REGENERATED: Final = "regenerated"
@@ -37,10 +37,10 @@ _TURNS_KEPT: Final = 4
 _SKETCH_BYTES: Final = SKETCH * 2
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class ConversationTurn(msgspec.Struct, frozen=True, kw_only=True):
     """One answered request, as far as the next one of its conversation is compared with it."""
 
-    weighing: Weighing
+    weighing: ClassifiedRequest
     started_us: int
     turns: int = 1
     """User messages in it."""
@@ -51,7 +51,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Whether somebody may be waiting: the batch tier has nobody who would ask again."""
 
 
-class _Past(msgspec.Struct, frozen=True):
+class _RememberedTurn(msgspec.Struct, frozen=True):
     """What is remembered of a turn."""
 
     request_id: str
@@ -69,9 +69,9 @@ class Signals:
 
     def __init__(self, *, max_conversations: int = 10_000) -> None:
         self._max = max_conversations
-        self._past: OrderedDict[tuple[str, str], tuple[_Past, ...]] = OrderedDict()
+        self._past: OrderedDict[tuple[str, str], tuple[_RememberedTurn, ...]] = OrderedDict()
 
-    def verdicts(self, turn: Turn) -> list[Verdict]:
+    def verdicts(self, turn: ConversationTurn) -> list[Verdict]:
         """What this turn tells about its own answer and about an earlier one."""
         found = []
         if turn.weakness is not None:
@@ -82,7 +82,7 @@ class Signals:
                 found.append(again)
         return found
 
-    def _compared(self, turn: Turn) -> Verdict | None:
+    def _compared(self, turn: ConversationTurn) -> Verdict | None:
         key = (turn.weighing.team_id, turn.weighing.conversation)
         # An earlier answer can be the reason for this request only if it was there before this one was sent.
         since_us = turn.started_us - WINDOW_US
@@ -99,11 +99,11 @@ class Signals:
         return None
 
 
-def _same(past: _Past, turn: Turn) -> bool:
+def _same(past: _RememberedTurn, turn: ConversationTurn) -> bool:
     return bool(past.request_digest) and past.request_digest == turn.weighing.request_digest
 
 
-def _asked_again(past: _Past, turn: Turn) -> bool:
+def _asked_again(past: _RememberedTurn, turn: ConversationTurn) -> bool:
     """The conversation went on, with a question like the one before."""
     weighing = turn.weighing
     sketch = weighing.vector[-_SKETCH_BYTES:]
@@ -118,9 +118,9 @@ def likeness(sketch: bytes, other: bytes) -> float:
     return float(one @ two)
 
 
-def _remembered(turn: Turn, same: _Past | None) -> _Past:
+def _remembered(turn: ConversationTurn, same: _RememberedTurn | None) -> _RememberedTurn:
     weighing = turn.weighing
-    return _Past(
+    return _RememberedTurn(
         request_id=weighing.request_id,
         target_id=weighing.target_id,
         request_digest=weighing.request_digest,
@@ -132,7 +132,7 @@ def _remembered(turn: Turn, same: _Past | None) -> _Past:
     )
 
 
-def _negative(turn: Turn, signal: str, past: _Past | None = None) -> Verdict:
+def _negative(turn: ConversationTurn, signal: str, past: _RememberedTurn | None = None) -> Verdict:
     """Against the earlier answer when there is one, else against the turn's own weak one."""
     weighing = turn.weighing
     own_target = turn.escalated_from or weighing.target_id

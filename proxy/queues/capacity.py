@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from proxy.queues.fair_queue import Room
+from proxy.queues.fair_queue import FreeCapacity
 from proxy.queues.queues_config import QueueConfig
 from proxy.redis.scripts import script
-from proxy.redis.shared_state import Asking, Link, SharedStateUnavailable
+from proxy.redis.shared_state import Link, ScriptRunner, SharedStateUnavailable
 
 _DIVIDE: Final = script("divide")
 _SETTLE_S: Final = 2.0
@@ -140,7 +140,7 @@ class Capacity:
         for name in old.keys() - configs.keys():
             self._leave(name, old[name])
 
-    def room(self, name: str) -> Room:
+    def room(self, name: str) -> FreeCapacity:
         """What the queue may have in flight here."""
         share = self._shares[name]
         whole = share.config.tokens_in_flight
@@ -149,7 +149,7 @@ class Capacity:
             requests = max(1, requests * share.limit // whole)
         # Nobody else has anything in flight when all is ours. Without Redis nobody could say so.
         alone = not self._by_demand or share.limit >= whole
-        return Room(share.limit, requests, alone=alone, usual=self._equal(share.config))
+        return FreeCapacity(share.limit, requests, alone=alone, usual=self._equal(share.config))
 
     async def beat(self) -> None:
         """Asks for the parts of all queues, in one moment and so in one round trip."""
@@ -180,7 +180,7 @@ class Capacity:
         self._by_demand = False
         self._equal_parts()
 
-    async def _recovered(self, link: Asking) -> None:
+    async def _recovered(self, link: ScriptRunner) -> None:
         """Nothing is started until it was said what is in flight already."""
         self._epoch += 1
         for name, share in self._shares.items():
@@ -197,18 +197,18 @@ class Capacity:
     def _usable(self) -> None:
         self._by_demand = True
 
-    async def _ask_all(self, link: Asking) -> None:
+    async def _ask_all(self, link: ScriptRunner) -> None:
         asked = [self._ask(link, name, share, self._epoch) for name, share in self._shares.items()]
         for outcome in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _ask(self, link: Asking, name: str, share: _Share, epoch: int) -> None:
+    async def _ask(self, link: ScriptRunner, name: str, share: _Share, epoch: int) -> None:
         # A part that shrinks is given back by asking once more, so that others need not wait for the next beat.
         if await self._asked(link, name, share, epoch) and not share.is_given_up:
             await self._asked(link, name, share, epoch)
 
-    async def _asked(self, link: Asking, name: str, share: _Share, epoch: int) -> bool:
+    async def _asked(self, link: ScriptRunner, name: str, share: _Share, epoch: int) -> bool:
         """Whether there is something to give back. Nothing is taken from a link that was lost meanwhile."""
         use, whole = self._use(name), share.config.tokens_in_flight
         held = max(share.limit, use.in_flight)
@@ -221,7 +221,7 @@ class Capacity:
         return max(limit, self._use(name).in_flight) < held
 
 
-def _keys(link: Asking, name: str) -> tuple[str, str]:
+def _keys(link: ScriptRunner, name: str) -> tuple[str, str]:
     return f"{link.prefix}queue:{name}", f"{link.prefix}holders"
 
 

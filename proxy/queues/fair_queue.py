@@ -34,7 +34,7 @@ _LATELY_S: Final = 10.0
 State = Literal["new", "waiting", "running", "gone"]
 
 
-class Room(msgspec.Struct, frozen=True):
+class FreeCapacity(msgspec.Struct, frozen=True):
     """What may be in flight here now."""
 
     tokens: int
@@ -226,7 +226,7 @@ def _tag(flow: _Flow) -> float:
     return flow.tag
 
 
-class Rival(msgspec.Struct, frozen=True):
+class CompetingTeam(msgspec.Struct, frozen=True):
     """Another team, before a request that has just come."""
 
     waiting: float
@@ -236,12 +236,12 @@ class Rival(msgspec.Struct, frozen=True):
     """No more of its tokens are served before that request, under the fairness rule."""
 
 
-class Ahead(msgspec.Struct, frozen=True):
+class WorkAhead(msgspec.Struct, frozen=True):
     """What is served before a request that has just come."""
 
     own: float
     """Tokens of its own team."""
-    rivals: list[Rival]
+    rivals: list[CompetingTeam]
 
 
 class Backlog(msgspec.Struct, frozen=True):
@@ -249,8 +249,8 @@ class Backlog(msgspec.Struct, frozen=True):
 
     short: float
     """Tokens that must end before the request fits, were it alone in line. Negative when there is room."""
-    ahead: Ahead
-    aged: Ahead | None
+    ahead: WorkAhead
+    aged: WorkAhead | None
     """The same once it counts as interactive; None when it is interactive already."""
 
 
@@ -274,7 +274,7 @@ class FairQueue:
 
     # What callers do.
 
-    def start_now(self, entry: Entry, now: float, room: Room) -> bool:
+    def start_now(self, entry: Entry, now: float, room: FreeCapacity) -> bool:
         """Starts it if there is room and nobody waits. Otherwise it has to join."""
         if self.waiting:
             return False
@@ -321,7 +321,7 @@ class FairQueue:
             entry.state = "gone"
         return tuple(gone)
 
-    def take(self, now: float, room: Room) -> Entry | None:
+    def take(self, now: float, room: FreeCapacity) -> Entry | None:
         """The next to start, started; None while nothing fits.
 
         The fair next may be too large for the room that is free. Were it passed over until the room happens to be
@@ -407,7 +407,7 @@ class FairQueue:
         interactive, batch = (lane.backlogged.values() for lane in self._lanes)
         return sum(flow.waiting for flow in batch) + sum(flow.aged.count for flow in interactive)
 
-    def blocked(self, room: Room) -> Entry | None:
+    def blocked(self, room: FreeCapacity) -> Entry | None:
         """The fair next, when room must gather for it: it does not fit, and nothing else may go before it."""
         first = self._first()
         if first is None:
@@ -421,30 +421,30 @@ class FairQueue:
         passes = any(each.work.tokens <= left or self._may_go_before(each, entry, room) for each in others)
         return None if passes else entry
 
-    def backlog(self, work: Work, now: float, room: Room) -> Backlog:
+    def backlog(self, work: Work, now: float, room: FreeCapacity) -> Backlog:
         """What stands before a request that would come now."""
         batch = work.tier == "batch"
         limit = self._limit(work, self._teams.get(work.team_id), room, batch=batch)
         ahead = self._ahead(work, now, batch=batch)
-        aged: Ahead | None = None
+        aged: WorkAhead | None = None
         if batch:
             aged = self._ahead(work, now, batch=False)
             first = (team.flows[0] for team in self._teams.values())
-            ahead.rivals.extend(Rival(flow.tokens, flow.per_s(now), math.inf) for flow in first)
+            ahead.rivals.extend(CompetingTeam(flow.tokens, flow.per_s(now), math.inf) for flow in first)
         # What is larger than the room runs alone, so it waits for all of it to end and no more.
         short = self.in_flight_tokens + min(work.tokens - limit, 0)
         if room.requests is not None and self.in_flight:
             short = max(short, (self.in_flight + 1 - room.requests) * self.in_flight_tokens / self.in_flight)
         return Backlog(short, ahead, aged)
 
-    def reach(self, room: Room) -> float:
+    def reach(self, room: FreeCapacity) -> float:
         """Tokens that are in flight here when as much is as may be. Requests as small as these may be too many before."""
         tokens = max(room.tokens, room.usual)
         if room.requests is None or not self.in_flight:
             return tokens
         return min(tokens, room.requests * self.in_flight_tokens / self.in_flight)
 
-    def _ahead(self, work: Work, now: float, *, batch: bool) -> Ahead:
+    def _ahead(self, work: Work, now: float, *, batch: bool) -> WorkAhead:
         """Teams are served side by side until the tag that this request would get, each by its weight."""
         virtual = self._lanes[batch].virtual
         team = self._teams.get(work.team_id)
@@ -454,15 +454,15 @@ class FairQueue:
             mine = float(sum(own.fresh.tokens_of[each] for each in _PRIORITIES if each >= work.priority))
             mine += min(own.aged.tokens, mine / _FRESH_FOR_AGED)
             tag = max(tag, own.tag) + mine / max(work.weight, _LEAST_WEIGHT)
-        rivals: list[Rival] = []
+        rivals: list[CompetingTeam] = []
         for other in self._teams.values():
             if other.team_id == work.team_id:
                 continue
             flow = other.flows[batch]
             most = (tag - (flow.tag if flow.waiting else max(flow.tag, virtual))) * other.weight
             if most > 0:
-                rivals.append(Rival(flow.tokens, flow.per_s(now), most))
-        return Ahead(mine, rivals)
+                rivals.append(CompetingTeam(flow.tokens, flow.per_s(now), most))
+        return WorkAhead(mine, rivals)
 
     # How it is kept.
 
@@ -546,7 +546,7 @@ class FairQueue:
     def _first(self) -> _Flow | None:
         return self._lanes[0].next() or self._lanes[1].next()
 
-    def _passing(self, held: Entry, room: Room) -> Entry | None:
+    def _passing(self, held: Entry, room: FreeCapacity) -> Entry | None:
         """The first by fairness that fits now and that the held one may still be passed by."""
         left = self._may_pass(held, room)
         for lane in self._lanes:
@@ -564,7 +564,7 @@ class FairQueue:
                 return best
         return None
 
-    def _may_go_before(self, entry: Entry, held: Entry, room: Room) -> bool:
+    def _may_go_before(self, entry: Entry, held: Entry, room: FreeCapacity) -> bool:
         """There is room for the held one, but it is kept for teams below their share, such as this one's may be.
 
         As long as this one's team has not had much more than the held one's: a share counts what was used, too.
@@ -575,10 +575,10 @@ class FairQueue:
         return flow.tag <= other.tag + room.tokens // 4
 
     @staticmethod
-    def _may_pass(held: Entry, room: Room) -> int:
+    def _may_pass(held: Entry, room: FreeCapacity) -> int:
         return min(held.work.tokens, room.tokens) - held.passed
 
-    def _fits(self, work: Work, flow: _Flow, room: Room) -> bool:
+    def _fits(self, work: Work, flow: _Flow, room: FreeCapacity) -> bool:
         if not self.in_flight:
             return room.alone or work.tokens <= room.tokens
         if room.requests is not None and self.in_flight >= room.requests:
@@ -586,7 +586,7 @@ class FairQueue:
         limit = self._limit(work, flow.team, room, batch=flow.lane.batch)
         return self.in_flight_tokens + work.tokens <= limit
 
-    def _limit(self, work: Work, team: _Team | None, room: Room, *, batch: bool) -> float:
+    def _limit(self, work: Work, team: _Team | None, room: FreeCapacity, *, batch: bool) -> float:
         """What may be in flight together with this work: less for batch, and for a team above its share.
 
         What is kept from a team grows with how far it is above its share, up to twice the share. A sudden step would

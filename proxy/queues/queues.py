@@ -12,10 +12,10 @@ from typing import Final, Protocol
 
 from proxy.errors import Draining, Refused
 from proxy.queues.capacity import NOTHING, Capacity, Use
-from proxy.queues.fair_queue import Entry, FairQueue, Room
+from proxy.queues.fair_queue import Entry, FairQueue, FreeCapacity
 from proxy.queues.queues_config import QueueConfig, queue_of_target
 from proxy.queues.waiting import DrainRate, predicted_wait_s
-from proxy.queues.work import NoRoom, QueueLook, QueueState, Slot, Why, Work
+from proxy.queues.work import NoRoom, QueueSnapshot, QueueState, Slot, Why, Work
 
 _log: Final = logging.getLogger(__name__)
 BEAT_S: Final = 0.25
@@ -100,7 +100,7 @@ class Queue:
         self,
         name: str,
         config: QueueConfig,
-        room: Room,
+        room: FreeCapacity,
         *,
         clock: Callable[[], float],
         observer: QueueObserver,
@@ -224,8 +224,8 @@ class Queue:
             predicted_wait_s=self._predicted_s(work or _ANYBODY) if wait_s is None else wait_s,
         )
 
-    def look(self, *, by_demand: bool) -> QueueLook:
-        return QueueLook(
+    def snapshot(self, *, by_demand: bool) -> QueueSnapshot:
+        return QueueSnapshot(
             state=self.state(None),
             whole_capacity_tokens=self.config.tokens_in_flight,
             by_demand=by_demand,
@@ -409,9 +409,9 @@ class Queues:
         """As this process sees it. Without `work`, the wait is that of anybody who comes now. Raises KeyError."""
         return self._queues[name].state(work)
 
-    def look(self, name: str) -> QueueLook:
+    def snapshot(self, name: str) -> QueueSnapshot:
         """All that this process knows of a queue. Raises KeyError."""
-        return self._queues[name].look(by_demand=self._capacity.by_demand)
+        return self._queues[name].snapshot(by_demand=self._capacity.by_demand)
 
     def adopt(self, configs: Mapping[str, QueueConfig]) -> None:
         """Takes a changed configuration over. What is in flight stays counted where it started."""

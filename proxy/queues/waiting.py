@@ -3,7 +3,7 @@
 import math
 from typing import Final
 
-from proxy.queues.fair_queue import Ahead, Backlog
+from proxy.queues.fair_queue import Backlog, WorkAhead
 
 _BUSY_MEMORY_S: Final = 10.0
 """Of the measured rate: seconds of busy time after which an observation counts for a third."""
@@ -68,7 +68,7 @@ def predicted_wait_s(backlog: Backlog, tokens_per_s: float, aging_s: float) -> f
     return min(wait_s, LONGEST_S)
 
 
-def _until_served(ahead: Ahead, short: float, tokens_per_s: float) -> float:
+def _until_served(ahead: WorkAhead, short: float, tokens_per_s: float) -> float:
     """When all that goes first is served, with what the rivals go on to send until then.
 
     A rival takes a part of the rate for what it sends, until it has had as much as may go before the request. The wait

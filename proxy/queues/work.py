@@ -40,7 +40,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     """Of the request that is told."""
 
 
-class QueueLook(msgspec.Struct, frozen=True, kw_only=True):
+class QueueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A queue as one process sees it, for who looks after it. The wait is that of an interactive request that comes now."""
 
     state: QueueState

@@ -32,7 +32,7 @@ _MOST: Final = 10_000
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 
-class Replicas:
+class LiveProcesses:
     """One process's view of all that serve on the same database."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Replicas:
         """As they were last counted: at least this process."""
         return self._live
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Shows that this process lives, and counts all. When the database is down, the last count holds."""
         try:
             async with asyncio.timeout(_LIMIT_S), self._engine.begin() as connection:
@@ -82,13 +82,13 @@ class Replicas:
         """Until it is cancelled. `looked` is called after each look."""
 
         async def step() -> None:
-            await self.look()
+            await self.refresh()
             if looked is not None:
                 looked()
 
         await every(self._show_s, step)
 
-    async def forget(self) -> None:
+    async def withdraw(self) -> None:
         """At the end: the others need not wait until they notice."""
         with contextlib.suppress(*_DATABASE_FAILS):
             async with asyncio.timeout(_FORGET_S), self._engine.begin() as connection:
@@ -108,10 +108,10 @@ class Replicas:
         return int(self._clock() * 1_000_000)
 
 
-class Sharers:
+class ProcessCount:
     """How many share a limit now, from whoever knows best."""
 
-    def __init__(self, replicas: Replicas, link: RedisLink | None) -> None:
+    def __init__(self, replicas: LiveProcesses, link: RedisLink | None) -> None:
         self._replicas = replicas
         self._link = link
 

@@ -158,13 +158,13 @@ class RedisLink:
         *,
         unwanted: Callable[[Any], None] | None = None,
     ) -> Any:
-        """See `Asking.call`."""
+        """See `ScriptRunner.call`."""
         if self._wire is None:
             raise SharedStateUnavailable("open")
         return await self._wire.call(script, keys, args, unwanted=unwanted)
 
     def tell(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Argument]) -> bool:
-        """See `Asking.tell`."""
+        """See `ScriptRunner.tell`."""
         if self._wire is None:
             self._observer.count_redis_failure("dropped")
             return False

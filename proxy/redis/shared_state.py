@@ -20,7 +20,7 @@ class SharedStateUnavailable(Exception):
         self.kind = kind
 
 
-class Asking(Protocol):
+class ScriptRunner(Protocol):
     """Something that scripts can be run through, in the name of one holder."""
 
     @property
@@ -61,10 +61,10 @@ class LinkObserver:
     def set_redis_up(self, *, up: bool) -> None: ...
 
 
-Recovered = Callable[[Asking], Awaitable[None]]
+Recovered = Callable[[ScriptRunner], Awaitable[None]]
 
 
-class Link(Asking, Protocol):
+class Link(ScriptRunner, Protocol):
     """A way to Redis that may be lost and found; see RedisLink."""
 
     @property

@@ -15,11 +15,11 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from selfhosted.balance.index import PrefixIndex
-from selfhosted.balance.load import ATTENTION_TOKENS, Lease, Load, Pace
+from selfhosted.balance.load import ATTENTION_TOKENS, Lease, Load, PrefillSpeed
 from selfhosted.balance.ring import Ring
 from selfhosted.balance.room import pool_full
 from selfhosted.config import BalanceConfig, RoomConfig
-from selfhosted.replica import Ask, Choice, EngineStats, PoolSnapshot, Replica, Why
+from selfhosted.replica import EngineStats, PoolSnapshot, Replica, ReplicaChoice, ReplicaRequest, Why
 
 _WORK: Final = 2.0
 """How much a second of own reading weighs against a second of waiting. On the conversation trace, simulated, 1 to 2 give
@@ -65,7 +65,7 @@ class Balancer:
         self.believed_tokens = 0
         """Of prompts, to be cached where they were sent; and `found_tokens`: by the engines' own word."""
         self.found_tokens = 0
-        self._pace = Pace(config.prefill_tokens_per_s)
+        self._pace = PrefillSpeed(config.prefill_tokens_per_s)
         self._loads: dict[str, Load] = {}
         self._taking: list[Load] = []
         self._replicas: dict[str, Replica] = {}
@@ -75,14 +75,16 @@ class Balancer:
         self._read_tokens = 1.0
         self._written_tokens = 0.0
 
-    def pick(self, ask: Ask, snapshot: PoolSnapshot, allowed: Collection[str], now: float) -> Choice | None:
+    def pick(
+        self, ask: ReplicaRequest, snapshot: PoolSnapshot, allowed: Collection[str], now: float
+    ) -> ReplicaChoice | None:
         """None: none of those that are allowed takes work. Full ones are passed over while there is another."""
         ready = self._allowed(snapshot, allowed, now)
         high, most = self.room.kv_high, self.room.max_waiting
         roomy = [load for load in ready if load.usage <= high and load.waiting <= most]
         return self.choose(ask, roomy or ready, now) if ready else None
 
-    def choose(self, ask: Ask, candidates: Sequence[Load], now: float) -> Choice:
+    def choose(self, ask: ReplicaRequest, candidates: Sequence[Load], now: float) -> ReplicaChoice:
         """Of at least one. Other policies answer this one question differently."""
         rules = Rules(self._ring, self.config.load_bound, self._lacking(ask, candidates))
         return choose(ask, candidates, Matched(*self.index.match(ask.blocks)), rules, now, self.rng)
@@ -93,7 +95,7 @@ class Balancer:
             self._see(snapshot, now)
         return pool_full(self._taking, self.room)
 
-    def take(self, choice: Choice, ask: Ask, now: float) -> Lease:
+    def take(self, choice: ReplicaChoice, ask: ReplicaRequest, now: float) -> Lease:
         load = self.load(choice.replica)
         lease = Lease(load, ask, choice.matched_tokens, now, self._ended)
         load.take(lease, now)
@@ -168,7 +170,7 @@ class Balancer:
         others = int(load.busy_tokens / self._block_tokens) - self.index.pinned(load.name)
         self.index.capacity(load.name, capacity, max(0, others))
 
-    def _lacking(self, ask: Ask, candidates: Sequence[Load]) -> frozenset[str]:
+    def _lacking(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> frozenset[str]:
         if ask.adapter is None:
             return frozenset()
         replicas = self._replicas
@@ -176,8 +178,8 @@ class Balancer:
 
 
 def choose(
-    ask: Ask, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float, rng: random.Random
-) -> Choice:
+    ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float, rng: random.Random
+) -> ReplicaChoice:
     """The decision itself, which changes nothing."""
     cold = _uncached(ask, candidates, matched)
     scores = _scores(ask.tokens, candidates, cold, rules.lacking, now)
@@ -194,14 +196,14 @@ def choose(
     why = _why(chosen, cold, ask.tokens, ringed)
     if why in {"load", "ring"} and rules.lacking and load.name not in rules.lacking:
         why = "adapter"
-    return Choice(
+    return ReplicaChoice(
         replica=load.name,
         why=why,
         matched_tokens=max(0, min(ask.tokens, int(ask.tokens - cold[chosen]))),
     )
 
 
-def _uncached(ask: Ask, candidates: Sequence[Load], matched: Matched) -> list[float]:
+def _uncached(ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched) -> list[float]:
     """Tokens of the prompt that each would have to read; the last one is always read."""
     (depth, bits), deeper = matched
     tokens, block = ask.tokens, ask.block_tokens
@@ -249,7 +251,7 @@ def _mean_wait_s(candidates: Sequence[Load], now: float) -> float:
     return sum(load.wait_s(now) for load in known) / len(known)
 
 
-def _home(ask: Ask, candidates: Sequence[Load], near: Sequence[int], rules: Rules) -> int | None:
+def _home(ask: ReplicaRequest, candidates: Sequence[Load], near: Sequence[int], rules: Rules) -> int | None:
     """The first along the ring that is as good as any, and not loaded beyond the bound."""
     total = sum([load.busy_tokens for load in candidates]) + ask.tokens
     bound = rules.load_bound * total / len(candidates)

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 
-class _Shelf:
+class _ReplicaBlocks:
     """One replica's blocks."""
 
     __slots__ = ("bit", "blocks", "capacity", "exact", "occupied", "pinned")
@@ -38,7 +38,7 @@ class PrefixIndex:
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
         self._holders: dict[int, int] = {}
-        self._shelves: dict[str, _Shelf] = {}
+        self._shelves: dict[str, _ReplicaBlocks] = {}
         self._free: list[int] = []
         self._share = max_blocks
 
@@ -187,10 +187,10 @@ class PrefixIndex:
             groups.append((depth, alive))
         return _told(groups)
 
-    def _shelf(self, replica: str) -> _Shelf:
+    def _shelf(self, replica: str) -> _ReplicaBlocks:
         shelf = self._shelves.get(replica)
         if shelf is None:
-            shelf = _Shelf(self._free.pop() if self._free else 1 << len(self._shelves))
+            shelf = _ReplicaBlocks(self._free.pop() if self._free else 1 << len(self._shelves))
             self._shelves[replica] = shelf
             self._share_out()
         return shelf
@@ -204,7 +204,7 @@ class PrefixIndex:
                     self._drop(block, shelf.bit)
             self._trim(shelf)
 
-    def _trim(self, shelf: _Shelf, more: int = 0) -> None:
+    def _trim(self, shelf: _ReplicaBlocks, more: int = 0) -> None:
         limit = self._share - len(shelf.pinned)
         if shelf.capacity is not None and not shelf.exact:
             limit = min(limit, shelf.capacity - shelf.occupied - len(shelf.pinned))

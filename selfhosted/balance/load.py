@@ -8,7 +8,7 @@ gateways. So the engine's word counts as of its moment, and the process's own ch
 from collections.abc import Callable
 from typing import Final
 
-from selfhosted.replica import Ask, EngineStats
+from selfhosted.replica import EngineStats, ReplicaRequest
 
 _POOL_FADE: Final = 0.99
 """What one observed prefill leaves of the earlier ones' weight: some hundred are remembered."""
@@ -37,7 +37,7 @@ _MEAN_FADE: Final = 0.95
 _MEAN_DURATION_S: Final = 5.0
 
 
-class Pace:
+class PrefillSpeed:
     """How quickly the pool's replicas read prompts, as first tokens show."""
 
     __slots__ = ("_seconds", "_tokens", "rate")
@@ -82,7 +82,9 @@ class Lease:
         "work",
     )
 
-    def __init__(self, load: "Load", ask: Ask, matched: int, now: float, on_end: Callable[["Lease"], None]) -> None:
+    def __init__(
+        self, load: "Load", ask: ReplicaRequest, matched: int, now: float, on_end: Callable[["Lease"], None]
+    ) -> None:
         self.replica = load.name
         self.ask = ask
         self.uncached = max(1, ask.tokens - matched)
@@ -153,7 +155,7 @@ class Load:
         "waiting",
     )
 
-    def __init__(self, name: str, bit: int, pace: Pace) -> None:
+    def __init__(self, name: str, bit: int, pace: PrefillSpeed) -> None:
         self.name = name
         self.bit = bit
         self.stats: EngineStats | None = None
@@ -321,5 +323,5 @@ class Load:
         self.rate = self._pace.rate * (self._expected_s + doubt) / (self._took_s + doubt)
 
 
-def _room_of(ask: Ask) -> int:
+def _room_of(ask: ReplicaRequest) -> int:
     return ask.tokens + ask.output_tokens

@@ -18,7 +18,7 @@ from selfhosted.config import PoolConfig
 from selfhosted.discovery.dns import DnsSource, Resolve, system_resolver
 from selfhosted.discovery.kubernetes import KubernetesSource, cluster_of
 from selfhosted.discovery.registered import registered
-from selfhosted.discovery.source import LOOK_S, MOST_REPLICAS, Found, Source, SourceFailed, Spotted
+from selfhosted.discovery.source import LOOK_S, MOST_REPLICAS, DiscoveredReplica, Source, SourceFailed, SourceResult
 from selfhosted.discovery.static import configured
 from selfhosted.registry.registry import Registry
 from selfhosted.replica import Address
@@ -58,7 +58,7 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
 def merged(
     pool: str,
     kind: DeploymentKind,
-    claims: Sequence[tuple[SourceName, Spotted]],
+    claims: Sequence[tuple[SourceName, DiscoveredReplica]],
     before: Mapping[str, Address],
     ordered: Collection[str] = (),
 ) -> Merged:
@@ -93,7 +93,7 @@ def merged(
     return Merged(addresses=tuple(kept[name] for name in sorted(kept)), problems=tuple(sorted(problems)))
 
 
-def _had(before: Mapping[str, Address], source: SourceName, claim: Spotted) -> bool:
+def _had(before: Mapping[str, Address], source: SourceName, claim: DiscoveredReplica) -> bool:
     had = before.get(claim.name)
     return had is not None and (had.source, had.url) == (source, claim.url)
 
@@ -116,7 +116,7 @@ class Discovery:
         self._sources = tuple(sources)
         self._changed = changed
         self._observer = observer or DiscoveryObserver()
-        self._found: dict[SourceName, Found] = {}
+        self._found: dict[SourceName, SourceResult] = {}
         self._doubted: set[SourceName] = set()
         self._failures: dict[SourceName, Problem] = {}
         self._conflicts: frozenset[Problem] = frozenset()
@@ -132,7 +132,7 @@ class Discovery:
         told = all(source.name in self._found for source in self._sources)
         return told and (self._config.registration is None or self._registry.read)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Asks every source once, at the same time."""
         await asyncio.gather(*(self._look(source) for source in self._sources))
 
@@ -150,7 +150,7 @@ class Discovery:
     async def _look(self, source: Source) -> None:
         try:
             async with asyncio.timeout(LOOK_S + _SLACK_S):
-                found = await source.look()
+                found = await source.fetch()
         except (SourceFailed, TimeoutError) as error:
             self._failed(source.name, str(error) or "no answer in time")
         except Exception as error:  # noqa: BLE001 - the other sources, and the next look, must outlive any one
@@ -168,7 +168,7 @@ class Discovery:
         self._failures[name] = Problem(kind="source_failed", source=name, text=why)
         self._observer.discovery_looked(self._config.name, name, "failed")
 
-    def _took(self, name: SourceName, found: Found) -> None:
+    def _took(self, name: SourceName, found: SourceResult) -> None:
         known = self._found.get(name)
         if not found.replicas and known is not None and known.replicas and name not in self._doubted:
             self._doubted.add(name)
@@ -190,7 +190,7 @@ class Discovery:
         """Whether the addresses changed."""
         config, registry = self._config, self._registry
         asked = [(source.name, found.replicas) for source in self._sources if (found := self._found.get(source.name))]
-        told: list[tuple[SourceName, Sequence[Spotted]]] = [
+        told: list[tuple[SourceName, Sequence[DiscoveredReplica]]] = [
             ("configured", configured(config)),
             *asked,
             ("registered", registered(registry, config.name)),

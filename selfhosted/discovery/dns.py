@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 
 from selfhosted.config import DnsConfig
-from selfhosted.discovery.source import LOOK_S, MOST_REPLICAS, Found, SourceFailed, Spotted
+from selfhosted.discovery.source import LOOK_S, MOST_REPLICAS, DiscoveredReplica, SourceFailed, SourceResult
 from selfhosted.registry.origin import origin
 from selfhosted.replica import Source as SourceName
 
@@ -41,7 +41,7 @@ class DnsSource:
         self._patience_s = patience_s
         self._asked: asyncio.Future[Sequence[tuple[Any, ...]]] | None = None
 
-    async def look(self) -> Found:
+    async def fetch(self) -> SourceResult:
         config = self._config
         if self._asked is None:
             self._asked = asyncio.ensure_future(self._resolve(config.host, config.port))
@@ -55,7 +55,7 @@ class DnsSource:
             raise SourceFailed(f"{config.host}: the resolver does not answer") from error
         except socket.gaierror as error:
             if error.errno in _NO_SUCH:
-                return Found()
+                return SourceResult()
             raise SourceFailed(f"{config.host}: {error.strerror or 'cannot be resolved'}") from error
         except (OSError, UnicodeError) as error:
             raise SourceFailed(f"{config.host} cannot be resolved ({type(error).__name__})") from error
@@ -65,7 +65,7 @@ class DnsSource:
         return found_in(config, answer)
 
 
-def found_in(config: DnsConfig, answer: Sequence[tuple[Any, ...]]) -> Found:
+def found_in(config: DnsConfig, answer: Sequence[tuple[Any, ...]]) -> SourceResult:
     """Each address once, however often and in what order it was told."""
     addresses: set[IPv4Address | IPv6Address] = set()
     unusable: set[str] = set()
@@ -82,9 +82,9 @@ def found_in(config: DnsConfig, answer: Sequence[tuple[Any, ...]]) -> Found:
         else:
             unusable.add(f"{config.host} resolves to {host[:64]}, which no engine can have")
     ordered = sorted(addresses, key=lambda each: (each.version, each))
-    return Found(
+    return SourceResult(
         replicas=tuple(
-            Spotted(name=name_of(each), url=origin(config.scheme, each, config.port))
+            DiscoveredReplica(name=name_of(each), url=origin(config.scheme, each, config.port))
             for each in ordered[:MOST_REPLICAS]
         ),
         unusable=tuple(sorted(unusable)[:10]),

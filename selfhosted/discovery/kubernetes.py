@@ -20,7 +20,7 @@ import msgspec
 
 from selfhosted.config import KubernetesConfig
 from selfhosted.discovery.dns import name_of
-from selfhosted.discovery.source import LOOK_S, MOST_REPLICAS, Found, SourceFailed, Spotted
+from selfhosted.discovery.source import LOOK_S, MOST_REPLICAS, DiscoveredReplica, SourceFailed, SourceResult
 from selfhosted.registry.origin import origin
 from selfhosted.replica import Source as SourceName
 
@@ -128,7 +128,7 @@ class KubernetesSource:
         self._patience_s = patience_s
         self._ca: tuple[bytes, ssl.SSLContext] | None = None
 
-    async def look(self) -> Found:
+    async def fetch(self) -> SourceResult:
         if not self._cluster.api:
             raise SourceFailed(
                 "this process runs in no cluster: KUBERNETES_SERVICE_HOST is not set; set `kubernetes.api`"
@@ -215,11 +215,11 @@ def _refusal(status: int, config: KubernetesConfig) -> str:
             return f"the cluster's API answered with {status}"
 
 
-def found_in(config: KubernetesConfig, slices: Iterable[_Slice]) -> Found:
+def found_in(config: KubernetesConfig, slices: Iterable[_Slice]) -> SourceResult:
     """One replica for each endpoint, by its pod's name."""
     # A Service with both families has each pod twice: the IPv4 one counts.
     ordered = sorted((each for each in slices if each.address_type in {"IPv4", "IPv6"}), key=lambda s: s.address_type)
-    found: dict[str, Spotted] = {}
+    found: dict[str, DiscoveredReplica] = {}
     unusable: set[str] = set()
     for each in ordered:
         endpoints = each.endpoints or []
@@ -239,12 +239,12 @@ def found_in(config: KubernetesConfig, slices: Iterable[_Slice]) -> Found:
     replicas = tuple(sorted(found.values()))
     if len(replicas) > MOST_REPLICAS:
         unusable.add(f"the Service has {len(replicas)} endpoints; a pool has at most {MOST_REPLICAS} replicas")
-    return Found(replicas=replicas[:MOST_REPLICAS], unusable=tuple(sorted(unusable)[:10]))
+    return SourceResult(replicas=replicas[:MOST_REPLICAS], unusable=tuple(sorted(unusable)[:10]))
 
 
 def _spotted(
     config: KubernetesConfig, endpoints: Sequence[_Endpoint], port: int, unusable: set[str]
-) -> Iterable[Spotted]:
+) -> Iterable[DiscoveredReplica]:
     for endpoint in endpoints:
         told = next(iter(endpoint.addresses or ()), "")
         try:
@@ -256,7 +256,7 @@ def _spotted(
         ref = endpoint.target_ref
         pod = ref.name if ref is not None and ref.kind == "Pod" else ""
         conditions = endpoint.conditions or _Conditions()
-        yield Spotted(
+        yield DiscoveredReplica(
             name=_short(pod) if pod else name_of(address),
             url=origin(config.scheme, address, port),
             draining=bool(conditions.terminating),

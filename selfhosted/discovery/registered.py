@@ -1,9 +1,11 @@
 """Replicas that said themselves, or whose starter said, where they are."""
 
-from selfhosted.discovery.source import Spotted
+from selfhosted.discovery.source import DiscoveredReplica
 from selfhosted.registry.registry import Registry
 
 
-def registered(registry: Registry, pool: str) -> tuple[Spotted, ...]:
+def registered(registry: Registry, pool: str) -> tuple[DiscoveredReplica, ...]:
     """Those that were heard of in time, as this process knows."""
-    return tuple(Spotted(name=each.name, url=each.url, draining=each.draining) for each in registry.registered(pool))
+    return tuple(
+        DiscoveredReplica(name=each.name, url=each.url, draining=each.draining) for each in registry.registered(pool)
+    )

@@ -16,7 +16,7 @@ class SourceFailed(Exception):
     """A source could not tell who is there, so what it told before counts. The message says why."""
 
 
-class Spotted(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class DiscoveredReplica(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """A replica, as one source tells it."""
 
     name: str
@@ -24,10 +24,10 @@ class Spotted(msgspec.Struct, frozen=True, kw_only=True, order=True):
     draining: bool = False
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class SourceResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one look told."""
 
-    replicas: tuple[Spotted, ...] = ()
+    replicas: tuple[DiscoveredReplica, ...] = ()
     unusable: tuple[str, ...] = ()
     """What was told and cannot be used, in words."""
 
@@ -43,6 +43,6 @@ class Source(Protocol):
         """How often it is asked."""
         ...
 
-    async def look(self) -> Found:
+    async def fetch(self) -> SourceResult:
         """Who is there now. Raises SourceFailed."""
         ...

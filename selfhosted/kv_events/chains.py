@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from selfhosted.balance.index import PrefixIndex
-from selfhosted.kv_events.events import Event, Removed, Stored
+from selfhosted.kv_events.events import BlocksRemoved, BlocksStored, Event
 
 ROOT: Final = 0
 _DIGEST_BYTES: Final = 8
@@ -124,9 +124,9 @@ class Chains:
         held = self._replicas.get(replica)
         if held is None:
             return
-        if isinstance(event, Stored):
+        if isinstance(event, BlocksStored):
             self._store(replica, held, event)
-        elif isinstance(event, Removed):
+        elif isinstance(event, BlocksRemoved):
             self._drop(
                 replica, held, [name for each in event.hashes if (name := held.names.pop(each, None)) is not None]
             )
@@ -180,7 +180,7 @@ class Chains:
         self._bound()
         return len(mapped)
 
-    def _store(self, replica: str, held: _Held, event: Stored) -> None:
+    def _store(self, replica: str, held: _Held, event: BlocksStored) -> None:
         parent = ROOT if event.parent is None else held.names.get(event.parent)
         if parent is None or not event.tokens:
             # It hangs on something from before we listened: it cannot be told which prompt it is of.

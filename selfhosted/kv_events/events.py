@@ -24,7 +24,7 @@ _FRAMES: Final = 3
 _ARRAYS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 
 
-class Stored(msgspec.Struct, frozen=True):
+class BlocksStored(msgspec.Struct, frozen=True):
     """Blocks of one prompt that were put into the GPU's cache, one after the other."""
 
     hashes: tuple[int, ...]
@@ -37,17 +37,17 @@ class Stored(msgspec.Struct, frozen=True):
     adapter: str | None
 
 
-class Removed(msgspec.Struct, frozen=True):
+class BlocksRemoved(msgspec.Struct, frozen=True):
     """Blocks that are not in the GPU's cache any more."""
 
     hashes: tuple[int, ...]
 
 
-class Cleared(msgspec.Struct, frozen=True):
+class CacheCleared(msgspec.Struct, frozen=True):
     """The cache is empty."""
 
 
-Event = Stored | Removed | Cleared
+Event = BlocksStored | BlocksRemoved | CacheCleared
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -135,13 +135,13 @@ def read_batch(payload: bytes) -> Batch:
 def pieces(events: Iterable[Event], most: int) -> Iterator[Event]:
     """The same events, none with more than so many blocks."""
     for event in events:
-        if not isinstance(event, Stored) or len(event.hashes) <= most:
+        if not isinstance(event, BlocksStored) or len(event.hashes) <= most:
             yield event
             continue
         for start in range(0, len(event.hashes), most):
             end = start + most
             parent = event.parent if start == 0 else event.hashes[start - 1]
-            yield Stored(
+            yield BlocksStored(
                 event.hashes[start:end], parent, event.tokens[start:end], event.extras[start:end], event.adapter
             )
 
@@ -155,22 +155,22 @@ def _event(raw: bytes) -> Event | None:
             raise
         return None
     if isinstance(decoded, _Cleared):
-        return Cleared()
+        return CacheCleared()
     if decoded.medium not in {None, "GPU"} or decoded.group_idx not in {None, 0} or decoded.locality == "REMOTE":
         return None
     if isinstance(decoded, _Removed):
-        return Removed(tuple(map(_short, decoded.block_hashes)))
+        return BlocksRemoved(tuple(map(_short, decoded.block_hashes)))
     return _stored(decoded)
 
 
-def _stored(event: _Stored) -> Stored:
+def _stored(event: _Stored) -> BlocksStored:
     size, count = event.block_size, len(event.block_hashes)
     if not 0 < size <= _MOST_BLOCK_TOKENS or len(event.token_ids) != count * size:
         raise msgspec.ValidationError("blocks and tokens do not match")
     if any(not 0 <= token <= _MOST_TOKEN for token in event.token_ids):
         raise msgspec.ValidationError("no token has such a number")
     tokens = tuple(tuple(event.token_ids[start : start + size]) for start in range(0, count * size, size))
-    return Stored(
+    return BlocksStored(
         hashes=tuple(map(_short, event.block_hashes)),
         parent=None if event.parent_block_hash is None else _short(event.parent_block_hash),
         tokens=tokens,

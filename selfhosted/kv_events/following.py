@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from selfhosted.kv_events.chains import Chains
-from selfhosted.kv_events.events import END, Message, Stored, pieces, read_batch, read_message
+from selfhosted.kv_events.events import END, BlocksStored, Message, pieces, read_batch, read_message
 from selfhosted.kv_events.kv_event_errors import Unreadable
 from selfhosted.kv_events.sequence import Sequence as Numbers
 
@@ -166,7 +166,7 @@ class Follower:
         for event in pieces(batch.events, _BLOCKS_AT_ONCE):
             self._chains.apply(self._name, event)
             hashes = getattr(event, "hashes", None)
-            kind: KvResult = "cleared" if hashes is None else "stored" if isinstance(event, Stored) else "removed"
+            kind: KvResult = "cleared" if hashes is None else "stored" if isinstance(event, BlocksStored) else "removed"
             self._count(kind, 1 if hashes is None else len(hashes))
             # Requests come first: no more than one piece at a time.
             await asyncio.sleep(0)

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter
 
-from selfhosted.prefixes.habits import Looked
+from selfhosted.prefixes.tracker import Looked
 
 
 class PrefixMetrics:

@@ -27,8 +27,8 @@ from cost.fleet.pool_config import PoolSection
 from cost.price_book.book import PriceBook
 from cost.prices import NANO_PER_USD
 from cost.times import DAY_US, iso
-from selfhosted.prefixes.habits import VARIOUS
-from selfhosted.prefixes.store import Habit
+from selfhosted.prefixes.store import PrefixUsage
+from selfhosted.prefixes.tracker import VARIOUS
 
 MONTH_DAYS: Final = 30
 _PS_PER_US: Final = 1_000_000
@@ -99,7 +99,7 @@ def rates_of(pools: Sequence[PoolSection], book: PriceBook, at_us: int) -> Rates
     return rate
 
 
-def stability(habits: Iterable[Habit], rates: Rates, *, start_us: int, end_us: int, now_us: int) -> PrefixReport:
+def stability(habits: Iterable[PrefixUsage], rates: Rates, *, start_us: int, end_us: int, now_us: int) -> PrefixReport:
     """The report on the days from `start_us` to before `end_us`."""
     known = list(habits)
     first_us = max(start_us, min((each.first_day_us for each in known), default=start_us))
@@ -120,7 +120,7 @@ def stability(habits: Iterable[Habit], rates: Rates, *, start_us: int, end_us: i
     )
 
 
-def told(report: PrefixReport) -> dict[str, Any]:
+def prefixes_as_json(report: PrefixReport) -> dict[str, Any]:
     """As JSON has it."""
     return {
         "object": "prefix_stability",
@@ -152,7 +152,7 @@ def advice_for(kinds: Iterable[str]) -> str:
     return f"move {named} to the end of the system prompt or into the user message"
 
 
-def _finding(habit: Habit, rate: Fraction | None, months: Fraction) -> Finding:
+def _finding(habit: PrefixUsage, rate: Fraction | None, months: Fraction) -> Finding:
     tokens = habit.broken_tokens * months
     usd = None if rate is None else _usd(tokens * rate)
     if not habit.broken_tokens:

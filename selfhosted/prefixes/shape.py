@@ -58,7 +58,7 @@ _VARYING: Final = re.compile(rf"(?<![A-Za-z0-9])(?:{_ALTERNATIVES})|(?P<number>\
 _CHUNK: Final = re.compile(rb"[^\n.!?;]{0,512}[\n.!?;]?")
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
+class PrefixShape(msgspec.Struct, frozen=True, kw_only=True):
     """One beginning. Of the text there are only keyed hashes and lengths."""
 
     skeleton: bytes
@@ -86,7 +86,7 @@ class Break(msgspec.Struct, frozen=True):
     kinds: tuple[int, ...]
 
 
-def shape_of(text: bytes, key: bytes) -> Shape:
+def shape_of(text: bytes, key: bytes) -> PrefixShape:
     """Pure, and bounded: a few hundred microseconds, whatever the text."""
     looked = text[:LOOKED_BYTES]
     skeleton = bytearray()
@@ -108,7 +108,7 @@ def shape_of(text: bytes, key: bytes) -> Shape:
     end = _end(skeleton, lengths)
     del skeleton[_SKELETON_BYTES:]
     chunks, chunk_lengths = _chunks(skeleton, lengths, key)
-    return Shape(
+    return PrefixShape(
         skeleton=blake2b(skeleton, key=key, digest_size=16).digest(),
         end=end,
         rest=_digest(text[end:KEPT_BYTES], key),
@@ -122,7 +122,7 @@ def shape_of(text: bytes, key: bytes) -> Shape:
     )
 
 
-def masked_break(before: Shape, now: Shape) -> Break | None:
+def masked_break(before: PrefixShape, now: PrefixShape) -> Break | None:
     """Where two beginnings of one skeleton part. None: not within what was looked at."""
     differing = [at for at, (old, new) in enumerate(zip(before.hashes, now.hashes, strict=False)) if old != new]
     if not differing:
@@ -135,7 +135,7 @@ def masked_break(before: Shape, now: Shape) -> Break | None:
     return Break(first, max(0, last - first - varying), kinds)
 
 
-def other_break(before: Shape, now: Shape) -> Break | None:
+def other_break(before: PrefixShape, now: PrefixShape) -> Break | None:
     """Where two beginnings part that differ in something no mask knows. None: they are not two of a kind.
 
     They are, when most of the longer one is in both, and not only before they part.
@@ -157,7 +157,7 @@ def other_break(before: Shape, now: Shape) -> Break | None:
     return Break(at, after + rest, (OTHER,))
 
 
-def family_name(before: Shape, now: Shape) -> bytes:
+def family_name(before: PrefixShape, now: PrefixShape) -> bytes:
     """One that other processes will probably find too: that of the longest part that both have."""
     known = set(before.chunks)
     parts = zip(now.chunk_lengths, now.chunks, strict=True)

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cost.reports.scope import ReadScope
 from cost.times import DAY_US, wall_us
-from selfhosted.prefixes.habits import HabitDelta, Habits
+from selfhosted.prefixes.tracker import HabitDelta, PrefixTracker
 from selfhosted.tables import PromptHabit
 
 _log: Final = logging.getLogger("weighbridge.prefixes")
@@ -35,7 +35,7 @@ _KEY: Final = ("day_us", "team_id", "target_id", "skeleton")
 _ADDED: Final = ("requests", "prompt_tokens", "broken", "broken_tokens")
 
 
-class Habit(msgspec.Struct, frozen=True, kw_only=True):
+class PrefixUsage(msgspec.Struct, frozen=True, kw_only=True):
     """How a team began its prompts to a target in some days, in one way."""
 
     organisation_id: str
@@ -51,7 +51,7 @@ class Habit(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...]
 
 
-class HabitStore:
+class PrefixStore:
     """The only writer and reader of the table."""
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -87,7 +87,7 @@ class HabitStore:
         changed |= {"kinds": insert.excluded.kinds, "first_break_tokens": _least(insert.excluded)}
         await connection.execute(insert.on_conflict_do_update(index_elements=_KEY, set_=changed), rows)
 
-    async def read(self, scope: ReadScope, start_us: int, end_us: int) -> list[Habit]:
+    async def read(self, scope: ReadScope, start_us: int, end_us: int) -> list[PrefixUsage]:
         """The days from `start_us` to before `end_us`, of what the scope may see, added up."""
         wanted: list[ColumnElement[bool]] = [
             _table.c.organisation_id == scope.organisation_id,
@@ -107,13 +107,13 @@ class HabitStore:
             await connection.execute(delete(_table).where(_table.c.day_us < before_us))
 
 
-class KeepHabits:
+class PrefixWriter:
     """The loop: looks at new beginnings a few times a second, and writes what was counted every few."""
 
     def __init__(
         self,
-        habits: Habits,
-        store: HabitStore,
+        habits: PrefixTracker,
+        store: PrefixStore,
         *,
         every_s: float = 10.0,
         look_s: float = _LOOK_S,
@@ -210,19 +210,19 @@ def _least(excluded: Any) -> ColumnElement[int]:
     return case((_table.c.broken == 0, other), (excluded.broken == 0, mine), (mine < other, mine), else_=other)
 
 
-def _added_up(rows: Sequence[dict[str, Any]]) -> list[Habit]:
-    found: dict[tuple[str, str, str], Habit] = {}
+def _added_up(rows: Sequence[dict[str, Any]]) -> list[PrefixUsage]:
+    found: dict[tuple[str, str, str], PrefixUsage] = {}
     for row in rows:
         key = (row["team_id"], row["target_id"], row["skeleton"])
         row["kinds"] = tuple(filter(None, row["kinds"].split(",")))
         day_us = row.pop("day_us")
-        fresh = Habit(first_day_us=day_us, **row)
+        fresh = PrefixUsage(first_day_us=day_us, **row)
         before = found.get(key)
         found[key] = fresh if before is None else _together(before, fresh)
     return list(found.values())
 
 
-def _together(one: Habit, other: Habit) -> Habit:
+def _together(one: PrefixUsage, other: PrefixUsage) -> PrefixUsage:
     firsts = [each.first_break_tokens for each in (one, other) if each.broken]
     return msgspec.structs.replace(
         one,

@@ -53,7 +53,7 @@ _OLD_US: Final = 7 * DAY_US
 _US: Final = 1_000_000
 
 
-class Leads(Protocol):
+class LeaseCheck(Protocol):
     """Who knows whether this process leads a pool."""
 
     def held(self, pool: str) -> bool: ...
@@ -73,7 +73,7 @@ class Run(msgspec.Struct, frozen=True):
     """This process did not watch before it, so the replica may have been up before."""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known when a pool is counted. Pure from here on."""
 
     now: float
@@ -90,7 +90,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Who is up now."""
 
 
-class Count(msgspec.Struct, frozen=True, kw_only=True):
+class CountedHours(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be booked."""
 
     up_us: Mapping[str, int]
@@ -103,13 +103,13 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas that were up before and after that."""
 
 
-def count(standing: Standing) -> Count | None:
+def count(standing: PoolFacts) -> CountedHours | None:
     """Who was up for how long since the last count; None: the clock went back a little, so wait until it has passed."""
     if standing.counted_us is None:
-        return Count(up_us={name: _since(standing, run.since) for name, run in standing.runs.items()})
+        return CountedHours(up_us={name: _since(standing, run.since) for name, run in standing.runs.items()})
     if standing.counted_at is None:
         back_us = standing.counted_us - standing.now_us
-        return None if back_us <= BRIDGE_S * _US else Count(up_us=dict.fromkeys(standing.runs, 0))
+        return None if back_us <= BRIDGE_S * _US else CountedHours(up_us=dict.fromkeys(standing.runs, 0))
     elapsed_us = _since(standing, standing.counted_at)
     unwatched_us = max(0, elapsed_us - _since(standing, standing.watched_since))
     bridged = unwatched_us <= BRIDGE_S * _US
@@ -126,7 +126,7 @@ def count(standing: Standing) -> Count | None:
         up_us[name] = most_us if was_up and bridged else min(most_us, seen_us)
         if was_up and not bridged:
             missed.append(name)
-    return Count(
+    return CountedHours(
         up_us=up_us,
         watched_us=elapsed_us if bridged else elapsed_us - unwatched_us,
         unwatched_us=0 if bridged else unwatched_us,
@@ -134,7 +134,7 @@ def count(standing: Standing) -> Count | None:
     )
 
 
-def _since(standing: Standing, at: float) -> int:
+def _since(standing: PoolFacts, at: float) -> int:
     return max(0, int((standing.now - at) * _US))
 
 
@@ -205,7 +205,7 @@ class Hours:
         engine: AsyncEngine,
         *,
         hours: HoursStore,
-        lease: Leads,
+        lease: LeaseCheck,
         snapshots: Callable[[], Sequence[PoolSnapshot]],
         complete: Callable[[str], bool] = lambda _pool: True,
         observer: HoursObserver | None = None,
@@ -262,7 +262,7 @@ class Hours:
 
     async def _count(self, pool: str, counted_us: int | None, clocks: dict[str, int], now: float, now_us: int) -> None:
         watching = self._watching[pool]
-        standing = Standing(
+        standing = PoolFacts(
             now=now,
             now_us=now_us,
             watched_since=watching.since,
@@ -328,7 +328,7 @@ class Hours:
             delete(ReplicaClock).where(col(ReplicaClock.pool) == pool, col(ReplicaClock.name) != _POOL, old)
         )
 
-    def _tell(self, pool: str, found: Count, now_us: int) -> None:
+    def _tell(self, pool: str, found: CountedHours, now_us: int) -> None:
         if not found.unwatched_us:
             return
         self._observer.hours_unwatched(pool, found.unwatched_us / _US)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from selfhosted.registry.registry import Registry
-from selfhosted.registry.store import DATABASE_FAILS, PoolWish, RegistryStore
+from selfhosted.registry.store import DATABASE_FAILS, RegistryStore, ScaleTarget
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_S: Final = 3.0
@@ -88,7 +88,7 @@ class Lease:
             return self._clock() > self._until[pool] - (_SURE - _PROLONGED) * self._lease_s
         return not self._is_anothers(self._registry.target(pool))
 
-    def _is_anothers(self, wish: PoolWish | None) -> bool:
+    def _is_anothers(self, wish: ScaleTarget | None) -> bool:
         """By the last look; asking every time would make every process write."""
         if wish is None or wish.holder == self.holder:
             return False

@@ -15,14 +15,14 @@ import msgspec
 
 from selfhosted.config import PoolConfig
 from selfhosted.registry.origin import OriginRefused, checked_origin
-from selfhosted.registry.store import DATABASE_FAILS, PoolWish, Registration, RegistryStore, SharedState
+from selfhosted.registry.store import DATABASE_FAILS, Registration, RegistryStore, ScaleTarget, SharedState
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_S: Final = 5.0
 _BLIND_LOOKS: Final = 3
 
 
-class _Heard(msgspec.Struct, frozen=True):
+class _Registration(msgspec.Struct, frozen=True):
     """A registration, and when this process heard of it last."""
 
     registration: Registration
@@ -44,11 +44,11 @@ class Registry:
         self._pools = {pool.name: pool for pool in pools}
         self._clock = clock
         self._every_s = every_s
-        self._heard: dict[tuple[str, str], _Heard] = {}
+        self._heard: dict[tuple[str, str], _Registration] = {}
         self._looked_at: float | None = None
         self._registered: Mapping[str, tuple[Registration, ...]] = {}
         self._ordered: Mapping[str, frozenset[str]] = {}
-        self._wishes: Mapping[str, PoolWish] = {}
+        self._wishes: Mapping[str, ScaleTarget] = {}
         self._refused: Mapping[str, tuple[str, ...]] = {}
         self._changed: list[Callable[[], None]] = []
         self.now_us = 0
@@ -77,7 +77,7 @@ class Registry:
         """Registrations whose address is not allowed any more, in words."""
         return self._refused.get(pool, ())
 
-    def target(self, pool: str) -> PoolWish | None:
+    def target(self, pool: str) -> ScaleTarget | None:
         """How many replicas it should have and who leads; None when nobody ever led."""
         return self._wishes.get(pool)
 
@@ -86,11 +86,11 @@ class Registry:
         while True:
             await asyncio.sleep(self._every_s)
             try:
-                await self.look()
+                await self.refresh()
             except Exception:  # noqa: BLE001 - the loop must outlive any one step
                 _log.exception("looking for registrations failed; the next look follows")
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Reads once."""
         began = self._clock()
         try:
@@ -107,7 +107,7 @@ class Registry:
         blind = self._looked_at is not None and now - self._looked_at > _BLIND_LOOKS * max(self._every_s, 1.0)
         self._looked_at, self.now_us = now, state.now_us
         self._heard = {
-            (each.pool, each.name): _Heard(each, self._heard_at(each, state.now_us, now, blind=blind))
+            (each.pool, each.name): _Registration(each, self._heard_at(each, state.now_us, now, blind=blind))
             for each in state.registrations
         }
         before = (self._registered, self._ordered, self._refused)

@@ -53,7 +53,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     seen_us: int
 
 
-class PoolWish(msgspec.Struct, frozen=True, kw_only=True):
+class ScaleTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A row of `pool_target`: how many replicas there should be, who says so, and until when nobody else does."""
 
     pool: str
@@ -72,7 +72,7 @@ class SharedState(msgspec.Struct, frozen=True, kw_only=True):
     registrations: tuple[Registration, ...] = ()
     orders: frozenset[tuple[str, str]] = frozenset()
     """Pool and name."""
-    wishes: tuple[PoolWish, ...] = ()
+    wishes: tuple[ScaleTarget, ...] = ()
 
 
 class RegistryStore:
@@ -89,7 +89,7 @@ class RegistryStore:
             *(getattr(RegisteredReplica, name) for name in Registration.__struct_fields__),
         ).where(col(RegisteredReplica.pool).in_(pools))
         orders = select(col(DrainOrder.pool), col(DrainOrder.name)).where(col(DrainOrder.pool).in_(pools))
-        wishes = select(*(getattr(PoolTarget, name) for name in PoolWish.__struct_fields__))
+        wishes = select(*(getattr(PoolTarget, name) for name in ScaleTarget.__struct_fields__))
         async with self._engine.connect() as connection:
             now_us = int(await connection.scalar(select(self._now())) or 0)
             rows = (await connection.execute(registered.limit(_MOST_ROWS))).mappings().all()
@@ -100,7 +100,7 @@ class RegistryStore:
             registrations=tuple(Registration(**row) for row in rows),
             orders=frozenset((pool, name) for pool, name in names),
             wishes=tuple(
-                PoolWish(**{**row, "desired": row["desired"] if row["decided_us"] else None}) for row in targets
+                ScaleTarget(**{**row, "desired": row["desired"] if row["decided_us"] else None}) for row in targets
             ),
         )
 

@@ -23,7 +23,7 @@ _PROC: Final = Path("/proc/self/stat").exists()
 NOT_STARTED: Final = 127
 
 
-class Kept:
+class BoundedLog:
     """A file that never grows beyond half of what both together may take."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
@@ -47,7 +47,7 @@ class Kept:
 
 def keep(command: list[str], log: Path, max_bytes: int, grace_s: float) -> int:
     """Runs the engine until it ends or is to end. Returns its exit status."""
-    output = Kept(log, max_bytes)
+    output = BoundedLog(log, max_bytes)
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda got, _: asked.append(got))
@@ -70,7 +70,7 @@ def keep(command: list[str], log: Path, max_bytes: int, grace_s: float) -> int:
     return engine.returncode if engine.returncode is not None else 1
 
 
-def _watch(engine: "subprocess.Popen[bytes]", source: int, output: Kept, asked: list[int]) -> None:
+def _watch(engine: "subprocess.Popen[bytes]", source: int, output: BoundedLog, asked: list[int]) -> None:
     """Returns when the engine ended, when the pipe did, or when a signal came."""
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin.fileno(), selectors.EVENT_READ, "pipe")
@@ -87,7 +87,7 @@ def _watch(engine: "subprocess.Popen[bytes]", source: int, output: Kept, asked: 
                         selector.unregister(key.fd)
 
 
-def _end(engine: "subprocess.Popen[bytes]", source: int, output: Kept, grace_s: float) -> None:
+def _end(engine: "subprocess.Popen[bytes]", source: int, output: BoundedLog, grace_s: float) -> None:
     """Asks the whole group to end, and then sees to it. A leader that is dead may have left workers."""
     os.set_blocking(source, False)
     _signal(engine.pid, signal.SIGTERM)
@@ -101,7 +101,7 @@ def _end(engine: "subprocess.Popen[bytes]", source: int, output: Kept, grace_s: 
     _drained(source, output)
 
 
-def _drained(source: int, output: Kept) -> None:
+def _drained(source: int, output: BoundedLog) -> None:
     with contextlib.suppress(BlockingIOError):
         # Never for ever: an engine that is told to end may write without end.
         for _ in range(_CHUNKS):

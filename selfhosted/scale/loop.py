@@ -21,7 +21,7 @@ _PATIENCE_S: Final = 3.0
 _KEEP_EVERY_S: Final = 60.0
 
 
-class Leads(Protocol):
+class LeaseCheck(Protocol):
     """Says whether this process leads a pool now: a Lease."""
 
     @property
@@ -46,7 +46,7 @@ class ScaleLoop:
         pool: str,
         *,
         targets: Targets,
-        lease: Leads,
+        lease: LeaseCheck,
         wished: Callable[[], int | None],
         observe: Callable[[], Signals],
         policy: Callable[[str], ScalePolicy],

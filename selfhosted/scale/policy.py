@@ -18,9 +18,9 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from selfhosted.config import ScaleConfig
-from selfhosted.scale.carried import Carried, Learnt
 from selfhosted.scale.forecast import Forecast, Seasons
 from selfhosted.scale.signals import Signals
+from selfhosted.scale.throughput import PoolThroughput, SavedThroughput
 
 Reason = Literal[
     "steady", "minimum", "maximum", "wake", "demand", "forecast", "queue", "memory", "ttft", "streams",
@@ -72,11 +72,11 @@ class _Kept(msgspec.Struct):
 
     desired: int | None = None
     seasons: Seasons | None = None
-    learnt: Learnt | None = None
+    learnt: SavedThroughput | None = None
     idle_memory: float | None = None
 
 
-class _Wish(msgspec.Struct, frozen=True):
+class _DesiredSize(msgspec.Struct, frozen=True):
     replicas: int
     reason: Reason
     why: str
@@ -99,7 +99,7 @@ class ScalePolicy:
         self._config = config
         self._usd = usd_per_replica_hour
         self._output_weight = output_weight
-        self._carried = Carried(1 - config.ttft_attainment, prior=carries, learnt=kept.learnt)
+        self._carried = PoolThroughput(1 - config.ttft_attainment, prior=carries, learnt=kept.learnt)
         self._forecast = Forecast(kept.seasons)
         self._desired = kept.desired
         self._idle_memory = kept.idle_memory
@@ -223,7 +223,7 @@ class ScalePolicy:
 
     # Wishing.
 
-    def _most_wanted(self, signals: Signals, current: int) -> _Wish:
+    def _most_wanted(self, signals: Signals, current: int) -> _DesiredSize:
         wishes = [self._floor(signals), self._awake(signals)]
         carries = self.carries
         if carries is not None and self._work.value is not None:
@@ -234,18 +234,18 @@ class ScalePolicy:
             wishes.append(self._quiet(signals, current))
         return max(wishes, key=lambda wish: wish.replicas)
 
-    def _floor(self, signals: Signals) -> _Wish:
+    def _floor(self, signals: Signals) -> _DesiredSize:
         needed = _streams_need(signals, self._config.kv_high)
         if needed > self._config.min_replicas:
-            return _Wish(needed, "streams", f"what runs fills {needed} caches")
-        return _Wish(self._config.min_replicas, "minimum", f"min_replicas is {self._config.min_replicas}")
+            return _DesiredSize(needed, "streams", f"what runs fills {needed} caches")
+        return _DesiredSize(self._config.min_replicas, "minimum", f"min_replicas is {self._config.min_replicas}")
 
-    def _awake(self, signals: Signals) -> _Wish:
+    def _awake(self, signals: Signals) -> _DesiredSize:
         if signals.queued or signals.running or signals.arrivals_per_s or signals.input_tokens_per_s:
-            return _Wish(1, "wake", "there is work")
-        return _Wish(0, "idle", "there is no work")
+            return _DesiredSize(1, "wake", "there is work")
+        return _DesiredSize(0, "idle", "there is no work")
 
-    def _by_work(self, signals: Signals, current: int, carries: float) -> list[_Wish]:
+    def _by_work(self, signals: Signals, current: int, carries: float) -> list[_DesiredSize]:
         work, backlog = self._work.value or 0.0, self._backlog(signals)
         ahead_s = max(self._config.cold_start_s, _DRAIN_S)
         if backlog + (work - carries * signals.supply) * ahead_s > 0:
@@ -254,12 +254,12 @@ class ScalePolicy:
         else:
             # A backlog that will be gone before a replica could start needs none.
             needed = min(current, _replicas(work, carries))
-        wishes = [_Wish(needed, "demand", f"{work:,.0f} tokens/s now, a replica carries {carries:,.0f}")]
+        wishes = [_DesiredSize(needed, "demand", f"{work:,.0f} tokens/s now, a replica carries {carries:,.0f}")]
         if self._config.forecast:
             wishes += self._by_forecast(current, carries)
         return wishes
 
-    def _by_forecast(self, current: int, carries: float) -> list[_Wish]:
+    def _by_forecast(self, current: int, carries: float) -> list[_DesiredSize]:
         """What is missing in a cold start is ordered now; what is needed until then is not given away now."""
         config, forecast = self._config, self._forecast
         then = forecast.busy(config.cold_start_s, config.ttft_attainment)
@@ -268,9 +268,9 @@ class ScalePolicy:
         until = [forecast.busy(config.cold_start_s * part, config.ttft_attainment) or 0.0 for part in (0, 0.5)]
         order, keep = _replicas(then, carries), min(current, _replicas(max(until), carries))
         why = f"{then:,.0f} tokens/s expected in busy minutes, a replica carries {carries:,.0f}"
-        return [_Wish(max(order, keep), "forecast", why)]
+        return [_DesiredSize(max(order, keep), "forecast", why)]
 
-    def _by_thresholds(self, signals: Signals, current: int, *, patient: bool) -> list[_Wish]:
+    def _by_thresholds(self, signals: Signals, current: int, *, patient: bool) -> list[_DesiredSize]:
         """`patient`: the work model is trusted, so only what lasts for about a cold start counts."""
         if not signals.ready:
             return []
@@ -283,14 +283,20 @@ class ScalePolicy:
         late = max(0.0, (late or 0.0) - self._carried.learnt.anyway)
         wishes = []
         if queue > config.waiting_high:
-            wishes.append(_Wish(_grown(ready, queue / config.waiting_high), "queue", f"{queue:.1f} wait a replica"))
+            wishes.append(
+                _DesiredSize(_grown(ready, queue / config.waiting_high), "queue", f"{queue:.1f} wait a replica")
+            )
         if memory is not None and memory > config.memory_high:
-            wishes.append(_Wish(_grown(ready, memory / config.memory_high), "memory", f"{memory:.0%} of memory in use"))
+            wishes.append(
+                _DesiredSize(_grown(ready, memory / config.memory_high), "memory", f"{memory:.0%} of memory in use")
+            )
         kv = None if signals.kv_used is None else signals.kv_used / ready
         if kv is not None and kv > config.kv_high:
-            wishes.append(_Wish(_grown(ready, kv / config.kv_high), "memory", f"{kv:.0%} of the KV cache in use"))
+            wishes.append(
+                _DesiredSize(_grown(ready, kv / config.kv_high), "memory", f"{kv:.0%} of the KV cache in use")
+            )
         if late > 2 * (1 - config.ttft_attainment):
-            wishes.append(_Wish(self._more(ready), "ttft", f"{late:.0%} of first tokens are late"))
+            wishes.append(_DesiredSize(self._more(ready), "ttft", f"{late:.0%} of first tokens are late"))
         # Those that start will help already; more are wanted only when they are there and it is not better.
         most = current if signals.starting else ready + config.max_step_up
         return [msgspec.structs.replace(wish, replicas=min(wish.replicas, most)) for wish in wishes]
@@ -303,28 +309,28 @@ class ScalePolicy:
         busy = self._forecast.busy(0.0, config.ttft_attainment) or 0.0
         return min(ready + 1, _replicas(max(busy, self._work.value or 0.0), least))
 
-    def _quiet(self, signals: Signals, current: int) -> _Wish:
+    def _quiet(self, signals: Signals, current: int) -> _DesiredSize:
         """Without a model of work: as many as there are, or as few as hold what runs when memory is nearly unused."""
         memory = self._memory_of(signals)
         calm = not signals.queued and not (signals.missed or 0.0) > 1 - self._config.ttft_attainment
         if memory is None or not calm or signals.kv_used is None:
             idle = calm and not signals.running and not signals.arrivals_per_s and signals.kv_used is not None
-            return _Wish(0 if idle else current, "steady", "nothing says otherwise")
+            return _DesiredSize(0 if idle else current, "steady", "nothing says otherwise")
         if memory < self._config.memory_low:
             enough = math.ceil(memory * signals.ready / (_AFTER_SHRINKING * self._config.memory_high) - 1e-9)
-            return _Wish(min(current, enough), "idle", f"{memory:.0%} of memory in use")
-        return _Wish(current, "steady", f"{memory:.0%} of memory in use")
+            return _DesiredSize(min(current, enough), "idle", f"{memory:.0%} of memory in use")
+        return _DesiredSize(current, "steady", f"{memory:.0%} of memory in use")
 
     # Limiting.
 
-    def _limited(self, signals: Signals, current: int, wish: _Wish) -> ScaleDecision:
+    def _limited(self, signals: Signals, current: int, wish: _DesiredSize) -> ScaleDecision:
         most, whose = self._most(signals, current)
         wanted = wish.replicas
         least = self._up.of(wanted, signals.at_s)
         # Never fewer than was wanted within the last minutes.
         highest = self._down.of(wanted, signals.at_s)
         if most < current:
-            return self._shrink(signals, current, most, _Wish(most, whose, f"no more than {most} are allowed"))
+            return self._shrink(signals, current, most, _DesiredSize(most, whose, f"no more than {most} are allowed"))
         if wanted > current:
             return self._grow(signals, current, least, most, whose, wish)
         if wanted == current:
@@ -335,7 +341,7 @@ class ScalePolicy:
         return self._shrink(signals, current, int(highest), wish)
 
     def _grow(
-        self, signals: Signals, current: int, least: float, most: int, whose: Reason, wish: _Wish
+        self, signals: Signals, current: int, least: float, most: int, whose: Reason, wish: _DesiredSize
     ) -> ScaleDecision:
         if least <= current:
             return ScaleDecision(current, "stabilising", wish.why)
@@ -348,7 +354,7 @@ class ScalePolicy:
             return ScaleDecision(desired, whose, f"{wish.why}, but no more than {most} are allowed")
         return ScaleDecision(desired, wish.reason, wish.why)
 
-    def _shrink(self, signals: Signals, current: int, wanted: int, wish: _Wish) -> ScaleDecision:
+    def _shrink(self, signals: Signals, current: int, wanted: int, wish: _DesiredSize) -> ScaleDecision:
         config = self._config
         if not signals.known or (signals.kv_used is None and signals.running):
             return ScaleDecision(current, "unknown", "statistics are unknown, so nothing shrinks")

@@ -26,7 +26,7 @@ from selfhosted.engines.scrape import Fetch, FetchFailed
 from selfhosted.replica import EngineStats
 from selfhosted.scale import keeper
 from selfhosted.scale.children import Child, Orders, Phase, orders, wait_s
-from selfhosted.scale.doorbell import Doorbell, GatewayAway, GatewayRefused
+from selfhosted.scale.gateway_client import Doorbell, GatewayAway, GatewayRefused
 
 _log: Final = logging.getLogger(__name__)
 _PORTS: Final = 10_000
@@ -127,7 +127,7 @@ class Actuator:
         """Looks, decides and acts, once."""
         await self._ask()
         for name in list(self._engines):
-            self._bury(name)
+            self._reap(name)
         await asyncio.gather(*(self._look(name) for name in self._engines))
         await self._act(
             orders(
@@ -160,7 +160,7 @@ class Actuator:
             # Those with fixed addresses are not ours to start, and count.
             self._desired = max(0, desired - len(self._pool.replicas))
 
-    def _bury(self, name: str) -> None:
+    def _reap(self, name: str) -> None:
         """Notes that one ended by itself."""
         engine, child = self._engines[name], self._children[name]
         if engine.process.returncode is None:

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from classifier.prediction import Outlook, Prediction, Prompt
+from classifier.prediction import Prediction, Prompt, TargetPrediction
 from classifier.training.data import BadData, Corpus, Floats, load
 from classifier.training.evaluate import (
     GPT_4O,
@@ -155,7 +155,7 @@ class Weigher:
     """Says 0.9 of everything."""
 
     def classify(self, prompt: Prompt) -> Prediction:
-        outlook = Outlook(adequate=0.9, low=0.7, high=1.0, output_tokens=1, output_tokens_p90=2)
+        outlook = TargetPrediction(adequate=0.9, low=0.7, high=1.0, output_tokens=1, output_tokens_p90=2)
         return Prediction(
             complexity=len(prompt.text) / 1000, source="onnx", expected_output_tokens=1, outlooks={LLAMA: outlook}
         )

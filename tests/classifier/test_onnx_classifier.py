@@ -13,7 +13,14 @@ from classifier.config import ClassifierSection
 from classifier.features import STRUCTURE, Features, extract
 from classifier.heuristic import MAX_OUTPUT_TOKENS, MIN_OUTPUT_TOKENS, HeuristicClassifier
 from classifier.manifest import Artifact, ArtifactMalformed, read_artifact, write_artifact
-from classifier.onnx_classifier import OnnxClassifier, Placed, Raw, load_classifier, open_classifier, warmed
+from classifier.onnx_classifier import (
+    NetworkOutput,
+    OnnxClassifier,
+    PlacedPrompt,
+    load_classifier,
+    open_classifier,
+    warmed,
+)
 from classifier.prediction import Prompt
 from classifier.sample import write_sample
 from classifier.sketch import sketch
@@ -353,35 +360,35 @@ def test_a_group_does_not_move_complexity(made_up: OnnxClassifier) -> None:
 class Broken(OnnxClassifier):
     """A twin whose graph gives no number."""
 
-    def raw(self, features: Features) -> Raw:
+    def raw(self, features: Features) -> NetworkOutput:
         return msgspec.structs.replace(super().raw(features), loads=np.full(self.loads, np.nan))
 
 
 class Speechless(OnnxClassifier):
     """A twin whose graph gives no length."""
 
-    def raw(self, features: Features) -> Raw:
+    def raw(self, features: Features) -> NetworkOutput:
         return msgspec.structs.replace(super().raw(features), log_tokens=float("nan"))
 
 
 class Doubtful(OnnxClassifier):
     """A twin whose graph does not know what it knows."""
 
-    def raw(self, features: Features) -> Raw:
+    def raw(self, features: Features) -> NetworkOutput:
         return msgspec.structs.replace(super().raw(features), likeness=float("nan"), known_share=float("nan"))
 
 
 class Raising(OnnxClassifier):
     """A twin whose graph fails."""
 
-    def raw(self, features: Features) -> Raw:
+    def raw(self, features: Features) -> NetworkOutput:
         raise RuntimeError("no more memory")
 
 
 class Unplaced(OnnxClassifier):
     """A twin that fails after its graph."""
 
-    def place(self, features: Features) -> Placed:
+    def place(self, features: Features) -> PlacedPrompt:
         raise ZeroDivisionError
 
 

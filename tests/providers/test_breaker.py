@@ -325,7 +325,7 @@ def test_the_last_faults_are_kept_for_people() -> None:
         take(made).went_wrong("UpstreamUnavailable", 500 + number, counted=True)
     made.adopt([of])
     clock.now += 1
-    found = made.look("t/a")
+    found = made.describe("t/a")
     assert [fault.status for _, fault in found.faults] == [510 - each for each in range(FAULTS_KEPT)]
     assert found.faults[0][0] == pytest.approx(1)
     assert (found.state, found.failures, found.opens_again_s) == ("closed", 0, None)
@@ -336,7 +336,7 @@ def test_what_people_are_told_of_an_open_one() -> None:
     made, clock, _ = breakers("a")
     fail(made, 5)
     clock.now += 10
-    found = made.look("t/a")
+    found = made.describe("t/a")
     assert (found.state, found.ejections) == ("open", 1)
     assert found.opens_again_s == pytest.approx(20)
-    assert made.look("t/z").state == "closed"
+    assert made.describe("t/z").state == "closed"

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.prediction import Outlook, Prediction, Prompt
+from classifier.prediction import Prediction, Prompt, TargetPrediction
 from classifier.tuning import SKETCH, Tuning
 from proxy.tolerance import Sample
 
@@ -78,6 +78,6 @@ class MadeUpClassifier:
         )
 
 
-def _outlook(chance: float, tokens: int) -> Outlook:
+def _outlook(chance: float, tokens: int) -> TargetPrediction:
     fields: dict[str, Any] = {"low": max(0.0, chance - 0.05), "high": min(1.0, chance + 0.05)}
-    return Outlook(adequate=chance, output_tokens=tokens, output_tokens_p90=2 * tokens, **fields)
+    return TargetPrediction(adequate=chance, output_tokens=tokens, output_tokens_p90=2 * tokens, **fields)

@@ -55,7 +55,7 @@ async def test_a_read_that_is_under_way_when_the_time_is_up_is_not_lost(breaks: 
     """Its events come in order, and its failure too."""
     late = Late([piece("a"), piece("b"), piece("c", "length")], breaks=breaks)
     house = House("ok", "ok", upstream=late, capabilities=(0.8, 1.0))
-    house.line.rules = msgspec.structs.replace(house.line.rules, escalation=EscalationRules(hold_max_s=0.01))
+    house.line.config = msgspec.structs.replace(house.line.config, escalation=EscalationRules(hold_max_s=0.01))
     asking = asyncio.ensure_future(house.ask(stream=True, escalate="true"))
     await late.waits.wait()
     await asyncio.sleep(0.03)
@@ -71,7 +71,7 @@ async def test_a_caller_that_leaves_after_the_time_was_up_ends_the_read() -> Non
     """The read that was left to finish is cut with everything else."""
     late = Late([piece("a"), piece("b"), piece("c")], breaks=False)
     house = House("ok", "ok", upstream=late, capabilities=(0.8, 1.0))
-    house.line.rules = msgspec.structs.replace(house.line.rules, escalation=EscalationRules(hold_max_s=0.01))
+    house.line.config = msgspec.structs.replace(house.line.config, escalation=EscalationRules(hold_max_s=0.01))
     await house.ask(stream=True, escalate="true", hang_up_after_s=0.04)
     assert late.closed
     assert house.books.entries[-1].flags[0] == "caller_gone"
@@ -82,7 +82,7 @@ async def test_who_is_cancelled_again_and_again_leaves_nothing_open() -> None:
     """The process has to stop, and does not wait for the end of what it has cut off."""
     late = Late([piece("a"), piece("b"), piece("c")], breaks=False)
     house = House("ok", "ok", upstream=late, capabilities=(0.8, 1.0))
-    house.line.rules = msgspec.structs.replace(house.line.rules, escalation=EscalationRules(hold_max_s=0.01))
+    house.line.config = msgspec.structs.replace(house.line.config, escalation=EscalationRules(hold_max_s=0.01))
     asking = asyncio.create_task(house.ask(stream=True, escalate="true"))
     await late.waits.wait()
     await asyncio.sleep(0.03)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from accounts.caller import Learning, TeamSettings
-from classifier.prediction import Outlook, Prediction, Prompt
+from classifier.prediction import Prediction, Prompt, TargetPrediction
 from providers.scripted import ScriptedUpstream
 from proxy.outcome import RequestOutcome
 from tests.scenarios.test_rules import MINTED, House, said
@@ -16,8 +16,8 @@ from tests.scenarios.test_rules import MINTED, House, said
 pytestmark = pytest.mark.usefixtures("leaping_time")
 
 
-def outlook(adequate: float) -> Outlook:
-    return Outlook(adequate=adequate, low=adequate, high=adequate, output_tokens=100, output_tokens_p90=200)
+def outlook(adequate: float) -> TargetPrediction:
+    return TargetPrediction(adequate=adequate, low=adequate, high=adequate, output_tokens=100, output_tokens_p90=200)
 
 
 def prediction(cheap: float) -> Prediction:
@@ -41,8 +41,8 @@ class Told:
 def weighed(classifier: Told, **parts: Any) -> House:
     """The dear target is what quality is measured against."""
     house = House("ok", "ok", classifier=classifier, **parts)
-    policy = msgspec.structs.replace(house.line.rules.policy, reference="t1")
-    house.line.rules = msgspec.structs.replace(house.line.rules, policy=policy)
+    policy = msgspec.structs.replace(house.line.config.policy, reference="t1")
+    house.line.config = msgspec.structs.replace(house.line.config, policy=policy)
     return house
 
 

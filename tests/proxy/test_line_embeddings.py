@@ -60,12 +60,12 @@ class Vectors:
 def house_of(upstream: Vectors, embedders: int = 1, **more: Any) -> House:
     """Targets t0, t1, ... of which the last one answers chats; the first ones embed."""
     house = House(*["ok"] * (embedders + 1), upstream=upstream, **more)
-    rules = house.line.rules
+    rules = house.line.config
     targets = {
         name: msgspec.structs.replace(each, capabilities=EMBEDS) if index < embedders else each
         for index, (name, each) in enumerate(rules.catalog.targets.items())
     }
-    house.line.rules = msgspec.structs.replace(rules, catalog=Catalog(targets=targets))
+    house.line.config = msgspec.structs.replace(rules, catalog=Catalog(targets=targets))
     return house
 
 
@@ -131,16 +131,16 @@ async def test_embeddings_save_nothing_by_their_model() -> None:
     assert entry.baseline_nanousd == entry.cost_nanousd == 9_000
     assert (entry.baseline_price or "").startswith("t0@")
     hosted = house_of(Vectors())
-    comparators = hosted.line.rules.comparators
+    comparators = hosted.line.config.comparators
     host = Comparator(target_id="elsewhere", price=price(3, 3))
-    hosted.line.rules = msgspec.structs.replace(
-        hosted.line.rules, comparators=msgspec.structs.replace(comparators, hosted={"t0": host})
+    hosted.line.config = msgspec.structs.replace(
+        hosted.line.config, comparators=msgspec.structs.replace(comparators, hosted={"t0": host})
     )
     await embed(hosted)
     assert settled(hosted).hosted_nanousd == 27_000
     without = house_of(Vectors())
-    rules = without.line.rules
-    without.line.rules = msgspec.structs.replace(
+    rules = without.line.config
+    without.line.config = msgspec.structs.replace(
         rules, comparators=msgspec.structs.replace(rules.comparators, reference=None)
     )
     await embed(without)
@@ -155,8 +155,8 @@ async def test_embeddings_save_nothing_by_their_model() -> None:
 async def test_a_lost_answer_is_asked_for_again(upstream: Vectors) -> None:
     """Of the same model, by an alias that has two; nothing of it was visible, and the books have one that was served."""
     house = house_of(upstream, embedders=2)
-    policy = msgspec.structs.replace(house.line.rules.policy, aliases={"both": ("t0", "t1")})
-    house.line.rules = msgspec.structs.replace(house.line.rules, policy=policy)
+    policy = msgspec.structs.replace(house.line.config.policy, aliases={"both": ("t0", "t1")})
+    house.line.config = msgspec.structs.replace(house.line.config, policy=policy)
     sent = await embed(house, model="both")
     assert sent[0]["status"] == 200
     assert told(sent)["data"] == [{"index": 0, "embedding": [0.5]}]
@@ -169,8 +169,8 @@ async def test_a_chat_never_stands_in_for_vectors() -> None:
     """The operator's fallback to a model that answers is passed over, and the failure is told."""
     upstream = Vectors(*[AnswerLost("lost", deployment_id="t0/a") for _ in range(9)])
     house = house_of(upstream)
-    policy = msgspec.structs.replace(house.line.rules.policy, fallbacks={"t0": ("t1",)})
-    house.line.rules = msgspec.structs.replace(house.line.rules, policy=policy)
+    policy = msgspec.structs.replace(house.line.config.policy, fallbacks={"t0": ("t1",)})
+    house.line.config = msgspec.structs.replace(house.line.config, policy=policy)
     sent = await embed(house)
     assert sent[0]["status"] in {502, 503}
     assert {call.deployment.target_id for call in upstream.calls} == {"t0"}

@@ -34,7 +34,7 @@ class Gate:
         self.answer = look
         self.asked: list[tuple[str, str, str, str]] = []
 
-    def look(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> Look:
+    def check(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> Look:
         self.asked.append((organisation_id, team_id, key_id, tag))
         return self.answer
 
@@ -101,11 +101,11 @@ async def test_a_hold_that_does_not_fit_tries_the_cheapest_that_may() -> None:
     """The dear target's most is above the room, the cheap one's is not: one attempt is booked, as the first."""
     books = TightBooks(10_000_000, downgrade=True)
     house = House("ok", "ok", books=books)
-    dear = msgspec.structs.replace(house.line.rules.catalog.targets["t1"], price=price(1_000, 1_000))
+    dear = msgspec.structs.replace(house.line.config.catalog.targets["t1"], price=price(1_000, 1_000))
     catalog = msgspec.structs.replace(
-        house.line.rules.catalog, targets={**house.line.rules.catalog.targets, "t1": dear}
+        house.line.config.catalog, targets={**house.line.config.catalog.targets, "t1": dear}
     )
-    house.line.rules = msgspec.structs.replace(house.line.rules, catalog=catalog)
+    house.line.config = msgspec.structs.replace(house.line.config, catalog=catalog)
     sent = await house.ask(stream=False, model="t1")
     assert (sent[0]["status"], headers_of(sent)["x-weighbridge-target"]) == (200, "t0")
     assert [(entry.entry, entry.attempt, entry.target_id) for entry in books.entries] == [
@@ -166,8 +166,8 @@ async def test_our_own_gpus_are_compared_with_hosts_and_with_what_could_be_bough
     """The pool's name is booked; the cheapest capable target that is for sale is the second comparison."""
     house = House("ok", "ok")
     together = Comparator(target_id="together", price=price(3, 3))
-    rules = house.line.rules
-    house.line.rules = msgspec.structs.replace(
+    rules = house.line.config
+    house.line.config = msgspec.structs.replace(
         rules,
         pools={"t0": "h100"},
         policy=msgspec.structs.replace(rules.policy, pooled=frozenset({"t0"})),
@@ -195,9 +195,9 @@ async def test_an_answer_that_nobody_got_claims_no_saving() -> None:
 async def test_the_arms_of_the_experiment(stream: bool) -> None:
     """Of `auto` the drawn go to the reference, as many go where they would have gone and are marked, the rest is not."""
     house = House("ok", "ok")
-    rules = house.line.rules
+    rules = house.line.config
     policy = msgspec.structs.replace(rules.policy, reference="t1")
-    house.line.rules = msgspec.structs.replace(rules, policy=policy, holdout_share=0.3)
+    house.line.config = msgspec.structs.replace(rules, policy=policy, holdout_share=0.3)
     for _ in range(40):
         await house.ask(stream=stream)
     entries = [entry for entry in house.books.entries if entry.entry == "settle"]
@@ -213,8 +213,8 @@ async def test_the_arms_of_the_experiment(stream: bool) -> None:
 async def test_nobody_is_drawn_where_the_reference_cannot_serve() -> None:
     """Both arms hold only what could have gone to the reference, or they could not be compared."""
     house = House("ok", "ok")
-    rules = house.line.rules
-    house.line.rules = msgspec.structs.replace(
+    rules = house.line.config
+    house.line.config = msgspec.structs.replace(
         rules, policy=msgspec.structs.replace(rules.policy, reference="gone"), holdout_share=0.5
     )
     for _ in range(10):

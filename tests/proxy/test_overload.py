@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from gateway.process.door import Wait
-from proxy.overload import OverloadGuard, Window
+from gateway.process.accept_queue import AcceptWait
+from proxy.overload import InFlightWindow, OverloadGuard
 
 _TICK_S = 0.025
 _MAX_LAG_S = 0.25
@@ -53,7 +53,7 @@ class Loop:
         self._own_at_tick = 0.0
         self._outside: deque[float] = deque()
         self._accepted = 0
-        self._wait = Wait()
+        self._wait = AcceptWait()
         self._at_once = at_once or _AT_ONCE[False]
         self._steady = at_once is not None
         self.guard = OverloadGuard(
@@ -241,7 +241,7 @@ def test_a_long_start_refuses_nobody() -> None:
 
 def test_neighbours_on_the_machine_are_no_overload() -> None:
     """A process that is given a tenth of a core is late all the time; with little to do it refuses nothing."""
-    window = Window(_MAX_LAG_S)
+    window = InFlightWindow(_MAX_LAG_S)
     guard = OverloadGuard(max_lag_s=_MAX_LAG_S, in_flight=lambda: 500, clock=lambda: 0.0, rng=random.Random(1))
     for step in range(100):
         guard.measured(0.5, 0.02, step * 0.5)
@@ -252,7 +252,7 @@ def test_neighbours_on_the_machine_are_no_overload() -> None:
 
 def test_a_few_requests_always_come_in() -> None:
     """However late the loop is, 31 in flight leave room for one more; 33 do not."""
-    window = Window(_MAX_LAG_S)
+    window = InFlightWindow(_MAX_LAG_S)
     for step in range(100):
         window.observe(5.0, 33, step * 5.0, refused=True)
     assert window.guarding

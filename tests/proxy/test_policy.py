@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.prediction import Outlook, Prediction
+from classifier.prediction import Prediction, TargetPrediction
 from cost.prices import Price
 from providers.catalog import Catalog
 from providers.target import Capability, Deployment, Target
@@ -282,8 +282,10 @@ def test_a_harder_prompt_never_goes_to_a_weaker_set(fleet: list[Target], one: fl
 REFERENCE = Policy(reference="gpt-4o")
 
 
-def outlook(adequate: float, low: float | None = None, high: float | None = None, tokens: int = 100) -> Outlook:
-    return Outlook(
+def outlook(
+    adequate: float, low: float | None = None, high: float | None = None, tokens: int = 100
+) -> TargetPrediction:
+    return TargetPrediction(
         adequate=adequate,
         low=adequate if low is None else low,
         high=adequate if high is None else high,
@@ -305,7 +307,7 @@ def test_the_last_of_many_own_targets_leaves_its_place_to_one_that_is_bought(ali
 
 def measured(
     request: Facts,
-    outlooks: Mapping[str, Outlook],
+    outlooks: Mapping[str, TargetPrediction],
     *targets: Target,
     policy: Policy = REFERENCE,
     down: tuple[str, ...] = (),
@@ -415,7 +417,7 @@ chances = st.floats(0, 1)
 priced_outlooks = st.lists(st.tuples(chances, chances, chances), min_size=6, max_size=6)
 
 
-def _outlooks(fleet: list[Target], drawn: list[tuple[float, float, float]]) -> dict[str, Outlook]:
+def _outlooks(fleet: list[Target], drawn: list[tuple[float, float, float]]) -> dict[str, TargetPrediction]:
     sorted_chances = [sorted(each) for each in drawn]
     return {
         each.target_id: outlook(middle, low, high)

@@ -30,7 +30,7 @@ def house(*scripts: str, escalation: Escalation = "all", **parts: Any) -> House:
 
 def rules(house: House, **changes: Any) -> None:
     escalation = EscalationRules(**changes)
-    house.line.rules = msgspec.structs.replace(house.line.rules, escalation=escalation)
+    house.line.config = msgspec.structs.replace(house.line.config, escalation=escalation)
 
 
 def headers(sent: Sequence[Message]) -> dict[str, str]:

@@ -244,21 +244,21 @@ async def test_verdicts_become_a_tuning_that_is_taken_back(tmp_path: Path, upstr
             _, headers = await there.ask(f"Name {number} rivers in Europe and say where they end.")
             await there.speak_against(headers["x-request-id"])
         assert (await there.verdicts())[headers["x-weighbridge-target"], "feedback", "rating"][1] == 0
-        proposal = await propose(there.gateway.engine, classifier, there.inside.line.rules.catalog)
+        proposal = await propose(there.gateway.engine, classifier, there.inside.line.config.catalog)
         assert proposal.report.improves
-        await watch.look()
+        await watch.refresh()
         assert await there.inside.learning.tunings() == []
         assert classifier.classify(probe).outlooks["cheap"].adequate == before[0]
 
         accepted = await site.run("classifier", "recalibrate", "--accept", "--json")
         assert accepted.returncode == 0, accepted.stderr
         assert json.loads(accepted.stdout)["accepted"] == 1
-        await watch.look()
+        await watch.refresh()
         after = await now()
         assert after[0] < before[0] - 0.2
         assert after[1]["offers"] != before[1]["offers"]
         assert after[2] == "dear"
 
         assert await roll_back(there.inside.learning) == AS_TRAINED
-        await watch.look()
+        await watch.refresh()
         assert await now() == before

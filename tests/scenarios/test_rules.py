@@ -125,7 +125,7 @@ class House:
             for index, (name, each) in enumerate(deployments.items())
         }
         self.line = RequestPipeline(
-            rules=PipelineConfig(
+            config=PipelineConfig(
                 catalog=Catalog(targets=targets),
                 policy=Policy(),
                 comparators=Comparators(reference=Comparator(target_id="dear", price=price(10, 10))),
@@ -274,7 +274,7 @@ async def test_no_fallback_after_commit(broken: str) -> None:
 async def test_no_fallback_and_no_escalation_after_commit(broken: str) -> None:
     """A stream that was held back and grew too large is committed: weak or broken, nothing else is called."""
     house = House(f"{broken}+tokens-20", "ok", capabilities=(0.8, 1.0))
-    house.line.rules = msgspec.structs.replace(house.line.rules, escalation=EscalationRules(hold_max_bytes=600))
+    house.line.config = msgspec.structs.replace(house.line.config, escalation=EscalationRules(hold_max_bytes=600))
     sent = await house.ask(stream=True, escalate="true")
     assert [call.deployment.target_id for call in house.upstream.calls] == ["t0"]
     assert b" w3" in said(sent)
@@ -455,7 +455,7 @@ async def test_a_reply_without_any_choice_is_no_answer() -> None:
 async def test_a_full_process_refuses_before_it_reads() -> None:
     """The limit on requests in flight is looked at before the body."""
     house = House("ok")
-    house.line.rules = msgspec.structs.replace(house.line.rules, max_in_flight=0)
+    house.line.config = msgspec.structs.replace(house.line.config, max_in_flight=0)
     sent = await house.ask(stream=False)
     assert sent[0]["status"] == 503
     assert b"overloaded" in said(sent)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from selfhosted.discovery.discovery import Problem
-from selfhosted.fleet_view import Watched, hit_rate, state_of, told_pool
-from selfhosted.registry.store import PoolWish
+from selfhosted.fleet_view import WatchedPool, hit_rate, state_of, told_pool
+from selfhosted.registry.store import ScaleTarget
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica, ReplicaState
 from tests.selfhosted.registry.registered import START_US, pool
 
@@ -49,12 +49,12 @@ class Known:
 
     addresses = ()
 
-    def __init__(self, *problems: Problem, wish: PoolWish | None = None, ordered: str = "") -> None:
+    def __init__(self, *problems: Problem, wish: ScaleTarget | None = None, ordered: str = "") -> None:
         self.problems = problems
         self._wish = wish
         self._ordered = frozenset({ordered})
 
-    def target(self, _pool: str) -> PoolWish | None:
+    def target(self, _pool: str) -> ScaleTarget | None:
         return self._wish
 
     def ordered(self, _pool: str) -> frozenset[str]:
@@ -63,7 +63,7 @@ class Known:
 
 def look(known: Known, *replicas: Replica) -> dict[str, Any]:
     snapshot = PoolSnapshot(pool="own", at=100.0, replicas=replicas)
-    watched = Watched(config=pool(), snapshot=lambda: snapshot, discovery=known, token="secret")  # type: ignore[arg-type]
+    watched = WatchedPool(config=pool(), snapshot=lambda: snapshot, discovery=known, token="secret")  # type: ignore[arg-type]
     told = told_pool(watched, known, 100.0)  # type: ignore[arg-type]
     assert "secret" not in json.dumps(told)
     return told
@@ -73,7 +73,9 @@ def test_load_is_that_of_those_whose_statistics_are_known() -> None:
     """The others are counted, and null stands for what nobody tells."""
     busy = EngineStats(at=98.8, running=3, waiting=1, kv_usage=0.5, prefix_queries=1_000.0, prefix_hits=750.0)
     plain = EngineStats(at=99.5, running=2, waiting=0)
-    wish = PoolWish(pool="own", desired=4, reason="queue", decided_us=START_US, holder="boot", lease_until_us=START_US)
+    wish = ScaleTarget(
+        pool="own", desired=4, reason="queue", decided_us=START_US, holder="boot", lease_until_us=START_US
+    )
     told = look(
         Known(PROBLEM, wish=wish, ordered="b"),
         replica("a", "ready", busy, adapters=frozenset({"z", "y"})),
@@ -110,7 +112,7 @@ def test_a_pool_without_replicas_says_so() -> None:
     assert [problem["kind"] for problem in told["problems"]] == ["no_replicas"]
     down = look(Known(), replica("a", "down"))
     assert [problem["kind"] for problem in down["problems"]] == ["none_ready"]
-    zero = PoolWish(pool="own", desired=0, reason="idle", decided_us=1, holder="b", lease_until_us=1)
+    zero = ScaleTarget(pool="own", desired=0, reason="idle", decided_us=1, holder="b", lease_until_us=1)
     assert look(Known(wish=zero))["problems"] == []
 
 

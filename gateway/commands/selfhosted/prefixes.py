@@ -32,12 +32,12 @@ def prefixes(
 ) -> None:
     """Tell which system prompts break their own cache, and what that costs a month. No prompt is kept or shown."""
     from gateway.configuration.settings import load, read_environment
-    from selfhosted.prefixes.report import told
+    from selfhosted.prefixes.report import prefixes_as_json
 
     settings = load(config, read_environment(), secrets_from=None)
     scope, report = asyncio.run(_reported(settings, organisation, team, days))
     if as_json:
-        print_json({"organisation_id": scope.organisation_id, "team_id": scope.team_id, **told(report)})
+        print_json({"organisation_id": scope.organisation_id, "team_id": scope.team_id, **prefixes_as_json(report)})
     elif not report.findings:
         typer.echo("nothing was counted in these days: no request had a system prompt, or none was served", err=True)
     else:
@@ -52,14 +52,14 @@ async def _reported(
     from gateway.commands.scopes import scope_of
     from providers.catalog import configured_prices
     from selfhosted.prefixes.report import rates_of, stability
-    from selfhosted.prefixes.store import HabitStore
+    from selfhosted.prefixes.store import PrefixStore
 
     now_us = wall_us()
     end_us = now_us - now_us % DAY_US + DAY_US
     start_us = end_us - days * DAY_US
     async with open_engine() as engine:
         scope = await scope_of(engine, organisation, team)
-        habits = await HabitStore(engine).read(scope, start_us, end_us)
+        habits = await PrefixStore(engine).read(scope, start_us, end_us)
         configured = configured_prices(settings.providers)
         book = price_book([*configured.entries(), *await PriceStore(engine).overrides()])
     rates = rates_of(settings.cost.pools, book, now_us)

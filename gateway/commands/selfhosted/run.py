@@ -118,7 +118,7 @@ async def _run(
 ) -> None:
     from proxy.observers.logs import configure_logging
     from selfhosted.engines.scrape import HttpFetch, engine_session
-    from selfhosted.scale.doorbell import Doorbell
+    from selfhosted.scale.gateway_client import Doorbell
     from selfhosted.scale.processes import Actuator
 
     lines = configure_logging("INFO")

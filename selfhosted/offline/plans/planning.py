@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
+from selfhosted.offline.plans.caveats import doubts_about
 from selfhosted.offline.plans.comparators import Comparator
-from selfhosted.offline.plans.doubts import doubts_about
 from selfhosted.offline.plans.economics import SAVINGS_TARGET, Cost, cost_of
 from selfhosted.offline.plans.gpus import Gpu
 from selfhosted.offline.plans.launch import Launch, launch_of

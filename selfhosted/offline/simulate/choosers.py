@@ -15,13 +15,13 @@ from selfhosted.balance.policies import LeastLoaded, RandomTwo, RoundRobin
 from selfhosted.config import BalanceConfig, RoomConfig
 from selfhosted.offline.simulate.engine import Engine, Job
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
-from selfhosted.replica import Ask, PoolSnapshot
+from selfhosted.replica import PoolSnapshot, ReplicaRequest
 
 
 class Chooser(Protocol):
     """One gateway's."""
 
-    def choose(self, job: Job, ask: Ask, snapshot: PoolSnapshot, now: float) -> str | None:
+    def choose(self, job: Job, ask: ReplicaRequest, snapshot: PoolSnapshot, now: float) -> str | None:
         """The replica that it goes to, which is taken as sent there; None when nobody is ready."""
         ...
 
@@ -45,7 +45,7 @@ class Balanced:
         self._seen: PoolSnapshot | None = None
         self._allowed: frozenset[str] = frozenset()
 
-    def choose(self, job: Job, ask: Ask, snapshot: PoolSnapshot, now: float) -> str | None:
+    def choose(self, job: Job, ask: ReplicaRequest, snapshot: PoolSnapshot, now: float) -> str | None:
         choice = self._balancer.pick(ask, snapshot, self._names(snapshot), now)
         if choice is None:
             return None
@@ -98,7 +98,7 @@ class RandomOne(_Plain):
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
-    def choose(self, job: Job, ask: Ask, snapshot: PoolSnapshot, now: float) -> str | None:
+    def choose(self, job: Job, ask: ReplicaRequest, snapshot: PoolSnapshot, now: float) -> str | None:
         del job, ask, now
         ready = snapshot.ready
         return self._rng.choice(ready).name if ready else None
@@ -147,7 +147,7 @@ class CacheAwareRouter(_Plain):
         self._workers: dict[str, _Worker] = {}
         self._holders: dict[int, dict[str, None]] = {}
 
-    def choose(self, job: Job, ask: Ask, snapshot: PoolSnapshot, now: float) -> str | None:
+    def choose(self, job: Job, ask: ReplicaRequest, snapshot: PoolSnapshot, now: float) -> str | None:
         del ask
         names = [replica.name for replica in snapshot.ready]
         if not names:
@@ -230,7 +230,7 @@ class Oracle(_Plain):
         self._engines = engines
         self._work = work
 
-    def choose(self, job: Job, ask: Ask, snapshot: PoolSnapshot, now: float) -> str | None:
+    def choose(self, job: Job, ask: ReplicaRequest, snapshot: PoolSnapshot, now: float) -> str | None:
         del ask, snapshot
         best: tuple[float, int, str] | None = None
         for name, engine in self._engines().items():

@@ -22,7 +22,7 @@ from selfhosted.offline.simulate.engine import Engine, EngineSpec, Happening, Jo
 from selfhosted.offline.simulate.scaling import rule_of
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 from selfhosted.offline.simulate.traces import Trace, TraceRequest, family
-from selfhosted.replica import Address, Ask, PoolSnapshot, Replica
+from selfhosted.replica import Address, PoolSnapshot, Replica, ReplicaRequest
 from selfhosted.scale.policy import ScaleRule
 from selfhosted.scale.signals import FirstTokens, SignalReader, Signals
 
@@ -297,13 +297,13 @@ class Fleet:
         self._spilled_tokens += job.prompt_tokens
         self._open -= 1
 
-    def _ask(self, job: Job) -> Ask:
+    def _ask(self, job: Job) -> ReplicaRequest:
         """As the gateway makes it of a prompt: whole blocks of its own size, up to its limit."""
         split, balance = self._split, self._spec.balance
         tokens = self._trace.block_tokens / split
         count = min(int(job.prompt_tokens / tokens), balance.prompt_blocks)
         names = [block * split + part for block in job.blocks[: -(-count // split)] for part in range(split)]
-        return Ask(
+        return ReplicaRequest(
             blocks=tuple(names[:count]),
             block_tokens=tokens,
             root=job.root,

@@ -7,7 +7,7 @@ from argon2 import PasswordHasher
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.keys import Pepper
-from accounts.people.links import Links
+from accounts.people.links import OneTimeLinks
 from accounts.people.passwords import Passwords
 from accounts.people.people import PeopleStore
 from accounts.people.person import Person
@@ -77,7 +77,7 @@ class Door:
         self.people = PeopleStore(engine, clock=self.clock.moment)
         self.accounts = AccountStore(engine, clock=self.clock.moment)
         self.sessions = Sessions(engine, self.section, peppers, now_us=self.clock)
-        self.links = Links(engine, self.section, peppers, self.passwords, now_us=self.clock)
+        self.links = OneTimeLinks(engine, self.section, peppers, self.passwords, now_us=self.clock)
         self.sign_in = SignIn(engine, self.section, peppers, self.passwords, now_us=self.clock)
 
     async def person(self, email: str = "ada@acme.test", *, organisation_id: str = "default") -> Person:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from classifier.learning.store import Verdict, Weighing
+from classifier.learning.store import ClassifiedRequest, Verdict
 
 NOON_US = 1_775_390_400_000_000
 
 
-def a_weighing(request_id: str = "req_1", **changes: Any) -> Weighing:
+def a_weighing(request_id: str = "req_1", **changes: Any) -> ClassifiedRequest:
     values: dict[str, Any] = {
         "request_id": request_id,
         "at_us": NOON_US,
@@ -25,7 +25,7 @@ def a_weighing(request_id: str = "req_1", **changes: Any) -> Weighing:
         "request_digest": "d" * 64,
         "prompt": None,
     }
-    return Weighing(**(values | changes))
+    return ClassifiedRequest(**(values | changes))
 
 
 def a_verdict(request_id: str = "req_1", **changes: Any) -> Verdict:

@@ -5,13 +5,13 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.learning.requests import FEWEST, MOST, own_requests
-from classifier.learning.store import LearningStore, Weighing
+from classifier.learning.store import ClassifiedRequest, LearningStore
 from tests.classifier.learning.kept import a_weighing
 
 WIDTH = 3
 
 
-def weighing(index: int) -> Weighing:
+def weighing(index: int) -> ClassifiedRequest:
     return a_weighing(
         f"req_{index}",
         at_us=index,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cost.budgets.alerts import TYPE, Alerts
-from cost.budgets.budget import Standing
+from cost.budgets.budget import BudgetStatus
 from cost.times import DAY_US
 from tests.cost.budgets.crowd import NOON_US, budget
 
@@ -28,8 +28,8 @@ class Outbox:
         return new
 
 
-def standing(spent: int, at_us: int = NOON_US, **changes: Any) -> Standing:
-    return Standing(budget=budget(1_000, webhook="finance", **changes), at_us=at_us, spent_nanousd=spent)
+def standing(spent: int, at_us: int = NOON_US, **changes: Any) -> BudgetStatus:
+    return BudgetStatus(budget=budget(1_000, webhook="finance", **changes), at_us=at_us, spent_nanousd=spent)
 
 
 async def test_each_threshold_is_told_once_in_a_period() -> None:
@@ -77,7 +77,7 @@ async def test_what_the_outbox_did_not_take_is_told_again(caplog: pytest.LogCapt
     with pytest.raises(OSError, match="no database"):
         await alerts.tell([standing(500)])
     outbox.down = False
-    silent = [Standing(budget=budget(1, webhook=name), at_us=NOON_US, spent_nanousd=9) for name in ("", "unknown")]
+    silent = [BudgetStatus(budget=budget(1, webhook=name), at_us=NOON_US, spent_nanousd=9) for name in ("", "unknown")]
     for _ in range(2):
         await alerts.tell([standing(500), *silent])
     assert [record.getMessage() for record in caplog.records] == [

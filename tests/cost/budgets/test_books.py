@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.books import BudgetedBooks
-from cost.budgets.grants import Ask, GrantStore
+from cost.budgets.grants import GrantNeed, GrantStore
 from cost.budgets.holds import Holds
 from cost.budgets.memory import MemoryGrants
 from cost.budgets.presence import BudgetPresence
@@ -15,7 +15,7 @@ from cost.budgets.store import BudgetStore
 from cost.errors import BudgetExceeded
 from cost.ledger.entries import Entry
 from cost.ledger.journal import Journal
-from cost.ledger.ledger import Alone, Books, Ledger
+from cost.ledger.ledger import Books, Ledger, SingleProcess
 from cost.ledger.store import LedgerStore
 from tests.cost.budgets.crowd import NOON_US, budget
 from tests.cost.entries import reserve, settle, until
@@ -26,7 +26,7 @@ async def test_hold_reserve_settle_and_drain(tmp_path: Path, engine: AsyncEngine
     await BudgetStore(engine).put(budget(100))
     grants, journal = GrantStore(engine), Journal(tmp_path)
     holds = Holds(grants, lambda: journal.boot_id, now_us=lambda: NOON_US)
-    presence = BudgetPresence(Alone(), grants)
+    presence = BudgetPresence(SingleProcess(), grants)
     ledger = Ledger(journal, LedgerStore(engine), booked=holds.booked, presence=presence, drain_interval_s=3_600)
     await ledger.start()
     await holds.start()
@@ -73,8 +73,8 @@ async def test_who_is_recovered_has_no_grants_any_more(engine: AsyncEngine) -> N
     """The one that forgets a dead process forgets its grants too."""
     await BudgetStore(engine).put(budget(100))
     grants = GrantStore(engine)
-    await grants.regrant("dead", {"b1": Ask(floor_nanousd=9)}, [], NOON_US)
-    presence = BudgetPresence(Alone(), grants)
+    await grants.regrant("dead", {"b1": GrantNeed(floor_nanousd=9)}, [], NOON_US)
+    presence = BudgetPresence(SingleProcess(), grants)
     await presence.show("living")
     await presence.expire([])
     await presence.forget("dead")

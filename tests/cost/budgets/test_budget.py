@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cost.budgets.budget import Standing, checked, limit_from_usd
+from cost.budgets.budget import BudgetStatus, checked, limit_from_usd
 from cost.budgets.budget_errors import BadBudget
 from tests.cost.budgets.crowd import NOON_US, budget
 
@@ -68,5 +68,5 @@ def test_what_could_not_be_found_again_is_refused(changes: dict[str, Any]) -> No
 )
 def test_how_a_budget_stands(spent: int, limit: int, share: str | None, state: str) -> None:
     """A share is rounded down: nothing is at 100 % before it is."""
-    standing = Standing(budget=budget(limit), at_us=NOON_US, spent_nanousd=spent)
+    standing = BudgetStatus(budget=budget(limit), at_us=NOON_US, spent_nanousd=spent)
     assert (standing.share, standing.state) == (None if share is None else Decimal(share), state)

@@ -2,7 +2,7 @@ import re
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cost.budgets.budget import Budget, Standing
+from cost.budgets.budget import Budget, BudgetStatus
 from cost.budgets.budget_metrics import BudgetMetrics
 
 
@@ -23,7 +23,7 @@ def test_a_budget_that_is_gone_shows_nothing() -> None:
         kind="soft",
         limit_nanousd=500_000_000_000,
     )
-    metrics.set_budgets([Standing(budget=budget, at_us=0, spent_nanousd=250_000_000)])
+    metrics.set_budgets([BudgetStatus(budget=budget, at_us=0, spent_nanousd=250_000_000)])
     assert shown() == {
         'weighbridge_budget_limit_usd{budget_id="b1"} 500.0',
         'weighbridge_budget_spent_usd{budget_id="b1"} 0.25',

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.budgets.grants import Ask, Room, Want, share_out
+from cost.budgets.grants import BudgetRoom, GrantNeed, GrantRequest, share_out
 from tests.cost.budgets.crowd import budget
 
 
-def room(limit: int, spent: int = 0, others: int = 0) -> Room:
-    return Room(budget=budget(limit), spent_nanousd=spent, others_nanousd=others)
+def room(limit: int, spent: int = 0, others: int = 0) -> BudgetRoom:
+    return BudgetRoom(budget=budget(limit), spent_nanousd=spent, others_nanousd=others)
 
 
-def want(amount: int, *names: str) -> Want:
-    return Want(amount_nanousd=amount, budget_ids=names or ("b1",))
+def want(amount: int, *names: str) -> GrantRequest:
+    return GrantRequest(amount_nanousd=amount, budget_ids=names or ("b1",))
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,15 @@ def test_what_is_granted(
     limit: int, spent: int, others: int, floor: int, wants: list[int], granted: int, scarce: bool
 ) -> None:
     """The floor, those that fit in order, and eight times that beforehand, but an eighth of what is left at most."""
-    given_ = share_out({"b1": room(limit, spent, others)}, {"b1": Ask(floor_nanousd=floor)}, [want(w) for w in wants])
+    given_ = share_out(
+        {"b1": room(limit, spent, others)}, {"b1": GrantNeed(floor_nanousd=floor)}, [want(w) for w in wants]
+    )
     assert (given_["b1"].granted_nanousd, given_["b1"].scarce) == (granted, scarce)
 
 
 def test_all_budgets_or_none() -> None:
     """Who finds too little in one takes nothing of the others, and only that one is told to lack."""
-    rooms, asks = {"a": room(100), "b": room(50)}, {"a": Ask(floor_nanousd=0), "b": Ask(floor_nanousd=0)}
+    rooms, asks = {"a": room(100), "b": room(50)}, {"a": GrantNeed(floor_nanousd=0), "b": GrantNeed(floor_nanousd=0)}
     given_ = share_out(rooms, asks, [want(60, "a", "b"), want(50, "a", "b"), want(50, "a")])
     assert (given_["a"].granted_nanousd, given_["b"].granted_nanousd) == (100, 50)
     assert (given_["a"].lacking, given_["b"].lacking) == (False, True)
@@ -56,7 +58,7 @@ def test_never_more_than_there_is(
     """Above the floor, which cannot be given back, all grants and what is spent stay within the limit."""
     grant = share_out(
         {"b1": room(limit, spent, others)},
-        {"b1": Ask(floor_nanousd=floor, keep_nanousd=keep)},
+        {"b1": GrantNeed(floor_nanousd=floor, keep_nanousd=keep)},
         [want(amount) for amount in amounts],
     )["b1"]
     assert grant.granted_nanousd >= floor

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.budgets.budget import Budget, Standing
-from cost.budgets.grants import Ask, Grants, GrantStore
+from cost.budgets.budget import Budget, BudgetStatus
+from cost.budgets.grants import GrantNeed, Grants, GrantStore
 from cost.budgets.memory import MemoryGrants
 from cost.budgets.store import BudgetStore
 from cost.errors import BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
@@ -40,7 +40,7 @@ class Real:
     def process(self, boot_id: str = "boot1", grants: Grants | None = None, **holds: Any) -> Process:
         return Process(grants or self.grants, self.store, boot_id, self.clock, **{"patience_s": 20.0, **holds})
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> BudgetStatus:
         (found,) = await self.grants.standings(self.clock())
         return found
 
@@ -350,7 +350,7 @@ async def test_grants_of_the_dead_are_swept(real: Real, engine: AsyncEngine) -> 
             await connection.execute(
                 insert(Boot).values(boot_id=name, host="h", started_us=0, seen_us=NOON_US - age_us)
             )
-    ask = {"b1": Ask(floor_nanousd=10)}
+    ask = {"b1": GrantNeed(floor_nanousd=10)}
     for name in ("dead", "open", "living", "me", "unknown"):
         await real.grants.regrant(name, ask, [], NOON_US)
     await real.store.insert([reserve("r", boot_id="open")])
@@ -509,9 +509,9 @@ async def test_a_budget_that_comes_back_has_nothing_kept_ready() -> None:
 
 async def test_it_looks_by_itself(real: Real) -> None:
     """A budget that is set while a process runs holds there soon, and warnings are told."""
-    told: list[Sequence[Standing]] = []
+    told: list[Sequence[BudgetStatus]] = []
 
-    async def tell(standings: Sequence[Standing]) -> None:
+    async def tell(standings: Sequence[BudgetStatus]) -> None:
         told.append(standings)
 
     process = real.process(poll_s=0.1, tell=tell)
@@ -530,7 +530,7 @@ async def test_a_duty_that_hangs_keeps_no_other_waiting() -> None:
     """Whoever is told of warnings may hang for ever: budgets are looked at all the same."""
     asked = 0
 
-    async def tell(_standings: Sequence[Standing]) -> None:
+    async def tell(_standings: Sequence[BudgetStatus]) -> None:
         nonlocal asked
         asked += 1
         await asyncio.Event().wait()
@@ -558,7 +558,7 @@ async def test_a_look_tells_what_is_spent(changes: dict[str, Any], exceeded: boo
     """Only what the last poll saw: a hard budget refuses, a soft one downgrades where its owner wants that."""
     process = memory(msgspec.structs.replace(budget(100), **changes))
     kept(process).book("team", TEAM, NOON_US, 100)
-    look: Callable[[], Any] = lambda: process.holds.look("default", TEAM, "key_abc", "")  # noqa: E731  It is asked often.
+    look: Callable[[], Any] = lambda: process.holds.check("default", TEAM, "key_abc", "")  # noqa: E731  It is asked often.
     assert look().exceeded is None
     await process.holds.poll()
     assert (look().exceeded is not None, look().downgrade) == (exceeded, downgrade)
@@ -580,7 +580,7 @@ async def test_a_refusal_names_whose_budget_it_is_and_when_it_resets() -> None:
     process.settle("r2", 500_000_000_000)
     await process.drain()
     await process.holds.poll()
-    refusal = process.holds.look("default", TEAM, "key_abc", "any").exceeded
+    refusal = process.holds.check("default", TEAM, "key_abc", "any").exceeded
     assert str(refusal) == (
         "The monthly budget of team `team_payments` ($500.00) is used up. It resets at 2026-05-01T00:00:00Z."
     )

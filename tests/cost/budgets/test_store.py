@@ -8,7 +8,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
-from cost.budgets.grants import Ask, GrantStore
+from cost.budgets.grants import GrantNeed, GrantStore
 from cost.budgets.store import MAX_OF_ORGANISATION, BudgetStore, new_budget_id
 from cost.ledger.store import LedgerStore
 from cost.tables import BudgetRow
@@ -28,7 +28,7 @@ async def test_a_budget_is_set_changed_and_removed(store: BudgetStore, engine: A
     assert (first.budget_id, second.budget_id) == ("b1", "b1")
     assert (await store.get("b1")).budget == budget(20, on_exhausted="downgrade")
     grants = GrantStore(engine)
-    await grants.regrant("boot1", {"b1": Ask(floor_nanousd=3)}, [], NOON_US)
+    await grants.regrant("boot1", {"b1": GrantNeed(floor_nanousd=3)}, [], NOON_US)
     assert (await store.get("b1")).held_nanousd == 3
     assert (await store.remove("b1")).budget_id == "b1"
     await store.put(budget(10))

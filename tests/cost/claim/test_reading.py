@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.claim.holdout import ArmSums
 from cost.claim.reading import MAX_DAYS, ClaimBooks, ClaimReader
-from cost.claim.report import DAILY_COLUMNS, Claim, claim, daily, told
+from cost.claim.report import DAILY_COLUMNS, Claim, claim, claim_as_json, daily
 from cost.fleet.hours import HoursStore
 from cost.fleet.true_up import FleetBooks, TrueUpRounds
 from cost.ledger.store import LedgerStore
@@ -72,7 +72,11 @@ async def test_the_arms_are_read_from_their_index_alone(tmp_path: Path, scope: R
     engine = make_engine(newest_sqlite(tmp_path / "books.sqlite"))
     said: list[tuple[str, Any]] = []
     try:
-        event.listen(engine.sync_engine, "before_cursor_execute", lambda *told: said.append((told[2], told[3])))
+        event.listen(
+            engine.sync_engine,
+            "before_cursor_execute",
+            lambda *notice: said.append((notice[2], notice[3])),
+        )
         await Books(engine).read(scope, pools=())
         ((statement, values),) = [each for each in said if "holdout" in each[0] or ".arm" in each[0]]
         async with engine.connect() as connection:
@@ -275,7 +279,7 @@ async def test_daily_rows_add_up_to_the_claim(books: Books) -> None:
 async def test_the_claim_is_told_in_exact_decimals(books: Books) -> None:
     """No amount of money is a float on its way out."""
     await books.ledger.insert([work("a"), bought("b", arm="holdout")])
-    found = told(await books.claim())
+    found = claim_as_json(await books.claim())
     amounts = [*found["cost"].values(), found["cost_usd"], *(each["cost_usd"] for each in found["comparisons"])]
     assert all(isinstance(amount, Decimal) for amount in amounts)
     assert sum(found["cost"].values()) == found["cost_usd"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cost.claim.holdout import Measured
 from cost.claim.savings import (
-    Against,
+    ComparisonResult,
     Figures,
     Fleet,
     Line,
@@ -109,19 +109,23 @@ def test_what_was_trued_up_is_left_out_with_its_requests() -> None:
 
 
 GOOD = Figures(served=1_000, attempts=1_050)
-ALL = Against(1_000, 1_000)
+ALL = ComparisonResult(1_000, 1_000)
 
 
 @pytest.mark.parametrize(
     ("found", "against", "said"),
     [
-        (Figures(served=99, attempts=99), Against(1, 99), "99 requests were served; 100 are needed"),
-        (GOOD, Against(1_000, 899), "89.9 % of served requests have a price to compare with; 90.0 % are needed"),
+        (Figures(served=99, attempts=99), ComparisonResult(1, 99), "99 requests were served; 100 are needed"),
+        (
+            GOOD,
+            ComparisonResult(1_000, 899),
+            "89.9 % of served requests have a price to compare with; 90.0 % are needed",
+        ),
         (msgspec.structs.replace(GOOD, unpriced_attempts=1), ALL, "1 attempts have no price of their own"),
         (msgspec.structs.replace(GOOD, estimated_attempts=211), ALL, "20.1 % of attempts are estimated"),
     ],
 )
-def test_too_little_is_told_as_that(found: Figures, against: Against, said: str) -> None:
+def test_too_little_is_told_as_that(found: Figures, against: ComparisonResult, said: str) -> None:
     """Few requests, few figures, an unknown price, or many guesses: there is no verdict, and a reason."""
     word, reasons = judge(found, against, Fraction(9, 10), TARGET)
     assert word == "not enough data"
@@ -131,12 +135,12 @@ def test_too_little_is_told_as_that(found: Figures, against: Against, said: str)
 def test_just_enough_is_enough() -> None:
     """The bounds themselves are good: 100 requests, 90 % covered, 20 % estimated."""
     found = Figures(served=100, attempts=100, estimated_attempts=20)
-    assert judge(found, Against(1_000, 90), Fraction(1, 2), TARGET) == ("met", ())
+    assert judge(found, ComparisonResult(1_000, 90), Fraction(1, 2), TARGET) == ("met", ())
 
 
 def test_without_a_baseline_there_is_no_verdict() -> None:
     """Nothing to compare with is not a saving."""
-    assert judge(GOOD, Against(0, 1_000), saving_share(0, 5), TARGET)[0] == "not enough data"
+    assert judge(GOOD, ComparisonResult(0, 1_000), saving_share(0, 5), TARGET)[0] == "not enough data"
 
 
 @pytest.mark.parametrize(

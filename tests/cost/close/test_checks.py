@@ -46,12 +46,12 @@ async def test_a_month_that_is_asked_for_is_checked(engine: AsyncEngine) -> None
     assert await made.ask(APRIL)
     assert (await made.known(APRIL)).state == "waiting"
     assert not await made.ask(APRIL)
-    assert await made.look() == APRIL
+    assert await made.check() == APRIL
     found = await made.known(APRIL)
     assert (found.state, found.differences, clock.rested) == ("done", 0, 30)
-    assert await made.look() is None
+    assert await made.check() is None
     assert await made.ask(APRIL)
-    assert await made.look() == APRIL
+    assert await made.check() == APRIL
 
 
 async def test_what_does_not_add_up_is_told(engine: AsyncEngine) -> None:
@@ -61,7 +61,7 @@ async def test_what_does_not_add_up_is_told(engine: AsyncEngine) -> None:
         await connection.execute(text("UPDATE rollup_day SET cost_nanousd = cost_nanousd + 1"))
     made = checks(engine, Clock())
     await made.ask(APRIL)
-    await made.look()
+    await made.check()
     assert (await made.known(APRIL)).differences == 1
 
 
@@ -74,9 +74,9 @@ async def test_one_of_two_looks(engine: AsyncEngine) -> None:
         await connection.execute(text(f"UPDATE ledger_check SET begun_us = {clock.now_us}"))  # noqa: S608
     assert (await made.known(APRIL)).state == "running"
     assert not await made.ask(APRIL)
-    assert await made.look() is None
+    assert await made.check() is None
     clock.now_us += HOUR_US
-    assert await made.look() == APRIL
+    assert await made.check() == APRIL
     assert (await made.known(APRIL)).state == "done"
 
 
@@ -91,7 +91,7 @@ async def test_whoever_was_taken_for_dead_stops(engine: AsyncEngine) -> None:
 
     slow = MonthChecks(engine, clock, taken)
     await made.ask(APRIL)
-    assert await slow.look() is None
+    assert await slow.check() is None
     assert (await made.known(APRIL)).differences == 9
 
 
@@ -99,12 +99,12 @@ async def test_a_month_is_checked_after_its_end(engine: AsyncEngine) -> None:
     """Two hours later without being asked for; one that is over for weeks is not, unless somebody asks."""
     clock = Clock(APRIL.end_us + SETTLED_US - 1)
     made = checks(engine, clock)
-    assert await made.look() is None
+    assert await made.check() is None
     clock.now_us += 1
-    assert await made.look() == APRIL
-    assert await made.look() is None
+    assert await made.check() == APRIL
+    assert await made.check() is None
     clock.now_us = APRIL.next.end_us + 9 * DAY_US
-    assert await made.look() is None
+    assert await made.check() is None
 
 
 async def test_a_month_to_come_is_not_asked_for(engine: AsyncEngine) -> None:

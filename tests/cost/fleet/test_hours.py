@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.fleet.fleet_errors import HoursRefused
-from cost.fleet.hours import HoursStore, PoolRecord, Recorded, configured_hours, up_us
+from cost.fleet.hours import HoursStore, PoolRecord, RecordedHour, configured_hours, up_us
 from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US, day_of, start_of
 from tests.cost.fleet.pools import DAY, pool, work
@@ -23,13 +23,13 @@ def test_days_and_microseconds() -> None:
 def test_the_configuration_counts_where_nothing_is_recorded() -> None:
     """Two replicas from 20:00 on, but one hour of which the record says something else."""
     two = pool(replicas=2)
-    record = PoolRecord(since_us=DAY + 20 * HOUR_US, hours={DAY + 22 * HOUR_US: Recorded(7, "fleet")})
+    record = PoolRecord(since_us=DAY + 20 * HOUR_US, hours={DAY + 22 * HOUR_US: RecordedHour(7, "fleet")})
     assert up_us(two, record, DAY, DAY + DAY_US, LATER) == 3 * 2 * HOUR_US + 7
 
 
 def test_no_replica_is_up_in_the_future() -> None:
     """Of the hour that it is now the part that is over counts, and nothing after it, whoever says so."""
-    record = PoolRecord(since_us=DAY, hours={DAY + 2 * HOUR_US: Recorded(2 * HOUR_US, "entered")})
+    record = PoolRecord(since_us=DAY, hours={DAY + 2 * HOUR_US: RecordedHour(2 * HOUR_US, "entered")})
     at_half_past_one = DAY + HOUR_US + HOUR_US // 2
     assert up_us(pool(), record, DAY, DAY + DAY_US, at_half_past_one) == HOUR_US + HOUR_US // 2
     assert up_us(pool(), record, DAY, DAY + DAY_US, DAY + 2 * HOUR_US + 900) == 2 * HOUR_US + 2 * 900
@@ -62,9 +62,9 @@ async def test_a_persons_word_counts_before_the_fleets_and_that_before_the_confi
     await hours.enter("h100", DAY, DAY + HOUR_US, 2)
     record = (await hours.read([pool()], DAY, DAY + DAY_US))["h100"]
     assert record.hours == {
-        DAY: Recorded(2 * HOUR_US, "entered"),
-        DAY + HOUR_US: Recorded(320, "fleet"),
-        DAY + 2 * HOUR_US: Recorded(HOUR_US, "configured"),
+        DAY: RecordedHour(2 * HOUR_US, "entered"),
+        DAY + HOUR_US: RecordedHour(320, "fleet"),
+        DAY + 2 * HOUR_US: RecordedHour(HOUR_US, "configured"),
     }
 
 
@@ -83,7 +83,7 @@ async def test_what_the_fleet_saw_is_added_up_to_an_hour(engine: AsyncEngine) ->
         # Never committed.
         await hours.add(connection, "h100", {"one": {DAY: 40}})
     record = (await hours.read([pool()], DAY, DAY + DAY_US))["h100"]
-    assert record.hours == {DAY: Recorded(30, "fleet"), DAY + HOUR_US: Recorded(HOUR_US, "fleet")}
+    assert record.hours == {DAY: RecordedHour(30, "fleet"), DAY + HOUR_US: RecordedHour(HOUR_US, "fleet")}
     for span in ({DAY + 1: 5}, {DAY: -1}, {DAY: HOUR_US + 1}):
         async with engine.begin() as connection:
             with pytest.raises(HoursRefused):
@@ -105,7 +105,7 @@ async def test_a_pool_is_up_since_its_first_use(engine: AsyncEngine) -> None:
 
 def test_hours_without_a_record_are_what_would_be_kept() -> None:
     """Also the zeros before a pool's first hour, so that a day that was billed stays as it was."""
-    record = PoolRecord(since_us=DAY + HOUR_US, hours={DAY + 2 * HOUR_US: Recorded(7, "fleet")})
+    record = PoolRecord(since_us=DAY + HOUR_US, hours={DAY + 2 * HOUR_US: RecordedHour(7, "fleet")})
     assert configured_hours(pool(), record, DAY, DAY + 4 * HOUR_US) == {
         DAY: 0,
         DAY + HOUR_US: HOUR_US,

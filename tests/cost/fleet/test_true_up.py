@@ -79,7 +79,7 @@ async def test_the_rows_of_a_day_add_up_to_its_bill(fleet: Fleet) -> None:
             work("d", team_id="team_b", origin="shadow", served=False),
         ]
     )
-    (posting,) = await fleet.rounds.look()
+    (posting,) = await fleet.rounds.run_due()
     assert (posting.posted, posting.revision, posting.bill_nanousd) == (True, 1, BILL)
     assert await fleet.sums(pool="h100") == BILL
     # 2,000 prompt tokens of 37.812 µs and 2,001,000 others of 200 µs: 400,275,624 µs at 5.90 $ an hour, 656,007,272.67.
@@ -90,7 +90,7 @@ async def test_the_rows_of_a_day_add_up_to_its_bill(fleet: Fleet) -> None:
 async def test_every_posting_adds_up_by_meter(fleet: Fleet) -> None:
     """The seven meters of each row are its cost, and the tokens stay what they were."""
     await fleet.ledger.insert([work("a", cached_input_tokens=400), work("b", team_id="team_b")])
-    await fleet.rounds.look()
+    await fleet.rounds.run_due()
     async with fleet.engine.connect() as connection:
         rows = (await connection.execute(select(LedgerEntry).where(text("entry = 'adjust'")))).mappings().all()
     assert {row["origin"] for row in rows} == {"true-up", "idle"}
@@ -106,7 +106,7 @@ async def test_the_check_of_the_books_finds_nothing(fleet: Fleet) -> None:
     await fleet.ledger.insert(
         [work("a"), work("a", entry="reserve"), work("b", cost_nanousd=7, output_nanousd=0, input_nanousd=7)]
     )
-    await fleet.rounds.look()
+    await fleet.rounds.run_due()
     differences = await verify(fleet.engine, DAY, DAY + DAY_US)
     assert {each.key["request_id"] for each in differences} == {"b"}, "only the request that was never reserved"
 
@@ -114,10 +114,10 @@ async def test_the_check_of_the_books_finds_nothing(fleet: Fleet) -> None:
 async def test_nothing_is_posted_twice(fleet: Fleet) -> None:
     """A second round, and a second process, find the day settled."""
     await fleet.ledger.insert([work("a")])
-    assert len(await fleet.rounds.look()) == 1
+    assert len(await fleet.rounds.run_due()) == 1
     fleet.now_us += 600_000_000
-    assert await fleet.rounds.look() == []
-    assert await fleet.another_process().look() == []
+    assert await fleet.rounds.run_due() == []
+    assert await fleet.another_process().run_due() == []
     again = await fleet.rounds.true_up("h100", TODAY)
     assert (again.posted, again.revision, again.changed_nanousd) == (False, 1, 0)
     assert await fleet.sums(pool="h100") == BILL
@@ -136,11 +136,11 @@ async def test_processes_that_post_at_once_post_once(fleet: Fleet) -> None:
 async def test_late_rows_are_the_next_revision(fleet: Fleet) -> None:
     """Only the difference is posted, on the next night, and the sum is the bill again."""
     await fleet.ledger.insert([work("a")])
-    await fleet.rounds.look()
+    await fleet.rounds.run_due()
     await fleet.ledger.insert([work("late", team_id="team_b", output_tokens=9_000_000)])
     assert await fleet.sums(pool="h100") == BILL + 3_000_000
     fleet.now_us += DAY_US
-    postings = {posting.day: posting for posting in await fleet.rounds.look()}
+    postings = {posting.day: posting for posting in await fleet.rounds.run_due()}
     assert postings[TODAY].revision == 2
     assert postings[TODAY].changed_nanousd == -3_000_000
     assert await fleet.sums(pool="h100") == BILL
@@ -149,7 +149,7 @@ async def test_late_rows_are_the_next_revision(fleet: Fleet) -> None:
 async def test_corrected_hours_change_the_idle_row_alone(fleet: Fleet) -> None:
     """Another replica that was up and idle is nobody's."""
     await fleet.ledger.insert([work("a")])
-    await fleet.rounds.look()
+    await fleet.rounds.run_due()
     mine, idle = await fleet.sums(team_id="team_payments"), await fleet.sums(origin="idle")
     await fleet.hours.enter("h100", DAY, DAY + DAY_US, 2)
     posting = await fleet.rounds.true_up("h100", TODAY)
@@ -162,10 +162,10 @@ async def test_corrected_hours_change_the_idle_row_alone(fleet: Fleet) -> None:
 async def test_a_new_configuration_does_not_rewrite_the_past(fleet: Fleet) -> None:
     """More replicas and a higher price are for days to come, unless somebody asks for a day by name to be billed anew."""
     await fleet.ledger.insert([work("a")])
-    await fleet.rounds.look()
+    await fleet.rounds.run_due()
     fleet.pools = (pool(up_since=TODAY, replicas=5, usd_per_gpu_hour=Decimal(4)),)
     fleet.now_us += 1_000_000
-    assert await fleet.another_process().look() == []
+    assert await fleet.another_process().run_due() == []
     assert not (await fleet.rounds.true_up("h100", TODAY)).posted
     await fleet.ledger.insert([work("late")])
     assert (await fleet.rounds.true_up("h100", TODAY)).bill_nanousd == BILL
@@ -177,10 +177,10 @@ async def test_a_new_configuration_does_not_rewrite_the_past(fleet: Fleet) -> No
 async def test_hours_are_kept_as_they_pass(fleet: Fleet) -> None:
     """A configuration that changes at noon says nothing of the morning."""
     fleet.now_us = DAY + 12 * HOUR_US
-    assert await fleet.rounds.look() == []
+    assert await fleet.rounds.run_due() == []
     fleet.pools = (pool(up_since=TODAY, replicas=3),)
     fleet.now_us = NIGHT
-    (posting,) = await fleet.rounds.look()
+    (posting,) = await fleet.rounds.run_due()
     assert posting.up_us == (12 + 12 * 3) * HOUR_US
 
 
@@ -188,7 +188,7 @@ async def test_days_that_were_missed_are_posted_later(fleet: Fleet) -> None:
     """A gateway that was stopped for some days makes up for them; none before the pool's first hour."""
     await fleet.ledger.insert([work("a")])
     fleet.now_us = NIGHT + 3 * DAY_US
-    days = [posting.day.day for posting in await fleet.rounds.look()]
+    days = [posting.day.day for posting in await fleet.rounds.run_due()]
     assert days == [20, 21, 22, 23]
     assert await fleet.sums(pool="h100") == BILL
 
@@ -197,7 +197,7 @@ async def test_a_day_is_not_posted_before_it_is_over(fleet: Fleet) -> None:
     """Nor in the first quarter of an hour after it, by itself."""
     await fleet.ledger.insert([work("a")])
     fleet.now_us = DAY + DAY_US + 60_000_000
-    assert await fleet.rounds.look() == []
+    assert await fleet.rounds.run_due() == []
     assert (await fleet.rounds.true_up("h100", TODAY)).posted
     fleet.now_us = DAY + DAY_US - 1
     with pytest.raises(DayNotOver):
@@ -211,7 +211,7 @@ async def test_an_unpriced_pool_is_priced_by_its_bill(fleet: Fleet) -> None:
     await fleet.ledger.insert(
         [work("a", cost_nanousd=None, input_nanousd=0, output_nanousd=0, output_tokens=1_000_000, input_tokens=0)]
     )
-    await fleet.rounds.look()
+    await fleet.rounds.run_due()
     assert await fleet.sums(team_id="team_payments") == 327_777_778
     assert await fleet.sums(pool="h100") == BILL
 
@@ -229,7 +229,7 @@ async def test_without_pools_nothing_is_read(engine: AsyncEngine) -> None:
     """A gateway that has no GPUs does not ask about them."""
     fleet = Fleet(engine)
     fleet.pools = ()
-    assert await fleet.rounds.look() == []
+    assert await fleet.rounds.run_due() == []
 
 
 class TornLedger(LedgerStore):
@@ -245,9 +245,9 @@ async def test_a_posting_is_whole_or_not_at_all(fleet: Fleet) -> None:
     await fleet.ledger.insert([work("a")])
     dying = TrueUpRounds(FleetBooks(fleet.engine, TornLedger(fleet.engine)), lambda: fleet.pools, lambda: fleet.now_us)
     with pytest.raises(ConnectionResetError):
-        await dying.look()
+        await dying.run_due()
     assert await fleet.sums(pool="h100") == 3_000_000
-    (posting,) = await fleet.rounds.look()
+    (posting,) = await fleet.rounds.run_due()
     assert posting.revision == 1
     assert await fleet.sums(pool="h100") == BILL
 

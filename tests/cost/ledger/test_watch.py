@@ -44,12 +44,12 @@ async def test_all_learn_what_one_found(
     engines = [make_engine(database_url) for _ in range(3)]
     watches = [LedgerWatch(each, told.append, clock=lambda: now[0]) for each in engines]
     with caplog.at_level(logging.ERROR):
-        await asyncio.gather(*(watch.look() for watch in watches))
+        await asyncio.gather(*(watch.check_due() for watch in watches))
     assert len(caplog.records) == 1
     assert "2 figures differ, the first is served of rollup_day: 3 instead of 0" in caplog.text
     now[0] += 1800
     for watch in watches:
-        await watch.look()
+        await watch.check_due()
     done_us = NOON_US + 60_000_000
     assert told[-3:] == [Checked(begun_us=done_us, done_us=done_us, differences=2)] * 3
     assert len(caplog.records) == 1
@@ -67,5 +67,5 @@ async def test_it_is_done_again_after_an_hour(engine: AsyncEngine) -> None:
     watch = LedgerWatch(engine, told.append, clock=lambda: now[0])
     for after_us in (1, HOUR_US, DAY_US, 2 * DAY_US):
         now[0] = (NOON_US + after_us) / 1_000_000
-        await watch.look()
+        await watch.check_due()
     assert [checked.differences for checked in told] == [1, 1, 1, 0]

@@ -61,39 +61,39 @@ def store(engine: AsyncEngine) -> PriceStore:
 async def test_entered_prices_come_into_effect_and_go(store: PriceStore) -> None:
     """Within one look, and nothing is told when nothing changed."""
     watched = Watched(store, book(price()))
-    await watched.watch.look()
+    await watched.watch.refresh()
     assert (watched.version, watched.seen) == ("v1", [])
     await store.add_override("m", price(3, "entered"), 0)
     await store.add_override("m", price(4, "later"), 5_000)
-    await watched.watch.look()
-    await watched.watch.look()
+    await watched.watch.refresh()
+    await watched.watch.refresh()
     assert watched.seen == ["entered"]
     watched.clock.now_us = 5_000
-    await watched.watch.look()
+    await watched.watch.refresh()
     await store.withdraw("m", "later")
     await store.withdraw("m", "entered")
-    await watched.watch.look()
+    await watched.watch.refresh()
     assert watched.seen == ["entered", "later", "v1"]
 
 
 async def test_a_configured_date_passes(store: PriceStore) -> None:
     """A price that begins today holds without a reload."""
     watched = Watched(store, book(price(1, "old"), price(2, "new"), effective_us=9_000))
-    await watched.watch.look()
+    await watched.watch.refresh()
     watched.clock.now_us = 8_999
-    await watched.watch.look()
+    await watched.watch.refresh()
     assert (watched.version, watched.seen) == ("old", [])
     watched.clock.now_us = 9_000
-    await watched.watch.look()
+    await watched.watch.refresh()
     assert (watched.version, watched.seen) == ("new", ["new"])
 
 
 async def test_versions_are_remembered_and_renamed(store: PriceStore) -> None:
     """What rows say they were booked at can be looked up, whatever the configuration was changed to."""
     first = Watched(store, book(price(1)))
-    await first.watch.look()
+    await first.watch.refresh()
     second = Watched(store, book(price(2)))
-    await second.watch.look()
+    await second.watch.refresh()
     renamed = f"v1~{price(2).digest()}"
     assert (first.version, second.version, second.seen) == ("v1", renamed, [renamed])
     assert await store.figures("m", renamed) == price(2).named(renamed)
@@ -102,13 +102,13 @@ async def test_versions_are_remembered_and_renamed(store: PriceStore) -> None:
 async def test_a_changed_configuration_is_adopted_at_once(store: PriceStore) -> None:
     """A version whose figures were changed has its other name before the database was asked."""
     watched = Watched(store, book(price(1)))
-    await watched.watch.look()
+    await watched.watch.refresh()
     changed = book(price(2))
     assert watched.watch.with_configured(changed).at("m", 0) == price(2).named(f"v1~{price(2).digest()}")
     assert watched.version == "v1"
     watched.watch.adopt(changed)
     assert watched.version == f"v1~{price(2).digest()}"
-    await watched.watch.look()
+    await watched.watch.refresh()
     assert await store.figures("m", f"v1~{price(2).digest()}") is not None
     # Whoever adopted it has swapped the rules himself.
     assert watched.seen == []
@@ -135,7 +135,7 @@ async def test_a_price_that_begins_is_not_waited_for(store: PriceStore) -> None:
     start_us = time.time_ns() // 1_000
     watched = Watched(store, book(price(1, "old"), price(2, "new"), effective_us=start_us + 60_000))
     watched.watch = PriceWatch(store, watched.watch.book, lambda: watched.seen.append("changed"))
-    await watched.watch.look()
+    await watched.watch.refresh()
     following = asyncio.create_task(watched.watch.follow(3_600.0))
     await until(lambda: watched.seen == ["changed"])
     following.cancel()
@@ -148,11 +148,11 @@ async def test_without_a_database_prices_stay_as_they_are(
     caplog.set_level(logging.WARNING, "weighbridge.prices")
     engine = make_engine(empty_database_url)
     watched = Watched(PriceStore(engine), book(price(1, "old"), price(2, "new"), effective_us=9_000))
-    await watched.watch.look()
-    await watched.watch.look()
+    await watched.watch.refresh()
+    await watched.watch.refresh()
     assert (watched.version, watched.seen) == ("old", [])
     watched.clock.now_us = 9_000
-    await watched.watch.look()
+    await watched.watch.refresh()
     assert watched.seen == ["new"]
     told = [record.message for record in caplog.records if "cannot be looked up" in record.message]
     assert len(told) == 1
@@ -173,6 +173,6 @@ async def test_what_could_not_be_taken_over_is_tried_again(store: PriceStore) ->
     watch = PriceWatch(store, book(price()), changed, Clock())
     await store.add_override("m", price(3, "entered"), 0)
     with pytest.raises(RuntimeError, match="not now"):
-        await watch.look()
-    await watch.look()
+        await watch.refresh()
+    await watch.refresh()
     assert seen == ["changed"]

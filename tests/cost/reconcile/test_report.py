@@ -6,7 +6,7 @@ import pytest
 
 from cost.reconcile.matching import Matching, Reconciliation, compare
 from cost.reconcile.openai import read_openai
-from cost.reconcile.report import Tolerance, differing, table_rows, told, tolerance_of
+from cost.reconcile.report import Tolerance, differing, reconciliation_as_json, table_rows, tolerance_of
 from tests.cost.reconcile.exports import file_of, openai_bucket, openai_cost, openai_usage, page
 from tests.cost.reconcile.ours import row
 
@@ -42,7 +42,7 @@ def test_the_table_has_a_row_for_each_meter_and_totals() -> None:
 
 def test_json_has_exact_texts_for_dollars() -> None:
     """No float on the way, and tokens by meter."""
-    plain = told(reconciliation(), Tolerance())
+    plain = reconciliation_as_json(reconciliation(), Tolerance())
     assert plain["agrees"] is False
     assert [line["model"] for line in plain["lines"]] == ["gone", "gpt-4o", "o9", "charge/web search"]
     assert plain["lines"][1]["cost_usd"] == {

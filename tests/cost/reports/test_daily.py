@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.budgets.budget import Budget, Standing
+from cost.budgets.budget import Budget, BudgetStatus
 from cost.ledger.store import LedgerStore
 from cost.prices import usd
 from cost.reports.daily import (
@@ -31,7 +31,7 @@ TEAM = ReadScope(organisation_id="default", team_id="team_a")
 WHOLE = ReadScope(organisation_id="default", team_id=None)
 
 
-def standing(limit_nanousd: int = 10**9, spent_nanousd: int = 9 * 10**8) -> Standing:
+def standing(limit_nanousd: int = 10**9, spent_nanousd: int = 9 * 10**8) -> BudgetStatus:
     """A budget at its warning."""
     budget = Budget(
         budget_id="b1",
@@ -42,7 +42,7 @@ def standing(limit_nanousd: int = 10**9, spent_nanousd: int = 9 * 10**8) -> Stan
         kind="hard",
         limit_nanousd=limit_nanousd,
     )
-    return Standing(budget=budget, at_us=DAY_US, spent_nanousd=spent_nanousd)
+    return BudgetStatus(budget=budget, at_us=DAY_US, spent_nanousd=spent_nanousd)
 
 
 @pytest.fixture

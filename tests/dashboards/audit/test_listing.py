@@ -6,7 +6,7 @@ import pytest
 from accounts.audit.entry import Entry
 from accounts.audit.log import Filters
 from cost.times import DAY_US
-from dashboards.audit.listing import BadFilter, csv_lines, filters_from, name_of, told
+from dashboards.audit.listing import BadFilter, csv_lines, entry_as_json, filters_from, name_of
 
 ENTRY = Entry(
     number=7,
@@ -55,11 +55,11 @@ def test_what_cannot_be_meant_is_named(given: dict[str, str], param: str) -> Non
 
 def test_an_entry_is_told_without_what_it_has_not() -> None:
     """Empty texts are null, and a state that somebody damaged is shown as it is."""
-    said = told(ENTRY)
+    said = entry_as_json(ENTRY)
     assert (said["team_id"], said["reason"], said["before"], said["actor"]["address"]) == (None, None, None, None)
     assert said["after"] == {"name": "x"}
     damaged = Entry(**{**{name: getattr(ENTRY, name) for name in Entry.__struct_fields__}, "after": "{nonsense"})
-    assert told(damaged)["after"] == "{nonsense"
+    assert entry_as_json(damaged)["after"] == "{nonsense"
 
 
 def test_a_csv_has_no_formula() -> None:

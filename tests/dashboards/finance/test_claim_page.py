@@ -166,7 +166,7 @@ async def test_a_month_is_checked_when_finance_asks(finance: Finance, browser: B
     waiting = await browser.get(f"{path}?{APRIL}", **{"hx-request": "true"})
     assert "every 5s" in waiting.text
     assert "<html" not in waiting.text
-    await checks.look()
+    await checks.check()
     known = await checks.known(Month(2026, 4))
     assert known.state == "done"
     page = (await browser.get(f"{path}?{APRIL}")).text

@@ -87,7 +87,7 @@ async def test_a_day_is_written_and_sent_once(booked: AsyncEngine, tmp_path: Pat
     """A file and a message for the organisation and each team that has books; a second process adds nothing."""
     section = ReportSection(folder=tmp_path / "reports", webhook="finance")
     first, second = (DailyReports(booked, section, Outbox(booked)) for _ in range(2))
-    assert await first.look(NEXT_MORNING_US) == days(18, 19, 20)
+    assert await first.deliver_due(NEXT_MORNING_US) == days(18, 19, 20)
     names = {path.name for path in (tmp_path / "reports" / "2026-11-20").iterdir()}
     stems = ("organisation.default", "team_a", "team_b")
     assert names == {f"{stem}.{kind}" for stem in stems for kind in ("html", "csv")} | {".delivered"}
@@ -100,10 +100,10 @@ async def test_a_day_is_written_and_sent_once(booked: AsyncEngine, tmp_path: Pat
     whole = sent["report/organisation/default/2026-11-20"]["data"]
     assert (whole["team_id"], [each["name"] for each in whole["teams"]]) == (None, ["team_a", "team_b", ""])
     before = {path: path.stat().st_mtime_ns for path in found(tmp_path, "*.html")}
-    assert await second.look(NEXT_MORNING_US) == []
-    assert await first.look(NEXT_MORNING_US + 1) == []
+    assert await second.deliver_due(NEXT_MORNING_US) == []
+    assert await first.deliver_due(NEXT_MORNING_US + 1) == []
     assert {path: path.stat().st_mtime_ns for path in found(tmp_path, "*.html")} == before
-    assert await second.look(NEXT_MORNING_US + DAY_LENGTH_US) == days(21)
+    assert await second.deliver_due(NEXT_MORNING_US + DAY_LENGTH_US) == days(21)
 
 
 async def test_only_one_process_delivers(booked: AsyncEngine, tmp_path: Path) -> None:
@@ -112,10 +112,10 @@ async def test_only_one_process_delivers(booked: AsyncEngine, tmp_path: Path) ->
     reports = DailyReports(booked, section, None)
     with (tmp_path / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert await reports.look(NEXT_MORNING_US) == []
+        assert await reports.deliver_due(NEXT_MORNING_US) == []
         assert not found(tmp_path, "2026*")
     both = await asyncio.gather(
-        *(each.look(NEXT_MORNING_US) for each in (reports, DailyReports(booked, section, None)))
+        *(each.deliver_due(NEXT_MORNING_US) for each in (reports, DailyReports(booked, section, None)))
     )
     assert sorted(map(len, both)) == [0, 3]
 
@@ -123,7 +123,9 @@ async def test_only_one_process_delivers(booked: AsyncEngine, tmp_path: Path) ->
 async def test_without_a_folder_the_outbox_keeps_it_single(booked: AsyncEngine) -> None:
     """Two processes put the same ids, so each report is there once."""
     section = ReportSection(webhook="finance")
-    await asyncio.gather(*(DailyReports(booked, section, Outbox(booked)).look(NEXT_MORNING_US) for _ in range(2)))
+    await asyncio.gather(
+        *(DailyReports(booked, section, Outbox(booked)).deliver_due(NEXT_MORNING_US) for _ in range(2))
+    )
     assert len(await messages(booked)) == 8
 
 
@@ -136,9 +138,9 @@ async def test_a_failure_leaves_the_day_due(booked: AsyncEngine, tmp_path: Path)
 
     section = ReportSection(folder=tmp_path, webhook="finance")
     with pytest.raises(OSError, match="no room"):
-        await DailyReports(booked, section, Full()).look(NEXT_MORNING_US)
+        await DailyReports(booked, section, Full()).deliver_due(NEXT_MORNING_US)
     assert not found(tmp_path, ".delivered")
-    assert await DailyReports(booked, section, Outbox(booked)).look(NEXT_MORNING_US) == days(18, 19, 20)
+    assert await DailyReports(booked, section, Outbox(booked)).deliver_due(NEXT_MORNING_US) == days(18, 19, 20)
 
 
 async def test_names_cannot_leave_the_folder(booked: AsyncEngine, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from gateway.database import make_engine
 from proxy.errors import Refused, error_reply
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery
-from selfhosted.fleet_view import FleetView, Watched
+from selfhosted.fleet_view import FleetView, WatchedPool
 from selfhosted.registry.registry import Registry
 from selfhosted.registry.store import RegistryStore
 from selfhosted.replica import PoolSnapshot, Replica
@@ -63,14 +63,14 @@ class House:
         self._app.include_router(router)
         self._app.add_exception_handler(Exception, _tell)
 
-    def _watched(self, name: str, config: PoolConfig) -> Watched:
+    def _watched(self, name: str, config: PoolConfig) -> WatchedPool:
         def snapshot() -> PoolSnapshot:
             addresses = self._discoveries[name].addresses
             replicas = tuple(Replica(address=each, state="ready", since=0.0) for each in addresses)
             return PoolSnapshot(pool=name, at=0.0, replicas=replicas)
 
         # A token without rules for it must open nothing.
-        return Watched(config=config, snapshot=snapshot, discovery=self._discoveries[name], token=TOKEN)
+        return WatchedPool(config=config, snapshot=snapshot, discovery=self._discoveries[name], token=TOKEN)
 
     async def _authenticate(self, headers: Any) -> Caller:
         found = CALLERS.get((headers.authorization or "").removeprefix("Bearer "))
@@ -106,7 +106,7 @@ class House:
 
     async def names(self) -> list[str]:
         """Who is in the pool, as an operator sees it after the next look."""
-        await self.registry.look()
+        await self.registry.refresh()
         _, told = await self.ask("GET", "/v1/fleet/pools/own", "operator")
         return [each["name"] for each in told["replicas"]]
 
@@ -214,7 +214,7 @@ async def test_the_fleet_is_the_operators(house: House) -> None:
     for method, path in paths:
         for who, status in (("member", 403), ("finance", 403), ("admin", 403), ("nobody", 401), (TOKEN, 401)):
             assert (await house.ask(method, path, who))[0] == status
-    await house.registry.look()
+    await house.registry.refresh()
     status, told = await house.ask("GET", "/v1/fleet", "operator")
     assert status == 200
     assert [(each["name"], each["state"]) for each in told["data"]] == [("own", "ok"), ("closed", "empty")]
@@ -226,7 +226,7 @@ async def test_the_fleet_is_the_operators(house: House) -> None:
 
 async def test_how_many_there_should_be_is_told(house: House) -> None:
     """Null until somebody decided."""
-    await house.registry.look()
+    await house.registry.refresh()
     status, told = await house.ask("GET", "/v1/fleet/pools/own/target")
     assert (status, told) == (
         200,
@@ -256,7 +256,7 @@ async def test_a_database_that_is_down_is_told() -> None:
     """Nothing is changed, and the fleet is shown as it was known last."""
     engine = make_engine("postgresql://nobody@127.0.0.1:1/none")
     house = House(engine)
-    await house.registry.look()
+    await house.registry.refresh()
     for method, path, who in (
         ("PUT", ONE, TOKEN),
         ("DELETE", ONE, TOKEN),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cost.times import DAY_US, wall_us
-from selfhosted.prefixes.habits import HabitDelta
-from selfhosted.prefixes.store import HabitStore
+from selfhosted.prefixes.store import PrefixStore
+from selfhosted.prefixes.tracker import HabitDelta
 from tests.dashboards.api.finance import Finance, running_finance
 
 PATH = "/v1/fleet/prefixes"
@@ -19,7 +19,7 @@ PATH = "/v1/fleet/prefixes"
 async def finance(tmp_path: Path) -> AsyncIterator[Finance]:
     async with running_finance(tmp_path) as running:
         today_us = wall_us() // DAY_US * DAY_US
-        await HabitStore(running.gateway.engine).add(
+        await PrefixStore(running.gateway.engine).add(
             [habit("team_x", today_us), habit("team_y", today_us - 9 * DAY_US), habit("team_q", today_us, "rival")]
         )
         yield running

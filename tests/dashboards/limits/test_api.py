@@ -24,7 +24,7 @@ from proxy.limits.limits_config import LimitsSection
 from proxy.limits.rules import ANY_ID, Place, Rule
 from proxy.limits.store import LimitStore
 from proxy.policy import Policy
-from proxy.queues.work import QueueLook, QueueState
+from proxy.queues.work import QueueSnapshot, QueueState
 from tests.running_gateway import model, running_gateway
 
 SECTION = LimitsSection.model_validate(
@@ -56,9 +56,9 @@ class OneQueue:
 
     names = ("ours",)
 
-    def look(self, name: str) -> QueueLook:
+    def snapshot(self, name: str) -> QueueSnapshot:
         figures = {"waiting": 7, "waiting_tokens": 700, "in_flight": 2, "in_flight_tokens": 90, "capacity_tokens": 100}
-        return QueueLook(
+        return QueueSnapshot(
             state=QueueState(name=name, **figures, predicted_wait_s=float("inf")),
             whole_capacity_tokens=300,
             by_demand=True,

@@ -61,11 +61,11 @@ async def test_the_last_day_is_held_against_the_weeks_before(
         entries.append(ended(number, at_us, complexity=value if number % 10 else None))
     await LedgerStore(engine).insert(entries)
     reader = DriftReader(engine, now_us=lambda: now_us)
-    found = await reader.look()
+    found = await reader.read()
     assert found.verdict == verdict
     assert found.day_count >= FEWEST
     assert sum(found.day) == pytest.approx(1)
-    assert await reader.look() is found
+    assert await reader.read() is found
 
 
 async def test_who_does_not_wait_long_finds_it_later(engine: AsyncEngine) -> None:

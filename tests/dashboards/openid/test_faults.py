@@ -19,11 +19,11 @@ from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
 from accounts.people.oidc_config import OidcSection
-from dashboards.openid.begun import BegunSignIns
+from dashboards.openid.cached_fetch import KEPT_S
 from dashboards.openid.fetch import MAX_BYTES
-from dashboards.openid.kept import KEPT_S
-from dashboards.openid.oidc import MAX_AT_ONCE, Finished, OidcProvider
+from dashboards.openid.oidc import MAX_AT_ONCE, OidcProvider, SignInResult
 from dashboards.openid.openid_errors import ProviderFailed, SignInStopped, SsoUnusable, TokenUnsound
+from dashboards.openid.pending import PendingSignIns
 from dashboards.openid.signing_keys import REFETCH_S, usable
 from tests.oidc.scripted import CLIENT, CODE, DESCRIPTION, NOW_S, ScriptedProvider, scripted_provider
 from tests.selfhosted.discovery import authorities
@@ -51,7 +51,7 @@ class Site:
                 **fields,
             }
         )
-        self.begun = BegunSignIns(b"p" * 32, now_us=self.now_us)
+        self.begun = PendingSignIns(b"p" * 32, now_us=self.now_us)
         self.provider = OidcProvider(
             section, PUBLIC_URL, SECRET, self.begun, now_us=self.now_us, clock=lambda: self.clock_s
         )
@@ -59,7 +59,7 @@ class Site:
     def now_us(self) -> int:
         return int(self.now_s * 1_000_000)
 
-    async def sign_in(self) -> Finished:
+    async def sign_in(self) -> SignInResult:
         begun = await self.provider.begin("/dashboard/teams")
         state = self.scripted.remember(begun.address)
         return await self.provider.finish(begun.cookie, [("state", state), ("code", CODE)])
@@ -471,7 +471,7 @@ async def test_a_cookie_must_be_ours_fresh_and_unused(scripted: ScriptedProvider
     state = scripted.remember(begun.address)
     answer = [("state", state), ("code", CODE)]
     other = Site(scripted, name="other")
-    foreign = BegunSignIns(b"q" * 32, now_us=site.now_us)
+    foreign = PendingSignIns(b"q" * 32, now_us=site.now_us)
     body, _, signature = begun.cookie.partition(".")
     try:
         for cookie in (
@@ -504,7 +504,7 @@ async def test_a_cookie_must_be_ours_fresh_and_unused(scripted: ScriptedProvider
 def test_a_stranger_who_fills_the_memory_of_used_sign_ins_shuts_nobody_out() -> None:
     """It is bounded, and the oldest goes first: who begins sign-ins by the thousand stops nobody else's."""
     now = [0]
-    begun = BegunSignIns(b"p" * 32, now_us=lambda: now[0], max_used=2)
+    begun = PendingSignIns(b"p" * 32, now_us=lambda: now[0], max_used=2)
     first, second, third = (begun.begin("idp", "") for _ in range(3))
     assert all(begun.take(each) for each in (first, second, third))
     assert not begun.take(third)
@@ -517,7 +517,7 @@ def test_a_stranger_who_fills_the_memory_of_used_sign_ins_shuts_nobody_out() -> 
 
 def test_a_long_way_back_is_forgotten() -> None:
     """What no cookie can hold is left out of it."""
-    begun = BegunSignIns(b"p" * 32, now_us=lambda: 0)
+    begun = PendingSignIns(b"p" * 32, now_us=lambda: 0)
     assert begun.begin("idp", "/dashboard/" + "x" * 2_000).next_path == ""
     assert len(begun.cookie(begun.begin("idp", "/dashboard/" + "x" * 1_400))) < 3_800
 

@@ -9,9 +9,9 @@ import pytest
 
 from accounts.people.oidc_config import OidcSection
 from cost.times import wall_us
-from dashboards.openid.begun import BegunSignIns
-from dashboards.openid.oidc import Finished, OidcProvider
+from dashboards.openid.oidc import OidcProvider, SignInResult
 from dashboards.openid.openid_errors import SignInStopped, TokenUnsound
+from dashboards.openid.pending import PendingSignIns
 from tests.oidc.real import PUBLIC_URL, RealProvider, browser, client, real_provider
 
 SECRET: Final = "a secret + of/the tests%, 32 bytes and more"
@@ -49,7 +49,7 @@ def section(issuer: str, **fields: Any) -> OidcSection:
 async def opened(issuer: str, **fields: Any) -> AsyncIterator[OidcProvider]:
     chosen = section(issuer, **fields)
     secret = None if chosen.client_secret is None else SECRET
-    begun = BegunSignIns(b"p" * 32, now_us=wall_us)
+    begun = PendingSignIns(b"p" * 32, now_us=wall_us)
     provider = OidcProvider(chosen, PUBLIC_URL, secret, begun, now_us=wall_us)
     try:
         yield provider
@@ -57,7 +57,7 @@ async def opened(issuer: str, **fields: Any) -> AsyncIterator[OidcProvider]:
         await provider.aclose()
 
 
-async def sign_in(provider: OidcProvider, login: str = "alice") -> Finished:
+async def sign_in(provider: OidcProvider, login: str = "alice") -> SignInResult:
     begun = await provider.begin("/dashboard/teams")
     async with browser() as person:
         came = await person.sign_in(begun.address, login)
@@ -132,7 +132,7 @@ async def test_who_changes_their_mind_is_told(real: RealProvider) -> None:
 
 async def test_a_wrong_secret_is_said(real: RealProvider) -> None:
     """A gateway that the provider does not accept says so to whom it concerns, without the secret."""
-    begun = BegunSignIns(b"p" * 32, now_us=wall_us)
+    begun = PendingSignIns(b"p" * 32, now_us=wall_us)
     provider = OidcProvider(section(real.issuer), PUBLIC_URL, "another secret", begun, now_us=wall_us)
     try:
         with pytest.raises(SignInStopped, match="invalid_client") as stopped:

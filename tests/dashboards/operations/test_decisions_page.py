@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from accounts.access import OrganisationRole
 from cost.ledger.store import LedgerStore
 from cost.times import wall_us
-from dashboards.live.newest import Ended
+from dashboards.live.newest import EndedAttempt
 from dashboards.live.tail import DecisionTail
 from dashboards.operations.decisions_page import Filter, decision_events
 from dashboards.web.cookie import COOKIE
@@ -90,7 +90,7 @@ async def test_a_filter_lets_only_its_own_through(engine: AsyncEngine) -> None:
     assert [each.request_id for each in found if Filter(target="other").lets(each)] == []
 
 
-async def _kept(engine: AsyncEngine) -> tuple[Ended, ...]:
+async def _kept(engine: AsyncEngine) -> tuple[EndedAttempt, ...]:
     async with DecisionTail(engine, sleep=Turns()).watching() as viewer:
         return (await viewer.take(5)).decisions
 

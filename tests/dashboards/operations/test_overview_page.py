@@ -13,7 +13,7 @@ from accounts.audit.log import Scope
 from cost.ledger.store import LedgerStore
 from cost.times import wall_us
 from dashboards.live.readers import open_operations
-from dashboards.operations.snapshot import look
+from dashboards.operations.snapshot import operations_snapshot
 from dashboards.web.cookie import COOKIE
 from dashboards.web.gateway import Gateway
 from gateway.configuration.settings import Environment, load, peppers
@@ -168,7 +168,7 @@ async def test_what_an_upstream_answered_is_remembered(own: Running) -> None:
         headers = {"authorization": f"Bearer {own.key}"}
         async with session.post("/v1/chat/completions", json=body, headers=headers) as reply:
             assert reply.status >= 500
-    faults = [fault for _, fault in gateway_of(own).breakers.look("bad/main").faults]
+    faults = [fault for _, fault in gateway_of(own).breakers.describe("bad/main").faults]
     assert {(fault.kind, fault.status, fault.counted) for fault in faults} == {("UpstreamUnavailable", 503, True)}
     async with signed_in(own, role="operator") as browser:
         page = (await browser.get(f"{HOME}/targets/bad")).text
@@ -256,7 +256,7 @@ async def test_it_is_told_also_while_the_database_is_away(running: Running) -> N
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(engine.dispose)
         away = gateway._replace(database=engine, operations=open_operations(engine, stack))
-        told = await look(away)
+        told = await operations_snapshot(away)
     assert told["problems"][0]["subject"] == "database"
     assert told["problems"][0]["severity"] == "bad"
     assert told["recent"]["failed_share"] is None

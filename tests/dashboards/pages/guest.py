@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 import aiohttp
 
 from accounts.access import OrganisationRole
-from accounts.people.links import Links
+from accounts.people.links import OneTimeLinks
 from accounts.people.passwords import Passwords
 from accounts.people.people import PeopleStore
 from accounts.people.person import Person
@@ -78,7 +78,7 @@ class House:
         kept = peppers(config, environment)
         self.people = PeopleStore(running.engine)
         passwords = Passwords(min_chars=self.section.password_min_chars)
-        self.links = Links(running.engine, self.section, kept, passwords, now_us=wall_us)
+        self.links = OneTimeLinks(running.engine, self.section, kept, passwords, now_us=wall_us)
         self.sessions = Sessions(running.engine, self.section, kept, now_us=wall_us)
 
     async def person(

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from dashboards.policy.preview import MAX_FLOORS, floors_from, told
+from dashboards.policy.preview import MAX_FLOORS, floors_from, preview_as_json
 from proxy.tolerance import FLOORS
 from tests.proxy.made_up_classifier import made_up_sample
 from tests.proxy.test_policy import price, target
@@ -31,7 +31,7 @@ def test_floors_have_a_limit() -> None:
 
 def test_money_is_exact_text_and_the_saving_follows_from_it() -> None:
     """The figures of a row agree with each other."""
-    found = told(tolerances(classifier()).preview(FLOORS, None), "team_a")
+    found = preview_as_json(tolerances(classifier()).preview(FLOORS, None), "team_a")
     whole = Decimal(found["reference_usd_per_1000_requests"])
     assert len(found["offers"]) == len(FLOORS)
     for offer in found["offers"]:
@@ -44,10 +44,12 @@ def test_money_is_exact_text_and_the_saving_follows_from_it() -> None:
 def test_it_says_what_it_was_computed_on() -> None:
     """Benchmark prompts are told apart from a team's own requests, and both from nothing."""
     counted = tolerances(classifier())
-    assert "300 prompts that came with the classifier" in " ".join(told(counted.preview(FLOORS, None), None)["notes"])
-    own = told(counted.preview(FLOORS, None, own=made_up_sample(1, 250)), "team_a")
+    assert "300 prompts that came with the classifier" in " ".join(
+        preview_as_json(counted.preview(FLOORS, None), None)["notes"]
+    )
+    own = preview_as_json(counted.preview(FLOORS, None, own=made_up_sample(1, 250)), "team_a")
     assert "the team's last 250 requests" in " ".join(own["notes"])
-    none = told(tolerances(classifier(abilities={})).preview(FLOORS, None), None)
+    none = preview_as_json(tolerances(classifier(abilities={})).preview(FLOORS, None), None)
     assert "a floor changes nothing" in " ".join(none["notes"])
 
 
@@ -55,7 +57,7 @@ def test_it_names_what_is_missing_and_how_to_apply_a_floor() -> None:
     """Unreached floors, unmeasured targets and the next command are all told."""
     other = target("unmeasured", price=price(1, 1))
     found = tolerances(classifier(), BIG, MIDDLE, SMALL, other).preview([0.99], frozenset({"small", "unmeasured"}))
-    notes = " ".join(told(found, "team_a")["notes"])
+    notes = " ".join(preview_as_json(found, "team_a")["notes"])
     assert "cannot be kept with these targets" in notes
     assert "in no figure here: unmeasured." in notes
     assert "weighbridge teams set team_a --quality-floor" in notes

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from cost.price_book.book import DatedPrice, PriceBook, price_book
 from cost.prices import METERS, Price, nanousd
-from dashboards.prices.listing import BadPrice, checked_prices, day_of, figures_told, parse_prices, today, told
+from dashboards.prices.listing import (
+    BadPrice,
+    checked_prices,
+    day_of,
+    figures_told,
+    parse_prices,
+    prices_as_json,
+    today,
+)
 from tests.cost.test_prices import any_prices
 
 
@@ -36,10 +44,10 @@ def test_what_is_unknown_is_null() -> None:
     book = price_book(
         DatedPrice(target_id="m", price=price, source="override", effective_us=at_us) for price, at_us in entered
     )
-    shown = told(book, "m", 0)
+    shown = prices_as_json(book, "m", 0)
     assert (shown["version"], shown["usd_per_million_tokens"], shown["usd_per_request"]) == (None, None, None)
     assert [each["effective_from"] for each in shown["upcoming"]] == ["2026-01-02", "2026-01-03"]
-    assert told(PriceBook(), "m", 0)["upcoming"] == []
+    assert prices_as_json(PriceBook(), "m", 0)["upcoming"] == []
     assert (day_of(entered[0][1]), today(entered[0][1] + 1)) == ("2026-01-03", date(2026, 1, 3))
 
 

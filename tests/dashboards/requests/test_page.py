@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from classifier.learning.store import LearningStore, Weighing
+from classifier.learning.store import ClassifiedRequest, LearningStore
 from classifier.prediction import Prompt
 from cost.times import wall_us
 from dashboards.requests import page as requests
@@ -39,7 +39,7 @@ def rows(answer: Answer) -> list[dict[str, str]]:
 
 async def weighed(running: Running, request_id: str) -> None:
     """What learning keeps of a request of a team that lets it keep prompts."""
-    kept = Weighing(
+    kept = ClassifiedRequest(
         team_id="team_a",
         request_id=request_id,
         at_us=wall_us(),

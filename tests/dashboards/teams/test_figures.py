@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from cost.budgets.budget import Budget, Standing
+from cost.budgets.budget import Budget, BudgetStatus
 from cost.reports.usage import UsageSums
 from cost.times import DAY_US
 from dashboards.teams.figures import (
@@ -48,7 +48,7 @@ def steady(days: int = 20, **fields: int) -> Usage:
     return usage({(TODAY - each * DAY_US, "small", "caller"): sums(**fields) for each in range(1, days + 1)})
 
 
-def budget(**fields: Any) -> Standing:
+def budget(**fields: Any) -> BudgetStatus:
     usual: dict[str, Any] = {
         "budget_id": "b",
         "organisation_id": "acme",
@@ -58,7 +58,7 @@ def budget(**fields: Any) -> Standing:
         "kind": "soft",
         "limit_nanousd": 100_000,
     }
-    return Standing(budget=Budget(**usual), at_us=NOON, spent_nanousd=fields.pop("spent_nanousd", 6_000))
+    return BudgetStatus(budget=Budget(**usual), at_us=NOON, spent_nanousd=fields.pop("spent_nanousd", 6_000))
 
 
 def test_the_period_ends_with_today() -> None:

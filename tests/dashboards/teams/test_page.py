@@ -10,8 +10,8 @@ import pytest
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
 from cost.times import DAY_US, wall_us
-from selfhosted.prefixes.habits import HabitDelta
-from selfhosted.prefixes.store import HabitStore
+from selfhosted.prefixes.store import PrefixStore
+from selfhosted.prefixes.tracker import HabitDelta
 from tests.dashboards.pages.teams import EVIL, asked, keep, month, running_teams
 from tests.running_gateway import Running
 from tests.signed_in import Answer, Browser, signed_in
@@ -199,7 +199,7 @@ async def test_a_team_that_cannot_be_made_is_told(admin: Browser, team_id: str) 
 
 async def test_what_breaks_the_cache_is_told_with_its_advice(running: Running, member: Browser) -> None:
     """Of the team's own prompts; what holds is said to hold."""
-    store = HabitStore(running.engine)
+    store = PrefixStore(running.engine)
     await store.add([_habit(team_id="team_b", skeleton="theirs", broken=50, broken_tokens=5_000, kinds=("uuid",))])
     assert "Nothing is known of this time" in (await member.get(f"{TEAM}/latest")).text
     await store.add([_habit(team_id="team_a", skeleton="stable", broken=0, broken_tokens=0, kinds=())])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from dashboards.policy.preview import told
+from dashboards.policy.preview import preview_as_json
 from gateway.cli import app
 from gateway.commands.policy import _print
 from proxy.tolerance import FLOORS
@@ -42,7 +42,7 @@ def preview(*arguments: str) -> Result:
 
 def test_the_table_marks_what_holds_now(capsys: pytest.CaptureFixture[str]) -> None:
     """One row a floor: tolerance, kept, cost, saving and shares; the floor in effect is marked."""
-    _print(told(tolerances(classifier()).preview(FLOORS, None), None))
+    _print(preview_as_json(tolerances(classifier()).preview(FLOORS, None), None))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("compared with big, $")
     heading = lines[2].split()
@@ -55,7 +55,7 @@ def test_the_table_marks_what_holds_now(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_floor_out_of_reach_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody takes the best there is for what was asked."""
-    _print(told(tolerances(classifier(), BIG, SMALL).preview([1.0], frozenset({"small"})), None))
+    _print(preview_as_json(tolerances(classifier(), BIG, SMALL).preview([1.0], frozenset({"small"})), None))
     assert "100.0% not reached" in capsys.readouterr().out
 
 

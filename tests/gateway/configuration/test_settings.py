@@ -20,7 +20,7 @@ from gateway.configuration.settings import (
     read_environment,
     reload,
     resolve_secret,
-    shown,
+    settings_as_shown,
     without_effect,
 )
 from gateway.wiring.policy import build_policy
@@ -380,7 +380,7 @@ def test_secrets_are_shown_as_references(tmp_path: Path, monkeypatch: pytest.Mon
     secret = tmp_path / "secret"
     secret.write_text("hunter2")
     values = {"a": "env:A", "b": "os.environ/B", "c": "redis://u:hunter2@host/0", "d": ["env:A"], "e": f"file:{secret}"}
-    told = shown(values, os.environ)
+    told = settings_as_shown(values, os.environ)
     assert told == {
         "a": "env:A (set)",
         "b": "env:B (NOT SET)",
@@ -448,7 +448,7 @@ def test_the_examples_load(name: str) -> None:
     config = load(path, Environment(), secrets_from=None)
     wanted = {secret.name: "x" * 32 for secret in secrets_in(config, {})} | {"REDIS_ADDRESS": "redis://localhost"}
     assert load(path, Environment(), secrets_from=wanted) == config
-    assert yaml.safe_load(yaml.safe_dump(shown(config, {})))["providers"]["models"]
+    assert yaml.safe_load(yaml.safe_dump(settings_as_shown(config, {})))["providers"]["models"]
 
 
 def test_the_complete_example_has_what_was_asked_for() -> None:

@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 
-from gateway.process.protocol import BoundedProtocol, ConnectionLimits, Leave
+from gateway.process.protocol import BoundedProtocol, ConnectionLimits, ServerConnections
 from tests.cost.entries import until
 
 _UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
@@ -99,7 +99,7 @@ class Caller:
 class Running:
     """A server of one protocol class, and its callers."""
 
-    def __init__(self, port: int, state: Leave, callers: contextlib.AsyncExitStack) -> None:
+    def __init__(self, port: int, state: ServerConnections, callers: contextlib.AsyncExitStack) -> None:
         self.state = state
         self._port = port
         self._callers = callers
@@ -114,7 +114,7 @@ class Running:
 async def _running(app: EchoApp, **limits: Any) -> AsyncIterator[Running]:
     config = Config(app, ws="none", lifespan="off", log_config=None, timeout_keep_alive=75)
     config.load()
-    state = Leave()
+    state = ServerConnections()
     bounds = ConnectionLimits(**{"head_timeout_s": _NEVER_S, **limits})
     protocol = type("Bounded", (BoundedProtocol,), {"limits": bounds})
     loop = asyncio.get_running_loop()

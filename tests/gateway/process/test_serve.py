@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.process.serve import PortTaken, bind
-from gateway.process.supervisor import Patience
+from gateway.process.supervisor import RestartBackoff
 from tests.processes import children_of
 
 _TIMEOUT_S = 30.0
@@ -22,11 +22,11 @@ _TIMEOUT_S = 30.0
 _SUPERVISED = """
 import os, sys
 from gateway.process.serve import bind
-from gateway.process.supervisor import Patience, Supervisor
+from gateway.process.supervisor import RestartBackoff, Supervisor
 listener = bind("127.0.0.1", 0)
 print(listener.getsockname()[1], flush=True)
 command = [sys.executable, "-m", "gateway.process.serve", "--fd", str(listener.fileno()), "--app", sys.argv[1], "--drain-s", "5"]
-patience = Patience(young_s=float(sys.argv[2]), max_young_deaths=3, first_delay_s=0.01)
+patience = RestartBackoff(young_s=float(sys.argv[2]), max_young_deaths=3, first_delay_s=0.01)
 supervisor = Supervisor(
     command, count=2, inherited_fd=listener.fileno(), environ=dict(os.environ), drain_s=5, patience=patience,
 )
@@ -122,7 +122,7 @@ def test_an_impossible_address_is_one_clear_line() -> None:
 
 def test_patience_wears_out() -> None:
     """A worker that lived is replaced at once; young deaths wait longer each time, and end in giving up."""
-    patience = Patience(max_young_deaths=5, first_delay_s=1.0, max_delay_s=3.0)
+    patience = RestartBackoff(max_young_deaths=5, first_delay_s=1.0, max_delay_s=3.0)
     assert [patience.delay_s(deaths) for deaths in range(6)] == [0.0, 1.0, 2.0, 3.0, 3.0, None]
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.database import make_engine, metadata
 from proxy.idempotency.claims import Claim, Idempotency, Replay
 from proxy.idempotency.idempotency_config import IdempotencySection
-from proxy.idempotency.store import Found, IdempotencyStore, Outcome, Wanted
+from proxy.idempotency.store import IdempotencyStore, KeyClaim, Outcome, StoredClaim
 from proxy.idempotency.tables import IdempotentRequest
 
 START_US = 1_790_000_000_000_000
@@ -44,17 +44,17 @@ class Store(IdempotencyStore):
     """What is asked is done, but its answer does not arrive."""
     refuses_answers = False
 
-    async def claim(self, wanted: Wanted, **options: Any) -> Outcome:
+    async def claim(self, wanted: KeyClaim, **options: Any) -> Outcome:
         return await self._over_the_line(super().claim(wanted, **options))
 
-    async def finish(self, wanted: Wanted, **values: Any) -> bool:
+    async def finish(self, wanted: KeyClaim, **values: Any) -> bool:
         work = super().finish(wanted, **values)
         if self.refuses_answers:
             work.close()
             raise ValueError("no such bytes here")
         return await self._over_the_line(work)
 
-    async def free(self, wanted: Wanted) -> bool:
+    async def free(self, wanted: KeyClaim) -> bool:
         return await self._over_the_line(super().free(wanted))
 
     async def renew(self, boot_id: str, lease_us: int) -> set[str]:
@@ -118,10 +118,10 @@ async def small_database(folder: Path) -> AsyncIterator[AsyncEngine]:
     await engine.dispose()
 
 
-async def rows(engine: AsyncEngine) -> list[Found]:
+async def rows(engine: AsyncEngine) -> list[StoredClaim]:
     """All that is in the table, by request."""
-    names = [name for name in Found.__struct_fields__ if name != "now_us"]
+    names = [name for name in StoredClaim.__struct_fields__ if name != "now_us"]
     columns = [getattr(IdempotentRequest, name) for name in names]
     async with engine.connect() as connection:
         found = await connection.execute(select(*columns).order_by(IdempotentRequest.request_id))
-        return [msgspec.convert({**row, "now_us": 0}, Found) for row in found.mappings()]
+        return [msgspec.convert({**row, "now_us": 0}, StoredClaim) for row in found.mappings()]

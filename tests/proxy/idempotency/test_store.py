@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from proxy.idempotency.store import Found, IdempotencyStore, Wanted
+from proxy.idempotency.store import IdempotencyStore, KeyClaim, StoredClaim
 from tests.proxy.idempotency.processes import START_US, Clock, rows
 
 LEASE: dict[str, Any] = {"lease_us": 60_000_000, "keep_us": 86_400_000_000}
-WANTED = Wanted(team_id="team_a", key_digest="k" * 64, body_digest="b" * 64, request_id="req_1", boot_id="boot_1")
+WANTED = KeyClaim(team_id="team_a", key_digest="k" * 64, body_digest="b" * 64, request_id="req_1", boot_id="boot_1")
 OTHER = msgspec.structs.replace(WANTED, request_id="req_2", boot_id="boot_2")
 
 
@@ -24,8 +24,8 @@ async def test_a_key_is_claimed_once(store: IdempotencyStore) -> None:
     """Of many inserts at once one succeeds; all others find it, still held by the database's clock."""
     wanted = [msgspec.structs.replace(WANTED, request_id=f"req_{index}") for index in range(20)]
     outcomes = await asyncio.gather(*(store.claim(each, **LEASE) for each in wanted))
-    found = [each for each in outcomes if isinstance(each, Found)]
-    assert [each for each in outcomes if not isinstance(each, Found)] == ["claimed"]
+    found = [each for each in outcomes if isinstance(each, StoredClaim)]
+    assert [each for each in outcomes if not isinstance(each, StoredClaim)] == ["claimed"]
     assert len({each.request_id for each in found}) == 1
     assert all(0 < each.claimed_until_us - each.now_us <= 60_000_000 for each in found)
 
@@ -37,7 +37,7 @@ async def test_an_answer_comes_back_as_it_was_kept(store: IdempotencyStore) -> N
     assert await store.finish(WANTED, status=502, headers='[["a","b"]]', body=body)
     assert await store.finish(WANTED, status=502, headers='[["a","b"]]', body=body)
     found = await store.claim(OTHER, **LEASE)
-    assert isinstance(found, Found)
+    assert isinstance(found, StoredClaim)
     assert (found.status, found.headers, found.body, found.request_id) == (502, '[["a","b"]]', body, "req_1")
 
 
@@ -61,7 +61,7 @@ async def test_without_room_no_key_is_added(store: IdempotencyStore) -> None:
     """But what is there is found."""
     assert await store.claim(WANTED, **LEASE, has_room=False) == "nothing"
     await store.claim(WANTED, **LEASE)
-    assert isinstance(await store.claim(OTHER, **LEASE, has_room=False), Found)
+    assert isinstance(await store.claim(OTHER, **LEASE, has_room=False), StoredClaim)
 
 
 async def test_what_is_held_no_longer_is_taken_over_by_one(engine: AsyncEngine) -> None:
@@ -70,12 +70,12 @@ async def test_what_is_held_no_longer_is_taken_over_by_one(engine: AsyncEngine) 
     store = IdempotencyStore(engine, clock.now_us)
     await store.claim(WANTED, **LEASE)
     clock.now_s = 59.999
-    assert isinstance(await store.claim(OTHER, **LEASE), Found)
+    assert isinstance(await store.claim(OTHER, **LEASE), StoredClaim)
     clock.now_s = 60
-    assert isinstance(await store.claim(msgspec.structs.replace(OTHER, body_digest="c" * 64), **LEASE), Found)
+    assert isinstance(await store.claim(msgspec.structs.replace(OTHER, body_digest="c" * 64), **LEASE), StoredClaim)
     many = [msgspec.structs.replace(OTHER, request_id=f"req_{index}") for index in range(2, 10)]
     outcomes = await asyncio.gather(*(store.claim(each, **LEASE) for each in many))
-    assert [each for each in outcomes if not isinstance(each, Found)] == ["taken over"]
+    assert [each for each in outcomes if not isinstance(each, StoredClaim)] == ["taken over"]
     (row,) = await rows(engine)
     assert (row.boot_id, row.claimed_until_us) == ("boot_2", START_US + 120_000_000)
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.recalibrate import MIN_LABELS, TooFewLabels
 from classifier.learning.silence import NOTICED, silent_answers
-from classifier.learning.store import LearningStore, UnknownTuning, Verdict, Weighing
+from classifier.learning.store import ClassifiedRequest, LearningStore, UnknownTuning, Verdict
 from classifier.prediction import Prediction, Prompt
 from classifier.tuning import SKETCH, Ability, Tuning
 from gateway.database import make_engine
@@ -56,7 +56,7 @@ async def fill(store: LearningStore, prompts: int = 300, *, artifact: str = "a1"
     common: dict[str, Any] = {"organisation_id": "o", "team_id": "team_a", "target_id": target_id}
     await store.add(
         [
-            Weighing(
+            ClassifiedRequest(
                 request_id=each.request_id,
                 at_us=each.at_us,
                 artifact=artifact,
@@ -124,7 +124,7 @@ async def test_the_plain_rule_has_nothing_to_refit(engine: AsyncEngine, store: L
     with pytest.raises(TuningRefused, match="no trained model"):
         await propose(engine, HeuristicClassifier(), CATALOG)
     watch = TuningWatch(store, HeuristicClassifier())
-    await watch.look()
+    await watch.refresh()
     assert watch.version is None
 
 
@@ -153,15 +153,15 @@ async def test_servers_follow_what_is_in_use(engine: AsyncEngine, store: Learnin
     classifier = TrainedTwin()
     changes: list[int | None] = []
     watch = TuningWatch(store, classifier, lambda: changes.append(watch.version))
-    await watch.look()
+    await watch.refresh()
     assert classifier.tuned == []
     await fill(store)
     version = await accept(store, await propose(engine, classifier, CATALOG))
     for _ in range(3):
-        await watch.look()
+        await watch.refresh()
     await roll_back(store)
     for _ in range(3):
-        await watch.look()
+        await watch.refresh()
     assert classifier.tuned == [version, None]
     assert changes == [version, None]
 
@@ -175,7 +175,7 @@ async def test_a_tuning_of_another_model_is_ignored_and_told_once(
     watch = TuningWatch(store, classifier)
     with caplog.at_level(logging.WARNING, "weighbridge.tunings"):
         for _ in range(3):
-            await watch.look()
+            await watch.refresh()
     assert (watch.version, classifier.tuned) == (None, [])
     assert len(caplog.records) == 1
     assert "another trained model" in caplog.text
@@ -189,7 +189,7 @@ async def test_a_tuning_that_does_not_fit_changes_nothing(
     await store.activate(await store.add_tuning(damaged))
     classifier = TrainedTwin()
     watch = TuningWatch(store, classifier)
-    await watch.look()
+    await watch.refresh()
     assert (watch.version, classifier.tuned) == (None, [])
     assert "does not fit" in caplog.text
 
@@ -199,7 +199,7 @@ async def test_a_database_that_does_not_answer_changes_nothing(caplog: pytest.Lo
     engine = make_engine("sqlite+aiosqlite:////nowhere/secret-place/db.sqlite")
     watch = TuningWatch(LearningStore(engine), TrainedTwin())
     for _ in range(3):
-        await watch.look()
+        await watch.refresh()
     await engine.dispose()
     assert len([record for record in caplog.records if record.name == "weighbridge.tunings"]) == 1
     assert "secret-place" not in caplog.text
@@ -211,7 +211,7 @@ async def test_silence_is_the_other_side_of_what_was_noticed(engine: AsyncEngine
     answered = verdicts({"cheap": ability(bias=2.0)}, rng.normal(size=(1_200, LOADS)), np.zeros((1_200, SKETCH)), rng)
     common: dict[str, Any] = {"organisation_id": "o", "team_id": "team_a", "target_id": "cheap"}
     weighings = [
-        Weighing(
+        ClassifiedRequest(
             request_id=each.request_id, at_us=each.at_us, artifact="a1", vector=each.vector, complexity=0.5, **common
         )
         for each in answered

@@ -15,7 +15,7 @@ from proxy.limits.limit import Limit, Limits
 from proxy.limits.limit_tables import MODEL_CHARS
 from proxy.limits.limits_config import LimitsSection
 from proxy.limits.rules import ANY_ID, Place, Rule
-from proxy.limits.store import LimitStore, Mark
+from proxy.limits.store import LimitStore, TableVersion
 from tests.cost.entries import until
 
 CALLER = Caller(key_id="key_1", key_name="ci", team_id="team_a", organisation_id="acme")
@@ -174,16 +174,16 @@ async def test_what_is_set_becomes_known(store: LimitStore) -> None:
     """At the next look: set, changed and removed."""
     made = LimitBook(LimitsSection(), [])
     watch = LimitWatch(store, made)
-    await watch.look()
+    await watch.refresh()
     assert requests_of(made) == []
     await store.change(Place("team", "team_a"), {"requests_per_minute": 5})
-    await watch.look()
+    await watch.refresh()
     assert requests_of(made) == [5]
     await store.change(Place("team", "team_a"), {"requests_per_minute": 6})
-    await watch.look()
+    await watch.refresh()
     assert requests_of(made) == [6]
     await store.remove(Place("team", "team_a"))
-    await watch.look()
+    await watch.refresh()
     assert requests_of(made) == []
 
 
@@ -204,7 +204,7 @@ class Flaky(LimitStore):
 
     gone = False
 
-    async def mark(self) -> Mark:
+    async def mark(self) -> TableVersion:
         if self.gone:
             raise OSError("postgresql://user:secret@host is away")
         return await super().mark()
@@ -217,17 +217,17 @@ async def test_without_its_database_it_keeps_what_it_knew(
     made, flaky = LimitBook(LimitsSection(), []), Flaky(engine)
     watch = LimitWatch(flaky, made)
     await store.change(Place("team", "team_a"), {"requests_per_minute": 5})
-    await watch.look()
+    await watch.refresh()
     flaky.gone = True
     with caplog.at_level(logging.WARNING, "weighbridge.limits"):
-        await watch.look()
-        await watch.look()
+        await watch.refresh()
+        await watch.refresh()
     assert [record.getMessage() for record in caplog.records] == [
         "limits cannot be looked up, so they stay as they are: OSError"
     ]
     await store.change(Place("team", "team_a"), {"requests_per_minute": 6})
-    await watch.look()
+    await watch.refresh()
     assert requests_of(made) == [5]
     flaky.gone = False
-    await watch.look()
+    await watch.refresh()
     assert requests_of(made) == [6]

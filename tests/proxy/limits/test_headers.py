@@ -4,7 +4,7 @@ import pytest
 
 from proxy.limits.headers import duration, rate_headers
 from proxy.limits.limit import Remaining
-from proxy.limits.told import Figures
+from proxy.limits.refusals import Figures
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.012, "12ms"), (1, "1s"), (1.5, "1.5s"), (360, "6m0s"), (61, "1m1s")])

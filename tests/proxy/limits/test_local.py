@@ -4,25 +4,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.limits.draw import Draw, Draws, Outcome
 from proxy.limits.limit import Limit
+from proxy.limits.limit_set import LimitSet, LimitSetCache, Outcome
 from proxy.limits.local import LocalBuckets
 from tests.proxy.limits.direct import PREFIX, limit
 
 _S = 1_000_000.0
 
 
-def draw(*limits: Limit) -> Draw:
-    return Draw(limits, PREFIX)
+def draw(*limits: Limit) -> LimitSet:
+    return LimitSet(limits, PREFIX)
 
 
-def admitted(buckets: LocalBuckets, drawn: Draw, tokens: int = 0, *, at_s: float = 0.0, live: int = 1) -> bool:
+def admitted(buckets: LocalBuckets, drawn: LimitSet, tokens: int = 0, *, at_s: float = 0.0, live: int = 1) -> bool:
     return buckets.admit(drawn, tokens, at_s * _S, live).admitted
 
 
 def test_the_draw_of_the_same_limits_is_made_once() -> None:
     """Each request looks it up."""
-    draws = Draws(PREFIX)
+    draws = LimitSetCache(PREFIX)
     limits = (limit("tokens", 5), limit("requests", 7))
     assert draws.of(limits) is draws.of(limits)
     assert [each.kind for each in draws.of(limits).limits] == ["requests", "tokens"]

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.limits.bucket import corrected, refilled
-from proxy.limits.draw import Draw, Outcome, bucket_key
 from proxy.limits.limit import Limit
-from proxy.limits.local import LocalBuckets, Owed
+from proxy.limits.limit_set import LimitSet, Outcome, bucket_key
+from proxy.limits.local import LocalBuckets, UnsentTake
+from proxy.limits.refusals import refusal
 from proxy.limits.shared import SharedBuckets, outcome_of
-from proxy.limits.told import refusal
 from proxy.redis.redis_config import RedisSection
 from proxy.redis.redis_link import RedisLink
 from tests.proxy.limits.direct import CALLER, PREFIX, DirectLink, done, limit
@@ -91,8 +91,8 @@ class Twins:
         self.clock = RedisClock()
         self.shared = SharedBuckets(link, clock_us=self.clock)
         self.local = LocalBuckets()
-        self.draw = Draw(_limits(False), PREFIX)
-        self.open: list[tuple[Draw, int]] = []
+        self.draw = LimitSet(_limits(False), PREFIX)
+        self.open: list[tuple[LimitSet, int]] = []
 
     def do(self, op: _Op) -> None:
         name, amount = op
@@ -124,7 +124,7 @@ class Twins:
                 self.local.settle(draw, taken - used, float(self.clock.us), 1)
 
     def _reload(self, changed: int) -> None:
-        self.draw = Draw(_limits(bool(changed)), PREFIX)
+        self.draw = LimitSet(_limits(bool(changed)), PREFIX)
 
 
 @settings(max_examples=150, deadline=None)
@@ -139,7 +139,7 @@ def test_redis_and_python_agree_to_the_last_bit(direct: DirectLink, ops: list[_O
 def test_a_refusal_writes_nothing(link: DirectLink) -> None:
     """Not even a key: what refuses leaves everything as it was."""
     shared = SharedBuckets(link)
-    draw = Draw((limit("requests", 5), limit("tokens", 5, scope="key"), limit("concurrency", 5)), PREFIX)
+    draw = LimitSet((limit("requests", 5), limit("tokens", 5, scope="key"), limit("concurrency", 5)), PREFIX)
     assert not done(shared.admit(draw, 6, _nobody)).admitted
     assert link.redis.keys("*") == [f"{PREFIX}holders".encode()]
 
@@ -147,10 +147,10 @@ def test_a_refusal_writes_nothing(link: DirectLink) -> None:
 def test_every_key_goes_away_by_itself(link: DirectLink) -> None:
     """A bucket soon after it is full; with a debt, later."""
     shared = SharedBuckets(link)
-    draw = Draw((limit("requests", 60), limit("tokens", 60), limit("concurrency", 5)), PREFIX)
+    draw = LimitSet((limit("requests", 60), limit("tokens", 60), limit("concurrency", 5)), PREFIX)
     assert done(shared.admit(draw, 30, _nobody)).admitted
     shared.settle(draw, -60)
-    shared.charge([Owed(key="key/k//tokens", rate=60, burst=60, amount=30.0, known=0.0, told_us=-1.0)])
+    shared.charge([UnsentTake(key="key/k//tokens", rate=60, burst=60, amount=30.0, known=0.0, told_us=-1.0)])
     assert done(shared.admit(draw, 0, _nobody)).admitted is False
     ttls = {key: link.redis.ttl(key) for key in link.redis.keys("*") if not key.endswith(b"holders")}
     assert all(0 < ttl <= 86_400 for ttl in ttls.values())
@@ -161,7 +161,7 @@ def test_every_key_goes_away_by_itself(link: DirectLink) -> None:
 def test_a_holder_that_is_gone_counts_nothing(link: DirectLink) -> None:
     """What it sent is executed late; a place in flight would be lost for good."""
     shared = SharedBuckets(link)
-    draw = Draw((limit("requests", 9), limit("concurrency", 9)), PREFIX)
+    draw = LimitSet((limit("requests", 9), limit("concurrency", 9)), PREFIX)
     assert done(shared.admit(draw, 0, _nobody)).admitted
     link.redis.zrem(f"{PREFIX}holders", link.holder)
     with pytest.raises(Exception, match="NOHOLDER"):
@@ -195,7 +195,7 @@ def test_a_charge_is_exact(direct: DirectLink, amount: float, level: float, us: 
     then = float(clock.us)
     clock.us += us
     shared = SharedBuckets(direct, clock_us=clock)
-    shared.charge([Owed(key="k", rate=rate, burst=500, amount=amount, known=0.0, told_us=-1.0)])
+    shared.charge([UnsentTake(key="k", rate=rate, burst=500, amount=amount, known=0.0, told_us=-1.0)])
     kept, at = struct.unpack("<dd", direct.redis.get(key))
     assert kept == corrected(refilled(level, then, float(clock.us), float(rate), 500.0), -amount, 500.0)
     assert at == clock.us
@@ -207,7 +207,7 @@ def test_a_correction_is_exact(direct: DirectLink, correction: int, level: float
     """The same operations as in Python, for a bucket at any level."""
     direct.redis.flushall()
     clock = RedisClock()
-    draw = Draw((limit("tokens", 10**6, rate=rate),), PREFIX)
+    draw = LimitSet((limit("tokens", 10**6, rate=rate),), PREFIX)
     (key,) = draw.settle_keys
     direct.redis.set(key, struct.pack("<dd", level, float(clock.us)))
     then = float(clock.us)
@@ -220,7 +220,7 @@ def test_a_correction_is_exact(direct: DirectLink, correction: int, level: float
 def test_an_empty_bucket_fills_though_the_clock_was_set_back(link: DirectLink) -> None:
     """By an hour: who is refused then waits for as long as is told, and not for an hour."""
     clock = RedisClock()
-    draw = Draw((limit("requests", 1, rate=60),), PREFIX)
+    draw = LimitSet((limit("requests", 1, rate=60),), PREFIX)
     shared = SharedBuckets(link, clock_us=clock)
     assert done(shared.admit(draw, 0, _nobody)).admitted
     clock.us -= 3_600_000_000
@@ -233,9 +233,9 @@ def test_a_charge_whose_reply_was_lost_is_executed_once(link: DirectLink) -> Non
     """It is told again, because it may not have been; Redis knows its number."""
     clock = RedisClock()
     shared = SharedBuckets(link, clock_us=clock)
-    owed = Owed(key="k", rate=60, burst=100, amount=30.0, known=0.0, told_us=-1.0)
+    owed = UnsentTake(key="k", rate=60, burst=100, amount=30.0, known=0.0, told_us=-1.0)
 
-    def rows(born_us: float) -> Iterator[Owed]:
+    def rows(born_us: float) -> Iterator[UnsentTake]:
         # The first question, since when Redis has its memory, was answered; this is the next call.
         link.fails = "late"
         yield owed
@@ -254,7 +254,7 @@ def test_a_redis_without_memory_believes_what_it_told_before(link: DirectLink) -
     shared = SharedBuckets(link, clock_us=clock)
     told = float(clock.us - 1_000_000)
     rows = [
-        Owed(key="k", rate=60, burst=100, amount=amount, known=known, told_us=told_us)
+        UnsentTake(key="k", rate=60, burst=100, amount=amount, known=known, told_us=told_us)
         for amount, known, told_us in (
             (5.0, 40.0, told),
             (2.0, 38.0, told),
@@ -272,7 +272,7 @@ def test_a_redis_without_memory_believes_what_it_told_before(link: DirectLink) -
 def test_no_limit_of_a_request_is_read_where_it_has_no_concurrency(link: DirectLink) -> None:
     """A holder is of no matter to rates, so it is not even looked at."""
     link.redis.delete(f"{PREFIX}holders")
-    assert done(SharedBuckets(link).admit(Draw((limit("requests", 5),), PREFIX), 0, _nobody)).admitted
+    assert done(SharedBuckets(link).admit(LimitSet((limit("requests", 5),), PREFIX), 0, _nobody)).admitted
 
 
 def test_replies_are_doubles() -> None:
@@ -296,7 +296,7 @@ async def test_four_processes_never_exceed_the_limit_and_use_it(four: list[Redis
     """In no window more than limit + burst, and at least 98 % of it when there is demand."""
     clock = RedisClock()
     replicas = [SharedBuckets(each, clock_us=clock) for each in four]
-    draw = Draw((limit("tokens", 200, rate=6_000), limit("requests", 60_000, scope="key")), PREFIX)
+    draw = LimitSet((limit("tokens", 200, rate=6_000), limit("requests", 60_000, scope="key")), PREFIX)
     tokens = (7, 13, 29)
     taken: list[tuple[int, int]] = []
     for _ in range(150):

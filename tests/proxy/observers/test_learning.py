@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.caller import TeamSettings
 from accounts.store import AccountStore
-from classifier.learning.store import LearningStore, Verdict, Weighing
+from classifier.learning.store import ClassifiedRequest, LearningStore, Verdict
 from classifier.prediction import Prediction, Prompt
 from gateway.database import make_engine
 from proxy.learning.retention import forget_what_may_not_stay
@@ -207,7 +207,7 @@ class Stubborn(LearningStore):
         super().__init__(engine)
         self.failures = failures
 
-    async def add(self, weighings: Sequence[Weighing], verdicts: Sequence[Verdict]) -> None:
+    async def add(self, weighings: Sequence[ClassifiedRequest], verdicts: Sequence[Verdict]) -> None:
         if self.failures:
             self.failures -= 1
             raise OperationalError("INSERT a secret", None, sqlite3.OperationalError("database is locked"))

@@ -7,7 +7,7 @@ import pytest
 
 from classifier.learning.store import Verdict
 from classifier.tuning import SKETCH
-from proxy.observers.signals import WEIGHTS, WINDOW_US, Signals, Turn
+from proxy.observers.signals import WEIGHTS, WINDOW_US, ConversationTurn, Signals
 from tests.classifier.learning.kept import NOON_US, a_weighing
 
 SECOND_US = 1_000_000
@@ -20,14 +20,14 @@ def a_vector(*direction: float) -> bytes:
     return np.concatenate([np.zeros(6), sketch / np.linalg.norm(sketch)]).astype("<f2").tobytes()
 
 
-def a_turn(number: int, *, at_s: float = 0.0, took_s: float = 1.0, **changes: Any) -> Turn:
+def a_turn(number: int, *, at_s: float = 0.0, took_s: float = 1.0, **changes: Any) -> ConversationTurn:
     """Turn `number` of one conversation, answered `at_s` after noon."""
     at_us = NOON_US + round(at_s * SECOND_US)
     named = ("weakness", "escalated_from", "person", "turns")
     own: dict[str, Any] = {"turns": number} | {name: changes.pop(name) for name in named if name in changes}
     values = {"at_us": at_us, "request_digest": f"d{number}", "vector": a_vector(1.0), **changes}
     weighing = a_weighing(f"req_{number}", **values)
-    return Turn(weighing=weighing, started_us=at_us - round(took_s * SECOND_US), **own)
+    return ConversationTurn(weighing=weighing, started_us=at_us - round(took_s * SECOND_US), **own)
 
 
 def told(verdicts: list[Verdict]) -> list[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from proxy.queues.capacity import Record, divided
 from proxy.redis.scripts import Script
-from proxy.redis.shared_state import Argument, Asking, SharedStateUnavailable
+from proxy.redis.shared_state import Argument, ScriptRunner, SharedStateUnavailable
 
 
 class Book:
@@ -28,7 +28,7 @@ class BookLink:
         self.prefix = "{t}:"
         self.asked = 0
         self._lost: list[Callable[[], None]] = []
-        self._recovered: list[Callable[[Asking], Awaitable[None]]] = []
+        self._recovered: list[Callable[[ScriptRunner], Awaitable[None]]] = []
         self._usable: list[Callable[[], None]] = []
 
     async def call(
@@ -63,7 +63,7 @@ class BookLink:
     def on_lost(self, callback: Callable[[], None]) -> None:
         self._lost.append(callback)
 
-    def on_recovered(self, callback: Callable[[Asking], Awaitable[None]]) -> None:
+    def on_recovered(self, callback: Callable[[ScriptRunner], Awaitable[None]]) -> None:
         self._recovered.append(callback)
 
     def on_usable(self, callback: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from proxy.errors import Refused
-from proxy.queues.fair_queue import Room
+from proxy.queues.fair_queue import FreeCapacity
 from proxy.queues.queues import Place, Queue, QueueObserver
 from proxy.queues.queues_config import QueueConfig
 from proxy.queues.work import NoRoom, Work
@@ -72,7 +72,7 @@ class World:
         self.queue = Queue(
             "own",
             config,
-            Room(config.tokens_in_flight, config.requests_in_flight),
+            FreeCapacity(config.tokens_in_flight, config.requests_in_flight),
             clock=lambda: self.now,
             observer=QueueObserver(),
             jitter=lambda: 0.0,

@@ -6,11 +6,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.queues.fair_queue import Entry, FairQueue, Room
+from proxy.queues.fair_queue import Entry, FairQueue, FreeCapacity
 from proxy.queues.queues_config import QueueConfig
 from proxy.queues.work import Work
 
-ROOM = Room(1_000)
+ROOM = FreeCapacity(1_000)
 
 
 def config(**given: Any) -> QueueConfig:
@@ -34,7 +34,7 @@ def joined(queue: FairQueue, *entries: Entry, now: float = 0.0) -> list[Entry]:
     return list(entries)
 
 
-def taken(queue: FairQueue, now: float = 0.0, room: Room = ROOM) -> list[Entry]:
+def taken(queue: FairQueue, now: float = 0.0, room: FreeCapacity = ROOM) -> list[Entry]:
     """Everything, in order, each finished before the next is asked for."""
     order = []
     while (each := queue.take(now, room)) is not None:
@@ -170,7 +170,7 @@ def test_a_request_larger_than_everything_runs_alone() -> None:
     assert queue.take(0, ROOM) is giant
     assert queue.take(0, ROOM) is None
     queue.finish(giant)
-    assert queue.take(0, Room(1_000, alone=False)) is None
+    assert queue.take(0, FreeCapacity(1_000, alone=False)) is None
     assert queue.take(0, ROOM) is after
 
 
@@ -178,7 +178,7 @@ def test_requests_are_bounded_too() -> None:
     """Where a count is set, no more run than that."""
     queue = FairQueue(config())
     joined(queue, *(entry(tokens=1) for _ in range(5)))
-    assert [queue.take(0, Room(1_000, 2)) is not None for _ in range(3)] == [True, True, False]
+    assert [queue.take(0, FreeCapacity(1_000, 2)) is not None for _ in range(3)] == [True, True, False]
 
 
 def test_room_is_kept_for_light_teams() -> None:

@@ -123,13 +123,13 @@ async def test_an_operator_sees_who_waits_and_how_fast_work_ends() -> None:
     slot = await site.queues.enter("llama", work(tokens=1_000))
     waiting = [await site.waiter(work(tier=tier)) for tier in ("batch", "batch", "interactive")]
     await site.pass_s(6)
-    look = site.queues.look("own")
+    look = site.queues.snapshot("own")
     assert (look.waiting_interactive, look.waiting_batch, look.by_demand) == (1, 2, False)
     assert (look.state, look.whole_capacity_tokens) == (site.state(), 1_000)
     before = look.drain_tokens_per_s
     await site.pass_s(1)
     slot.release()
-    assert site.queues.look("own").drain_tokens_per_s > before > 0
+    assert site.queues.snapshot("own").drain_tokens_per_s > before > 0
     for task in waiting:
         task.cancel()
     await settle()

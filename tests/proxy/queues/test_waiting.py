@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from proxy.queues.fair_queue import Ahead, Backlog, Rival
+from proxy.queues.fair_queue import Backlog, CompetingTeam, WorkAhead
 from proxy.queues.waiting import LONGEST_S, DrainRate, predicted_wait_s
 
 
@@ -52,29 +52,29 @@ def test_a_long_pause_brings_the_guess_back() -> None:
     assert rate.per_s(1_000) == pytest.approx(100)
 
 
-def _wait_s(own: float, short: float, *rivals: Rival, rate: float = 100.0) -> float:
-    return predicted_wait_s(Backlog(short, Ahead(own, list(rivals)), None), rate, 60)
+def _wait_s(own: float, short: float, *rivals: CompetingTeam, rate: float = 100.0) -> float:
+    return predicted_wait_s(Backlog(short, WorkAhead(own, list(rivals)), None), rate, 60)
 
 
 def test_a_wait_is_what_goes_first_by_the_rate() -> None:
     """Own work, what must end for the request itself, and the rivals' waiting work as far as fairness lets it pass."""
     assert _wait_s(0, -500) == 0
     assert _wait_s(300, 100) == 4
-    assert _wait_s(300, 0, Rival(1_000, 0, 200), Rival(100, 0, 200)) == 6
+    assert _wait_s(300, 0, CompetingTeam(1_000, 0, 200), CompetingTeam(100, 0, 200)) == 6
 
 
 def test_what_rivals_go_on_to_send_goes_first_too() -> None:
     """Until they had as much as may go before: then all of the rate is ours again."""
-    assert _wait_s(300, 0, Rival(0, 50, math.inf)) == 6
+    assert _wait_s(300, 0, CompetingTeam(0, 50, math.inf)) == 6
     # It sends for 2 s, after which 100 of the 300 are done; the other 200 take 2 s.
-    assert _wait_s(300, 0, Rival(0, 50, 100)) == 4
-    assert _wait_s(300, 0, Rival(0, 200, 100)) == 4
+    assert _wait_s(300, 0, CompetingTeam(0, 50, 100)) == 4
+    assert _wait_s(300, 0, CompetingTeam(0, 200, 100)) == 4
 
 
 def test_what_never_ends_is_cut_off() -> None:
     """Rivals that send more than goes through leave nothing, until the request has grown old."""
-    flood = Rival(0, 200, math.inf)
+    flood = CompetingTeam(0, 200, math.inf)
     assert _wait_s(300, 0, flood) == LONGEST_S
     assert _wait_s(0, -1, flood) == 0
-    backlog = Backlog(0, Ahead(300, [flood]), Ahead(100, []))
+    backlog = Backlog(0, WorkAhead(300, [flood]), WorkAhead(100, []))
     assert predicted_wait_s(backlog, 100, 60) == 61

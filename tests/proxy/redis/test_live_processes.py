@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col, select
 
-from proxy.redis.live_processes import Replicas, Sharers
+from proxy.redis.live_processes import LiveProcesses, ProcessCount
 from proxy.redis.process_tables import LiveProcess
 from proxy.redis.redis_config import RedisSection
 from proxy.redis.redis_link import RedisLink
@@ -39,26 +39,26 @@ async def boots(engine: AsyncEngine) -> list[str]:
 async def test_each_process_counts_those_that_were_seen_lately(engine: AsyncEngine) -> None:
     """One that shows itself is counted by all at their next look, and no longer once it was not seen for a while."""
     clock = Clock()
-    first, second = (Replicas(engine, name, clock=clock) for name in ("first", "second"))
+    first, second = (LiveProcesses(engine, name, clock=clock) for name in ("first", "second"))
     counts = [(first.live, first.known)]
-    await first.look()
-    await second.look()
+    await first.refresh()
+    await second.refresh()
     counts += [(first.live, first.known), (second.live, second.known)]
     for passed_s in (0, 6, 3):
         clock.now += passed_s
-        await first.look()
+        await first.refresh()
         counts.append((first.live, first.known))
     assert counts == [(1, False), (1, True), (2, True), (2, True), (2, True), (1, True)]
 
 
 async def test_one_that_stops_is_not_counted_from_then_on(engine: AsyncEngine) -> None:
     """The others need not wait until it was not seen for long."""
-    first, second = Replicas(engine, "first"), Replicas(engine, "second")
-    await second.look()
-    await first.look()
+    first, second = LiveProcesses(engine, "first"), LiveProcesses(engine, "second")
+    await second.refresh()
+    await first.refresh()
     assert first.live == 2
-    await second.forget()
-    await first.look()
+    await second.withdraw()
+    await first.refresh()
     assert first.live == 1
     assert await boots(engine) == ["first"]
 
@@ -66,31 +66,31 @@ async def test_one_that_stops_is_not_counted_from_then_on(engine: AsyncEngine) -
 async def test_rows_of_the_dead_are_deleted(engine: AsyncEngine) -> None:
     """Also those that a clock which was set back has left in the future; a process that was only frozen returns."""
     clock = Clock()
-    old, ahead, live = (Replicas(engine, name, clock=clock) for name in ("old", "ahead", "live"))
-    await old.look()
+    old, ahead, live = (LiveProcesses(engine, name, clock=clock) for name in ("old", "ahead", "live"))
+    await old.refresh()
     clock.now += 200
-    await ahead.look()
+    await ahead.refresh()
     clock.now -= 100
-    await live.look()
+    await live.refresh()
     assert live.live == 1
     assert await boots(engine) == ["live"]
-    await old.look()
+    await old.refresh()
     assert old.live == 2
 
 
 async def test_the_clock_is_the_databases(engine: AsyncEngine) -> None:
     """Without a clock of ours it comes from PostgreSQL, and on SQLite from this machine."""
-    replicas = Replicas(engine, "boot")
-    await replicas.look()
+    replicas = LiveProcesses(engine, "boot")
+    await replicas.refresh()
     await asyncio.sleep(0.01)
-    await replicas.look()
+    await replicas.refresh()
     assert replicas.live == 1
     assert await boots(engine) == ["boot"]
 
 
 async def test_it_looks_again_and_again(engine: AsyncEngine) -> None:
     """And tells after each look, until it is cancelled."""
-    replicas = Replicas(engine, "boot", show_s=0.01)
+    replicas = LiveProcesses(engine, "boot", show_s=0.01)
     looks: list[int] = []
     running = asyncio.create_task(replicas.run(lambda: looks.append(replicas.live)))
     await until(lambda: len(looks) >= 2)
@@ -102,34 +102,34 @@ async def test_it_looks_again_and_again(engine: AsyncEngine) -> None:
 
 async def test_the_last_count_holds_while_the_database_is_down(engine: AsyncEngine) -> None:
     """Looking never raises, and neither does stopping."""
-    counted, never = Replicas(engine, "first"), Replicas(engine, "third")
-    await Replicas(engine, "second").look()
-    await counted.look()
+    counted, never = LiveProcesses(engine, "first"), LiveProcesses(engine, "third")
+    await LiveProcesses(engine, "second").refresh()
+    await counted.refresh()
     async with engine.begin() as connection:
         await connection.execute(text("DROP TABLE replica"))
     for replicas in (counted, counted, never):
-        await replicas.look()
-        await replicas.forget()
+        await replicas.refresh()
+        await replicas.withdraw()
     assert (counted.live, counted.known) == (2, True)
     assert (never.live, never.known) == (1, False)
 
 
 async def test_redis_is_believed_while_it_answers(engine: AsyncEngine, empty_redis: RedisServer) -> None:
     """The link's count while it is healthy, else the table's; and the link's last one when the table never answered."""
-    replicas = Replicas(engine, "a")
-    assert Sharers(replicas, None).live == 1
-    await Replicas(engine, "b").look()
-    await Replicas(engine, "c").look()
+    replicas = LiveProcesses(engine, "a")
+    assert ProcessCount(replicas, None).live == 1
+    await LiveProcesses(engine, "b").refresh()
+    await LiveProcesses(engine, "c").refresh()
     links = [RedisLink(empty_redis.url, RedisSection(probe_s=0.05), name, heartbeat_s=0.02) for name in ("a", "b")]
     for link in links:
         await link.start()
     await until(lambda: links[0].live == 2)
-    sharers = Sharers(replicas, links[0])
+    sharers = ProcessCount(replicas, links[0])
     assert sharers.live == 2
     await links[1].aclose()
     empty_redis.kill()
     await until(lambda: not links[0].healthy)
     assert sharers.live == links[0].live
-    await replicas.look()
+    await replicas.refresh()
     assert sharers.live == 3
     await links[0].aclose()

@@ -16,7 +16,7 @@ import pytest
 from proxy.redis.redis_config import RedisSection
 from proxy.redis.redis_link import RedisLink
 from proxy.redis.scripts import Script, script
-from proxy.redis.shared_state import Asking, FailureKind, LinkObserver, SharedStateUnavailable
+from proxy.redis.shared_state import FailureKind, LinkObserver, ScriptRunner, SharedStateUnavailable
 from tests.redis_server import RedisServer
 from tests.toxic import toxic_proxy
 
@@ -93,7 +93,7 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def hold(asking: Asking) -> Any:
+async def hold(asking: ScriptRunner) -> Any:
     """Takes one of the limit `one`."""
     keys = (f"{PREFIX}holders", f"{PREFIX}held:{asking.holder}", f"{PREFIX}total:one")
     return await asking.call(HOLD, keys, (asking.holder,))
@@ -283,7 +283,7 @@ async def test_a_redis_that_was_started_anew_is_told_everything_again(empty_redi
     async with linked(empty_redis.url) as link:
         await link.call(ECHO, (), (1,))
 
-        async def tell_again(asking: Asking) -> None:
+        async def tell_again(asking: ScriptRunner) -> None:
             assert not link.healthy
             with pytest.raises(SharedStateUnavailable):
                 await link.call(ECHO, (), (1,))
@@ -316,7 +316,7 @@ async def test_a_process_that_was_taken_for_dead_comes_back_as_a_new_holder(empt
         await hold(frozen)
         recovered: list[str] = []
 
-        async def tell_again(asking: Asking) -> None:
+        async def tell_again(asking: ScriptRunner) -> None:
             recovered.append(asking.holder)
             await hold(asking)
 
@@ -464,7 +464,7 @@ async def test_a_handover_that_fails_keeps_the_link_closed(
     """Calls are let through only once what was decided without Redis could be told to it."""
     tries: list[str] = []
 
-    async def faulty(asking: Asking) -> None:
+    async def faulty(asking: ScriptRunner) -> None:
         tries.append(asking.holder)
         if len(tries) < 3:
             raise RuntimeError("not yet")

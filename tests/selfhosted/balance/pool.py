@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from selfhosted.balance.balancer import Balancer
 from selfhosted.config import BalanceConfig, RoomConfig
-from selfhosted.replica import Address, Ask, EngineStats, PoolSnapshot, Replica, ReplicaState
+from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica, ReplicaRequest, ReplicaState
 
 BLOCK_TOKENS = 128
 
@@ -31,8 +31,8 @@ def pool(*replicas: Replica | str, at: float = 0.0) -> PoolSnapshot:
     return PoolSnapshot(pool="p", at=at, replicas=tuple(sorted(told, key=lambda each: each.name)))
 
 
-def ask(*blocks: int, root: int = 0, tokens: int | None = None, adapter: str | None = None) -> Ask:
-    return Ask(
+def ask(*blocks: int, root: int = 0, tokens: int | None = None, adapter: str | None = None) -> ReplicaRequest:
+    return ReplicaRequest(
         blocks=blocks,
         block_tokens=BLOCK_TOKENS,
         root=root,

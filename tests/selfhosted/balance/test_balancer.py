@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfhosted.balance.balancer import Balancer, Matched, Rules, choose
-from selfhosted.balance.load import Load, Pace
+from selfhosted.balance.load import Load, PrefillSpeed
 from selfhosted.balance.ring import Ring
 from selfhosted.config import RoomConfig
-from selfhosted.replica import Ask, PoolSnapshot, Replica
+from selfhosted.replica import PoolSnapshot, Replica, ReplicaRequest
 from tests.selfhosted.balance.pool import ask, balancer, pool, prompt, replica, stats
 
 STATES = st.sampled_from(["starting", "ready", "suspect", "draining", "down"])
 NAMES = tuple("abcdefgh")
 
 
-def _go(chosen: Balancer, request: Ask, snapshot: PoolSnapshot, now: float = 0.0) -> str:
+def _go(chosen: Balancer, request: ReplicaRequest, snapshot: PoolSnapshot, now: float = 0.0) -> str:
     choice = chosen.pick(request, snapshot, NAMES, now)
     assert choice is not None
     lease = chosen.take(choice, request, now)
@@ -87,7 +87,7 @@ def test_the_ring_is_bounded_by_load() -> None:
 
 def test_ties_make_no_hot_spot() -> None:
     """Where not even the ring speaks, dice do: all replicas are picked alike (chi-square, 7 degrees of freedom, 0.1 %)."""
-    loads = [Load(name, 1 << at, Pace(8_000)) for at, name in enumerate(NAMES)]
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000)) for at, name in enumerate(NAMES)]
     rng = random.Random(3)
     rules = Rules(Ring(()), 1.25)
     picks = Counter(choose(ask(*prompt(1)), loads, Matched((0, 0), {}), rules, 0.0, rng).replica for _ in range(8_000))
@@ -97,7 +97,7 @@ def test_ties_make_no_hot_spot() -> None:
 @given(st.integers(0, 2**32), st.integers(0, 2**64 - 1), st.lists(st.integers(0, 5), min_size=8, max_size=8))
 def test_a_decision_depends_on_its_arguments_alone(seed: int, root: int, depths: list[int]) -> None:
     """The same twice over, and nothing that it was given has changed."""
-    loads = [Load(name, 1 << at, Pace(8_000)) for at, name in enumerate(NAMES)]
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000)) for at, name in enumerate(NAMES)]
     matched = Matched((0, 0), {1 << at: depth for at, depth in enumerate(depths) if depth})
     rules = Rules(Ring(NAMES), 1.25)
 

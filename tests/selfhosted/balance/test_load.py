@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfhosted.balance.load import Lease, Load, Pace
+from selfhosted.balance.load import Lease, Load, PrefillSpeed
 from selfhosted.replica import EngineStats
 from tests.selfhosted.balance.pool import ask, prompt, stats
 
@@ -12,7 +12,7 @@ RATE = 1_000.0
 
 
 def _load(rate: float = RATE) -> Load:
-    return Load("a", 1, Pace(rate))
+    return Load("a", 1, PrefillSpeed(rate))
 
 
 def _send(load: Load, tokens: int, now: float) -> Lease:
@@ -85,7 +85,7 @@ def test_the_rate_is_learnt(real: float) -> None:
 
 def test_replicas_that_are_alike_stay_alike() -> None:
     """A few lucky observations do not make one look quicker; many that say the same do."""
-    pace = Pace(RATE)
+    pace = PrefillSpeed(RATE)
     lucky, other = Load("a", 1, pace), Load("b", 2, pace)
     now = 0.0
     for number in range(300):

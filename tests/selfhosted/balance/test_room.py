@@ -2,7 +2,7 @@
 
 import pytest
 
-from selfhosted.balance.load import Load, Pace
+from selfhosted.balance.load import Load, PrefillSpeed
 from selfhosted.balance.room import full, pool_full
 from selfhosted.config import RoomConfig
 from selfhosted.replica import EngineStats
@@ -12,7 +12,7 @@ ROOM = RoomConfig(kv_high=0.9, max_waiting=3)
 
 
 def _load(told: EngineStats | None) -> Load:
-    load = Load("a", 1, Pace(1_000))
+    load = Load("a", 1, PrefillSpeed(1_000))
     load.read(told, 0.0)
     return load
 

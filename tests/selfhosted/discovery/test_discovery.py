@@ -10,14 +10,16 @@ from sqlmodel import SQLModel
 
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery, DiscoveryObserver, merged
-from selfhosted.discovery.source import MOST_REPLICAS, Found, SourceFailed, Spotted
+from selfhosted.discovery.source import MOST_REPLICAS, DiscoveredReplica, SourceFailed, SourceResult
 from selfhosted.replica import Address
 from selfhosted.replica import Source as SourceName
 from tests.selfhosted.registry.registered import Clock, Process, pool
 
 
-def spotted(*names: str, draining: bool = False) -> Found:
-    return Found(replicas=tuple(Spotted(name=name, url=f"http://{name}:8000", draining=draining) for name in names))
+def spotted(*names: str, draining: bool = False) -> SourceResult:
+    return SourceResult(
+        replicas=tuple(DiscoveredReplica(name=name, url=f"http://{name}:8000", draining=draining) for name in names)
+    )
 
 
 class Told:
@@ -25,11 +27,11 @@ class Told:
 
     every_s = 0.0
 
-    def __init__(self, *answers: Found | Exception, name: SourceName = "dns") -> None:
+    def __init__(self, *answers: SourceResult | Exception, name: SourceName = "dns") -> None:
         self.name: SourceName = name
         self._answers = list(answers)
 
-    async def look(self) -> Found:
+    async def fetch(self) -> SourceResult:
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -68,7 +70,7 @@ class Seen:
         self.changes += 1
 
     async def look(self) -> list[str]:
-        await self.discovery.look()
+        await self.discovery.refresh()
         return self.names
 
     @property
@@ -87,7 +89,7 @@ async def process() -> AsyncIterator[Process]:
     async with engine.begin() as connection:
         await connection.run_sync(SQLModel.metadata.create_all)
     found = Process(engine, Clock())
-    await found.registry.look()
+    await found.registry.refresh()
     yield found
     await engine.dispose()
 
@@ -109,7 +111,7 @@ async def test_a_source_that_fails_takes_nobody_away(process: Process) -> None:
 
 async def test_nobody_is_believed_when_it_was_said_twice(process: Process) -> None:
     """One empty answer between two others changes nothing."""
-    seen = Seen(process, Told(spotted("a"), Found(), spotted("a"), Found(), Found(), spotted("a")))
+    seen = Seen(process, Told(spotted("a"), SourceResult(), spotted("a"), SourceResult(), SourceResult(), spotted("a")))
     assert await seen.look() == ["a"]
     assert await seen.look() == ["a"]
     assert seen.problems == ["source_empty"]
@@ -123,7 +125,7 @@ async def test_nobody_is_believed_when_it_was_said_twice(process: Process) -> No
 
 async def test_an_empty_pool_is_empty_at_once(process: Process) -> None:
     """Before anybody was there, an empty answer takes nobody away; a source that only failed told nothing."""
-    seen = Seen(process, Told(Found()))
+    seen = Seen(process, Told(SourceResult()))
     assert await seen.look() == []
     assert seen.problems == []
     assert seen.discovery.complete
@@ -138,13 +140,13 @@ async def test_every_kind_of_source_counts_and_an_order_drains_any(process: Proc
     seen = Seen(process, Told(spotted("asked")), config=config)
     await process.says("self", draining=True)
     await process.store.order("own", "fixed", "key_1")
-    await process.registry.look()
+    await process.registry.refresh()
     assert seen.changes == 1
     await seen.look()
     told = {address.name: (address.source, address.draining) for address in seen.discovery.addresses}
     assert told == {"fixed": ("configured", True), "asked": ("dns", False), "self": ("registered", True)}
     await process.store.take_back("own", "fixed")
-    await process.registry.look()
+    await process.registry.refresh()
     assert [address.name for address in seen.discovery.addresses if address.draining] == ["self"]
 
 
@@ -152,9 +154,12 @@ async def test_two_that_claim_one_name_are_told_and_counted_once(process: Proces
     """The first keeps it for as long as it is there; then the other has it."""
     config = pool(replicas=[{"name": "b", "url": "http://10.0.0.2:8000"}])
     await process.says("a", url="http://10.0.0.1:8000")
-    await process.registry.look()
-    other = Found(
-        replicas=(Spotted(name="a", url="http://10.0.0.3:8000"), Spotted(name="c", url="http://10.0.0.2:8000"))
+    await process.registry.refresh()
+    other = SourceResult(
+        replicas=(
+            DiscoveredReplica(name="a", url="http://10.0.0.3:8000"),
+            DiscoveredReplica(name="c", url="http://10.0.0.2:8000"),
+        )
     )
     seen = Seen(process, Told(other), config=config)
     for _ in range(3):
@@ -164,14 +169,14 @@ async def test_two_that_claim_one_name_are_told_and_counted_once(process: Proces
     assert sorted(seen.problems) == ["address_conflict", "name_conflict"]
     assert sorted(seen.counts.conflicts) == ["address", "name"]
     await process.store.leave("own", "a", "i1")
-    await process.registry.look()
+    await process.registry.refresh()
     assert {each.name: each.url for each in seen.discovery.addresses}["a"] == "http://10.0.0.3:8000"
     assert seen.problems == ["address_conflict"]
 
 
 async def test_what_cannot_be_used_is_told(process: Process) -> None:
     """As long as the source says so."""
-    seen = Seen(process, Told(Found(unusable=("the Service has no port 1",)), spotted("a")))
+    seen = Seen(process, Told(SourceResult(unusable=("the Service has no port 1",)), spotted("a")))
     await seen.look()
     assert [(each.kind, each.text) for each in seen.discovery.problems] == [("unusable", "the Service has no port 1")]
     await seen.look()
@@ -182,10 +187,10 @@ _names = st.sampled_from("abcd")
 _urls = st.sampled_from([f"http://10.0.0.{at}:80" for at in range(4)])
 _sources: list[SourceName] = ["configured", "dns", "kubernetes", "registered"]
 _claims = st.lists(
-    st.tuples(st.sampled_from(_sources), st.builds(Spotted, name=_names, url=_urls, draining=st.booleans())),
+    st.tuples(st.sampled_from(_sources), st.builds(DiscoveredReplica, name=_names, url=_urls, draining=st.booleans())),
     max_size=12,
 )
-Claims = Sequence[tuple[SourceName, Spotted]]
+Claims = Sequence[tuple[SourceName, DiscoveredReplica]]
 
 
 @given(st.lists(_claims, max_size=4), st.sets(_names))
@@ -214,8 +219,9 @@ def test_a_replica_has_one_name_and_one_address_and_keeps_them(rounds: list[Clai
 
 def test_a_pool_has_so_many_replicas() -> None:
     """The rest is left out and told of."""
-    claims: list[tuple[SourceName, Spotted]] = [
-        ("dns", Spotted(name=f"r{at}", url=f"http://10.0.{at // 250}.{at % 250}:80")) for at in range(MOST_REPLICAS + 2)
+    claims: list[tuple[SourceName, DiscoveredReplica]] = [
+        ("dns", DiscoveredReplica(name=f"r{at}", url=f"http://10.0.{at // 250}.{at % 250}:80"))
+        for at in range(MOST_REPLICAS + 2)
     ]
     found = merged("own", "vllm", claims, {})
     assert len(found.addresses) == MOST_REPLICAS

@@ -9,7 +9,7 @@ import pytest
 
 from selfhosted.config import DnsConfig
 from selfhosted.discovery.dns import DnsSource, found_in, system_resolver
-from selfhosted.discovery.source import MOST_REPLICAS, Found, SourceFailed, Spotted
+from selfhosted.discovery.source import MOST_REPLICAS, DiscoveredReplica, SourceFailed, SourceResult
 
 CONFIG = DnsConfig(host="engines.internal", port=8000)
 
@@ -38,12 +38,12 @@ class Resolver:
 async def test_each_address_is_a_replica_named_after_it() -> None:
     """In an order that does not depend on the answer's, both families."""
     resolver = Resolver(answer("10.0.0.10", "fd00::7", "10.0.0.9", "10.0.0.10"))
-    found = await DnsSource(CONFIG, resolver).look()
+    found = await DnsSource(CONFIG, resolver).fetch()
     assert resolver.asked == [("engines.internal", 8000)]
     assert found.replicas == (
-        Spotted(name="10.0.0.9", url="http://10.0.0.9:8000"),
-        Spotted(name="10.0.0.10", url="http://10.0.0.10:8000"),
-        Spotted(name="fd00-0000-0000-0000-0000-0000-0000-0007", url="http://[fd00::7]:8000"),
+        DiscoveredReplica(name="10.0.0.9", url="http://10.0.0.9:8000"),
+        DiscoveredReplica(name="10.0.0.10", url="http://10.0.0.10:8000"),
+        DiscoveredReplica(name="fd00-0000-0000-0000-0000-0000-0000-0007", url="http://[fd00::7]:8000"),
     )
 
 
@@ -51,10 +51,10 @@ async def test_a_name_without_addresses_is_an_empty_answer() -> None:
     """A headless Service without ready pods has no record; anything else that goes wrong is a failure."""
     missing = Resolver(socket.gaierror(socket.EAI_NONAME, "no such"), [])
     source = DnsSource(CONFIG, missing)
-    assert await source.look() == await source.look() == Found()
+    assert await source.fetch() == await source.fetch() == SourceResult()
     for error in (socket.gaierror(socket.EAI_AGAIN, "later"), OSError("odd"), UnicodeError("label")):
         with pytest.raises(SourceFailed):
-            await DnsSource(CONFIG, Resolver(error)).look()
+            await DnsSource(CONFIG, Resolver(error)).fetch()
 
 
 async def test_a_resolver_that_hangs_is_asked_once() -> None:
@@ -71,10 +71,10 @@ async def test_a_resolver_that_hangs_is_asked_once() -> None:
     source = DnsSource(CONFIG, hangs, patience_s=0.01)
     for _ in range(3):
         with pytest.raises(SourceFailed):
-            await source.look()
+            await source.fetch()
     gate.set()
     await asyncio.sleep(0)
-    assert [each.name for each in (await source.look()).replicas] == ["10.0.0.1"]
+    assert [each.name for each in (await source.fetch()).replicas] == ["10.0.0.1"]
     assert asked == 1
 
 

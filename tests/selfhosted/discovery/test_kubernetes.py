@@ -14,7 +14,7 @@ from aiohttp import web
 
 from selfhosted.config import KubernetesConfig
 from selfhosted.discovery.kubernetes import PAGE_BYTES, KubernetesSource, cluster_of
-from selfhosted.discovery.source import Found, SourceFailed, Spotted
+from selfhosted.discovery.source import DiscoveredReplica, SourceFailed, SourceResult
 from tests.selfhosted.discovery.authorities import ONE, TWO, Authority
 
 Serve = Callable[[web.Request], Any]
@@ -108,13 +108,13 @@ async def test_pods_are_replicas_and_those_that_terminate_drain(api: Api, sessio
             )
         ],
     }
-    found = await api.source(session).look()
-    assert found == Found(
+    found = await api.source(session).fetch()
+    assert found == SourceResult(
         replicas=(
-            Spotted(name="10.0.0.4", url="http://10.0.0.4:8000"),
-            Spotted(name="engine-a", url="http://10.0.0.1:8000"),
-            Spotted(name="engine-b", url="http://10.0.0.2:8000", draining=True),
-            Spotted(name="engine-c", url="http://10.0.0.3:8000"),
+            DiscoveredReplica(name="10.0.0.4", url="http://10.0.0.4:8000"),
+            DiscoveredReplica(name="engine-a", url="http://10.0.0.1:8000"),
+            DiscoveredReplica(name="engine-b", url="http://10.0.0.2:8000", draining=True),
+            DiscoveredReplica(name="engine-c", url="http://10.0.0.3:8000"),
         )
     )
     (asked,) = api.asked
@@ -134,14 +134,14 @@ async def test_pages_are_read_to_the_last(api: Api, session: aiohttp.ClientSessi
 
     api.serve = page
     source = api.source(session)
-    assert [each.name for each in (await source.look()).replicas] == ["a", "b"]
+    assert [each.name for each in (await source.fetch()).replicas] == ["a", "b"]
     api.serve = lambda _request: {"metadata": {"continue": "again"}, "items": None}
     with pytest.raises(SourceFailed, match="more than"):
-        await source.look()
+        await source.fetch()
     assert len(api.asked) < 50
     api.serve = lambda _request: web.Response(status=410)
     with pytest.raises(SourceFailed, match="410"):
-        await source.look()
+        await source.fetch()
 
 
 async def test_tokens_and_authorities_that_change_are_followed(tmp_path: Path, session: aiohttp.ClientSession) -> None:
@@ -149,23 +149,23 @@ async def test_tokens_and_authorities_that_change_are_followed(tmp_path: Path, s
     api = Api(tmp_path)
     async with served(api, authority(tmp_path)):
         source = api.source(session)
-        await source.look()
+        await source.fetch()
         (tmp_path / "token").write_text("token-2")
-        await source.look()
+        await source.fetch()
     assert [asked.headers["authorization"] for asked in api.asked] == ["Bearer token-1", "Bearer token-2"]
     old = (tmp_path / "ca.crt").read_bytes()
     async with served(api, authority(tmp_path, TWO)):
-        await source.look()
+        await source.fetch()
         new = (tmp_path / "ca.crt").read_bytes()
         (tmp_path / "ca.crt").write_bytes(old)
         strict = api.source(session)
         with pytest.raises(SourceFailed, match="cannot be reached"):
-            await strict.look()
+            await strict.fetch()
         (tmp_path / "ca.crt").write_bytes(new[:100])
         with pytest.raises(SourceFailed, match="cannot be read"):
-            await strict.look()
+            await strict.fetch()
         (tmp_path / "ca.crt").write_bytes(new)
-        await strict.look()
+        await strict.fetch()
     assert len(api.asked) == 4
 
 
@@ -174,11 +174,11 @@ async def test_a_pods_token_goes_to_its_own_cluster_alone(api: Api, session: aio
     elsewhere = Api(api.folder)
     async with served(elsewhere, None):
         other = f"http://127.0.0.1:{elsewhere.port}"
-        await api.source(session, api=other, namespace="a").look()
-        await api.source(session, api=other, namespace="a", token="env:TOKEN").look()
+        await api.source(session, api=other, namespace="a").fetch()
+        await api.source(session, api=other, namespace="a", token="env:TOKEN").fetch()
         api.serve = lambda _request: web.Response(status=307, headers={"location": f"{other}/stolen"})
         with pytest.raises(SourceFailed, match="307"):
-            await api.source(session).look()
+            await api.source(session).fetch()
     tokens = [asked.headers.get("authorization") for asked in elsewhere.asked]
     assert tokens == [None, "Bearer configured"]
 
@@ -204,7 +204,7 @@ async def test_what_is_no_answer_is_a_failure(
     """With a reason that says what to mend, and none of what was sent."""
     api.serve = lambda _request: told()
     with pytest.raises(SourceFailed, match=why) as failed:
-        await api.source(session).look()
+        await api.source(session).fetch()
     assert "secret" not in str(failed.value)
 
 
@@ -214,14 +214,14 @@ async def test_an_api_that_is_not_there_is_a_failure(tmp_path: Path, session: ai
     api = Api(tmp_path)
     api.port = 1
     with pytest.raises(SourceFailed, match="reached"):
-        await api.source(session).look()
+        await api.source(session).fetch()
     config = KubernetesConfig(service="engines")
     nowhere = cluster_of(config, environment={}, secrets=str, account=tmp_path)
     with pytest.raises(SourceFailed, match="no cluster"):
-        await KubernetesSource(config, nowhere, session).look()
+        await KubernetesSource(config, nowhere, session).fetch()
     (tmp_path / "token").unlink()
     with pytest.raises(SourceFailed, match="token cannot be read"):
-        await api.source(session).look()
+        await api.source(session).fetch()
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ async def test_the_port_is_the_slices(
 ) -> None:
     """By name or number; what there is instead is told."""
     api.serve = lambda _request: {"items": [a_slice(endpoint("10.0.0.1", "a"), ports=ports)]}
-    told = await api.source(session, port=port).look()
+    told = await api.source(session, port=port).fetch()
     assert [each.url for each in told.replicas] == ([] if found is None else [f"http://10.0.0.1:{found}"])
     assert bool(told.unusable) == (found is None)
 
@@ -262,7 +262,7 @@ async def test_odd_slices_are_read_as_far_as_they_go(api: Api, session: aiohttp.
             {"addressType": "IPv4", "endpoints": None, "ports": None},
         ]
     }
-    found = await api.source(session, scheme="https").look()
+    found = await api.source(session, scheme="https").fetch()
     urls = {each.name: each.url for each in found.replicas}
     assert len(urls) == 4
     assert urls["both"] == "https://10.0.0.1:8000"
@@ -282,5 +282,5 @@ async def test_an_api_that_hangs_is_not_waited_for(tmp_path: Path, session: aioh
     environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}
     cluster = cluster_of(config, environment=environment, secrets=str, account=tmp_path)
     with pytest.raises(SourceFailed, match="in time"):
-        await KubernetesSource(config, cluster, session, patience_s=0.05).look()
+        await KubernetesSource(config, cluster, session, patience_s=0.05).fetch()
     silent.close()

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfhosted.kv_events.events import Cleared, Event, Removed, Stored, pieces, read_batch, read_message
+from selfhosted.kv_events.events import (
+    BlocksRemoved,
+    BlocksStored,
+    CacheCleared,
+    Event,
+    pieces,
+    read_batch,
+    read_message,
+)
 from selfhosted.kv_events.kv_event_errors import Unreadable
 from tests.selfhosted.kv_events.engine import payload
 
@@ -41,8 +49,8 @@ def test_version_0_32() -> None:
             [STORED, {"type": "BlockRemoved", "block_hashes": HASHES, "medium": "GPU"}, {"type": "AllBlocksCleared"}]
         )
     )
-    stored = Stored(NAMES, None, ((1, 2), (3, 4)), (("salt",), ()), None)
-    assert read.events == (stored, Removed(NAMES), Cleared())
+    stored = BlocksStored(NAMES, None, ((1, 2), (3, 4)), (("salt",), ()), None)
+    assert read.events == (stored, BlocksRemoved(NAMES), CacheCleared())
 
 
 def test_older_versions() -> None:
@@ -50,8 +58,8 @@ def test_older_versions() -> None:
     old = msgspec.msgpack.encode(
         [1.0, [["BlockStored", [7, -1], 5, [1, 2], 1, None], ["BlockRemoved", [7]], ["AllBlocksCleared"]]]
     )
-    stored = Stored((7, (1 << 64) - 1), 5, ((1,), (2,)), ((), ()), None)
-    assert read_batch(old).events == (stored, Removed((7,)), Cleared())
+    stored = BlocksStored((7, (1 << 64) - 1), 5, ((1,), (2,)), ((), ()), None)
+    assert read_batch(old).events == (stored, BlocksRemoved((7,)), CacheCleared())
 
 
 @pytest.mark.parametrize(
@@ -65,7 +73,7 @@ def test_older_versions() -> None:
 def test_what_else_a_block_depends_on(changes: dict[str, Any], adapter: str | None, extras: Any) -> None:
     """The adapter is told apart from salts and pictures."""
     found = one({**STORED, "extra_keys": None, **changes})
-    assert isinstance(found, Stored)
+    assert isinstance(found, BlocksStored)
     assert (found.adapter, found.extras) == (adapter, extras)
 
 
@@ -87,7 +95,7 @@ def test_what_else_a_block_depends_on(changes: dict[str, Any], adapter: str | No
 def test_what_is_passed_over(event: Any) -> None:
     """Other places than the GPU, and events that nobody here knows."""
     read = read_batch(payload([event, {"type": "AllBlocksCleared"}]))
-    assert (read.events, read.passed_over) == ((Cleared(),), 1)
+    assert (read.events, read.passed_over) == ((CacheCleared(),), 1)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +141,9 @@ def test_frames(frames: list[bytes]) -> None:
 
 def test_pieces() -> None:
     """A long event is cut, and each piece hangs on the one before."""
-    whole = Stored((1, 2, 3), 9, ((1,), (2,), (3,)), ((), (), ()), "sql")
-    assert list(pieces([whole, Cleared()], 2)) == [
-        Stored((1, 2), 9, ((1,), (2,)), ((), ()), "sql"),
-        Stored((3,), 2, ((3,),), ((),), "sql"),
-        Cleared(),
+    whole = BlocksStored((1, 2, 3), 9, ((1,), (2,), (3,)), ((), (), ()), "sql")
+    assert list(pieces([whole, CacheCleared()], 2)) == [
+        BlocksStored((1, 2), 9, ((1,), (2,)), ((), ()), "sql"),
+        BlocksStored((3,), 2, ((3,),), ((),), "sql"),
+        CacheCleared(),
     ]

@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from providers.wire import ChatRequest, Message
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.kv_events.chains import Chains
-from selfhosted.kv_events.events import Stored
+from selfhosted.kv_events.events import BlocksStored
 from selfhosted.kv_events.sampling import HttpTokenize, Sample, SampleLimits, Sampling, TokenizeFailed, tokenize_body
 
 
@@ -68,7 +68,7 @@ class Asking:
         tokens = [number, 2, 3, 4, 5, 6, 7, 8]
         if is_stored:
             blocks = (tuple(tokens[:4]), tuple(tokens[4:]))
-            self.chains.apply("r", Stored((number * 2, number * 2 + 1), None, blocks, ((), ()), None))
+            self.chains.apply("r", BlocksStored((number * 2, number * 2 + 1), None, blocks, ((), ()), None))
         self.sampling.offer(
             Sample(
                 replica="r",

@@ -13,8 +13,8 @@ from cost.fleet.pool_config import PoolSection, SecondsPerMillion
 from cost.price_book.book import DatedPrice, price_book
 from cost.prices import Price
 from cost.times import DAY_US
-from selfhosted.prefixes.report import advice_for, rates_of, stability, told
-from selfhosted.prefixes.store import Habit
+from selfhosted.prefixes.report import advice_for, prefixes_as_json, rates_of, stability
+from selfhosted.prefixes.store import PrefixUsage
 
 DAY = 20_000 * DAY_US
 POOL = PoolSection(
@@ -35,8 +35,8 @@ PRICE = Price(
 RATES = rates_of([POOL], price_book([DatedPrice(target_id="gpt", price=PRICE, source="config")]), DAY)
 
 
-def habit(target: str = "llama", **changes: object) -> Habit:
-    usual = Habit(
+def habit(target: str = "llama", **changes: object) -> PrefixUsage:
+    usual = PrefixUsage(
         organisation_id="acme",
         team_id="t",
         target_id=target,
@@ -52,9 +52,9 @@ def habit(target: str = "llama", **changes: object) -> Habit:
     return msgspec.structs.replace(usual, **changes)
 
 
-def report(*habits: Habit, days: int = 3) -> dict[str, Any]:
+def report(*habits: PrefixUsage, days: int = 3) -> dict[str, Any]:
     end_us = DAY + days * DAY_US
-    return told(stability(habits, RATES, start_us=DAY, end_us=end_us, now_us=end_us))
+    return prefixes_as_json(stability(habits, RATES, start_us=DAY, end_us=end_us, now_us=end_us))
 
 
 def test_our_own_time_has_its_price() -> None:

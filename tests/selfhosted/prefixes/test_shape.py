@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfhosted.prefixes.shape import KINDS, Break, Shape, masked_break, other_break, shape_of
+from selfhosted.prefixes.shape import KINDS, Break, PrefixShape, masked_break, other_break, shape_of
 
 KEY = b"a key of this test"
 RULES = (
@@ -17,7 +17,7 @@ RULES = (
 LONG = RULES * 12
 
 
-def shape(text: str, key: bytes = KEY) -> Shape:
+def shape(text: str, key: bytes = KEY) -> PrefixShape:
     return shape_of(text.encode(), key)
 
 

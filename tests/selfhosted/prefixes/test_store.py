@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.reports.scope import ReadScope
 from cost.times import DAY_US
-from selfhosted.prefixes.habits import HabitDelta, Habits
-from selfhosted.prefixes.store import KEPT_DAYS, HabitStore, KeepHabits
+from selfhosted.prefixes.store import KEPT_DAYS, PrefixStore, PrefixWriter
+from selfhosted.prefixes.tracker import HabitDelta, PrefixTracker
 
 DAY = 20_000 * DAY_US
 ACME = ReadScope(organisation_id="acme", team_id=None)
@@ -44,7 +44,7 @@ def delta(
 
 async def test_deltas_are_added(engine: AsyncEngine) -> None:
     """Sums add up, the least of the breaks stays, and kinds are joined, over processes and days."""
-    one, other = HabitStore(engine), HabitStore(engine)
+    one, other = PrefixStore(engine), PrefixStore(engine)
     await one.add([delta(broken=0, first=0, kinds=())])
     await other.add([delta(first=30), delta(1, 1, 20, ("uuid",), day_us=DAY + DAY_US)])
     await one.add([delta(first=40, kinds=("time",)), delta(broken=0, first=0, kinds=(), skeleton="cd")])
@@ -60,15 +60,15 @@ async def test_deltas_are_added(engine: AsyncEngine) -> None:
 async def test_processes_at_once(engine: AsyncEngine) -> None:
     """Many writers of the same rows, each in its own order, all get through, and nothing is lost."""
     rows = [delta(skeleton=f"s{number}") for number in range(30)]
-    await asyncio.gather(*(HabitStore(engine).add(rows[shift:] + rows[:shift]) for shift in range(6)))
-    found = await HabitStore(engine).read(ACME, DAY, DAY + DAY_US)
+    await asyncio.gather(*(PrefixStore(engine).add(rows[shift:] + rows[:shift]) for shift in range(6)))
+    found = await PrefixStore(engine).read(ACME, DAY, DAY + DAY_US)
     assert {each.requests for each in found} == {60}
     assert len(found) == 30
 
 
 async def test_who_reads_what(engine: AsyncEngine) -> None:
     """A team reads its own, an organisation all of its teams, and nobody another organisation's."""
-    store = HabitStore(engine)
+    store = PrefixStore(engine)
     await store.add([delta(), delta(team="u"), delta(team="q", organisation="rival")])
     days = (DAY, DAY + DAY_US)
     assert {each.team_id for each in await store.read(ACME, *days)} == {"t", "u"}
@@ -78,22 +78,22 @@ async def test_who_reads_what(engine: AsyncEngine) -> None:
 
 async def test_old_days_go(engine: AsyncEngine) -> None:
     """What is older than it is kept is deleted, and nothing else."""
-    store = HabitStore(engine)
+    store = PrefixStore(engine)
     await store.add([delta(day_us=DAY - DAY_US), delta()])
     await store.prune(DAY)
     (left,) = await store.read(ACME, 0, DAY + DAY_US)
     assert left.first_day_us == DAY
 
 
-def counted() -> Habits:
-    habits = Habits(key=b"k", now_us=lambda: DAY)
+def counted() -> PrefixTracker:
+    habits = PrefixTracker(key=b"k", now_us=lambda: DAY)
     for number in range(5):
         habits.observe("acme", "t", "llama", f"Turn {number}. {'Be kind. ' * 90}".encode(), 300)
         habits.digest()
     return habits
 
 
-class Failing(HabitStore):
+class Failing(PrefixStore):
     """A store that fails once, before or while it commits."""
 
     def __init__(self, engine: AsyncEngine, failure: BaseException, *, committing: bool) -> None:
@@ -115,9 +115,11 @@ class Failing(HabitStore):
 @pytest.mark.parametrize("failure", [TimeoutError(), OSError("gone"), OperationalError("x", {}, Exception())])
 async def test_a_failed_write_counts_nothing_twice(engine: AsyncEngine, failure: Exception, committing: bool) -> None:
     """Before the commit it is tried again; what may have been committed is not, and is told as lost."""
-    store = HabitStore(engine)
+    store = PrefixStore(engine)
     lost: list[int] = []
-    keep = KeepHabits(counted(), Failing(engine, failure, committing=committing), now_us=lambda: DAY, lost=lost.append)
+    keep = PrefixWriter(
+        counted(), Failing(engine, failure, committing=committing), now_us=lambda: DAY, lost=lost.append
+    )
     await keep.flush()
     assert lost == ([5] if committing else [])
     await keep.flush()
@@ -127,9 +129,9 @@ async def test_a_failed_write_counts_nothing_twice(engine: AsyncEngine, failure:
 
 async def test_a_write_that_is_cancelled_before_its_commit_is_written_at_the_end(engine: AsyncEngine) -> None:
     """The process ends while the loop writes: `aclose` still writes what was counted, once."""
-    store = HabitStore(engine)
+    store = PrefixStore(engine)
     failing = Failing(engine, asyncio.CancelledError(), committing=False)
-    keep = KeepHabits(counted(), failing, now_us=lambda: DAY)
+    keep = PrefixWriter(counted(), failing, now_us=lambda: DAY)
     with pytest.raises(asyncio.CancelledError):
         await keep.flush()
     await keep.aclose()
@@ -139,11 +141,11 @@ async def test_a_write_that_is_cancelled_before_its_commit_is_written_at_the_end
 
 async def test_the_loop(engine: AsyncEngine) -> None:
     """It looks, writes and forgets by itself."""
-    store = HabitStore(engine)
+    store = PrefixStore(engine)
     await store.add([delta(day_us=DAY - (KEPT_DAYS + 1) * DAY_US)])
     habits = counted()
     habits.observe("acme", "t", "llama", f"Turn 99. {'Be kind. ' * 90}".encode(), 300)
-    loop = asyncio.create_task(KeepHabits(habits, store, every_s=0.0, now_us=lambda: DAY, look_s=0.01).run())
+    loop = asyncio.create_task(PrefixWriter(habits, store, every_s=0.0, now_us=lambda: DAY, look_s=0.01).run())
     try:
         for _ in range(1_000):
             found = [each.requests for each in await store.read(ACME, 0, DAY + DAY_US)]

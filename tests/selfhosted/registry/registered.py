@@ -57,5 +57,5 @@ class Process:
 
     async def sees(self) -> dict[str, str]:
         """Name → address, after a look."""
-        await self.registry.look()
+        await self.registry.refresh()
         return {each.name: each.url for each in self.registry.registered("own")}

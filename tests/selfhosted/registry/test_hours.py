@@ -15,7 +15,7 @@ from sqlmodel import SQLModel, col
 from cost.fleet.hours import HoursStore, up_us
 from cost.tables import PoolHour
 from cost.times import DAY_US, HOUR_US
-from selfhosted.registry.hours import BRIDGE_S, STARTING_MOST_S, Hours, HoursObserver, Run, Standing, by_hours, count
+from selfhosted.registry.hours import BRIDGE_S, STARTING_MOST_S, Hours, HoursObserver, PoolFacts, Run, by_hours, count
 from selfhosted.replica import Address, PoolSnapshot, Replica, ReplicaState
 from selfhosted.tables import ReplicaClock
 from tests.cost.fleet.pools import pool as costed
@@ -298,7 +298,7 @@ def test_nobody_is_counted_for_longer_than_anybody_can_know(
 ) -> None:
     """At most since the last count and, but for a short restart, since this process saw it up; never less than nothing."""
     counted_us = None if counted_ago_us is None else START_US - counted_ago_us
-    standing = Standing(
+    standing = PoolFacts(
         now=20_000.0,
         now_us=START_US,
         watched_since=20_000.0 - watched_s,

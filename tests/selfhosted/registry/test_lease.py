@@ -20,7 +20,7 @@ async def test_one_of_three_leads_and_another_when_it_ends(engine: AsyncEngine) 
 
     async def leader(*alive: int) -> list[str]:
         for at in alive:
-            await processes[at].registry.look()
+            await processes[at].registry.refresh()
             await leases[at].step()
         return [leases[at].holder for at in alive if leases[at].held("own")]
 
@@ -47,7 +47,7 @@ async def test_never_do_two_lead(engine: AsyncEngine) -> None:
     for _ in range(150):
         clock.at += chance.choice((0.3, 1.0, 2.0, 7.0))
         for at in chance.sample(range(3), chance.choice((0, 1, 1, 2))):
-            await processes[at].registry.look()
+            await processes[at].registry.refresh()
             await leases[at].step()
         leaders = [lease.holder for lease in leases if lease.held("own")]
         assert len(leaders) <= 1

@@ -16,7 +16,7 @@ import pytest
 from selfhosted.config import LaunchConfig, PoolConfig
 from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.scale import keeper
-from selfhosted.scale.doorbell import Doorbell
+from selfhosted.scale.gateway_client import Doorbell
 from selfhosted.scale.processes import Actuator, sweep
 from tests.selfhosted.scale.door import TOKEN, WAIT_S, Door, open_door, until
 

@@ -12,8 +12,8 @@ from accounts.store import AccountStore
 from cost.times import DAY_US, wall_us
 from gateway.cli import app
 from gateway.database import make_engine
-from selfhosted.prefixes.habits import HabitDelta
-from selfhosted.prefixes.store import HabitStore
+from selfhosted.prefixes.store import PrefixStore
+from selfhosted.prefixes.tracker import HabitDelta
 from tests.sqlite import newest_sqlite
 
 CONFIG = """\
@@ -44,7 +44,7 @@ def keep(folder: Path, *deltas: HabitDelta) -> None:
     async def write() -> None:
         engine = make_engine(newest_sqlite(folder / "weighbridge.sqlite"))
         await AccountStore(engine).create_team("team_payments")
-        await HabitStore(engine).add(deltas)
+        await PrefixStore(engine).add(deltas)
         await engine.dispose()
 
     asyncio.run(write())

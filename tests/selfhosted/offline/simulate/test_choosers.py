@@ -9,10 +9,10 @@ from selfhosted.config import BalanceConfig, RoomConfig
 from selfhosted.offline.simulate.choosers import CacheAwareRouter, Oracle, RandomOne, chooser_of
 from selfhosted.offline.simulate.engine import Engine, Job
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
-from selfhosted.replica import Address, Ask, PoolSnapshot, Replica
+from selfhosted.replica import Address, PoolSnapshot, Replica, ReplicaRequest
 from tests.selfhosted.offline.simulate.steps import HAND, job, spec
 
-ASK = Ask(blocks=(), block_tokens=512, root=0, tokens=1, output_tokens=1)
+ASK = ReplicaRequest(blocks=(), block_tokens=512, root=0, tokens=1, output_tokens=1)
 
 
 def pool(*names: str) -> PoolSnapshot:

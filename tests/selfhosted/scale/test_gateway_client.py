@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from selfhosted.scale.doorbell import Doorbell, GatewayAway, GatewayRefused
+from selfhosted.scale.gateway_client import Doorbell, GatewayAway, GatewayRefused
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -9,7 +9,7 @@ _MOST_DRAWS: Final = 10_000
 
 
 class Outcome(NamedTuple):
-    """What buckets say to one request. `figures` are in the order of `Draw.limits`: a bucket's level, a total in flight.
+    """What buckets say to one request. `figures` are in the order of `LimitSet.limits`: a bucket's level, a total in flight.
 
     They are those after the request where it was admitted, and untouched ones where it was not.
     """
@@ -19,7 +19,7 @@ class Outcome(NamedTuple):
     figures: Sequence[float]
 
 
-class Draw:
+class LimitSet:
     """The limits in the order in which the scripts take them: requests, tokens, concurrency."""
 
     __slots__ = (
@@ -70,20 +70,20 @@ class Draw:
         return self.largest is not None
 
 
-class Draws:
+class LimitSetCache:
     """Remembers them. The book of limits gives the same tuple again as long as nothing changes."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._known: dict[int, Draw] = {}
+        self._known: dict[int, LimitSet] = {}
 
-    def of(self, limits: tuple[Limit, ...]) -> Draw:
+    def of(self, limits: tuple[Limit, ...]) -> LimitSet:
         # A draw holds its tuple, so that no other tuple can have that id while the draw is remembered.
         draw = self._known.get(id(limits))
         if draw is None:
             if len(self._known) >= _MOST_DRAWS:
                 del self._known[next(iter(self._known))]
-            draw = self._known[id(limits)] = Draw(limits, self._prefix)
+            draw = self._known[id(limits)] = LimitSet(limits, self._prefix)
         return draw
 
 

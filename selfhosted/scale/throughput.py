@@ -26,7 +26,7 @@ _RISE: Final = 0.3
 _FALL: Final = 0.02
 
 
-class Learnt(msgspec.Struct):
+class SavedThroughput(msgspec.Struct):
     """What survives a restart."""
 
     full: float | None = None
@@ -45,14 +45,14 @@ class Learnt(msgspec.Struct):
         )
 
 
-class Carried:
+class PoolThroughput:
     """One pool's."""
 
-    def __init__(self, allowed: float, *, prior: float | None = None, learnt: Learnt | None = None) -> None:
+    def __init__(self, allowed: float, *, prior: float | None = None, learnt: SavedThroughput | None = None) -> None:
         """`allowed` is the part of first tokens that may be late; `prior` counts until `full` was measured."""
         self._allowed = allowed
         self._prior = prior
-        self.learnt = learnt if learnt is not None and learnt.sound else Learnt()
+        self.learnt = learnt if learnt is not None and learnt.sound else SavedThroughput()
 
     def did(self, work_per_s: float, *, full: bool, waited: bool) -> None:
         """So much a ready replica did in a quarter of a minute. `full`: first tokens say that it could do no more.

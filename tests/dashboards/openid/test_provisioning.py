@@ -13,7 +13,7 @@ from accounts.people.oidc_config import OidcSection
 from accounts.people.people import PeopleStore
 from accounts.people.person import Person
 from accounts.store import AccountStore
-from dashboards.openid.arrival import arrive
+from dashboards.openid.provisioning import arrive
 
 ISSUER: Final = "https://id.example.com"
 ADDRESS: Final = "192.0.2.7"

@@ -13,7 +13,7 @@ FAILED_S: Final = 5.0
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class CachedFetch(Generic[T]):
     """Asked for when it is needed, by one caller at a time; kept for an hour, a failure for some seconds."""
 
     def __init__(self, load: Callable[[], Awaitable[T]], label: str, clock: Callable[[], float]) -> None:

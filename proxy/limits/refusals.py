@@ -6,8 +6,8 @@ import msgspec
 
 from accounts.caller import Caller
 from proxy.limits.bucket import places, share, wait_us
-from proxy.limits.draw import Draw, Outcome
 from proxy.limits.limit import Limit, Remaining
+from proxy.limits.limit_set import LimitSet, Outcome
 from proxy.limits.rate_limited import RateLimited
 
 _US_PER_S: Final = 1_000_000
@@ -23,7 +23,7 @@ class Figures(msgspec.Struct, frozen=True):
     tokens: Remaining | None
 
 
-def figures(draw: Draw, outcome: Outcome, live: int) -> Figures:
+def figures(draw: LimitSet, outcome: Outcome, live: int) -> Figures:
     """Of the request buckets and of the token buckets the one with least left; the smaller limit of two that are equal."""
     return Figures(
         _tightest(draw, outcome, live, 0, draw.requests),
@@ -31,7 +31,7 @@ def figures(draw: Draw, outcome: Outcome, live: int) -> Figures:
     )
 
 
-def _tightest(draw: Draw, outcome: Outcome, live: int, first: int, end: int) -> Remaining | None:
+def _tightest(draw: LimitSet, outcome: Outcome, live: int, first: int, end: int) -> Remaining | None:
     if first == end:
         return None
     tightest = first
@@ -52,7 +52,7 @@ def remaining(limit: Limit, figure: float, live: int) -> Remaining:
     return Remaining(int(burst), max(0, int(figure)), wait_us(figure, burst, rate) / _US_PER_S)
 
 
-def refusal(draw: Draw, outcome: Outcome, tokens: int, live: int, caller: Caller, model: str) -> RateLimited:
+def refusal(draw: LimitSet, outcome: Outcome, tokens: int, live: int, caller: Caller, model: str) -> RateLimited:
     """Names the limit that is longest in the way: before it gives way, the caller cannot get in."""
     waits = [_wait_s(draw, index, outcome.figures[index], tokens, live) for index in range(len(draw.limits))]
     wait_s = max(waits)
@@ -88,7 +88,7 @@ def too_large(limit: Limit, tokens: int, caller: Caller, model: str) -> RateLimi
     )
 
 
-def _wait_s(draw: Draw, index: int, figure: float, tokens: int, live: int) -> float:
+def _wait_s(draw: LimitSet, index: int, figure: float, tokens: int, live: int) -> float:
     """How long one limit is in the way; below zero where it is not."""
     limit = draw.limits[index]
     rate, burst = _bounds(limit, live)

@@ -4,17 +4,17 @@ import msgspec
 import pytest
 
 from proxy.errors import error_reply
-from proxy.limits.draw import Draw, Outcome
 from proxy.limits.limit import Limit, Remaining
+from proxy.limits.limit_set import LimitSet, Outcome
 from proxy.limits.rate_limited import RateLimited
-from proxy.limits.told import figures, refusal, remaining, too_large
+from proxy.limits.refusals import figures, refusal, remaining, too_large
 from tests.proxy.limits.direct import CALLER, PREFIX, limit
 
 _FOR_MODEL = Limit(key="team/payments/gpt-4o/tokens", scope="team", kind="tokens", rate=900, burst=900)
 
 
 def refused(limits: tuple[Limit, ...], levels: list[float], *, tokens: int = 0, live: int = 1) -> RateLimited:
-    return refusal(Draw(limits, PREFIX), Outcome(False, 0.0, levels), tokens, live, CALLER, "gpt-4o")
+    return refusal(LimitSet(limits, PREFIX), Outcome(False, 0.0, levels), tokens, live, CALLER, "gpt-4o")
 
 
 def test_the_figures_are_those_of_the_tightest_buckets() -> None:
@@ -25,7 +25,7 @@ def test_the_figures_are_those_of_the_tightest_buckets() -> None:
         limit("requests", 100, scope="key"),
         limit("tokens", 1000, scope="team"),
     )
-    told = figures(Draw(limits, PREFIX), Outcome(True, 0.0, [59.9, 59.0, 80.0, -30.5]), 1)
+    told = figures(LimitSet(limits, PREFIX), Outcome(True, 0.0, [59.9, 59.0, 80.0, -30.5]), 1)
     assert told.requests == Remaining(60, 59, 1.0)
     assert told.tokens is not None
     assert (told.tokens.limit, told.tokens.remaining) == (1000, 0)

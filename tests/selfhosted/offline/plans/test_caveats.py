@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from selfhosted.offline.plans.doubts import check_kv_bytes, doubts_about
+from selfhosted.offline.plans.caveats import check_kv_bytes, doubts_about
 from selfhosted.offline.plans.models import model_named
 
 MODEL = model_named("llama-3-70b")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.process.door import Door, Wait, waiting
+from gateway.process.accept_queue import AcceptQueue, AcceptWait, waiting
 from gateway.process.serve import bind
 
 _linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
@@ -78,7 +78,7 @@ def test_what_is_no_listening_socket_has_nobody_waiting() -> None:
 
 def test_the_wait_is_what_wait_by_how_fast_they_come_in() -> None:
     """100 in front of a process that accepts 200 a second wait for half a second; only busy times tell how fast."""
-    wait = Wait()
+    wait = AcceptWait()
     assert wait.seen(0, 0, 0.0) == 0
     assert wait.seen(100, 5, 60.0) == 0
     assert wait.seen(100, 25, 60.1) == 0
@@ -90,7 +90,7 @@ def test_the_wait_is_what_wait_by_how_fast_they_come_in() -> None:
 
 def test_where_nobody_is_accepted_the_wait_is_long() -> None:
     """And not a division by zero."""
-    wait = Wait()
+    wait = AcceptWait()
     wait.seen(10, 7, 0.0)
     assert wait.seen(10, 7, 1.0) == pytest.approx(10)
 
@@ -98,7 +98,7 @@ def test_where_nobody_is_accepted_the_wait_is_long() -> None:
 async def test_it_lets_in_who_waits(listener: socket.socket) -> None:
     """All of them, whether before it was opened or after; closed, it lets in nobody and waits for nothing."""
     met = _Met()
-    door = Door(listener, met.protocol, lambda: len(met.all), 1)
+    door = AcceptQueue(listener, met.protocol, lambda: len(met.all), 1)
     with contextlib.ExitStack() as stack:
         _callers(listener, 40, stack)
         await asyncio.sleep(0.01)
@@ -122,7 +122,7 @@ async def test_it_lets_in_who_waits(listener: socket.socket) -> None:
 async def test_who_is_gone_already_is_no_error(listener: socket.socket) -> None:
     """A connection that was reset while it waited harms nobody; the next one comes in."""
     met = _Met()
-    door = Door(listener, met.protocol, lambda: len(met.all), 1)
+    door = AcceptQueue(listener, met.protocol, lambda: len(met.all), 1)
     with contextlib.ExitStack() as stack:
         gone = socket.create_connection(listener.getsockname())
         gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")

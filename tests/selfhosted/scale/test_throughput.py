@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfhosted.scale.carried import Carried, Learnt
+from selfhosted.scale.throughput import PoolThroughput, SavedThroughput
 
 
-def full(work: float) -> Carried:
-    carried = Carried(0.1)
+def full(work: float) -> PoolThroughput:
+    carried = PoolThroughput(0.1)
     carried.did(work, full=True, waited=True)
     return carried
 
 
 def test_nothing_is_known_before_a_replica_was_full() -> None:
     """The guess counts until then, where there is one; half of what it does then is planned with."""
-    light = Carried(0.1)
+    light = PoolThroughput(0.1)
     light.did(500, full=False, waited=False)
     assert light.per_replica is None
-    assert Carried(0.1, prior=7_000).per_replica == 7_000
+    assert PoolThroughput(0.1, prior=7_000).per_replica == 7_000
     assert full(8_000).per_replica == pytest.approx(4_000)
 
 
@@ -64,7 +64,7 @@ def test_it_stays_within_its_range_whatever_it_is_told(
     seen: list[tuple[float, bool, bool, float, float]],
 ) -> None:
     """Work and counts come from engines, which may say anything."""
-    carried = Carried(0.1)
+    carried = PoolThroughput(0.1)
     for work, is_full, waited, requests, missed in seen:
         carried.did(work, full=is_full, waited=waited)
         carried.came(requests, missed, busiest=work)
@@ -72,7 +72,10 @@ def test_it_stays_within_its_range_whatever_it_is_told(
     assert carried.per_replica is None or carried.per_replica > 0
 
 
-@pytest.mark.parametrize("odd", [Learnt(full=-1), Learnt(full=math.nan), Learnt(share=9), Learnt(anyway=2)])
-def test_what_cannot_have_been_learnt_is_not_believed(odd: Learnt) -> None:
+@pytest.mark.parametrize(
+    "odd",
+    [SavedThroughput(full=-1), SavedThroughput(full=math.nan), SavedThroughput(share=9), SavedThroughput(anyway=2)],
+)
+def test_what_cannot_have_been_learnt_is_not_believed(odd: SavedThroughput) -> None:
     """It may come from another version."""
-    assert Carried(0.1, learnt=odd).learnt == Learnt()
+    assert PoolThroughput(0.1, learnt=odd).learnt == SavedThroughput()

@@ -33,7 +33,7 @@ def waiting(listener: socket.socket) -> int:
     return count
 
 
-class Wait:
+class AcceptWait:
     """How long a new connection waits, from how many wait and how many were accepted so far."""
 
     __slots__ = ("_accepted", "_per_s", "_since")
@@ -58,7 +58,7 @@ class Wait:
         return waiting / self._per_s if self._per_s else 0.0
 
 
-class Door:
+class AcceptQueue:
     """Beside the server that accepts one by one. Its `close` and `wait_closed` are those of an asyncio server."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Door:
         self._make_protocol = make_protocol
         self._accepted = accepted
         self._sharing = sharing
-        self._wait = Wait()
+        self._wait = AcceptWait()
         self._loop = asyncio.get_running_loop()
         self._coming: set[asyncio.Task[Any]] = set()
         self._at_once = _SOME

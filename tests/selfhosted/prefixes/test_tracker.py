@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.times import DAY_US
-from selfhosted.prefixes.habits import VARIOUS, HabitDelta, HabitLimits, Habits
+from selfhosted.prefixes.tracker import VARIOUS, HabitDelta, HabitLimits, PrefixTracker
 
 KEY = b"a key of this test"
 RULES = "You answer questions about orders. Be kind and brief. Never promise a refund to anybody. " * 20
@@ -27,18 +27,18 @@ class Clock:
         return DAY + int(self.now * 1_000_000)
 
 
-def habits(clock: Clock | None = None, **limits: int) -> Habits:
+def habits(clock: Clock | None = None, **limits: int) -> PrefixTracker:
     clock = clock or Clock()
-    return Habits(key=KEY, limits=HabitLimits(**limits), now_us=clock.wall_us, clock=clock)
+    return PrefixTracker(key=KEY, limits=HabitLimits(**limits), now_us=clock.wall_us, clock=clock)
 
 
-def see(found: Habits, texts: Iterator[str] | list[str], team: str = "t", tokens: int = 1_000) -> None:
+def see(found: PrefixTracker, texts: Iterator[str] | list[str], team: str = "t", tokens: int = 1_000) -> None:
     for text in texts:
         found.observe("acme", team, "llama", text.encode(), tokens, prompt_bytes=4 * tokens)
         found.digest()
 
 
-def only(found: Habits) -> HabitDelta:
+def only(found: PrefixTracker) -> HabitDelta:
     (delta,) = found.take()
     return delta
 

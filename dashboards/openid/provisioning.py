@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
 from accounts.errors import UnknownTeam
-from accounts.people.oidc import Identity, IdentityRefused, Standing, standing_of
+from accounts.people.oidc import GroupRights, Identity, IdentityRefused, standing_of
 from accounts.people.oidc_config import OidcSection
 from accounts.people.people import PeopleStore
 from accounts.people.people_errors import PersonExists
@@ -92,7 +92,7 @@ async def _made(people: PeopleStore, identity: Identity, section: OidcSection) -
         raise IdentityRefused("email_of_another", _ask_to_be_let_in(section)) from taken
 
 
-async def _with_standing(people: PeopleStore, person: Person, standing: Standing, section: OidcSection) -> Person:
+async def _with_standing(people: PeopleStore, person: Person, standing: GroupRights, section: OidcSection) -> Person:
     """Gives what the groups give now, and takes back what groups gave before; what somebody here gave stays."""
     own = section.organisation
     if person.source == "oidc" and person.role != standing.role:

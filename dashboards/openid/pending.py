@@ -21,7 +21,7 @@ MAX_USED: Final = 100_000
 _SECOND_US: Final = 1_000_000
 
 
-class BegunSignIn(msgspec.Struct, frozen=True, kw_only=True):
+class PendingSignIn(msgspec.Struct, frozen=True, kw_only=True):
     """What the callback must fit."""
 
     seed: str
@@ -41,7 +41,7 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
         return "Secrets(<hidden>)"
 
 
-class BegunSignIns:
+class PendingSignIns:
     """Makes such cookies, knows its own again, and takes each once."""
 
     def __init__(
@@ -59,21 +59,21 @@ class BegunSignIns:
         self._max_used = max_used
         self._used: dict[str, int] = {}
 
-    def begin(self, provider: str, next_path: str) -> BegunSignIn:
+    def begin(self, provider: str, next_path: str) -> PendingSignIn:
         """A sign-in of its own, good for ten minutes. A `next_path` that no cookie can hold is forgotten."""
-        return BegunSignIn(
+        return PendingSignIn(
             seed=self._random_bytes(SEED_BYTES).hex(),
             provider=provider,
             next_path=next_path if len(next_path) <= MAX_NEXT_CHARS else "",
             expires_us=self._now_us() + LASTS_S * _SECOND_US,
         )
 
-    def cookie(self, begun: BegunSignIn) -> str:
+    def cookie(self, begun: PendingSignIn) -> str:
         """Its cookie's value."""
         body = _encoded(msgspec.json.encode(begun))
         return f"{body}.{self._signature(body)}"
 
-    def read(self, cookie: str) -> BegunSignIn | None:
+    def read(self, cookie: str) -> PendingSignIn | None:
         """The sign-in that a cookie remembers; None if it is not ours or too old."""
         body, _, signature = cookie.partition(".")
         if len(cookie) > MAX_COOKIE_CHARS or not cookie.isascii():
@@ -81,12 +81,12 @@ class BegunSignIns:
         if not hmac.compare_digest(self._signature(body), signature):
             return None
         try:
-            begun = msgspec.json.decode(urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=BegunSignIn)
+            begun = msgspec.json.decode(urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=PendingSignIn)
         except ValueError:
             return None
         return begun if begun.expires_us > self._now_us() else None
 
-    def secrets_of(self, begun: BegunSignIn) -> Secrets:
+    def secrets_of(self, begun: PendingSignIn) -> Secrets:
         """The same for the same seed."""
         return Secrets(
             state=self._value("state", begun),
@@ -94,7 +94,7 @@ class BegunSignIns:
             verifier=self._value("verifier", begun),
         )
 
-    def take(self, begun: BegunSignIn) -> bool:
+    def take(self, begun: PendingSignIn) -> bool:
         """Whether this process sees it for the first time; each is good once.
 
         Strangers can begin sign-ins and come back with them, so a full memory must shut nobody out, nor take long: the
@@ -111,7 +111,7 @@ class BegunSignIns:
     def _signature(self, body: str) -> str:
         return _encoded(hmac.digest(self._signing, body.encode(), "sha256"))
 
-    def _value(self, purpose: str, begun: BegunSignIn) -> str:
+    def _value(self, purpose: str, begun: PendingSignIn) -> str:
         return _encoded(hmac.digest(self._values, f"{purpose}:{begun.provider}:{begun.seed}".encode(), "sha256"))
 
 

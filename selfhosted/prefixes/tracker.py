@@ -22,7 +22,7 @@ from selfhosted.prefixes.shape import (
     KINDS,
     LOOKED_BYTES,
     Break,
-    Shape,
+    PrefixShape,
     family_name,
     masked_break,
     other_break,
@@ -104,7 +104,7 @@ class _Family:
 
     __slots__ = ("last", "name", "seen", "sums")
 
-    def __init__(self, name: bytes, last: Shape) -> None:
+    def __init__(self, name: bytes, last: PrefixShape) -> None:
         self.name = name
         self.last = last
         self.seen = 0
@@ -140,7 +140,7 @@ _Name = tuple[str, str]
 _Row = tuple[int, str, str, str, str]
 
 
-class Habits:
+class PrefixTracker:
     """`observe` on the way of a request; everything else from a loop."""
 
     def __init__(
@@ -277,7 +277,7 @@ class Habits:
         while len(key.raws) > self._limits.raws:
             key.raws.popitem(last=False)
 
-    def _family(self, name: _Name, key: _Key, shape: Shape) -> tuple[_Family, Break | None]:
+    def _family(self, name: _Name, key: _Key, shape: PrefixShape) -> tuple[_Family, Break | None]:
         family = key.families.get(shape.skeleton)
         if family is not None:
             key.families.move_to_end(shape.skeleton)

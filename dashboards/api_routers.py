@@ -1,0 +1,39 @@
+"""Every plain route of the API, in one list; those of /v1/admin are in `admin_routers`."""
+
+from typing import Final
+
+from fastapi import APIRouter
+
+from dashboards.budgets import api as budgets
+from dashboards.feedback import api as feedback
+from dashboards.finance import focus_api as focus
+from dashboards.finance import litellm_spend_api as litellm_shapes
+from dashboards.finance import organization_api as organization
+from dashboards.finance import savings_api as savings
+from dashboards.finance import usage_api as usage
+from dashboards.fleet import api as fleet
+from dashboards.fleet import prefixes_api as prefixes
+from dashboards.health import api as health
+from dashboards.limits import api as limits
+from dashboards.model_list import api as models
+from dashboards.operations import api as operations
+from dashboards.policy import api as policy
+from dashboards.prices import api as price_routes
+
+ROUTERS: Final[tuple[APIRouter, ...]] = (
+    models.router,
+    usage.router,
+    focus.router,
+    savings.router,
+    organization.router,
+    litellm_shapes.router,
+    policy.router,
+    price_routes.router,
+    budgets.router,
+    limits.router,
+    fleet.router,
+    prefixes.router,
+    operations.router,
+    feedback.router,
+    health.router,
+)

@@ -1,0 +1,68 @@
+"""The replies to failures of plain routes: as JSON for programs, as a page for people."""
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from accounts.errors import AccountsError
+from dashboards.web.error_pages import error_page, is_page
+from dashboards.web.forms import FormError
+from proxy.errors import BadRequest, Refused, UsageUnavailable, error_reply
+
+_log = logging.getLogger("weighbridge.app")
+
+
+def add_error_replies(app: FastAPI) -> None:
+    """Registers one reply for each kind of failure: OpenAI's error shape for programs, a page for people."""
+    app.add_exception_handler(Refused, _error_reply)
+    app.add_exception_handler(AccountsError, _error_reply)
+    app.add_exception_handler(RequestValidationError, _invalid_reply)
+    app.add_exception_handler(HTTPException, _http_reply)
+    app.add_exception_handler(FormError, _form_reply)
+    app.add_exception_handler(SQLAlchemyError, _database_reply)
+    # Drivers let through what the network says of a connection that cannot be made.
+    app.add_exception_handler(ConnectionError, _database_reply)
+    app.add_exception_handler(Exception, _error_reply)
+
+
+async def _error_reply(request: Request, error: Exception) -> Response:
+    told = error_reply(error)
+    headers = {name.decode(): value.decode() for name, value in told.headers}
+    if is_page(request):
+        return error_page(error, told.status, told.message, headers.get("retry-after"))
+    return Response(told.body, told.status, headers, media_type="application/json")
+
+
+async def _form_reply(request: Request, error: Exception) -> Response:
+    """A page that does not show its form again says at least what was wrong."""
+    assert isinstance(error, FormError)  # noqa: S101 - registered for exactly this
+    return await _error_reply(request, BadRequest(f"`{error.field}` is not valid: {error.message}", param=error.field))
+
+
+async def _database_reply(request: Request, error: Exception) -> Response:
+    # The route, and not the address: a one-time link's token is a part of that.
+    place = getattr(request.scope.get("route"), "path", "an address of no route")
+    _log.error("the database did not answer for %s: %s", place, type(error).__name__)
+    return await _error_reply(
+        request, UsageUnavailable("The database does not answer; nothing is lost, try again shortly.")
+    )
+
+
+async def _invalid_reply(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for exactly this
+    first = error.errors()[0]
+    name = str(first["loc"][-1])
+    return await _error_reply(request, BadRequest(f"`{name}` is not valid: {first['msg']}.", param=name))
+
+
+async def _http_reply(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods answer in the same shape as everything else."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for exactly this
+    told = error_reply(BadRequest(f"{request.method} {request.scope['path'][:200]}: {error.detail}.", code="not_found"))
+    if is_page(request):
+        return error_page(error, error.status_code, "There is no such page; the address may be mistyped.")
+    return Response(told.body, error.status_code, error.headers, media_type="application/json")

@@ -1,0 +1,51 @@
+"""The parts of one process that people use: sign-in, sessions, one-time links, and the audit log."""
+
+import contextlib
+from typing import TypedDict
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.audit.log import AuditLog
+from accounts.keys import Pepper
+from accounts.people.links import OneTimeLinks
+from accounts.people.passwords import Passwords
+from accounts.people.people import PeopleStore
+from accounts.people.sessions import Sessions
+from accounts.people.sign_in import SignIn
+from cost.times import wall_us
+from dashboards.openid.providers import Providers, open_providers
+from gateway.configuration.settings import (
+    GatewayConfig,
+    resolve_secret,
+)
+
+
+class PeopleParts(TypedDict):
+    """The parts of a gateway that people sign in through and change things with."""
+
+    people: PeopleStore
+    sessions: Sessions
+    sign_in: SignIn
+    links: OneTimeLinks
+    audit: AuditLog
+    providers: Providers
+    peppers: tuple[Pepper, ...]
+
+
+def open_people(
+    engine: AsyncEngine, config: GatewayConfig, peppers: tuple[Pepper, ...], stack: contextlib.AsyncExitStack
+) -> PeopleParts:
+    """Who may use the pages, and what is remembered of what they change."""
+    section = config.sign_in
+    providers = open_providers(section, resolve_secret, peppers[0], wall_us)
+    stack.push_async_callback(providers.aclose)
+    passwords = Passwords(min_chars=section.password_min_chars)
+    return {
+        "people": PeopleStore(engine),
+        "sessions": Sessions(engine, section, peppers, now_us=wall_us),
+        "sign_in": SignIn(engine, section, peppers, passwords, now_us=wall_us),
+        "links": OneTimeLinks(engine, section, peppers, passwords, now_us=wall_us),
+        "audit": AuditLog(engine, now_us=wall_us),
+        "providers": providers,
+        "peppers": peppers,
+    }

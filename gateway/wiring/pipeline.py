@@ -1,0 +1,119 @@
+"""The request pipeline's parts, made from the configuration."""
+
+import contextlib
+import logging
+import time
+from hashlib import blake2b
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.heuristic import HeuristicClassifier
+from classifier.onnx_classifier import OnnxClassifier
+from classifier.prediction import Classifier
+from cost.fleet.pool_config import pool_of_target
+from gateway.configuration.settings import (
+    Environment,
+    GatewayConfig,
+    peppers,
+)
+from gateway.wiring.policy import build_escalation, build_policy
+from providers.catalog import Catalog
+from providers.direct import DirectLimits, DirectUpstream
+from providers.retry_budget import RetryBudget
+from providers.scripted import ScriptedUpstream
+from providers.target import DeploymentKind
+from providers.upstream import Upstream
+from providers.upstreams import OPENAI_SHAPED, Upstreams
+from proxy.background import background
+from proxy.comparisons import build_comparators
+from proxy.pipeline_config import PipelineConfig
+from proxy.tolerance import Tolerances
+from selfhosted.prefixes.prefix_metrics import PrefixMetrics
+from selfhosted.prefixes.store import PrefixStore, PrefixWriter
+from selfhosted.prefixes.tracker import PrefixTracker
+
+_log = logging.getLogger("weighbridge.app")
+
+
+def open_prefix_tracker(
+    config: GatewayConfig,
+    environment: Environment,
+    engine: AsyncEngine,
+    metrics: PrefixMetrics,
+    stack: contextlib.AsyncExitStack,
+) -> PrefixTracker:
+    """Watches how prompts begin; the beginnings are kept as hashes keyed by the pepper, never as text."""
+    key = blake2b(b"prompt habits", key=peppers(config, environment)[0].secret[:64]).digest()
+    habits = PrefixTracker(key=key, counted=metrics.count_beginnings)
+    keeping = PrefixWriter(habits, PrefixStore(engine), lost=lambda lost: metrics.count_beginnings("lost", lost))
+    stack.push_async_callback(keeping.aclose)
+    background(stack, keeping.run())
+    return habits
+
+
+async def open_upstreams(catalog: Catalog, max_in_flight: int) -> Upstreams:
+    """One client for each kind of deployment. litellm is imported only when a target needs it."""
+    # The line bounds what is in flight; the pool must never be what a request waits for.
+    direct = DirectUpstream(DirectLimits(max_connections=2 * max_in_flight, max_connections_per_host=2 * max_in_flight))
+    by_kind: dict[DeploymentKind, Upstream] = dict.fromkeys(OPENAI_SHAPED, direct)
+    by_kind["scripted"] = ScriptedUpstream()
+    if catalog.needs_litellm:
+        from providers.litellm_door import LitellmUpstream  # noqa: PLC0415 - only a target behind it needs the door
+
+        litellm = by_kind["litellm"] = LitellmUpstream()
+        # Importing litellm takes seconds: at the start, not in somebody's request.
+        await litellm.prepare()
+    return Upstreams(by_kind)
+
+
+def warn_of_reference(reference: str | None, catalog: Catalog) -> None:
+    """Logs that the baseline model has no batch price, so batch work is compared with its full price."""
+    target = catalog.targets.get(reference or "")
+    if target is not None and target.price is not None and target.price.batch is None:
+        _log.warning(
+            "the reference %s has no batch price: work of the batch tier is compared with its full price, though its "
+            "provider may give a discount; set `batch_discount` among its prices",
+            target.target_id,
+        )
+
+
+def warn_of_classifier(classifier: OnnxClassifier | HeuristicClassifier, catalog: Catalog) -> None:
+    """Logs why the plain rule classifies, and which targets the trained classifier does not know."""
+    if classifier.fallback_reason is not None:
+        _log.warning("prompts are weighed by the plain rule: %s", classifier.fallback_reason)
+    if isinstance(classifier, OnnxClassifier):
+        for target_id, name in catalog.abilities.items():
+            if name not in classifier.manifest.abilities:
+                _log.warning(
+                    "target %s: the classifier knows no ability %s, so its declared capability counts "
+                    "(`weighbridge classifier explain --all hello` lists the abilities)",
+                    target_id,
+                    name,
+                )
+
+
+def retry_budget(config: GatewayConfig) -> RetryBudget:
+    """The budget that retries and fallbacks draw on together."""
+    retry = config.providers.retry
+    return RetryBudget(retry.budget_share, retry.budget_floor, retry.budget_window_s, time.monotonic)
+
+
+def pipeline_config(config: GatewayConfig, catalog: Catalog, classifier: Classifier | None) -> PipelineConfig:
+    """Everything that a reload swaps whole. Without a classifier no tolerances are known."""
+    chosen = build_policy(config.policy, config.cost)
+    return PipelineConfig(
+        catalog=catalog,
+        policy=chosen,
+        tolerances=None if classifier is None else Tolerances(catalog=catalog, policy=chosen, classifier=classifier),
+        comparators=build_comparators(catalog, config.cost.reference_target, config.cost.hosted),
+        pools=pool_of_target(config.cost.pools),
+        holdout_share=config.cost.holdout_share,
+        timeouts=config.providers.timeouts,
+        retry=config.providers.retry,
+        max_in_flight=config.server.max_in_flight,
+        max_body_bytes=config.server.max_body_bytes,
+        body_timeout_s=config.server.body_timeout_s,
+        slow_reader_s=config.server.slow_reader_s,
+        escalation=build_escalation(config.policy.escalation),
+        deadlines=config.deadlines,
+    )
