@@ -123,7 +123,7 @@ async def _served(app: AsgiApp) -> AsyncIterator[str]:
         server.server_state = ServerConnections()
         # The test owns the signals.
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        serving = asyncio.create_task(_serve(server, listener))
         try:
             while not server.started:
                 if serving.done():
@@ -134,3 +134,11 @@ async def _served(app: AsgiApp) -> AsyncIterator[str]:
         finally:
             server.should_exit = True
             await serving
+
+
+async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
+    """A start that fails is this test's failure: an exit out of a task tears the loop from all fixtures that come after."""
+    try:
+        await server.serve(sockets=[listener])
+    except SystemExit as error:
+        raise RuntimeError("the gateway did not start") from error

@@ -5,6 +5,7 @@ backtracking engine busy for ever, a reference can name an address. So every key
 are taken as met, references resolve within the schema alone, and what is not known in time is not judged.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -73,9 +74,11 @@ class _Meter:
 _meter: ContextVar[_Meter] = ContextVar("weighbridge_schema_meter")
 
 
-def prepare() -> None:
+def prepare(*, max_steps: int = MAX_STEPS) -> None:
     """Loads the library: a tenth of a second, better spent at the start than in somebody's request."""
-    follows(None, {"type": "null"})
+    # Nobody waits for this verdict, and a pause for garbage in this thread is no reason not to start.
+    with contextlib.suppress(NotJudged):
+        follows(None, {"type": "null"}, max_steps=max_steps)
 
 
 def follows(value: Any, schema: Any, *, max_steps: int = MAX_STEPS) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answers.schema_check import NotJudged, follows
+from proxy.answers.schema_check import NotJudged, follows, prepare
 
 NODE = {
     "type": "object",
@@ -162,3 +162,10 @@ def test_a_judgement_or_none_and_never_an_error(value: Any, schema: Any) -> None
     """Any value against any schema, sound or not."""
     with contextlib.suppress(NotJudged):
         assert follows(value, schema) in {True, False}
+
+
+def test_a_start_does_not_depend_on_a_verdict() -> None:
+    """A pause of the process may leave the first check without a verdict; the library is loaded all the same."""
+    with pytest.raises(NotJudged):
+        follows(None, {"type": "null"}, max_steps=0)
+    prepare(max_steps=0)
