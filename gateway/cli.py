@@ -104,7 +104,7 @@ def _expected(error: Exception) -> str | None:
 
 app = typer.Typer(
     cls=_Weighbridge,
-    help="Weighs each prompt, sends it to the cheapest capable model, and keeps the toll book.",
+    help="Classifies each prompt, sends it to the cheapest capable model, and books every token.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

@@ -1,1 +1,1 @@
-"""The toll book: its entries, the journal they pass through, the sums that follow from them, and proof that both agree."""
+"""The ledger: its entries, the journal they pass through, the sums that follow from them, and proof that both agree."""
