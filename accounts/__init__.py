@@ -1,1 +1,1 @@
-"""Who is calling: organisations, teams and API keys."""
+"""Organisations, teams, people and API keys: authentication, roles and the audit log."""

@@ -1,4 +1,4 @@
-"""What somebody may do: every role's rights in one table, asked by the routes and by nothing behind them."""
+"""Role-based access control: one table of the rights of every role, checked by the routes and by nothing behind them."""
 
 from collections.abc import Mapping
 from typing import Final, Literal
@@ -8,8 +8,9 @@ import msgspec
 from accounts.caller import Caller
 
 OrganisationRole = Literal["", "admin", "finance", "operator"]
-"""What a person is to the whole organisation: nothing, or its administrator, its finance, or who runs the gateway."""
+"""A person's role in the organisation: none, administrator, finance, or operator of the gateway."""
 TeamRole = Literal["member", "admin"]
+"""A person's role in one team."""
 Right = Literal[
     "signed-in",
     "team.read",
@@ -22,14 +23,14 @@ Right = Literal[
     "operations.change",
     "audit.read",
 ]
-"""What a route asks for. Those of a team are asked about one team, the others about the organisation."""
+"""A permission that a route requires. `team.*` rights are checked for one team, the others for the organisation."""
 
-_OF_EVERYBODY: Final[frozenset[Right]] = frozenset({"signed-in"})
-_OF_TEAM: Final[Mapping[TeamRole, frozenset[Right]]] = {
+_EVERYONE_RIGHTS: Final[frozenset[Right]] = frozenset({"signed-in"})
+_TEAM_RIGHTS: Final[Mapping[TeamRole, frozenset[Right]]] = {
     "member": frozenset({"team.read"}),
     "admin": frozenset({"team.read", "team.change"}),
 }
-_OF_ORGANISATION: Final[Mapping[OrganisationRole, frozenset[Right]]] = {
+_ORGANISATION_RIGHTS: Final[Mapping[OrganisationRole, frozenset[Right]]] = {
     "": frozenset(),
     "admin": frozenset(
         {"team.read", "team.change", "organisation.read", "organisation.change", "finance.read", "audit.read"}
@@ -39,7 +40,7 @@ _OF_ORGANISATION: Final[Mapping[OrganisationRole, frozenset[Right]]] = {
     "operator": frozenset(),
 }
 # What holds for every organisation belongs to the one that runs the gateway.
-_OF_OPERATORS: Final[Mapping[OrganisationRole, frozenset[Right]]] = {
+_OPERATOR_RIGHTS: Final[Mapping[OrganisationRole, frozenset[Right]]] = {
     "": frozenset(),
     "admin": frozenset({"prices.change", "operations.read", "operations.change"}),
     "finance": frozenset({"operations.read"}),
@@ -48,7 +49,7 @@ _OF_OPERATORS: Final[Mapping[OrganisationRole, frozenset[Right]]] = {
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who is known: a person who signed in, or the owner of a key."""
+    """An authenticated party: a person who signed in, or the owner of an API key."""
 
     kind: Literal["person", "key"]
     principal_id: str
@@ -56,30 +57,33 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     organisation_id: str
     role: OrganisationRole = ""
     teams: Mapping[str, TeamRole] = {}
-    """Its teams, all of its own organisation."""
+    """Role by team id; all teams are of the principal's own organisation."""
     of_operators: bool = False
-    """Its organisation is the one that runs the gateway."""
+    """True when its organisation is the one that runs the gateway (`accounts.operator`)."""
 
 
 def rights(principal: Principal) -> frozenset[Right]:
-    """What it may do in the whole organisation."""
-    own = _OF_EVERYBODY | _OF_ORGANISATION[principal.role]
-    return own | _OF_OPERATORS[principal.role] if principal.of_operators else own
+    """The rights that a principal has in the whole organisation; those of its team roles are not among them."""
+    own = _EVERYONE_RIGHTS | _ORGANISATION_RIGHTS[principal.role]
+    return own | _OPERATOR_RIGHTS[principal.role] if principal.of_operators else own
 
 
 def may(principal: Principal, right: Right, *, team_id: str | None = None) -> bool:
-    """Whether it may, in one of its organisation's teams or, without one, in the whole organisation.
+    """True when the principal has the right in the team, or, without a `team_id`, in the whole organisation.
 
-    That the team is one of its organisation's is for the caller to have found out.
+    The caller has to have checked that the team belongs to the principal's organisation.
     """
     if right in rights(principal):
         return True
     role = None if team_id is None else principal.teams.get(team_id)
-    return role is not None and right in _OF_TEAM[role]
+    return role is not None and right in _TEAM_RIGHTS[role]
 
 
 def principal_of(caller: Caller, operator: str) -> Principal:
-    """A key's owner. A key of the role member is its team's member; the others are the organisation's."""
+    """The principal of an API key: a `member` key acts for its team, any other role for the organisation.
+
+    `operator` is the id of the organisation that runs the gateway.
+    """
     is_member = caller.role == "member"
     return Principal(
         kind="key",

@@ -1,33 +1,33 @@
-"""Who is calling, as every later stage knows it."""
+"""The authenticated caller of a request, as every later stage of the proxy gets it."""
 
 from typing import Literal
 
 import msgspec
 
 Learning = Literal["off", "numbers", "prompts"]
-"""What a team lets us keep of its requests, to learn from: nothing, numbers that are not text, or the prompts too."""
+"""Data of a team's requests that may be kept to learn from: none, numbers that are not text, or prompts as well."""
 Escalation = Literal["off", "whole", "all"]
-"""Whether a weak answer is asked again of a better target: never, of whole replies, or of streams as well."""
+"""Repeating a weak answer at a better target: never, for whole replies, or for streams as well."""
 Role = Literal["member", "finance", "admin"]
-"""What a key may do beside calling models: `finance` reads all teams' figures, `admin` also sets prices and budgets."""
+"""Rights of a key beside calling models: `finance` reads all teams' figures, `admin` also sets prices and budgets."""
 
 
 class TeamSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a team chose. `quality_floor` is the share of the reference's quality to keep; None takes the gateway's."""
+    """A team's own settings. `quality_floor` is the share of the reference's quality to keep; None takes the gateway's."""
 
     quality_floor: float | None = None
     escalation: Escalation = "off"
     learning: Learning = "numbers"
     shadow_share: float = 0.0
-    """The share of its requests, in [0, 1], that the reference target answers too, to be compared."""
+    """Share of the team's requests, in [0, 1], that the reference target answers as well, for comparison."""
     weight: float = 1.0
-    """Its share of a target that is short, beside the other teams' weights."""
+    """The team's weight in sharing out a target at capacity, relative to other teams' weights."""
     spill_over: bool = True
-    """Whether its requests may go to a paid target when our own would keep them waiting."""
+    """Allows requests to overflow to a paid target when our own engines would keep them waiting."""
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """The owner of a valid key. `allowed_models` is None when the team may use every model."""
+    """The owner of a valid key, and the team's settings. `allowed_models` is None when every model is allowed."""
 
     key_id: str
     key_name: str
@@ -39,5 +39,5 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reads_only(self) -> bool:
-        """A key of the finance role reads everything and changes nothing, so it also calls no model."""
+        """True for the finance role, which reads everything, changes nothing and therefore calls no model."""
         return self.role == "finance"

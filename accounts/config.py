@@ -21,7 +21,7 @@ class PepperSection(Section):
 
 
 class AccountsSection(Section):
-    """Keys and how long an answer about one is believed."""
+    """Peppers of API keys, and how long a looked-up key stays cached."""
 
     peppers: tuple[PepperSection, ...] = Field(
         default=(), description="The current pepper first, then older ones that are still accepted."

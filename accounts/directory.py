@@ -1,8 +1,8 @@
-"""From a presented key to its caller, remembered for a moment.
+"""Authentication of presented keys, with a short-lived cache.
 
-An answer of the database is believed for `fresh_s`, so a revoked key is refused everywhere soon
-after. When the database does not answer, a key that it called valid less than `outage_s` ago is
-still accepted, and nobody is ever told that a key is unknown because of an outage.
+The database's answer is cached for `fresh_s`, so a revoked key is refused everywhere soon after. When the database does
+not answer, a key that it called valid less than `outage_s` ago is still accepted, and an outage never makes a key look
+unknown.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ _log: Final = logging.getLogger(__name__)
 
 _UNKNOWN: Final = "this API key is unknown, revoked or expired"
 _UNAVAILABLE: Final = "the key cannot be checked right now; try again shortly"
-_CROWDED: Final = "too many keys are being checked at once; try again shortly"
+_OVERLOADED: Final = "too many keys are being checked at once; try again shortly"
 
 
 class KeySource(Protocol):
-    """Where stored keys are found; AccountStore is one."""
+    """A store that looks up keys by digest; AccountStore is one."""
 
     async def find_key(self, digest: str) -> StoredKey | None: ...
 
 
-class _Known(msgspec.Struct, frozen=True):
-    """A caller that the database called valid; all moments are on the monotonic clock."""
+class _CachedCaller(msgspec.Struct, frozen=True):
+    """A cached valid caller; all moments are seconds on the monotonic clock."""
 
     caller: Caller
     trusted_until: float
@@ -44,11 +44,11 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 _Value = TypeVar("_Value")
-_Verdict = Caller | UnknownKey | DirectoryUnavailable
+_LookupResult = Caller | UnknownKey | DirectoryUnavailable
 
 
 class Directory:
-    """Authenticates presented keys. Both of its memories are bounded."""
+    """Authenticates presented keys. Its caches of valid and of unknown keys hold `max_entries` each."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Directory:
         self._peppers = usable_peppers(tuple(peppers))
         # The memory's own key, so that what it holds is of no use elsewhere. Its digests are full-length and
         # cover the whole key; BLAKE2's keyed mode is a MAC by itself and costs a tenth of an HMAC here.
-        self._memory_secret = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
+        self._cache_secret = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
         self._clock = clock
         self._wall_clock = wall_clock
         self._fresh_s = fresh_s
@@ -80,80 +80,82 @@ class Directory:
         self._max_entries = max_entries
         self._max_lookups = max_lookups
         # Anybody can send keys that nobody knows; however many come, a known key finds a place to be read anew.
-        self._max_stranger_lookups = max_lookups - max_lookups // 4
+        self._max_uncached_lookups = max_lookups - max_lookups // 4
         # Both dicts are ordered by their last reading: a key in use is read anew every `fresh_s`
         # and moves to the end, so dropping from the front drops what was not used lately, and a
         # hit costs no reordering.
-        self._known: dict[bytes, _Known] = {}
+        self._known: dict[bytes, _CachedCaller] = {}
         self._unknown_until: dict[bytes, float] = {}
-        self._lookups: dict[bytes, asyncio.Task[_Verdict]] = {}
-        self._strangers: set[bytes] = set()
+        self._lookups: dict[bytes, asyncio.Task[_LookupResult]] = {}
+        self._uncached_lookups: set[bytes] = set()
 
     def lookup_fresh(self, presented: str) -> Caller | None:
-        """The caller when the memory is still fresh, at once; None means: ask `authenticate`."""
+        """The caller from the cache, without waiting; None when `authenticate` has to be asked."""
         if len(presented) != KEY_CHARS or not presented.isascii():
             return None
-        known = self._known.get(self._memory_key(presented))
+        known = self._known.get(self._cache_key(presented))
         if known is None:
             return None
         now = self._clock()
         return None if now >= known.trusted_until else known.caller
 
     async def authenticate(self, presented: str) -> Caller:
-        """The caller; raises MalformedKey, UnknownKey or DirectoryUnavailable."""
+        """The key's caller. Raises MalformedKey, UnknownKey or DirectoryUnavailable."""
         caller = self.lookup_fresh(presented)
         if caller is not None:
             return caller
         parse_key(presented)
-        digest = self._memory_key(presented)
+        digest = self._cache_key(presented)
         if self._clock() < self._unknown_until.get(digest, 0.0):
             raise UnknownKey(_UNKNOWN)
-        lookup = self._lookup(digest, presented)
+        lookup = self._join_lookup(digest, presented)
         # A caller that hangs up must not take the reading away from those who wait for it too.
-        verdict = self._judge_by_memory(digest, _CROWDED) if lookup is None else await asyncio.shield(lookup)
+        verdict = self._fall_back_to_cache(digest, _OVERLOADED) if lookup is None else await asyncio.shield(lookup)
         if isinstance(verdict, Caller):
             return verdict
         # The verdict may be shared by several callers, so each raises an error of its own.
         raise type(verdict)(*verdict.args)
 
     async def aclose(self) -> None:
-        """Wait for the readings under way."""
+        """Waits for the lookups in progress."""
         await asyncio.gather(*self._lookups.values())
 
-    def _memory_key(self, presented: str) -> bytes:
-        return hashlib.blake2b(presented.encode(), key=self._memory_secret, digest_size=32).digest()
+    def _cache_key(self, presented: str) -> bytes:
+        return hashlib.blake2b(presented.encode(), key=self._cache_secret, digest_size=32).digest()
 
-    def _lookup(self, digest: bytes, presented: str) -> asyncio.Task[_Verdict] | None:
-        """The reading of this key, begun now if need be; None when too many are under way."""
+    def _join_lookup(self, digest: bytes, presented: str) -> asyncio.Task[_LookupResult] | None:
+        """The lookup of this key, joined or begun now; None when too many are in progress."""
         lookup = self._lookups.get(digest)
         if lookup is not None:
             return lookup
         stranger = digest not in self._known
-        if len(self._lookups) >= self._max_lookups or (stranger and len(self._strangers) >= self._max_stranger_lookups):
+        if len(self._lookups) >= self._max_lookups or (
+            stranger and len(self._uncached_lookups) >= self._max_uncached_lookups
+        ):
             return None
-        lookup = asyncio.create_task(self._read(digest, presented), name="directory-lookup")
+        lookup = asyncio.create_task(self._fetch(digest, presented), name="directory-lookup")
         self._lookups[digest] = lookup
         if stranger:
-            self._strangers.add(digest)
-        lookup.add_done_callback(lambda _: self._looked_up(digest))
+            self._uncached_lookups.add(digest)
+        lookup.add_done_callback(lambda _: self._end_lookup(digest))
         return lookup
 
-    def _looked_up(self, digest: bytes) -> None:
+    def _end_lookup(self, digest: bytes) -> None:
         self._lookups.pop(digest, None)
-        self._strangers.discard(digest)
+        self._uncached_lookups.discard(digest)
 
-    async def _read(self, digest: bytes, presented: str) -> _Verdict:
-        # What the answer tells was true when the question was asked, not when the answer came.
+    async def _fetch(self, digest: bytes, presented: str) -> _LookupResult:
+        # The answer was true when the query was sent, not when the answer came.
         asked_at = self._clock()
         try:
             async with asyncio.timeout(self._lookup_timeout_s):
-                stored = await self._find(presented)
+                stored = await self._find_key(presented)
         except Exception as failure:  # noqa: BLE001  Whatever went wrong, the key is not to blame.
             _log.warning("the key store did not answer: %s", type(failure).__name__)
-            return self._judge_by_memory(digest, _UNAVAILABLE)
-        return self._judge(digest, stored, asked_at)
+            return self._fall_back_to_cache(digest, _UNAVAILABLE)
+        return self._evaluate(digest, stored, asked_at)
 
-    async def _find(self, presented: str) -> StoredKey | None:
+    async def _find_key(self, presented: str) -> StoredKey | None:
         for pepper in self._peppers:
             digest = digest_key(presented, pepper).hex()
             stored = await self._store.find_key(digest)
@@ -161,12 +163,12 @@ class Directory:
                 return stored
         return None
 
-    def _judge(self, digest: bytes, stored: StoredKey | None, asked_at: float) -> _Verdict:
+    def _evaluate(self, digest: bytes, stored: StoredKey | None, asked_at: float) -> _LookupResult:
         expires_at = self._expiry(stored)
         now = self._clock()
         self._known.pop(digest, None)
         if stored is None or stored.revoked_at is not None or (expires_at is not None and now >= expires_at):
-            _remember(self._unknown_until, digest, now + self._unknown_s, self._max_entries)
+            _put(self._unknown_until, digest, now + self._unknown_s, self._max_entries)
             return UnknownKey(_UNKNOWN)
         caller = Caller(
             key_id=stored.key_id,
@@ -178,12 +180,12 @@ class Directory:
             role=stored.role,
         )
         trusted_until = _earlier(asked_at + self._fresh_s, expires_at)
-        known = _Known(caller, trusted_until, asked_at, expires_at)
-        _remember(self._known, digest, known, self._max_entries)
+        known = _CachedCaller(caller, trusted_until, asked_at, expires_at)
+        _put(self._known, digest, known, self._max_entries)
         return caller
 
-    def _judge_by_memory(self, digest: bytes, otherwise: str) -> _Verdict:
-        """What is said of a key that cannot be read now, whether the database is down or too much is asked of it."""
+    def _fall_back_to_cache(self, digest: bytes, otherwise: str) -> _LookupResult:
+        """The cached caller for a key that cannot be looked up now, or DirectoryUnavailable with the text `otherwise`."""
         now = self._clock()
         known = self._known.get(digest)
         if known is None or now >= _earlier(known.confirmed_at + self._outage_s, known.expires_at):
@@ -194,7 +196,7 @@ class Directory:
         return known.caller
 
     def _expiry(self, stored: StoredKey | None) -> float | None:
-        """When the key expires, on the monotonic clock."""
+        """The key's expiry on the monotonic clock; None when it has none."""
         if stored is None or stored.expires_at is None:
             return None
         return self._clock() + stored.expires_at.timestamp() - self._wall_clock()
@@ -204,7 +206,8 @@ def _earlier(moment: float, other: float | None) -> float:
     return moment if other is None else min(moment, other)
 
 
-def _remember(memory: dict[bytes, _Value], digest: bytes, value: _Value, limit: int) -> None:
+def _put(memory: dict[bytes, _Value], digest: bytes, value: _Value, limit: int) -> None:
+    """Stores a value as the newest, dropping the oldest beyond `limit`."""
     memory.pop(digest, None)
     while len(memory) >= limit:
         del memory[next(iter(memory))]

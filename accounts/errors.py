@@ -1,4 +1,4 @@
-"""What can go wrong with an account or a key. No message ever holds a key or a part of its secret."""
+"""Errors of accounts and keys. No message ever holds a key or a part of its secret."""
 
 
 class AccountsError(Exception):

@@ -1,8 +1,8 @@
-"""Keys: how one is minted, recognised and remembered, without ever storing it.
+"""API keys: minting, parsing and hashing; a key itself is never stored.
 
-A key reads `wb-<public id>-<secret><checksum>`. The checksum lets a mistyped or cut-off key be
-refused without a lookup; it is no secret. What is stored is the HMAC-SHA256 of the whole key under
-a pepper that lives outside the database, so a stolen database opens nothing.
+A key reads `wb-<public id>-<secret><checksum>`. The checksum lets a mistyped or cut-off key be refused without a
+lookup; it is no secret. What is stored is the HMAC-SHA256 of the whole key under a pepper that lives outside the
+database, so a stolen database opens nothing.
 """
 
 import hmac
@@ -46,7 +46,7 @@ class Pepper(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MintedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A fresh key. `plaintext` is shown once to its owner and then forgotten."""
+    """A new key. `plaintext` is shown once to its owner and then dropped; `digest` is hexadecimal."""
 
     plaintext: str
     key_id: str
@@ -59,14 +59,14 @@ class MintedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParsedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What a well-formed key tells about itself."""
+    """The public parts of a well-formed key."""
 
     key_id: str
     last4: str
 
 
 def mint_key(pepper: Pepper, *, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> MintedKey:
-    """A new key, stored under `pepper`."""
+    """A new random key with its digest under `pepper`."""
     public_id = _public_id(random_bytes)
     secret = _in_base62(int.from_bytes(random_bytes(SECRET_BYTES)), SECRET_CHARS)
     body = f"{PREFIX}{public_id}-{secret}"
@@ -81,7 +81,7 @@ def mint_key(pepper: Pepper, *, random_bytes: Callable[[int], bytes] = secrets.t
 
 
 def parse_key(presented: str) -> ParsedKey:
-    """The parts of a well-formed key; anything else is a MalformedKey, found without a lookup."""
+    """The public parts of a key, found without a lookup. Raises MalformedKey for a wrong shape or checksum."""
     shape = _SHAPE.fullmatch(presented) if len(presented) == KEY_CHARS else None
     if shape is None:
         raise MalformedKey("an API key looks like wb-<id>-<secret>; this one does not")
@@ -96,7 +96,7 @@ def digest_key(plaintext: str, pepper: Pepper) -> bytes:
 
 
 def usable_peppers(peppers: tuple[Pepper, ...]) -> tuple[Pepper, ...]:
-    """`peppers` as given, current one first, when there is at least one and their ids differ."""
+    """`peppers` unchanged, current one first. Raises UnusablePepper when there is none or two share an id."""
     if not peppers:
         raise UnusablePepper("at least one pepper is needed")
     if len({pepper.id for pepper in peppers}) != len(peppers):

@@ -1,4 +1,4 @@
-"""A pepper in a file of its own, for a gateway that was given none by its operator."""
+"""A pepper in a file of its own, for a gateway whose operator configured none."""
 
 import contextlib
 import hashlib
@@ -12,12 +12,12 @@ from accounts.keys import MIN_PEPPER_BYTES, Pepper
 
 
 def read_or_make_pepper(path: Path, *, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> Pepper:
-    """The pepper in `path`, made at the first start. Several processes starting at once agree on one.
+    """The pepper in `path`, created at the first start. Processes that start at once agree on one.
 
-    Its id comes from its content, so that a file that was replaced is a different pepper.
+    Its id is derived from its content, so a replaced file is a different pepper. Raises UnusablePepper.
     """
     if not path.exists():
-        _make(path, random_bytes)
+        _create(path, random_bytes)
     try:
         secret = bytes.fromhex(path.read_text("ascii").strip())
     except ValueError as failure:
@@ -26,11 +26,11 @@ def read_or_make_pepper(path: Path, *, random_bytes: Callable[[int], bytes] = se
 
 
 def pepper_id(secret: bytes) -> str:
-    """A short public name for a pepper. A digest of 32 random bytes tells nothing about them."""
+    """A pepper's public id. A digest of 32 random bytes tells nothing about them."""
     return "p" + hashlib.sha256(b"weighbridge pepper id" + secret).hexdigest()[:8]
 
 
-def _make(path: Path, random_bytes: Callable[[int], bytes]) -> None:
+def _create(path: Path, random_bytes: Callable[[int], bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

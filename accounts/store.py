@@ -29,9 +29,9 @@ from accounts.tables import ID_CHARS, NAME_CHARS, ApiKey, Organisation, Team
 
 DEFAULT_ORGANISATION: Final = "default"
 MAX_WEIGHT: Final = 1_000.0
-"""A team of more beside one of 1 would make that one starve."""
+"""Upper bound of a team's weight; beyond it, a team of weight 1 would starve beside it."""
 MAX_KEYS_OF_TEAM: Final = 10_000
-"""More are not listed."""
+"""Keys of a team that are listed at most."""
 _ID: Final = re.compile(rf"[a-z0-9_-]{{1,{ID_CHARS}}}", re.ASCII)
 
 
@@ -55,7 +55,7 @@ class TeamRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as a list shows it: neither the key nor its digest."""
+    """A key as lists show it, without the key and without its digest."""
 
     key_id: str
     team_id: str
@@ -68,7 +68,7 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
 
     def works_at(self, moment: datetime) -> bool:
-        """Whether it is neither revoked nor expired then."""
+        """True when the key is neither revoked nor expired at that moment."""
         return self.revoked_at is None and (self.expires_at is None or moment < self.expires_at)
 
 
@@ -89,12 +89,12 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def utc_now() -> datetime:
-    """The wall clock, with its zone."""
+    """The current time in UTC, with its zone."""
     return datetime.now(UTC)
 
 
 class AccountStore:
-    """What the command line and the directory ask of the database."""
+    """Reads and writes organisations, teams and API keys, for the command line, the admin API and the directory."""
 
     def __init__(
         self,
@@ -108,7 +108,10 @@ class AccountStore:
         self._random_bytes = random_bytes
 
     async def create_organisation(self, organisation_id: str, name: str | None = None) -> None:
-        """Add an organisation. The one called `default` is made on first use and need not be created."""
+        """Adds an organisation. The one called `default` is created on first use.
+
+        Raises OrganisationExists, BadId or BadName.
+        """
         values = {
             "organisation_id": _checked_id(organisation_id),
             "name": _checked_name(name or organisation_id),
@@ -121,15 +124,15 @@ class AccountStore:
             raise OrganisationExists(f"organisation {organisation_id!r} exists already") from failure
 
     async def list_organisations(self) -> list[OrganisationRecord]:
-        """All of them, by id."""
+        """All organisations, by id."""
         query = select(*_ORGANISATION_COLUMNS).order_by(col(Organisation.organisation_id))
         async with self._engine.connect() as connection:
             return [OrganisationRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
 
     async def check_organisation(self, organisation_id: str) -> None:
-        """Raises UnknownOrganisation. The one called `default` is there also before its first use."""
+        """Raises UnknownOrganisation unless it exists; `default` passes before its first use too."""
         found = organisation_id == DEFAULT_ORGANISATION
-        if not found and not await self._has(Organisation, col(Organisation.organisation_id) == organisation_id):
+        if not found and not await self._exists(Organisation, col(Organisation.organisation_id) == organisation_id):
             raise UnknownOrganisation(f"there is no organisation {organisation_id!r}")
 
     async def create_team(
@@ -140,7 +143,10 @@ class AccountStore:
         organisation_id: str = DEFAULT_ORGANISATION,
         allowed_models: Iterable[str] | None = None,
     ) -> TeamRecord:
-        """Add a team; `allowed_models` None lets it use every model."""
+        """Adds a team; `allowed_models` None lets it use every model.
+
+        Raises TeamExists, UnknownOrganisation, BadId or BadName.
+        """
         team = TeamRecord(
             team_id=_checked_id(team_id),
             organisation_id=_checked_id(organisation_id),
@@ -156,7 +162,7 @@ class AccountStore:
             async with self._engine.begin() as connection:
                 await connection.execute(insert(Team).values(values))
         except IntegrityError as failure:
-            if await self._has(Organisation, col(Organisation.organisation_id) == organisation_id):
+            if await self._exists(Organisation, col(Organisation.organisation_id) == organisation_id):
                 raise TeamExists(f"team {team_id!r} exists already") from failure
             raise UnknownOrganisation(f"there is no organisation {organisation_id!r}") from failure
         return team
@@ -165,25 +171,25 @@ class AccountStore:
         """All teams, by id."""
         query = select(*_TEAM_COLUMNS).order_by(col(Team.team_id))
         async with self._engine.connect() as connection:
-            return [_team(row) for row in await connection.execute(query)]
+            return [_team_record(row) for row in await connection.execute(query)]
 
     async def get_team(self, team_id: str) -> TeamRecord:
-        """One team, or UnknownTeam."""
+        """One team of any organisation; raises UnknownTeam."""
         query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
         if row is None:
             raise UnknownTeam(f"there is no team {team_id!r}")
-        return _team(row)
+        return _team_record(row)
 
     async def teams_of(self, organisation_id: str) -> list[TeamRecord]:
-        """One organisation's teams, by id."""
+        """An organisation's teams, by id."""
         query = select(*_TEAM_COLUMNS).where(col(Team.organisation_id) == organisation_id).order_by(col(Team.team_id))
         async with self._engine.connect() as connection:
-            return [_team(row) for row in await connection.execute(query)]
+            return [_team_record(row) for row in await connection.execute(query)]
 
     async def names_of(self, organisation_id: str, team_ids: Iterable[str]) -> dict[str, str]:
-        """What those of these teams are called that are this organisation's, by id and in its order."""
+        """Name by team id, of those of these teams that belong to the organisation, by id."""
         query = (
             select(col(Team.team_id), col(Team.name))
             .where(col(Team.team_id).in_(sorted(set(team_ids))), col(Team.organisation_id) == organisation_id)
@@ -193,13 +199,13 @@ class AccountStore:
             return {row[0]: row[1] for row in await connection.execute(query)}
 
     async def team_of(self, organisation_id: str, team_id: str) -> TeamRecord:
-        """One of an organisation's teams, or UnknownTeam: another's looks the same as none."""
+        """One of an organisation's teams. Raises UnknownTeam, for another organisation's team too."""
         query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
         if row is None:
             raise UnknownTeam(f"there is no team {team_id[:80]!r}")
-        return _team(row)
+        return _team_record(row)
 
     async def update_team(
         self,
@@ -215,9 +221,10 @@ class AccountStore:
         weight: float | UnsetType = UNSET,
         spill_over: bool | UnsetType = UNSET,
     ) -> TeamRecord:
-        """Change a team; what is left out stays. Servers follow within `accounts.fresh_s`.
+        """Changes a team; what is left out stays. Servers follow within `accounts.fresh_s`.
 
-        With an `organisation_id` another one's team is as unknown as none.
+        With an `organisation_id`, another organisation's team raises UnknownTeam as a missing one does. Raises
+        BadSetting or BadName for a value that is not allowed.
         """
         given = {
             "quality_floor": quality_floor,
@@ -235,9 +242,9 @@ class AccountStore:
             row = (await connection.execute(query)).first()
             if row is None:
                 raise UnknownTeam(f"there is no team {team_id[:80]!r}")
-            team = _team(row)
+            team = _team_record(row)
             settings = checked_settings(msgspec.structs.replace(team.settings, **changes))
-            # What is no setting of the line's, but the team's own.
+            # Name and allowed models are columns of the team that TeamSettings does not have.
             if not isinstance(name, UnsetType):
                 changes["name"] = _checked_name(name)
             if not isinstance(allowed_models, UnsetType):
@@ -248,11 +255,13 @@ class AccountStore:
             team,
             settings=settings,
             name=changes.get("name", team.name),
-            allowed_models=_models(changes["allowed_models"]) if "allowed_models" in changes else team.allowed_models,
+            allowed_models=_model_set(changes["allowed_models"])
+            if "allowed_models" in changes
+            else team.allowed_models,
         )
 
     async def learning_of(self, team_ids: Iterable[str]) -> dict[str, str]:
-        """What each of these teams lets us keep right now; a team that is not there is left out."""
+        """Each team's current learning setting, by team id; teams that do not exist are left out."""
         query = select(col(Team.team_id), col(Team.learning)).where(col(Team.team_id).in_(sorted(set(team_ids))))
         async with self._engine.connect() as connection:
             return {row[0]: row[1] for row in await connection.execute(query)}
@@ -266,7 +275,10 @@ class AccountStore:
         expires_at: datetime | None = None,
         role: Role = "member",
     ) -> MintedKey:
-        """Mint a key for a team. Its plaintext is in the answer and nowhere else."""
+        """Creates a key for a team. The plaintext is in the result and is stored nowhere.
+
+        Raises UnknownTeam, BadName or BadSetting.
+        """
         minted = mint_key(pepper, random_bytes=self._random_bytes)
         values = {
             "key_id": minted.key_id,
@@ -283,13 +295,13 @@ class AccountStore:
             async with self._engine.begin() as connection:
                 await connection.execute(insert(ApiKey).values(values))
         except IntegrityError as failure:
-            if not await self._has(Team, col(Team.team_id) == team_id):
+            if not await self._exists(Team, col(Team.team_id) == team_id):
                 raise UnknownTeam(f"there is no team {team_id!r}") from failure
             raise
         return minted
 
     async def list_keys(self, team_id: str | None = None) -> list[KeyRecord]:
-        """The keys of one team, or of all, oldest first."""
+        """The keys of one team, or of all teams, oldest first."""
         query = select(*_KEY_COLUMNS).order_by(col(ApiKey.created_at), col(ApiKey.key_id))
         if team_id is not None:
             query = query.where(col(ApiKey.team_id) == team_id)
@@ -297,15 +309,15 @@ class AccountStore:
             return [KeyRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
 
     async def keys_of(self, organisation_id: str, team_id: str) -> list[KeyRecord]:
-        """The keys of one of an organisation's teams, oldest first; none of a team that is another's."""
-        query = select(*_KEY_COLUMNS).where(col(ApiKey.team_id) == team_id, _of_organisation(organisation_id))
+        """The keys of an organisation's team, oldest first; none when the team is another organisation's."""
+        query = select(*_KEY_COLUMNS).where(col(ApiKey.team_id) == team_id, _in_organisation(organisation_id))
         query = query.order_by(col(ApiKey.created_at), col(ApiKey.key_id)).limit(MAX_KEYS_OF_TEAM)
         async with self._engine.connect() as connection:
             return [KeyRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
 
     async def key_of(self, organisation_id: str, team_id: str | None, key_id: str) -> KeyRecord:
-        """One key of one of an organisation's teams, or of any of them; else UnknownKeyId."""
-        query = select(*_KEY_COLUMNS).where(col(ApiKey.key_id) == key_id, _of_organisation(organisation_id))
+        """One key of an organisation's team, or of any of its teams. Raises UnknownKeyId."""
+        query = select(*_KEY_COLUMNS).where(col(ApiKey.key_id) == key_id, _in_organisation(organisation_id))
         if team_id is not None:
             query = query.where(col(ApiKey.team_id) == team_id)
         async with self._engine.connect() as connection:
@@ -317,9 +329,10 @@ class AccountStore:
     async def rotate_key(
         self, organisation_id: str, team_id: str, key_id: str, pepper: Pepper, *, overlap_s: int
     ) -> MintedKey:
-        """A new key of the same name, role and expiry. The old one works for `overlap_s` more; with 0 it is revoked.
+        """Creates a key of the same name, role and expiry. The old one works for `overlap_s` more; with 0 it is
+        revoked.
 
-        Raises UnknownKeyId, also for a key that works no more: what is dead is not replaced, a new one is made.
+        Raises UnknownKeyId, also for a key that is revoked or expired already.
         """
         now = self._clock()
         old = await self.key_of(organisation_id, team_id, key_id)
@@ -339,12 +352,12 @@ class AccountStore:
     async def set_expiry(
         self, organisation_id: str, team_id: str, key_id: str, expires_at: datetime | None
     ) -> KeyRecord:
-        """Let a key work until then, or without an end. Raises UnknownKeyId, also for one that is revoked."""
+        """Sets the moment at which a key expires; None removes it. Raises UnknownKeyId, also for a revoked key."""
         change = update(ApiKey).where(
             col(ApiKey.key_id) == key_id,
             col(ApiKey.team_id) == team_id,
             col(ApiKey.revoked_at).is_(None),
-            _of_organisation(organisation_id),
+            _in_organisation(organisation_id),
         )
         async with self._engine.begin() as connection:
             changed = await connection.execute(change.values(expires_at=expires_at))
@@ -353,11 +366,11 @@ class AccountStore:
         return await self.key_of(organisation_id, team_id, key_id)
 
     async def revoke_key(self, key_id: str) -> None:
-        """Refuse a key from now on. Revoking twice keeps the first moment."""
+        """Revokes a key; a second revocation keeps the first time. Raises UnknownKeyId."""
         change = update(ApiKey).where(col(ApiKey.key_id) == key_id, col(ApiKey.revoked_at).is_(None))
         async with self._engine.begin() as connection:
             changed = await connection.execute(change.values(revoked_at=self._clock()))
-        if changed.rowcount == 0 and not await self._has(ApiKey, col(ApiKey.key_id) == key_id):
+        if changed.rowcount == 0 and not await self._exists(ApiKey, col(ApiKey.key_id) == key_id):
             raise UnknownKeyId(f"there is no key {key_id!r}")
 
     async def find_key(self, digest: str) -> StoredKey | None:
@@ -373,14 +386,14 @@ class AccountStore:
             return None
         return StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
 
-    async def _has(self, table: type[Organisation | Team | ApiKey], condition: ColumnElement[bool]) -> bool:
+    async def _exists(self, table: type[Organisation | Team | ApiKey], condition: ColumnElement[bool]) -> bool:
         async with self._engine.connect() as connection:
             return bool(await connection.scalar(select(exists().select_from(table).where(condition))))
 
     async def _ensure_default_organisation(self, organisation_id: str) -> None:
         if organisation_id != DEFAULT_ORGANISATION:
             return
-        if not await self._has(Organisation, col(Organisation.organisation_id) == organisation_id):
+        if not await self._exists(Organisation, col(Organisation.organisation_id) == organisation_id):
             try:
                 await self.create_organisation(DEFAULT_ORGANISATION, "Default")
             except OrganisationExists:
@@ -434,25 +447,25 @@ _STORED_COLUMNS: Final = (
 )
 
 
-def _of_organisation(organisation_id: str) -> ColumnElement[bool]:
-    """The key's team is one of this organisation's."""
+def _in_organisation(organisation_id: str) -> ColumnElement[bool]:
+    """SQL condition: the key's team belongs to this organisation."""
     owned = select(col(Team.team_id)).where(col(Team.organisation_id) == organisation_id)
     return col(ApiKey.team_id).in_(owned)
 
 
-def _team(row: Row[*tuple[Any, ...]]) -> TeamRecord:
+def _team_record(row: Row[*tuple[Any, ...]]) -> TeamRecord:
     return TeamRecord(**_with_settings(row._mapping))  # noqa: SLF001
 
 
 def _with_settings(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """A row's columns, with those that the team chose gathered in one value."""
+    """A row's columns by name, with the team's settings gathered into one TeamSettings."""
     fields = {str(name): value for name, value in row.items()}
     settings = TeamSettings(**{name: fields.pop(name) for name in TeamSettings.__struct_fields__})
-    return {**fields, "allowed_models": _models(fields["allowed_models"]), "settings": settings}
+    return {**fields, "allowed_models": _model_set(fields["allowed_models"]), "settings": settings}
 
 
 def checked_settings(settings: TeamSettings) -> TeamSettings:
-    """Raises BadSetting. Every comparison is false for NaN, so that it is refused too."""
+    """The settings unchanged; raises BadSetting for a value out of range, NaN included."""
     floor, share = settings.quality_floor, settings.shadow_share
     if floor is not None and not 0 < floor <= 1:
         raise BadSetting(f"the quality floor is a share of the reference's quality, above 0 and at most 1, not {floor}")
@@ -473,7 +486,7 @@ def checked_settings(settings: TeamSettings) -> TeamSettings:
     return settings
 
 
-def _models(stored: list[str] | None) -> frozenset[str] | None:
+def _model_set(stored: list[str] | None) -> frozenset[str] | None:
     return None if stored is None else frozenset(stored)
 
 

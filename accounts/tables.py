@@ -13,12 +13,13 @@ NAME_CHARS = 200
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment in UTC. SQLite forgets time zones, so they are taken off before and put on after."""
+    """A timestamp in UTC. SQLite drops time zones, so UTC is set again on reading; a naive value raises ValueError."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
+        """The value in UTC; raises ValueError for a naive one."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -26,6 +27,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: Any | None, _dialect: Dialect) -> datetime | None:
+        """The value with UTC as its zone."""
         if value is None:
             return None
         moment: datetime = value
@@ -33,7 +35,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Organisation(SQLModel, table=True):
-    """A company, or a part of one, that pays."""
+    """A company, or a part of one, that is billed."""
 
     __tablename__: ClassVar[str] = "organisation"
 
@@ -43,7 +45,7 @@ class Organisation(SQLModel, table=True):
 
 
 class Team(SQLModel, table=True):
-    """Who tokens are booked to. `allowed_models` is null when the team may use every model."""
+    """The unit that usage is booked to. `allowed_models` is null when the team may use every model."""
 
     __tablename__: ClassVar[str] = "team"
 
@@ -69,7 +71,7 @@ class Team(SQLModel, table=True):
 
 
 class ApiKey(SQLModel, table=True):
-    """A key that was handed out: its digest and what is needed to recognise it in a list."""
+    """An issued key: its digest, and what identifies it in a list. The key itself is not stored."""
 
     __tablename__: ClassVar[str] = "api_key"
     __table_args__ = (UniqueConstraint("digest", name="uq_api_key_digest"), Index("ix_api_key_team_id", "team_id"))

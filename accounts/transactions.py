@@ -1,4 +1,4 @@
-"""Several stores in one transaction: what they change is there together, or not at all."""
+"""Several stores in one transaction: all of their changes are committed, or none."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -8,8 +8,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 
-class _Within:
-    """What stores use of an engine, on a connection whose transaction somebody else began and ends."""
+class _ConnectionEngine:
+    """The part of an AsyncEngine that stores use, on one connection whose transaction is managed elsewhere."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -20,17 +20,20 @@ class _Within:
 
     @contextlib.asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncConnection]:
-        """A part that fails is undone alone, so that a store may look what the reason was."""
+        """A savepoint: a part that fails is rolled back alone, so that a store can still query for the reason."""
         async with self._connection.begin_nested():
             yield self._connection
 
     @contextlib.asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncConnection]:
+        """The same connection, without a savepoint."""
         yield self._connection
 
 
 def within(connection: AsyncConnection) -> AsyncEngine:
-    """To be given to a store in an engine's place. The connection must have written already: SQLite's driver begins a
-    transaction at the first write, and a savepoint outside of one would commit by itself.
+    """An engine for stores that runs everything on this connection, in its transaction.
+
+    The connection must have written already: SQLite's driver begins a transaction at the first write, and a savepoint
+    outside of one would commit by itself.
     """
-    return cast("AsyncEngine", _Within(connection))
+    return cast("AsyncEngine", _ConnectionEngine(connection))

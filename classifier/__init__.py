@@ -1,1 +1,1 @@
-"""How hard a prompt is: features, a small ONNX model, and a heuristic twin."""
+"""The prompt classifier: features, a small ONNX model, and a rule-based heuristic that stands in for it."""

@@ -1,10 +1,10 @@
-"""What /metrics shows of the classifier. How long it takes to score is told by each request's outcome."""
+"""Prometheus metrics of the classifier. Its latency is recorded with each request's outcome."""
 
 from prometheus_client import CollectorRegistry, Gauge
 
 
 class ClassifierMetrics:
-    """Which of the two classifiers weighs."""
+    """A gauge that shows whether the trained model or the heuristic scores prompts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._trained = Gauge(
@@ -15,4 +15,5 @@ class ClassifierMetrics:
         )
 
     def set_trained(self, *, trained: bool) -> None:
+        """Sets the gauge to 1 for the trained model, 0 for the heuristic."""
         self._trained.set(trained)

@@ -39,7 +39,7 @@ class ShadowSection(Section):
 
 
 class ClassifierSection(Section):
-    """How prompts are classified."""
+    """Classification of prompts, learning from traffic and shadow evaluation."""
 
     enabled: bool = Field(default=True, description="When false, the structural heuristic scores every prompt.")
     artifact_dir: Path | None = Field(

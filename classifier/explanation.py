@@ -1,4 +1,4 @@
-"""Which features of a prompt moved its score: each is taken away in turn, and the prompt weighed again."""
+"""Explanation of a prompt's score: each feature is removed in turn, and the prompt scored again."""
 
 import re
 from typing import Final
@@ -11,20 +11,20 @@ from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
 
 MAX_WORDS: Final = 400
-"""Different words of a prompt that are looked at, the first ones: each costs one weighing."""
+"""Distinct words of a prompt that are examined, in order; each costs one more scoring."""
 _WORD: Final = re.compile(r"\w+")
 _LEAST: Final = 5e-5
 
 
 class Contribution(msgspec.Struct, frozen=True):
-    """How far one feature moved the complexity: it would be lower by `effect` without it."""
+    """The effect of one feature: without it the complexity would be lower by `effect`."""
 
     name: str
     effect: float
 
 
 def contributions(classifier: OnnxClassifier, prompt: Prompt) -> list[Contribution]:
-    """Words that are left out, and facts that are given their usual value, largest effect first."""
+    """Effects of leaving each word out, and of giving each fact its usual value, largest first; tiny ones are left out."""
     whole = extract(prompt)
     score = _complexity(classifier, whole)
     found = [
@@ -44,9 +44,10 @@ def _complexity(classifier: OnnxClassifier, features: Features) -> float:
 
 
 def _without_words(prompt: Prompt, whole: Features) -> list[tuple[str, Features]]:
-    """The facts stay as they are, so that a word's effect is that of the word alone.
+    """Each word with the features that remain without it; the facts stay, so the effect is the word's alone.
 
-    Of a long text only what is read is gone through, and of a conversation also the end that is read before a follow-up.
+    Only the text that the classifier reads is examined: a bounded part of a long one, and before a follow-up also the
+    end of the conversation.
     """
     text = read_text(prompt).decode("utf-8", "replace")
     words = list(dict.fromkeys(word.lower() for word in _WORD.findall(text)))[:MAX_WORDS]

@@ -1,9 +1,8 @@
-"""The one feature code of training and serving: a prompt becomes hashed words and a few plain facts.
+"""Feature extraction, shared by training and serving: a prompt becomes hashed words and a few plain facts.
 
-Only numpy. Words are found as runs in a mask over the UTF-8 bytes and hashed all at once: prefix
-sums of a polynomial over the bytes give each run's hash by one subtraction, so there is no Python
-loop over words. Change anything here that changes a number and raise `FEATURE_VERSION`: an
-artifact that was trained with another version is refused.
+Only numpy. Words are found as runs in a mask over the UTF-8 bytes and hashed all at once: prefix sums of a polynomial
+over the bytes give each run's hash by one subtraction, so there is no Python loop over words. Whoever changes anything
+here that changes a number has to raise `FEATURE_VERSION`: an artifact that was trained with another version is refused.
 """
 
 import hashlib
@@ -23,9 +22,9 @@ BUCKET_BITS: Final = 17
 """Hashed words and word pairs share 2**17 buckets."""
 HEAD_BYTES: Final = 8192
 TAIL_BYTES: Final = 4096
-"""Of a longer text only its head and its tail are read, so the time is bounded."""
+"""Bytes read of a longer text's end, after the first HEAD_BYTES, which bounds the time."""
 FOLLOW_UP_CHARS: Final = 200
-"""A last message shorter than this leans on the end of the conversation before it."""
+"""Length below which a last message is a follow-up, read after the end of the conversation before it."""
 CONTEXT_CHARS: Final = 1000
 
 STRUCTURE: Final = (
@@ -89,7 +88,7 @@ CUES: Final = (
 )
 
 SHAPES: Final = ("open", "choice", "tools")
-"""Open text; a question with three choices or more; a request that carries tools."""
+"""Shapes of a prompt: open text, a question with three choices or more, a request with tools."""
 _TOOLS_AT: Final = STRUCTURE.index("log_tools")
 _OPTIONS_AT: Final = STRUCTURE.index("log_options")
 _THREE_OPTIONS: Final = math.log1p(2.5)
@@ -110,14 +109,14 @@ _CUE_SHIFT: Final = np.uint64(64 - 16)
 _BLANK: Final = 32
 _LINE_FEED, _ZERO, _FIRST_CHOICE, _STOP, _CLOSING = (np.uint8(byte) for byte in b"\n0A.)")
 _TEN: Final = np.uint8(10)
-"""So many digits there are, and so many choices are looked for, A to J."""
+"""The number of digits, and of choice letters that are recognised, A to J."""
 
 # What kind of byte each byte is, for the counts below.
 _LOWER, _UPPER, _DIGIT, _UNDERSCORE, _LEAD, _REST, _SPACE, _NEWLINE, _MATH, _BRACKET, _BACKSLASH, _DOLLAR = range(12)
 _QUESTION, _OTHER = 12, 13
 _LOWER_BYTES: Final = b"abcdefghijklmnopqrstuvwxyz"
 _COMMON: Final = _LOWER_BYTES + b" "
-"""Most bytes of most texts are these; they are counted without looking at each."""
+"""The bytes that most texts consist of, which are counted without looking at each."""
 
 
 def _byte_kinds() -> bytes:
@@ -172,18 +171,18 @@ _KIND: Final = _byte_kinds()
 _VALUE: Final = _byte_values()
 _UNBASE: Final = pow(_BASE, -1, 2**64)
 _POWER: Final = _powers(_BASE, _UNBASE)
-"""The first is for the blank before the text, so that the text's first byte has the power 0."""
+"""Powers of the base. The first belongs to the blank before the text, so that the text's first byte has the power 0."""
 _INVERSE: Final = _powers(_UNBASE, 1)
 
 
 def _mix(hashes: NDArray[np.uint64]) -> None:
-    """The high bits of a polynomial hash are good only after one more multiplication."""
+    """Mixes hashes in place: a polynomial hash has good high bits only after one more multiplication."""
     hashes ^= hashes >> _FOLD
     hashes *= _FINISH
 
 
 def _word_hashes(view: _Bytes) -> tuple[NDArray[np.uint64], Integers, int]:
-    """Each word's hash, the byte it begins at, and how many bytes are within words."""
+    """The hash of each word, the byte at which it begins, and the number of bytes within words."""
     size = len(view)
     at = np.empty(size + 1, np.intp)
     at[0] = _BLANK
@@ -205,7 +204,7 @@ def _word_hashes(view: _Bytes) -> tuple[NDArray[np.uint64], Integers, int]:
 
 
 def _cue_groups() -> _Bytes:
-    """The group of each cue word by 16 bits of its hash; 0 for all other words."""
+    """A table from 16 bits of a word's hash to its cue group, 0 for words of none."""
     table = np.zeros(2**16, np.uint8)
     for group, words in enumerate(CUES, 1):
         hashes, _, _ = _word_hashes(np.frombuffer(words.encode(), np.uint8))
@@ -219,17 +218,17 @@ _CUE_GROUPS: Final = range(1, len(CUES) + 1)
 
 
 class Features(msgspec.Struct, frozen=True):
-    """A prompt as the model sees it: bucket numbers in rising order, how often each was hit, and the plain facts."""
+    """A prompt as the model takes it: bucket numbers in rising order, their counts, and the facts of STRUCTURE."""
 
     indices: Indices
     counts: Integers
     structure: Values
     terms: int
-    """How many words and pairs there are: the sum of `counts`."""
+    """Number of words and word pairs: the sum of `counts`."""
 
 
 def read_text(prompt: Prompt) -> bytes:
-    """The bytes that are read: the last message, led by the end of the conversation when it is a short follow-up."""
+    """The UTF-8 bytes that are read: the last message, after the end of the conversation when it is a short follow-up."""
     text = prompt.text
     if prompt.history and len(text) < FOLLOW_UP_CHARS:
         text = f"{prompt.history[-CONTEXT_CHARS:]}\n{text}"
@@ -266,7 +265,9 @@ def extract(prompt: Prompt) -> Features:
 
 
 def _counted(buckets: Indices) -> tuple[Indices, Integers]:
-    """What `np.unique` with counts gives, at half its price for short arrays."""
+    """Distinct buckets with their counts, as `np.unique` gives them, at half its price for short arrays. Sorts in
+    place.
+    """
     if not len(buckets):
         return buckets, np.empty(0, np.intp)
     buckets.sort()
@@ -309,7 +310,7 @@ def _text_facts(data: bytes, view: _Bytes, starts: Integers, in_words: int) -> l
 
 
 def _options(view: _Bytes) -> int:
-    """Lines that begin like a choice: `A. `, `B) `."""
+    """Number of lines that begin like a choice: `A. `, `B) `."""
     (at,) = (view[:-2] == _LINE_FEED).nonzero()
     at = at[view[1:-1].take(at) - _FIRST_CHOICE < _TEN]
     if not len(at):
@@ -330,7 +331,7 @@ def _request_facts(prompt: Prompt) -> list[float]:
 
 
 def shape_of(features: Features) -> int:
-    """Which of `SHAPES` a prompt has; the model keeps one set of weights for each."""
+    """The index in `SHAPES` of a prompt's shape."""
     if features.structure[_TOOLS_AT] > 0:
         return 2
     return 1 if features.structure[_OPTIONS_AT] > _THREE_OPTIONS else 0
@@ -358,6 +359,6 @@ def _described(prompts: Iterable[Prompt]) -> list[Any]:
 
 
 def feature_hash() -> str:
-    """What these features are, told by what they do: their parameters and the features of some probes."""
+    """SHA-256 of the features' parameters and of their values for some probe prompts, which changes when they do."""
     said = [FEATURE_VERSION, BUCKET_BITS, STRUCTURE, CUES, SHAPES, _described(_PROBES)]
     return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""The cost-quality curve of `auto` over a sample of prompts: what each tolerance keeps, and what it costs.
+"""The cost-quality curve of `auto` over a sample of prompts: the quality kept and the cost, for each tolerance.
 
-The rule is planning's own (`proxy/policy.py`): of the targets whose loss against the reference is at most the tolerance
-the cheapest is chosen; where none is, the one that is most likely to be adequate. As the tolerance grows, a prompt's
-choice changes at a few known losses and only there, so the whole curve comes exactly from one sort of them.
+The rule is that of `proxy/policy.py`: of the targets whose loss against the reference is at most the tolerance the
+cheapest is chosen; where there is none, the one most likely to be adequate. As the tolerance grows, a prompt's choice
+changes only at its own losses, so the whole curve comes exactly from one sort of them.
 """
 
 import functools
@@ -16,69 +16,74 @@ Floats = NDArray[np.float64]
 Columns = NDArray[np.intp]
 
 _ROUNDING: Final = 1e-9
-"""Sums over thousands of prompts differ in the last digits; a floor is not missed by those."""
+"""Slack of comparisons with a floor: sums over thousands of prompts differ in the last digits."""
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What could be chosen for each of n prompts: one column a target, columns in the order of the targets' ids.
+    """The targets open to each of n prompts: one column for each of T targets, in the order of their ids.
 
-    `rank` orders a prompt's targets, cheapest first; it is the cost unless routing weights bend it. `outcome` is what
-    each target in truth made of each prompt: with it the curve tells what was kept, without it what is expected.
+    `rank` orders a prompt's targets, cheapest first; it is the cost unless routing weights change it. `outcome` is each
+    target's real score on each prompt: with it the curve shows the quality kept, without it the quality expected.
     """
 
     adequate: Floats
     """(n, T): the probability that the target's answer is adequate; -inf where the target cannot take the prompt."""
     cost: Floats
-    """(n, T), in whatever unit."""
+    """(n, T), in any unit."""
     reference: Floats
-    """(n,): the reference's probability."""
+    """(n,): the probability that the reference's answer is adequate."""
     weights: Floats
-    """(n,): how many requests each prompt stands for."""
+    """(n,): number of requests that each prompt stands for."""
     rank: Floats | None = None
     outcome: Floats | None = None
     reference_outcome: Floats | None = None
 
     @functools.cached_property
     def share(self) -> Floats:
-        """The weights as shares of all."""
+        """(n,): the weights as shares of their sum."""
         return np.asarray(self.weights / self.weights.sum())
 
     @functools.cached_property
     def worth(self) -> Floats:
+        """(n, T): the quality of each answer, its outcome where known and its probability otherwise."""
         return self.adequate if self.outcome is None else self.outcome
 
     @property
     def reference_worth(self) -> Floats:
+        """(n,): the quality of the reference's answers, in the same sense."""
         return self.reference if self.reference_outcome is None else self.reference_outcome
 
     @functools.cached_property
     def reference_quality(self) -> float:
+        """The reference's weighted mean quality."""
         return float(self.share @ self.reference_worth)
 
     @functools.cached_property
     def order(self) -> Floats:
+        """(n, T): the values that order a prompt's targets, lowest first."""
         return self.cost if self.rank is None else self.rank
 
     @functools.cached_property
     def curve(self) -> "Curve":
+        """The exact curve over every tolerance."""
         return curve(self)
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tolerance does to the sample. `cost` is the mean of a request, `shares` are of requests, by column."""
+    """The sample at one tolerance. `cost` is the mean of a request, `shares` are shares of requests by column."""
 
     tolerance: float
     quality: float
     kept: float
-    """Quality as a share of the reference's."""
+    """Quality as a share of the reference's; 1 where the reference's is 0."""
     kept_error: float
-    """The standard error of `kept` that comes from the sample's size; that the probabilities are right it cannot tell."""
+    """Standard error of `kept` from the sample's size; errors of the probabilities are not in it."""
     cost: float
     shares: tuple[float, ...]
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """Every tolerance from 0 to 1 at which the sample's choices change, rising, with what holds from there on."""
+    """Every tolerance from 0 to 1 at which a choice changes, rising, with the quality and cost from there on."""
 
     tolerance: Floats
     quality: Floats
@@ -86,7 +91,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(adequate: Floats, rank: Floats, reference: Floats, tolerance: float) -> Columns:
-    """The column of each prompt's first candidate; of equals the first column."""
+    """(n,): the column chosen for each prompt; the first of equals."""
     capable = reference[:, None] - adequate <= tolerance
     best = adequate == adequate.max(axis=1, keepdims=True)
     open_to = np.where(capable.any(axis=1, keepdims=True), capable, best)
@@ -94,7 +99,7 @@ def choose(adequate: Floats, rank: Floats, reference: Floats, tolerance: float) 
 
 
 def curve(choices: Choices) -> Curve:
-    """The exact curve: a prompt's choices are the ever cheaper targets that one meets in the order of their losses."""
+    """The exact curve: a prompt's choices are the ever cheaper targets that come up in the order of their losses."""
     by_place = choices.order.argsort(axis=1, kind="stable")
     place = np.empty_like(by_place)
     np.put_along_axis(place, by_place, np.arange(by_place.shape[1])[None, :], axis=1)
@@ -121,7 +126,7 @@ def curve(choices: Choices) -> Curve:
 
 
 def point_at(choices: Choices, tolerance: float) -> Point:
-    """What one tolerance does."""
+    """Quality, cost and shares of the sample at one tolerance."""
     chosen = choose(choices.adequate, choices.order, choices.reference, tolerance)
     rows = np.arange(len(chosen))
     worth = choices.worth[rows, chosen]
@@ -155,24 +160,24 @@ def tolerance_for(choices: Choices, floor: float) -> Point:
 
 
 def singles(choices: Choices) -> tuple[Floats, Floats]:
-    """Mean cost and quality of each target when it gets every prompt."""
+    """(T,) mean cost and (T,) mean quality of each target when it gets every prompt."""
     return np.asarray(choices.share @ choices.cost), np.asarray(choices.share @ choices.worth)
 
 
 def random_mix(cost: Floats, quality: Floats, at: Floats) -> Floats:
-    """The best quality at given costs when targets are drawn at random, blind to the prompt: the upper hull."""
+    """The best quality at given costs when targets are drawn at random, blind to the prompt: the upper convex hull."""
     hull: list[tuple[float, float]] = []
     for x, y in sorted(zip(cost.tolist(), quality.tolist(), strict=True), key=lambda spot: (spot[0], -spot[1])):
         if hull and y <= hull[-1][1]:
             continue
-        while len(hull) > 1 and _rise(hull[-2], hull[-1]) <= _rise(hull[-1], (x, y)):
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], (x, y)):
             hull.pop()
         hull.append((x, y))
     return np.interp(at, [x for x, _ in hull], [y for _, y in hull], left=0.0)
 
 
-def _rise(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Quality gained for each unit of cost."""
+def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Slope between two points: quality gained for each unit of cost."""
     width = other[0] - one[0]
     return (other[1] - one[1]) / width if width > 0 else np.inf
 
@@ -180,8 +185,8 @@ def _rise(one: tuple[float, float], other: tuple[float, float]) -> float:
 def area(cost: Floats, quality: Floats, low: float, high: float) -> float:
     """The mean quality over the costs from `low` to `high`: the area under the curve, divided by its width.
 
-    Between two points one may draw at random, so the curve is straight there; more money than the dearest point costs
-    buys nothing more, less than the cheapest point costs buys nothing at all.
+    Between two points one may draw at random, so the curve is straight there; above the dearest point's cost it stays
+    level, below the cheapest point's cost it is 0.
     """
     order = np.lexsort((quality, cost))
     x, y = cost[order], np.maximum.accumulate(quality[order])

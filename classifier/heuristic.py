@@ -1,8 +1,8 @@
-"""The structural rule: what one can say of a prompt without having learned anything.
+"""The heuristic classifier: a structural rule with hand-set weights.
 
-It stands in when no model can be loaded, and it leads where the model has seen nothing like the prompt.
-The weights are plain judgement: signs of mathematics, proofs, code and many constraints are hard,
-greetings and look-ups are easy, and a longer request is a little harder than a short one.
+It stands in when no model can be loaded, and it leads where the model has seen nothing like the prompt. The weights are
+judgement: signs of mathematics, proofs, code and many constraints are hard, greetings and look-ups are easy, and a
+longer request is a little harder than a short one.
 """
 
 import math
@@ -40,11 +40,11 @@ _CUE_TERMS: Final = tuple((STRUCTURE.index(name), weight) for name, weight in _C
 _WORDS_AT: Final = STRUCTURE.index("log_words")
 _DIGITS_AT: Final = STRUCTURE.index("digit_share")
 _CUE_HALF_WORDS: Final = 500
-"""In a text of so many words a cue counts half: a long pasted text has every cue word somewhere."""
+"""Length of a text, in words, at which a cue counts half: a long pasted text has every cue word somewhere."""
 
 MIN_OUTPUT_TOKENS: Final = 8
 P90_FACTOR: Final = 3.0
-"""From a length that the rule guesses to one that nine in ten answers stay below: judgement, like the rule."""
+"""Factor from the guessed length of an answer to its 90th percentile: judgement, like the rule."""
 MAX_OUTPUT_TOKENS: Final = 4096
 _TOKENS_PER_UNIT: Final = {"word": 1.35, "sentence": 26.0, "paragraph": 110.0, "line": 14.0, "page": 650.0}
 # The first digit stands alone so that the search can skip to one; it would try every character otherwise.
@@ -54,7 +54,7 @@ _FALLBACK_COMPLEXITY: Final = 0.5
 
 
 def structural_complexity(features: Features) -> float:
-    """The rule's own complexity in (0, 1)."""
+    """The rule's complexity, in (0, 1): a logistic function of weighted facts and cues."""
     facts = features.structure.tolist()
     cues = sum(facts[at] * weight for at, weight in _CUE_TERMS)
     words = math.expm1(facts[_WORDS_AT])
@@ -63,7 +63,7 @@ def structural_complexity(features: Features) -> float:
 
 
 def asked_tokens(text: str, features: Features) -> float | None:
-    """The reply's length when the prompt names one: "in 300 words", "a 5-line answer"."""
+    """The reply's length in tokens when the prompt asks for one ("in 300 words", "a 5-line answer"), else None."""
     if not features.structure[_DIGITS_AT]:
         return None
     found = _ASKED_LENGTH.search(text, 0, _SEARCHED_CHARS)
@@ -73,30 +73,32 @@ def asked_tokens(text: str, features: Features) -> float | None:
 
 
 def bounded_tokens(tokens: float) -> int:
+    """The length rounded, within MIN_OUTPUT_TOKENS and MAX_OUTPUT_TOKENS."""
     return round(max(MIN_OUTPUT_TOKENS, min(MAX_OUTPUT_TOKENS, tokens)))
 
 
 def structural_tokens(complexity: float) -> float:
-    """Hard prompts get long replies: about 35 tokens for a greeting, 600 for a proof."""
+    """The rule's guess of a reply's tokens, 30 · exp(3.4 · complexity): 35 for a greeting, 600 for a proof."""
     return 30.0 * math.exp(3.4 * complexity)
 
 
 class HeuristicClassifier:
-    """Scores by the structural rule alone."""
+    """Scores by the structural rule alone. Never raises."""
 
     def __init__(self, fallback_reason: str | None = None) -> None:
         self.fallback_reason = fallback_reason
-        """Why the model is not in use; None when nobody asked for it."""
+        """Reason why the model is not in use; None when the heuristic is the intended classifier."""
         self.fallbacks = 0
-        """How many prompts got the middle score because the rule itself failed."""
+        """Prompts that got a complexity of 0.5 because the rule itself failed."""
 
     def adopt(self, abilities: Mapping[str, str]) -> None:
-        """The rule knows no abilities."""
+        """Does nothing: the rule knows no abilities."""
 
     def tune(self, tuning: Tuning | None) -> None:
-        """Nothing here can be tuned."""
+        """Does nothing: the rule cannot be tuned."""
 
     def classify(self, prompt: Prompt, team_id: str = "") -> Prediction:  # noqa: ARG002 - the rule knows no teams
+        """The prediction by the rule; a complexity of 0.5 where the rule itself fails."""
         try:
             features = extract(prompt)
             complexity = structural_complexity(features)

@@ -1,4 +1,4 @@
-"""What lies beside model.onnx: how to read its numbers, what it was made of, and how good it was."""
+"""The manifest beside model.onnx: parameters to read the model's outputs with, provenance, and measured quality."""
 
 import bisect
 import hashlib
@@ -17,55 +17,55 @@ FORMAT: Final = 2
 MODEL_FILE: Final = "model.onnx"
 MANIFEST_FILE: Final = "manifest.json"
 SAMPLE_FILE: Final = "sample.npz"
-_FEWEST_KNOTS: Final = 2
+_MIN_KNOTS: Final = 2
 MAX_MODEL_BYTES: Final = 16 * 2**20
 MAX_MANIFEST_BYTES: Final = 2**20
 MAX_SAMPLE_BYTES: Final = 4 * 2**20
 
 
 class ArtifactError(Exception):
-    """A trained model that cannot be used."""
+    """A trained model cannot be used."""
 
 
 class ArtifactMissing(ArtifactError):
-    """There is no such file, or it cannot be read."""
+    """A file of the artifact does not exist or cannot be read."""
 
 
 class ArtifactMalformed(ArtifactError):
-    """The manifest is not one, or its tables make no sense."""
+    """A file of the artifact cannot be decoded, or its values are inconsistent."""
 
 
 class ArtifactMismatch(ArtifactError):
-    """The model, the manifest and this code do not belong together."""
+    """Model, manifest and this code do not belong together."""
 
 
 class Blend(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the network is trusted, and what stands in where it is not.
+    """The trust in the network by prompt, and the loads that replace its own where it is not trusted.
 
-    It knows exam questions, sums, puzzles in code and tool calls. Of other text it knows few words, and a short
-    text has few words to know, so there the structural rule leads: a prompt then has the loads that prompts which
-    the rule calls just as hard have on average.
+    The network knows exam questions, sums, puzzles in code and tool calls. Of other text it knows few words, and a
+    short text has few words to know, so there the structural rule leads: a prompt then has the mean loads of the
+    prompts that the rule calls just as hard.
     """
 
     trust: dict[str, float]
-    """The most that the network is trusted, by shape."""
+    """Upper bound of the trust in the network, in [0, 1], by shape."""
     known_from: float
     known_to: float
-    """Of open text: no trust up to this share of known words, full trust from this one."""
+    """Open text: the trust grows from 0 to full between these two shares of known words."""
     half_terms: float
-    """Of open text: with so many words and pairs trust is halved."""
+    """Open text: number of words and pairs at which trust is halved."""
     like_from: float
     like_to: float
-    """Of open text, by its likeness to a kind that was learned: no trust for that up to here, full trust from there."""
+    """Open text: the trust grows from 0 to full between these two likenesses to a learned kind."""
     full_terms_tools: float
-    """Of a request with tools: trust grows with words and pairs up to so many. "hi" beside ten tools is "hi"."""
+    """Requests with tools: words and pairs at which trust is full. "hi" beside ten tools is still "hi"."""
     rule: list[float]
-    """The rule's complexities that the rows of `loads` are for, rising."""
+    """The rule's complexities at the rows of `loads`, rising."""
     loads: list[list[float]]
 
     def __post_init__(self) -> None:
         rising = all(a < b for a, b in zip(self.rule, self.rule[1:], strict=False))
-        if len(self.rule) < _FEWEST_KNOTS or not rising or len(self.loads) != len(self.rule):
+        if len(self.rule) < _MIN_KNOTS or not rising or len(self.loads) != len(self.rule):
             raise ValueError("the blend needs a row of loads for each of at least two rising complexities")
         if len({len(row) for row in self.loads}) != 1 or not all(map(math.isfinite, itertools.chain(*self.loads))):
             raise ValueError("the blend's rows of loads must be of one length, and finite")
@@ -74,23 +74,24 @@ class Blend(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("the blend needs a trust for every shape, and trust that grows")
 
     def trust_in(self, shape: int, known_share: float, terms: float, likeness: float) -> float:
+        """The trust in the network for one prompt, in [0, 1]."""
         most = self.trust[SHAPES[shape]]
         if SHAPES[shape] == "choice":
             return most
         if SHAPES[shape] == "tools":
             return most * min(1.0, terms / self.full_terms_tools)
-        known = _rise(known_share, self.known_from, self.known_to) * terms / (terms + self.half_terms)
-        return most * max(known, _rise(likeness, self.like_from, self.like_to))
+        known = _ramp(known_share, self.known_from, self.known_to) * terms / (terms + self.half_terms)
+        return most * max(known, _ramp(likeness, self.like_from, self.like_to))
 
 
-def _rise(value: float, start: float, end: float) -> float:
+def _ramp(value: float, start: float, end: float) -> float:
     return min(1.0, max(0.0, (value - start) / (end - start)))
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Gain to share of the training prompts below it: rising knots, straight lines between.
+    """A piecewise linear map from gain to complexity, the share of training prompts with a lower gain.
 
-    The gain is the mean of the strong abilities' probabilities less that of the weak ones.
+    The gain is the mean probability of the strong abilities less that of the weak ones.
     """
 
     weak: list[str]
@@ -101,11 +102,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         both = (*self.gain, *self.complexity)
-        if (
-            len(self.gain) != len(self.complexity)
-            or len(self.gain) < _FEWEST_KNOTS
-            or not all(map(math.isfinite, both))
-        ):
+        if len(self.gain) != len(self.complexity) or len(self.gain) < _MIN_KNOTS or not all(map(math.isfinite, both)):
             raise ValueError("calibration needs two columns of at least two finite numbers")
         rising = all(a < b for a, b in zip(self.gain, self.gain[1:], strict=False))
         rising = rising and all(a <= b for a, b in zip(self.complexity, self.complexity[1:], strict=False))
@@ -115,6 +112,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("calibration needs weak and strong abilities")
 
     def complexity_of(self, gain: float) -> float:
+        """The complexity of a gain, constant beyond the first and last knot."""
         above = bisect.bisect_right(self.gain, gain)
         if above == 0:
             return self.complexity[0]
@@ -134,13 +132,15 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
-    """From the median length of an answer to its 90th percentile: factors, for the network and for the rule."""
+    """Factors from an answer's median length to its 90th percentile, for the network and for the rule."""
 
     network_p90: float
     rule_p90: float
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is stored about a trained model; `__post_init__` raises ValueError where it is inconsistent."""
+
     format: int
     code_version: str
     feature_hash: str
@@ -153,13 +153,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     kinds: list[str]
     blend: Blend
     abilities: dict[str, Ability]
-    """By model: what the loads mean for it."""
+    """Row that turns loads into the logit of an adequate answer, by model."""
     calibration: Calibration
     spread: dict[str, float]
-    """By kind, and `rule`: the standard deviation of what a better weigher would add to a difference of two probabilities."""
+    """Standard deviation of the error of a difference of two probabilities, by kind and for `rule`."""
     lengths: Lengths
     usual_facts: list[float]
-    """The mean of each plain fact: what an explanation puts in its place."""
+    """Mean of each fact of STRUCTURE, which an explanation puts in its place."""
     references: list[Reference]
     metrics: dict[str, Any]
     training: dict[str, Any]
@@ -178,20 +178,22 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Format(msgspec.Struct):
-    """A manifest of another format is a mismatch, whatever else is in it."""
+    """The format number alone, read first: another format is a mismatch, whatever else is in the manifest."""
 
     format: int
 
 
 class Artifact(msgspec.Struct, frozen=True):
+    """A trained model: the ONNX graph, its manifest, and a sample of held-out prompts."""
+
     model: bytes
     manifest: Manifest
     sample: bytes
-    """Held-out prompts as numbers, for curves of quality and cost: see classifier/sample.py."""
+    """Held-out prompts as numbers, for cost-quality curves: see classifier/sample.py."""
 
 
 def read_artifact(folder: Path) -> Artifact:
-    """The model and its manifest, once they are known to belong to each other and to this code."""
+    """Reads an artifact and checks that its files belong to each other and to this code. Raises ArtifactError."""
     model = read_limited(folder / MODEL_FILE, MAX_MODEL_BYTES)
     try:
         content = read_limited(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES)
@@ -212,6 +214,7 @@ def read_artifact(folder: Path) -> Artifact:
 
 
 def write_artifact(folder: Path, artifact: Artifact) -> None:
+    """Writes the artifact's three files, creating the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MODEL_FILE).write_bytes(artifact.model)
     (folder / SAMPLE_FILE).write_bytes(artifact.sample)

@@ -1,4 +1,4 @@
-"""The trained classifier: features, one small ONNX graph, the blend with the rule, abilities, calibration."""
+"""The trained classifier: features, an ONNX graph, the blend with the heuristic, abilities and calibration."""
 
 import importlib.resources
 import math
@@ -33,17 +33,17 @@ Floats = NDArray[np.float64]
 _INPUTS: Final = {"indices": "tensor(int32)", "counts": "tensor(float)", "structure": "tensor(float)"}
 _OUTPUTS: Final = ["loads", "kinds", "known_terms", "likeness", "log_tokens"]
 NINE_IN_TEN: Final = 1.645
-"""Standard deviations to either side that hold nine of ten normal values."""
+"""Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
 _ARTIFACT_CHARS: Final = 12
 _MAX_LOG_TOKENS: Final = 30.0
 
 
 class NotFinite(Exception):
-    """The graph gave something that is no number."""
+    """The graph returned infinity or NaN."""
 
 
 class NetworkOutput(msgspec.Struct, frozen=True):
-    """What the network says of a prompt, before any blending."""
+    """The graph's outputs for one prompt, before any blending."""
 
     loads: Floats
     kinds: list[float]
@@ -53,11 +53,11 @@ class NetworkOutput(msgspec.Struct, frozen=True):
 
 
 class PlacedPrompt(msgspec.Struct, frozen=True):
-    """A prompt with its loads as abilities take them: the network's and the rule's, mixed by trust."""
+    """A prompt's loads as abilities take them: the network's and the rule's, mixed by trust."""
 
     loads: Floats
     spread: float
-    """The standard deviation of what a better weigher would add to a difference of two probabilities."""
+    """Standard deviation of the error of a difference of two probabilities."""
     log_tokens: float
     log_tokens_p90: float
 
@@ -73,7 +73,7 @@ class AbilityTable:
         self.log_lengths = [each.log_length for each in abilities.values()]
 
     def logits(self, loads: Floats) -> Floats:
-        """(abilities,) for one prompt, or (prompts, abilities)."""
+        """Logits of shape (abilities,) for one prompt's loads, or (prompts, abilities) for many."""
         if not self.names:
             return np.zeros((*loads.shape[:-1], 0))
         said: Floats = loads @ self._weights.T + self._bias
@@ -81,7 +81,7 @@ class AbilityTable:
 
 
 class OnnxClassifier:
-    """Scores with the trained model; a prompt that it cannot score is scored by the rule, and counted."""
+    """Scores with the trained model; a prompt that it cannot score falls back to the heuristic, and is counted."""
 
     fallback_reason: None = None
 
@@ -95,49 +95,50 @@ class OnnxClassifier:
         self._rule = HeuristicClassifier()
         self._knots = np.array(artifact.manifest.blend.rule)
         self._rule_loads = np.array(artifact.manifest.blend.loads)
-        self._every = AbilityTable(artifact.manifest.abilities)
+        self._all_abilities = AbilityTable(artifact.manifest.abilities)
         weak, strong = artifact.manifest.calibration.weak, artifact.manifest.calibration.strong
-        self._yardstick = [self._every.rows[name] for name in (*weak, *strong)]
+        self._calibration_rows = [self._all_abilities.rows[name] for name in (*weak, *strong)]
         # A dot product with these is the strong ones' mean less the weak ones'.
-        self._sides = np.array([-1 / len(weak)] * len(weak) + [1 / len(strong)] * len(strong))
+        self._gain_weights = np.array([-1 / len(weak)] * len(weak) + [1 / len(strong)] * len(strong))
         self._tuning: Tuning | None = None
         self.abilities: dict[str, Ability] = {}
         self.adopt(abilities)
 
     def classify(self, prompt: Prompt, team_id: str = "") -> Prediction:
+        """The prediction for a prompt, with the shifts of the team's groups. Never raises."""
         try:
             features = extract(prompt)
-            return self._predicted(prompt, features, self.place(features), team_id)
+            return self._prediction(prompt, features, self.place(features), team_id)
         except Exception:  # noqa: BLE001 - A request must never fail because it could not be weighed.
             self.fallbacks += 1
             return self._rule.classify(prompt)
 
     def adopt(self, abilities: Mapping[str, str]) -> None:
-        """Which targets there are, and the ability that each is. An unknown ability's target has no outlook."""
+        """Sets the targets, with the name of each one's ability. A target of an unknown ability gets no prediction."""
         known = self.manifest.abilities
         named = {target_id: known[name] for target_id, name in abilities.items() if name in known}
         self._rebuild(named, self._tuning)
 
     def tune(self, tuning: Tuning | None) -> None:
-        """Takes over what was learned after training. A tuning of another artifact changes nothing.
+        """Puts a tuning in use, or none. A tuning of another artifact counts as none.
 
         Raises ValueError for one that does not fit; then the present one stays.
         """
         self._rebuild(self.abilities, tuning if tuning is not None and tuning.artifact == self.artifact else None)
 
     def sample(self) -> Sample:
-        """Prompts that the model had not seen, as numbers."""
+        """Held-out prompts of the training data, as numbers."""
         return self._sample
 
     def adequacies(self, vectors: NDArray[np.float32], target_ids: Sequence[str]) -> Floats:
-        """(n, targets): the probabilities that these targets' answers are adequate. Raises KeyError for others."""
+        """(n, targets): probabilities that these targets' answers are adequate. Raises KeyError for an unknown target."""
         # Asked in threads, too, while a reload or a tuning may put another table in its place.
         table = self._table
         rows = [table.rows[target_id] for target_id in target_ids]
         return probability(table.logits(vectors[:, : self.loads].astype(np.float64))[:, rows])
 
     def raw(self, features: Features) -> NetworkOutput:
-        """The graph's outputs."""
+        """The graph's outputs for one prompt."""
         loads, kinds, known, likeness, log_tokens = self._session.run(
             _OUTPUTS,
             {
@@ -155,7 +156,7 @@ class OnnxClassifier:
         )
 
     def place(self, features: Features) -> PlacedPrompt:
-        """The network's loads and the rule's, mixed by how far the network is trusted here."""
+        """The network's loads and the rule's, mixed by the trust in the network. Raises NotFinite."""
         said = self.raw(features)
         kind = max(range(len(said.kinds)), key=said.kinds.__getitem__)
         spread = self.manifest.spread[self.manifest.kinds[kind]]
@@ -172,11 +173,11 @@ class OnnxClassifier:
         return PlacedPrompt(loads, spread, log_tokens, log_tokens + math.log(p90))
 
     def complexity_of(self, placed: PlacedPrompt) -> float:
-        """The share of the training prompts that gain less than this one."""
-        chances = probability(self._every.logits(placed.loads)[self._yardstick])
-        return self.manifest.calibration.complexity_of(float(self._sides @ chances))
+        """The share of the training prompts that gain less from a strong model than this one, in [0, 1]."""
+        chances = probability(self._all_abilities.logits(placed.loads)[self._calibration_rows])
+        return self.manifest.calibration.complexity_of(float(self._gain_weights @ chances))
 
-    def _predicted(self, prompt: Prompt, features: Features, placed: PlacedPrompt, team_id: str) -> Prediction:
+    def _prediction(self, prompt: Prompt, features: Features, placed: PlacedPrompt, team_id: str) -> Prediction:
         drawn = sketch(features)
         group = self._groups.assign(team_id, drawn) if self._groups is not None else None
         asked = asked_tokens(prompt.text, features)
@@ -187,8 +188,8 @@ class OnnxClassifier:
         return Prediction(
             complexity=self.complexity_of(placed),
             source="onnx",
-            expected_output_tokens=_tokens(log_tokens),
-            output_tokens_p90=_tokens(log_p90),
+            expected_output_tokens=_bounded_tokens(log_tokens),
+            output_tokens_p90=_bounded_tokens(log_p90),
             outlooks=self._outlooks(placed, log_tokens, log_p90, group),
             vector=np.concatenate([placed.loads, drawn]).astype("<f2").tobytes(),
             artifact=self.artifact,
@@ -210,8 +211,8 @@ class OnnxClassifier:
                 adequate=chance,
                 low=max(0.0, chance - reach),
                 high=min(1.0, chance + reach),
-                output_tokens=_tokens(log_tokens + length),
-                output_tokens_p90=_tokens(log_p90 + length),
+                output_tokens=_bounded_tokens(log_tokens + length),
+                output_tokens_p90=_bounded_tokens(log_p90 + length),
             )
             for name, chance, length in zip(table.names, chances.tolist(), table.log_lengths, strict=True)
         }
@@ -227,25 +228,27 @@ class OnnxClassifier:
         return mixed
 
     def _rebuild(self, abilities: dict[str, Ability], tuning: Tuning | None) -> None:
-        """Everything is made before anything is put in its place."""
+        """Replaces table and groups together; everything is built first, so a failure changes nothing."""
         learned = tuning.abilities if tuning is not None else {}
-        fitting = {name: row for name, row in learned.items() if len(row.weights) == self.loads and _finite(row)}
+        fitting = {name: row for name, row in learned.items() if len(row.weights) == self.loads and _is_finite(row)}
         # Learned rows are of targets; one that is configured no more is left out by whoever plans.
         table = AbilityTable({**abilities, **fitting})
         groups = GroupTable(tuning.groups) if tuning is not None and tuning.groups else None
         self.abilities, self._tuning, self._table, self._groups = abilities, tuning, table, groups
 
 
-def _finite(ability: Ability) -> bool:
+def _is_finite(ability: Ability) -> bool:
     return math.isfinite(sum(ability.weights) + ability.bias + ability.log_length)
 
 
-def _tokens(log_tokens: float) -> int:
+def _bounded_tokens(log_tokens: float) -> int:
     return bounded_tokens(math.exp(min(_MAX_LOG_TOKENS, log_tokens)))
 
 
 def warmed(classifier: OnnxClassifier) -> OnnxClassifier:
-    """The first run allocates; have that behind us before the first request."""
+    """The classifier after a first run, which allocates. Raises ArtifactMalformed when the graph does not fit the
+    manifest.
+    """
     try:
         raw = classifier.raw(extract(Prompt(text="")))
     except Exception as error:  # onnxruntime's errors share no base class.
@@ -256,7 +259,7 @@ def warmed(classifier: OnnxClassifier) -> OnnxClassifier:
 
 
 def open_classifier(folder: Path | None = None, abilities: Mapping[str, str] = {}) -> OnnxClassifier:
-    """The classifier from `folder`, or the packaged one; raises ArtifactError when it cannot be used."""
+    """The classifier from `folder`, or the packaged one. Raises ArtifactError."""
     if folder is not None:
         return warmed(OnnxClassifier(read_artifact(folder), abilities))
     with importlib.resources.as_file(importlib.resources.files("classifier") / "artifacts") as packaged:

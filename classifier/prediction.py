@@ -1,4 +1,4 @@
-"""What goes into the classifier and what comes out."""
+"""The classifier's input and output types."""
 
 from collections.abc import Mapping
 from typing import Literal, Protocol
@@ -6,11 +6,11 @@ from typing import Literal, Protocol
 import msgspec
 
 PredictionSource = Literal["onnx", "heuristic"]
-"""Who weighed: the trained model, or the plain rule."""
+"""The scorer: the trained model, or the heuristic."""
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """What the classifier sees of a request: text and a few facts, nothing of the caller."""
+    """The part of a request that the classifier reads: text and a few facts, nothing of the caller."""
 
     text: str
     """The last user message."""
@@ -25,10 +25,10 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What one target is likely to make of one prompt.
+    """One target's predicted answer to one prompt.
 
-    `adequate` is the probability, in [0, 1], that its answer is adequate; `low` and `high` bound what a
-    better weigher would say of it in nine cases of ten. Output tokens are the median and the 90th percentile.
+    `adequate` is the probability, in [0, 1], that the answer is adequate; `low` and `high` bound it with 90 %
+    confidence. Output tokens are the median and the 90th percentile.
     """
 
     adequate: float
@@ -39,25 +39,26 @@ class TargetPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """How hard a prompt is, and what each target with known outcomes would make of it.
+    """A prompt's complexity, and a prediction for each target with known outcomes.
 
-    `complexity` is in [0, 1]: the share of the training prompts that gain less from a strong model
-    than this one does. 0.7 reads "harder than 70 % of what was seen".
+    `complexity` is in [0, 1]: the share of the training prompts that gain less from a strong model than this one does.
+    0.7 reads "harder than 70 % of what was seen".
     """
 
     complexity: float
     source: PredictionSource
     expected_output_tokens: int
-    """The median."""
+    """Median of the answer's length."""
     output_tokens_p90: int = 0
+    """90th percentile of the answer's length."""
     outlooks: Mapping[str, TargetPrediction] = {}
-    """By target id; a target whose ability was never measured has none, and nothing has one from the heuristic."""
+    """Prediction by target id. Targets without a measured ability have none; the heuristic gives none at all."""
     vector: bytes = b""
-    """The prompt's side as little-endian float16: loads, then the sketch. Abilities are refitted from it, text is not kept."""
+    """Loads, then the sketch, as little-endian float16. Abilities are refitted from it, so no text need be kept."""
     artifact: str = ""
-    """Which trained model made the vector: two vectors can be compared only when this is the same."""
+    """Id of the trained model that made the vector; vectors of different artifacts cannot be compared."""
     group: str | None = None
-    """The team's group of similar prompts that this one fell into."""
+    """Id of the team's group of similar prompts that the prompt falls into, if any."""
 
 
 class Classifier(Protocol):

@@ -1,4 +1,4 @@
-"""onnxruntime, and how a graph is opened with it."""
+"""Opening of ONNX graphs with onnxruntime."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,10 @@ class RuntimeMissing(ArtifactError):
 
 
 def open_session(model: bytes, inputs: Mapping[str, str]) -> "InferenceSession":
-    """A session on one thread for a graph that takes exactly `inputs` (name to type)."""
+    """A single-threaded session for a graph that takes exactly `inputs` (name to type).
+
+    Raises RuntimeMissing or ArtifactMalformed.
+    """
     # onnxruntime reads this when it loads; its telemetry would leave a file in the folder for temporary ones.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:

@@ -1,4 +1,4 @@
-"""Held-out prompts as numbers, kept beside the model: what curves of quality and cost are computed on."""
+"""Held-out prompts as numbers, stored beside the model, from which cost-quality curves are computed."""
 
 import io
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _COLUMNS: Final = (
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """Prompts that the model which weighed them had not seen, one row each. Weights add up to 1."""
+    """Held-out prompts, one row each. Weights add up to 1."""
 
     vectors: NDArray[np.float32]
     """(n, loads + SKETCH)"""
@@ -29,7 +29,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_sample(sample: Sample) -> bytes:
-    """The same sample gives the same bytes."""
+    """The sample as a compressed .npz file; the same sample gives the same bytes."""
     buffer = io.BytesIO()
     np.savez_compressed(
         buffer,
@@ -42,7 +42,7 @@ def write_sample(sample: Sample) -> bytes:
 
 
 def read_sample(content: bytes, width: int) -> Sample:
-    """Raises ArtifactMalformed unless every vector has `width` finite numbers."""
+    """Decodes a sample. Raises ArtifactMalformed unless every vector has `width` finite numbers."""
     vectors, inputs, outputs, weights = _read_columns(content, "the sample", _COLUMNS)
     if vectors.shape[1:] != (width,) or not len(vectors) or not np.isfinite(vectors).all():
         raise ArtifactMalformed(f"the sample's vectors must have {width} finite numbers")
@@ -52,7 +52,7 @@ def read_sample(content: bytes, width: int) -> Sample:
 
 
 def _read_columns(content: bytes, what: str, columns: Sequence[tuple[str, DTypeLike]]) -> list[NDArray[Any]]:
-    """Each named array of an .npz file as the type that is asked for. Raises ArtifactMalformed, naming `what`."""
+    """The named arrays of an .npz file, each as the given type. Raises ArtifactMalformed, naming `what`."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as found:
             return [found[name].astype(dtype) for name, dtype in columns]

@@ -1,4 +1,4 @@
-"""A prompt's sketch: signed hashed words and pairs in a few numbers, to tell how alike two prompts are."""
+"""A prompt's sketch: signed hashed words and pairs in SKETCH numbers, whose dot product is a similarity."""
 
 from typing import Final
 
@@ -15,9 +15,9 @@ _ONE: Final = np.uint32(1)
 
 
 def sketch(features: Features) -> NDArray[np.float32]:
-    """SKETCH numbers of length 1, or all 0 for a prompt without words.
+    """(SKETCH,): a vector of length 1, or all 0 for a prompt without words.
 
-    A count sketch (Charikar, Chen and Farach-Colton 2002): dot products are those of the hashed terms, give or take 0.125.
+    A count sketch (Charikar, Chen and Farach-Colton 2002): dot products are those of the hashed terms, ± 0.125.
     """
     mixed = features.indices.astype(np.uint32) * _MIX
     signed = np.log1p(features.counts) * (1.0 - 2.0 * ((mixed >> _SIGN_SHIFT) & _ONE))

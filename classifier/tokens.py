@@ -1,8 +1,8 @@
-"""How many tokens a text is, about, without a tokenizer.
+"""Estimation of a text's number of tokens without a tokenizer.
 
-Every byte belongs to one of sixteen classes, and every two neighbouring classes have a weight: the
-sum of the weights is the estimate. That is one table look-up a byte. The weights were fitted against
-cl100k_base by `classifier.training.tokens_fit`, which also prints the errors in docs/classifier.md.
+Every byte belongs to one of sixteen classes, and every two neighbouring classes have a weight: the sum of the weights
+is the estimate. That is one table look-up a byte. The weights were fitted against cl100k_base by
+`classifier.training.tokens_fit`, which also prints the errors in docs/classifier.md.
 """
 
 from typing import Final
@@ -29,7 +29,7 @@ CLASSES: Final[dict[str, bytes]] = {
     "three_bytes": bytes((0xE0, 0xE1, 0xE2, 0xEE, 0xEF)),
     "four_bytes": bytes(range(0xF0, 0x100)),
 }
-"""Letters are parted into those that end syllables, those that go with them, and those that begin new ones."""
+"""Byte classes by name. Small letters are divided into vowels, common consonants and rare ones."""
 
 # Thousandths of a token: a row for each class, a column for the class after it, both in the order above.
 _WEIGHTS_TEXT: Final = """
@@ -51,7 +51,7 @@ _WEIGHTS_TEXT: Final = """
    0    0    0    0    0    0    0    0 1033    0    0    0    0    0    0    0
 """
 EXACT_CHARS: Final = 32_768
-"""A longer text is estimated from samples of this many characters altogether."""
+"""Length up to which every byte is read; a longer text is estimated from samples of this many characters in total."""
 SAMPLES: Final = 4
 
 _SHIFT: Final = np.uint8(4)
@@ -71,7 +71,7 @@ _WEIGHTS: Final = np.array(_WEIGHTS_TEXT.split(), np.float32) / np.float32(1000)
 
 
 def class_pairs(text: str) -> NDArray[np.intp]:
-    """Each byte's class with the class before it, as one number; before the first byte stands a newline."""
+    """Each byte's class and the class before it, as one number; before the first byte stands a newline."""
     data = f"\n{text}".encode("utf-8", "replace").translate(_CLASS)
     classes = np.frombuffer(data, np.uint8)
     pairs = classes[:-1] << _SHIFT
@@ -84,7 +84,7 @@ def _raw_estimate(text: str) -> float:
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens `text` is: 0 for nothing, never more than its UTF-8 bytes; never raises."""
+    """Estimated tokens of `text`: 0 for an empty one, at most 4 a character; never raises."""
     if not text:
         return 0
     if len(text) <= EXACT_CHARS:

@@ -1,6 +1,6 @@
-"""What is learned after training: abilities of this house's targets, and groups of similar prompts of its teams.
+"""A tuning, learned after training: abilities of the operator's own targets, and groups of teams' similar prompts.
 
-The trained network computes a prompt's loads; a target's ability is the small row that meets them:
+The trained network computes a prompt's loads; a target's ability is a row of weights for them:
 
     logit P(adequate) = bias + weights · loads + shift of the prompt's group
 
@@ -12,29 +12,30 @@ from typing import Final
 import msgspec
 
 SKETCH: Final = 64
-"""Numbers of a sketch: signed hashed words and pairs, of length 1. Its dot product says how alike two prompts are."""
+"""Length of a sketch: signed hashed words and pairs, normalised. A dot product of two is the prompts' similarity."""
 
 
 class Ability(msgspec.Struct, frozen=True, kw_only=True):
-    """One target's row. `weights` has one number a load; `verdicts` tells how many outcomes stand behind it."""
+    """One target's row. `weights` has one number for each load; `verdicts` is the number of outcomes it was fitted to."""
 
     weights: list[float]
     bias: float
     log_length: float = 0.0
-    """The logarithm of its answers' length beside the usual length."""
+    """Natural logarithm of the ratio of its answers' length to the usual length."""
     verdicts: int = 0
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Similar prompts of one team. `shift` is what its own outcomes add to a target's logit, already shrunk."""
+    """Similar prompts of one team. `shift` is already shrunk towards 0."""
 
     group_id: str
     centre: list[float]
     """A unit vector of SKETCH numbers."""
     shift: dict[str, float]
+    """Logits to add, by target id."""
     verdicts: int
     reach: float = 0.2
-    """A prompt that is less like the centre than this does not belong to the group."""
+    """Least cosine similarity to the centre of a prompt that belongs to the group."""
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +44,6 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     artifact: str
     abilities: dict[str, Ability] = {}
-    """By target id; they stand before the ability that the target's configuration names."""
+    """Ability by target id; it takes precedence over the one that the target's configuration names."""
     groups: dict[str, list[Group]] = {}
-    """By team id."""
+    """Groups by team id."""

@@ -1,1 +1,1 @@
-"""What was used, what it cost, and what it would have cost: usage, prices, the ledger."""
+"""Usage, prices and the ledger: tokens used, their cost, and the baseline cost of the same tokens elsewhere."""

@@ -14,7 +14,7 @@ from settings.types import Finite, Section
 
 
 class CostSection(Section):
-    """The books: where they are written, how safely, and what savings are measured against."""
+    """Ledger, prices, budgets, reports and savings."""
 
     reference_target: str | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""The clock that all processes on one PostgreSQL agree about, because their hosts' clocks may differ."""
+"""PostgreSQL's clock, which all processes on one database share while their hosts' clocks may differ."""
 
 from typing import Any, Final
 
@@ -7,6 +7,7 @@ from sqlalchemy import BigInteger, ColumnElement, literal_column
 DATABASE_US: Final[ColumnElement[Any]] = literal_column(
     "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)", BigInteger
 )
-"""Microseconds since 1970 at the moment of the row, not of the transaction's beginning. SQLite has no such clock, and
-needs none: its processes share a machine.
+"""Microseconds since 1970 when the row is evaluated, not when the transaction began.
+
+SQLite has no such clock, and needs none: its processes share a machine.
 """

@@ -1,26 +1,26 @@
-"""What can go wrong with the books."""
+"""Errors of the ledger, of budgets and of prices that other packages handle."""
 
 from datetime import datetime
 from decimal import Decimal
 
 
 class LedgerUnavailable(Exception):
-    """An attempt cannot be booked, so it must not be made: the journal is full, closed or cannot be written."""
+    """The attempt cannot be booked and must not be made: the journal is full, closed or cannot be written."""
 
 
 class EntriesRefused(Exception):
-    """The database answers, and will never take at least one of these entries as it is."""
+    """The database will never take at least one of these entries as it is; retrying is useless."""
 
 
 class StoreUnreachable(Exception):
-    """The database does not answer; what was to be written stays in the journal."""
+    """The database did not answer; what was to be written stays in the journal."""
 
 
 _ADJECTIVES = {"day": "daily", "week": "weekly", "month": "monthly"}
 
 
 class BudgetExceeded(Exception):
-    """A hard budget has no room for an attempt, so it must not be made. The message is safe to show its caller."""
+    """A hard budget has no room for the attempt, which must not be made. The message is safe to show its caller."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class BudgetExceeded(Exception):
         hint = "" if spent else " A smaller `max_tokens` or a cheaper model may still fit."
         super().__init__(f"{whose} {why}{hint} It resets at {resets_at:%Y-%m-%dT%H:%M:%SZ}.")
         self.spent = spent
-        """Nothing fits any more, rather than this one request."""
+        """True if nothing fits any more; False if only this request is too large."""
         self.retry_after_s = retry_after_s
         self.scope = scope
         self.scope_id = scope_id
@@ -49,28 +49,28 @@ class BudgetExceeded(Exception):
         self.limit_nanousd = limit_nanousd
         self.resets_at = resets_at
         self.downgrade = downgrade
-        """Its owner would rather have the cheapest capable target than a refusal."""
+        """True if the budget's owner prefers the cheapest capable target to a refusal."""
 
 
 class BudgetsUnavailable(Exception):
-    """Whether a hard budget has room cannot be told now, so the attempt must not be made."""
+    """The database did not say in time whether a hard budget has room, so the attempt must not be made."""
 
 
 class UnpricedUnderBudget(Exception):
-    """A target without a price cannot be held against a hard budget, so it must not be called."""
+    """The target has no price, so it cannot be held against a hard budget and must not be called."""
 
 
 class PriceError(Exception):
-    """Something about a price that its reader can mend. The message says what."""
+    """Base of price errors; the message is for the operator and says what to change."""
 
 
 class PriceTableMissing(PriceError):
-    """litellm's table of prices cannot be had."""
+    """litellm's price table is missing or cannot be read."""
 
 
 class UnknownPrice(PriceError):
-    """No such version of a target's price, or no such name in a table."""
+    """No such version of a target's price, or no such name in a price table."""
 
 
 class PriceRefused(PriceError):
-    """A price cannot be entered or taken back as asked."""
+    """The price cannot be entered, corrected or withdrawn as asked."""

@@ -1,4 +1,4 @@
-"""Prices and the arithmetic on them: integers of nano-dollars, never floats."""
+"""Prices and their arithmetic in integers of nano-dollars, never floats."""
 
 import hashlib
 import operator
@@ -20,7 +20,7 @@ _DIGEST_DIGITS: Final = 6
 
 
 def nanousd(usd: Decimal | str | int) -> int:
-    """Nano-dollars in an exact dollar amount; a finer amount than a nano-dollar is a ValueError."""
+    """Convert an exact dollar amount to nano-dollars. Raises ValueError for an amount finer than a nano-dollar."""
     amount = Decimal(usd) * NANO_PER_USD
     if not amount.is_finite() or amount != amount.to_integral_value():
         raise ValueError(f"{usd} USD is not a whole number of nano-dollars")
@@ -28,21 +28,23 @@ def nanousd(usd: Decimal | str | int) -> int:
 
 
 def usd(amount_nanousd: int) -> Decimal:
-    """The exact dollar amount of an integer of nano-dollars."""
+    """Convert nano-dollars to the exact dollar amount."""
     return Decimal(amount_nanousd) / NANO_PER_USD
 
 
 METERS: Final = ("input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning", "request")
-"""What is counted apart. `input` is what neither came from nor went to a cache, `output` what is not reasoning, and
-`cache_write` what is kept for the usual five minutes.
+"""Billed units.
+
+`input` is what neither came from nor went to a cache, `output` what is not reasoning, and `cache_write` what is kept
+for the usual five minutes.
 """
 
 Meters = tuple[int, int, int, int, int, int, int]
-"""One figure for each of `METERS`."""
+"""One figure for each of `METERS`, in that order."""
 
 
 def meters(usage: Usage) -> Meters:
-    """What of each meter was used: inclusive buckets become parts that do not overlap. The last is one request."""
+    """Split inclusive token counts into meters that do not overlap; the last one is the request itself."""
     return (
         usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens,
         usage.cached_input_tokens,
@@ -55,17 +57,17 @@ def meters(usage: Usage) -> Meters:
 
 
 class LongPrompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a prompt of more than `above_tokens` costs: the whole request at other figures."""
+    """Price of a whole request whose prompt has more than `above_tokens` tokens."""
 
     above_tokens: int
     price: "Price"
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Nano-dollars per million tokens, one figure per meter, as of `version`. `request_nanousd` is for one request.
+    """Nano-dollars per million tokens by meter, as of `version`. `request_nanousd` is for one request.
 
-    What has no figure of its own costs what the next more general meter does: an hour's cache what five minutes' does,
-    reasoning what output does. Making one that makes no sense is a ValueError.
+    A meter without a figure of its own costs what the next more general one does: an hour's cache what five minutes'
+    does, reasoning what output does. Construction raises ValueError for figures that make no sense.
     """
 
     version: str
@@ -77,9 +79,9 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     reasoning_nanousd: int | None = None
     request_nanousd: int = 0
     long_prompts: tuple[LongPrompt, ...] = ()
-    """Ordered by `above_tokens`; the last one that applies does."""
+    """Prices of long prompts, ascending by `above_tokens`; the last one that applies counts."""
     batch: "Price | None" = None
-    """Instead of this one for work given in as a batch; None when that is no cheaper."""
+    """Price for work given in as a batch; None when that is no cheaper."""
 
     def __post_init__(self) -> None:
         _refuse_figures(self)
@@ -88,13 +90,16 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError("the price of a batch has no other price for batches")
 
     def cost_nanousd(self, usage: Usage, *, batch: bool = False) -> int:
-        """What `usage` costs, rounded half up to a whole nano-dollar once, at the end."""
+        """Return the cost of `usage`, rounded half up to a whole nano-dollar once, at the end."""
         price = self.applying(usage.input_tokens, batch=batch)
         total: int = sum(map(operator.mul, meters(usage), price.figures()))
         return (total + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
 
     def costs_nanousd(self, usage: Usage, *, batch: bool = False) -> Meters:
-        """The same by meter. The parts add up to `cost_nanousd` exactly: the running total is rounded, not each part."""
+        """Return the cost by meter.
+
+        The parts add up to `cost_nanousd` exactly: the running total is rounded, not each part.
+        """
         price = self.applying(usage.input_tokens, batch=batch)
         running = rounded = 0
         parts: list[int] = []
@@ -105,7 +110,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return cast("Meters", tuple(parts))
 
     def most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
-        """What up to so many tokens cost at most, of whatever meters they turn out to be."""
+        """Return the most that up to so many tokens can cost, whichever meters they turn out to be; rounded up."""
         most = 0
         for price in (self, *(each.price for each in self.long_prompts if input_tokens > each.above_tokens)):
             *inputs, output, reasoning, request = price.figures()
@@ -114,7 +119,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return most
 
     def applying(self, input_tokens: int, *, batch: bool) -> "Price":
-        """The figures for a prompt of this length."""
+        """Return the price that applies to a prompt of this length, for a batch if there is one."""
         price = self.batch if batch and self.batch is not None else self
         for each in reversed(price.long_prompts):
             if input_tokens > each.above_tokens:
@@ -122,7 +127,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return price
 
     def figures(self) -> Meters:
-        """Nano-dollars for a million of each meter."""
+        """Return nano-dollars per million of each meter, requests included."""
         return (
             self.input_nanousd,
             self.cached_input_nanousd,
@@ -134,7 +139,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
     def named(self, version: str) -> "Price":
-        """The same figures under another name."""
+        """Return the same figures under another version name."""
         return msgspec.structs.replace(
             self,
             version=version,
@@ -145,11 +150,11 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
     def same_figures(self, other: "Price") -> bool:
-        """Whether everything costs the same at both, whatever they are called."""
+        """Return True if both have the same figures, whatever their version names."""
         return self.named("") == other.named("")
 
     def digest(self) -> str:
-        """Six hexadecimal digits that stand for the figures, and not for the name."""
+        """Return six hexadecimal digits of a SHA-256 over the figures, without the version name."""
         text = to_json(self.named(""))
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_DIGITS]
 
@@ -173,12 +178,12 @@ def _refuse_long_prompts(tiers: tuple[LongPrompt, ...]) -> None:
 
 
 def to_json(price: Price) -> str:
-    """The price as text, the same for the same price."""
+    """Encode a price as JSON, the same text for the same price."""
     return msgspec.json.encode(price).decode()
 
 
 def from_json(text: str) -> Price:
-    """The price that the text stands for; a ValueError when it is none, or has figures that we do not know."""
+    """Decode a price. Raises ValueError if it is none, or has unknown fields."""
     if len(text) > MOST_JSON_CHARACTERS:
         raise ValueError(f"a price has at most {MOST_JSON_CHARACTERS} characters")
     try:
@@ -188,10 +193,10 @@ def from_json(text: str) -> Price:
 
 
 def usd_per_million(text: Decimal | str | float) -> int:
-    """Nano-dollars in a listed price of dollars per million tokens, exactly.
+    """Convert a list price in dollars per million tokens to nano-dollars, exactly. Raises ValueError.
 
-    A float is what YAML makes of `0.15`; its shortest text is what stood in the file, so that text
-    is read, and not the binary fraction behind it.
+    A float is what YAML makes of `0.15`; its shortest text is what stood in the file, so that text is read, and not the
+    binary fraction behind it.
     """
     if isinstance(text, bool):
         raise ValueError(f"{text} is no price")  # noqa: TRY004  A configuration's value, not a caller's type.
@@ -217,9 +222,9 @@ def price_from_usd(
     reasoning_usd: Decimal | str | float | None = None,
     request_usd: Decimal | str | float = 0,
 ) -> Price:
-    """A price from a list in dollars per million tokens; what has no price of its own costs what input costs.
+    """Build a price from dollars per million tokens; only `request_usd` is for one request.
 
-    Only `request_usd` is for one request.
+    Cached and cache-written input without a price costs what input does. Raises ValueError.
     """
     input_nanousd = usd_per_million(input_usd)
     return Price(

@@ -1,4 +1,4 @@
-"""The tables of the books: the ledger, its roll-ups, prices, budgets, and the hours of our own GPUs."""
+"""Tables of the ledger, its roll-ups, prices, budgets, and the hours of our own GPUs."""
 
 from typing import ClassVar
 
@@ -20,18 +20,18 @@ from sqlalchemy import (
 from sqlmodel import Field, SQLModel
 
 _ID = 200
-"""Wider than any id that the gateway makes itself; some come from callers and configurations."""
+"""Width of id columns: wider than the gateway's own ids, because some come from callers and configurations."""
 _PRICE = 2 * _ID + 1
-"""`target@version`."""
+"""Width of `target@version`."""
 
 
 def _amount() -> "Column[int]":
-    """A whole number that older rows have none of."""
+    """Return an integer column that is 0 in rows from before it existed."""
     return Column(BigInteger, nullable=False, server_default="0")
 
 
 class LedgerEntry(SQLModel, table=True):
-    """One entry. Nothing is ever updated or deleted; its key makes writing it twice harmless."""
+    """One ledger entry. Nothing is ever updated or deleted; its key makes writing it twice harmless."""
 
     __tablename__: ClassVar[str] = "ledger_entry"
     __table_args__ = (
@@ -85,7 +85,7 @@ class LedgerEntry(SQLModel, table=True):
     baseline_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     usage_source: str = Field(sa_column=Column(String(16), nullable=False))
     flags: str = Field(sa_column=Column(Text, nullable=False))
-    """A JSON array of names, as text: read by people and by `Entry`, never searched."""
+    """JSON array of names, as text: read by people and by `Entry`, never searched."""
     status: int = Field(sa_column=Column(Integer, nullable=False))
     stream: bool = Field(sa_column=Column(Boolean, nullable=False))
     complexity: float | None = Field(sa_column=Column(Float(53), nullable=True))
@@ -181,10 +181,10 @@ rollup_day = _rollup("rollup_day")
 
 
 class SpendDay(SQLModel, table=True):
-    """What budgets look at: the spend of an organisation, team, key or tag on one UTC day.
+    """Spend of an organisation, team, key or tag on one UTC day, which budgets read.
 
-    It has everything of the ledger that was booked to a request or corrected since, but no true-up and no idle GPU:
-    a budget counts at the planned rate. A tag's id is `organisation/tag`.
+    It has everything of the ledger that was booked to a request or corrected since, but no true-up and no idle GPU: a
+    budget counts at the planned rate. A tag's id is `organisation/tag`.
     """
 
     __tablename__: ClassVar[str] = "spend_day"
@@ -197,7 +197,7 @@ class SpendDay(SQLModel, table=True):
 
 
 class Boot(SQLModel, table=True):
-    """A process that writes entries, and when it was last known to live."""
+    """A process that writes entries, and when it was last seen alive."""
 
     __tablename__: ClassVar[str] = "boot"
 
@@ -208,19 +208,19 @@ class Boot(SQLModel, table=True):
 
 
 class LedgerCheck(SQLModel, table=True):
-    """When the roll-ups were last held against the ledger; whoever changes `begun_us` does it next."""
+    """State of a verification of the roll-ups; a process claims the next one by changing `begun_us`."""
 
     __tablename__: ClassVar[str] = "ledger_check"
 
     name: str = Field(sa_column=Column(String(16), primary_key=True))
     begun_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     done_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """When it was last finished; 0 before."""
+    """End of the last finished check in microseconds since 1970; 0 before the first."""
     differences: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
 class PriceVersion(SQLModel, table=True):
-    """A price that something was booked at, or that an operator entered. Never changed: another one has another version."""
+    """A price that something was booked at, or that an operator entered; immutable, but for its withdrawal."""
 
     __tablename__: ClassVar[str] = "price_version"
     __table_args__ = (PrimaryKeyConstraint("target_id", "version", name="pk_price_version"),)
@@ -230,17 +230,17 @@ class PriceVersion(SQLModel, table=True):
     source: str = Field(sa_column=Column(String(16), nullable=False))
     """`config`, `litellm` or `override`."""
     effective_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """From when on it is the price; 0 for one without a date."""
+    """Microseconds since 1970 from which it is the price; 0 for one without a date."""
     figures: str = Field(sa_column=Column(Text, nullable=False))
     """`cost.prices.Price` as JSON."""
     note: str = Field(sa_column=Column(Text, nullable=False, server_default=text("''")))
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     withdrawn_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
-    """An override that was taken back is no longer chosen; what was booked at it stays."""
+    """Moment at which an override was withdrawn; it is no longer chosen, and what was booked at it stays."""
 
 
 class BudgetRow(SQLModel, table=True):
-    """What may be spent in a day, a week or a month."""
+    """Spending limit of a scope for a day, a week or a month."""
 
     __tablename__: ClassVar[str] = "budget"
     __table_args__ = (UniqueConstraint("scope", "scope_id", "period", "kind", name="uq_budget_scope"),)
@@ -256,13 +256,13 @@ class BudgetRow(SQLModel, table=True):
     on_exhausted: str = Field(sa_column=Column(String(16), nullable=False))
     """`refuse` or `downgrade`."""
     webhook: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
-    """The name of a configured destination for its warnings."""
+    """Name of the configured webhook that its warnings go to; empty for none."""
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     updated_us: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
 class BudgetGrant(SQLModel, table=True):
-    """What a process may still spend of a hard budget without asking again; not in `spend_day` yet.
+    """Part of a hard budget that one process may spend without asking again; not in `spend_day` yet.
 
     It belongs to no period: what is held at the end of one may be spent in the next, and counts in both.
     """
@@ -276,7 +276,7 @@ class BudgetGrant(SQLModel, table=True):
 
 
 class PoolHour(SQLModel, table=True):
-    """How long a replica of a pool was up within one hour; what its GPUs cost follows from it."""
+    """Time that a replica of a pool was up within one hour; its GPUs' cost follows from it."""
 
     __tablename__: ClassVar[str] = "pool_hour"
     __table_args__ = (PrimaryKeyConstraint("pool", "hour_us", "replica", name="pk_pool_hour"),)
@@ -286,11 +286,11 @@ class PoolHour(SQLModel, table=True):
     replica: str = Field(sa_column=Column(String(_ID), nullable=False))
     up_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     source: str = Field(sa_column=Column(String(16), nullable=False))
-    """`entered` or `fleet`; where there is neither, the configuration says how many replicas are up."""
+    """`entered`, `fleet` or `configured`; without a row the configuration says how many replicas are up."""
 
 
 class TrueUp(SQLModel, table=True):
-    """The bill of one pool's UTC day, as it was posted. A later one of the same day posts what changed since."""
+    """Posted bill of one pool's UTC day. A later revision of the same day posts what changed since."""
 
     __tablename__: ClassVar[str] = "true_up"
     __table_args__ = (PrimaryKeyConstraint("pool", "day_us", "revision", name="pk_true_up"),)

@@ -1,4 +1,4 @@
-"""Days and moments in UTC, and the microseconds since 1970 that tables hold; without a float in between."""
+"""Conversions between UTC days or moments and microseconds since 1970, without floats."""
 
 import time
 from datetime import UTC, date, datetime, timedelta
@@ -11,25 +11,25 @@ DAY_US: Final = 24 * HOUR_US
 
 
 def wall_us() -> int:
-    """The wall clock."""
+    """Return the wall clock in microseconds since 1970."""
     return time.time_ns() // 1_000
 
 
 def start_of(day: date) -> int:
-    """The microsecond at which a day begins."""
+    """Return the first microsecond of a UTC day."""
     return (day - _EPOCH).days * DAY_US
 
 
 def day_of(at_us: int) -> date:
-    """The day that a microsecond lies in."""
+    """Return the UTC day that a microsecond lies in."""
     return _EPOCH + timedelta(days=at_us // DAY_US)
 
 
 def moment(at_us: int) -> datetime:
-    """A microsecond as a moment."""
+    """Return microseconds since 1970 as an aware UTC datetime, exactly."""
     return _BEGINNING + timedelta(microseconds=at_us)
 
 
 def iso(at_us: int) -> str:
-    """A moment as people and programs read it, in whole seconds (RFC 3339)."""
+    """Return microseconds since 1970 as RFC 3339 text in whole seconds, ending in `Z`."""
     return f"{moment(at_us):%Y-%m-%dT%H:%M:%SZ}"

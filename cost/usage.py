@@ -1,11 +1,11 @@
-"""Token usage in one shape, from the dialect that all upstreams speak: OpenAI's, with the fields that hosts and litellm add.
+"""Token usage in one shape, read from OpenAI's dialect with the fields that hosts and litellm add.
 
-Buckets are inclusive: `input_tokens` contains the cached and the cache-written ones, and
-`output_tokens` contains reasoning tokens.
+Buckets are inclusive: `input_tokens` contains the cached and the cache-written ones, and `output_tokens` contains
+reasoning tokens.
 
-What an upstream reports is untrusted. A figure that is negative, no whole number or larger than
-possible makes the whole report absurd; it is then replaced by our own estimate and flagged. An
-explicit zero is a figure like any other, and is not the same as a missing one.
+What an upstream reports is untrusted. A figure that is negative, no whole number or larger than possible makes the
+whole report absurd; it is then replaced by our own estimate and flagged. An explicit zero is a figure like any other,
+and is not the same as a missing one.
 """
 
 from typing import Any, Final, Literal
@@ -16,18 +16,17 @@ UsageSource = Literal["upstream", "estimated", "none"]
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one attempt used, in tokens.
+    """Token counts of one attempt.
 
-    `source` says who counted: the upstream, our estimate, or nobody (nothing was generated).
-    `flags` name what was odd (`absurd_usage`, `stream_cut`, `caller_gone`, ...); a flagged row is
-    never silently trusted.
+    `source` says who counted: the upstream, our estimate, or nobody (nothing was generated). `flags` name what was odd
+    (`absurd_usage`, `stream_cut`, `caller_gone`, ...); a flagged row is never silently trusted.
     """
 
     input_tokens: int = 0
     cached_input_tokens: int = 0
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
-    """The part of the written ones that is kept for an hour."""
+    """Part of `cache_write_tokens` that is kept for an hour."""
     output_tokens: int = 0
     reasoning_tokens: int = 0
     source: UsageSource = "none"
@@ -39,11 +38,11 @@ MISSING: Final = "usage_missing"
 PARTIAL: Final = "usage_partial"
 REASONING_ADDED: Final = "reasoning_added"
 MOST_TOKENS: Final = 1_000_000_000
-"""Nothing that is one request has more tokens than this, whatever the limits given."""
+"""Most tokens that one request can have, whatever the limits given."""
 
 
 class _Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """A report in inclusive buckets, still to be checked; None is what the upstream left out."""
+    """An upstream's report in inclusive buckets, not checked yet; None is what it left out."""
 
     input_tokens: int | None
     output_tokens: int | None
@@ -55,11 +54,11 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _AbsurdError(Exception):
-    """A figure that no upstream in its right mind reports."""
+    """A figure that cannot be true."""
 
 
 def estimated(*, input_tokens: int, output_tokens: int, flags: tuple[str, ...] = ()) -> Usage:
-    """Usage as we counted it ourselves."""
+    """Return usage that we counted ourselves; negative counts become 0."""
     return Usage(
         input_tokens=max(0, input_tokens), output_tokens=max(0, output_tokens), source="estimated", flags=flags
     )
@@ -68,20 +67,20 @@ def estimated(*, input_tokens: int, output_tokens: int, flags: tuple[str, ...] =
 def from_openai(
     raw: Any, *, estimate: Usage, max_input_tokens: int, max_output_tokens: int, flags: tuple[str, ...] = ()
 ) -> Usage:
-    """OpenAI's dialect, as many hosts and litellm speak it: everything cached is a part of `prompt_tokens`.
+    """Read usage in OpenAI's dialect; what is absurd or missing comes from the estimate, with a flag.
 
-    `raw` is a mapping or an object with these names. litellm adds `cache_read_input_tokens` and
-    `cache_creation_input_tokens` for some providers; its `prompt_tokens` contains both.
+    `raw` is a mapping or an object with these names. Everything cached is a part of `prompt_tokens`. litellm adds
+    `cache_read_input_tokens` and `cache_creation_input_tokens` for some providers; its `prompt_tokens` contains both.
     """
     try:
         counts = _openai_counts(raw)
         _refuse_impossible(counts, max_input_tokens, max_output_tokens)
     except _AbsurdError:
-        return _guess(estimate, (*flags, ABSURD))
+        return _as_estimate(estimate, (*flags, ABSURD))
     if counts.input_tokens is None and counts.output_tokens is None:
-        return _guess(estimate, (*flags, MISSING))
+        return _as_estimate(estimate, (*flags, MISSING))
     if counts.input_tokens is None or counts.output_tokens is None:
-        return _half_guess(counts, estimate, flags)
+        return _estimate_missing(counts, estimate, flags)
     return Usage(
         input_tokens=counts.input_tokens,
         cached_input_tokens=counts.cached,
@@ -94,12 +93,12 @@ def from_openai(
     )
 
 
-def _guess(estimate: Usage, flags: tuple[str, ...]) -> Usage:
+def _as_estimate(estimate: Usage, flags: tuple[str, ...]) -> Usage:
     return msgspec.structs.replace(estimate, source="estimated", flags=_union(estimate.flags, flags))
 
 
-def _half_guess(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) -> Usage:
-    """What was told is kept, what was left out is estimated; never less than its own parts."""
+def _estimate_missing(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) -> Usage:
+    """Keep the reported figures and estimate the missing one, never less than its own parts."""
     told_input, told_output = counts.input_tokens, counts.output_tokens
     inner = counts.cached + counts.written
     return Usage(
@@ -124,12 +123,12 @@ def _refuse_impossible(counts: _Counts, max_input_tokens: int, max_output_tokens
 
 
 def _openai_counts(raw: Any) -> _Counts:
-    prompt_details = _part(raw, "prompt_tokens_details")
+    prompt_details = _inner_object(raw, "prompt_tokens_details")
     prompt = _count(raw, "prompt_tokens")
     total = _count(raw, "total_tokens")
-    reasoning = _count(_part(raw, "completion_tokens_details"), "reasoning_tokens") or 0
-    kept = _part(prompt_details, "cache_creation_token_details") or _part(raw, "cache_creation")
-    written, written_1h = _written(
+    reasoning = _count(_inner_object(raw, "completion_tokens_details"), "reasoning_tokens") or 0
+    kept = _inner_object(prompt_details, "cache_creation_token_details") or _inner_object(raw, "cache_creation")
+    written, written_1h = _cache_writes(
         kept,
         _count(prompt_details, "cache_write_tokens"),
         _count(prompt_details, "cache_creation_tokens"),
@@ -150,7 +149,7 @@ def _openai_counts(raw: Any) -> _Counts:
 def _openai_completion(
     prompt: int | None, completion: int | None, total: int | None, reasoning: int
 ) -> tuple[int | None, tuple[str, ...]]:
-    """Some hosts leave the completion out of an embedding, and some leave reasoning out of the completion."""
+    """Return output tokens and flags: some hosts leave them out for embeddings, some leave reasoning out of them."""
     if prompt is None or total is None:
         return completion, ()
     if completion is None:
@@ -162,10 +161,10 @@ def _openai_completion(
     return completion, ()
 
 
-def _written(kept: Any, *totals: int | None) -> tuple[int, int]:
-    """What was written to the cache, and the part of it that is kept for an hour, as Anthropic tells it and litellm too.
+def _cache_writes(kept: Any, *totals: int | None) -> tuple[int, int]:
+    """Return tokens written to the cache, and the part kept for an hour, as Anthropic and litellm report them.
 
-    What the details tell of neither time is kept for the usual five minutes.
+    Tokens that the details assign to neither time are kept for the usual five minutes.
     """
     hour = _count(kept, "ephemeral_1h_input_tokens") or 0
     detailed = hour + (_count(kept, "ephemeral_5m_input_tokens") or 0)
@@ -175,8 +174,8 @@ def _written(kept: Any, *totals: int | None) -> tuple[int, int]:
     return written, hour
 
 
-def _part(raw: Any, name: str) -> Any:
-    """An inner object; absent is None, and anything that is no object is absurd."""
+def _inner_object(raw: Any, name: str) -> Any:
+    """Return an inner object, or None if absent. Raises _AbsurdError for anything else."""
     value = _field(raw, name)
     if value is None or isinstance(value, dict) or hasattr(value, "__dict__") or isinstance(value, msgspec.Struct):
         return value
@@ -184,7 +183,7 @@ def _part(raw: Any, name: str) -> Any:
 
 
 def _count(raw: Any, name: str) -> int | None:
-    """A figure; None when it is absent. `True` is an int to Python, and no figure to us."""
+    """Return a figure, or None if absent. Raises _AbsurdError for anything else; `True` is no figure."""
     value = _field(raw, name)
     if value is None:
         return None

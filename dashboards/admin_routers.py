@@ -1,4 +1,4 @@
-"""Every resource of the admin API, in one list."""
+"""List of the routers of the admin API."""
 
 from typing import Final
 

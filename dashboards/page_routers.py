@@ -1,4 +1,4 @@
-"""Every page, in one list."""
+"""List of the routers of all pages."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The savings claim and our own GPUs' bills, for the routes, the command line, and the nightly round alike."""
+"""The savings claim and the bills of self-hosted GPUs, for the routes, the command line, and the nightly jobs."""
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -17,7 +17,9 @@ from cost.reports.scope import ReadScope
 
 
 class Claims:
-    """Reads what a scope may see. `section` gives the configuration that holds now; `operator` pays for the gateway."""
+    """Reads the claims of a scope. `section` returns the current configuration; `operator` is the organisation that
+    pays for the gateway.
+    """
 
     def __init__(
         self,
@@ -38,15 +40,15 @@ class Claims:
 
     @property
     def pools(self) -> Sequence[PoolSection]:
-        """Our own GPUs and what they cost, as configured now."""
+        """Self-hosted pools with their costs, as configured now."""
         return self._section().pools
 
     async def books(self, scope: ReadScope, start_us: int, end_us: int) -> ClaimBooks:
-        """What the claim is made from. Raises BadQuery."""
+        """Inputs of the claim for [start_us, end_us). Raises BadQuery."""
         return await self._reader.read(scope, self._section().pools, start_us, end_us, self._now_us())
 
     async def claim(self, scope: ReadScope, books: ClaimBooks) -> Claim:
-        """The claim on these books. A team's own has neither idle GPUs nor the gateway: they are the organisation's.
+        """The claim on these books. A team's has neither idle GPUs nor the gateway: they are the organisation's.
 
         The gateway's own cost is counted once, with the organisation that operates it.
         """
@@ -62,7 +64,7 @@ class Claims:
         )
 
     def as_json(self, scope: ReadScope, found: Claim) -> dict[str, Any]:
-        """The claim as JSON has it, with the names of whom it is compared with."""
+        """The claim as JSON values, with the names of its comparators."""
         section = self._section()
         return {
             **claim_as_json(found),

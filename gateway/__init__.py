@@ -1,1 +1,1 @@
-"""What runs: processes, wiring, the configuration file, the command line, the demo and the migrations."""
+"""Everything that runs: processes, wiring, configuration file, command line, demo and migrations."""

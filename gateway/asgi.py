@@ -1,4 +1,4 @@
-"""The outermost ASGI application: inference goes straight to the line, everything else through FastAPI.
+"""The outermost ASGI application: inference goes straight to the request line, everything else through FastAPI.
 
 The line uses nothing of FastAPI's routing and dependency solving: it reads the body within its limits and writes the
 reply itself.
@@ -33,7 +33,7 @@ class AsgiApp:
 
 
 def _named(send: Send) -> Send:
-    """Every reply carries `x-request-id`; the line writes its own, because its ledger entries do, too."""
+    """Adds `x-request-id` to replies of FastAPI routes; the line writes its own, which its ledger entries share."""
 
     async def send_named(message: Message) -> None:
         if message["type"] == "http.response.start":

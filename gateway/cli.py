@@ -1,4 +1,4 @@
-"""The command line: every command by its name, and expected failures as a line or two on standard error."""
+"""The command line: registers all commands, and prints expected failures as a line or two on standard error."""
 
 import sys
 from typing import Any
@@ -36,7 +36,7 @@ _FINDERS = frozenset({"audit", "ledger", "reconcile", "savings"})
 
 
 class _Weighbridge(TyperGroup):
-    """Turns what can be expected to go wrong into a line or two on standard error."""
+    """The root command group; prints expected errors in place of tracebacks."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -51,9 +51,9 @@ class _Weighbridge(TyperGroup):
 
 
 def _expected(error: Exception) -> str | None:
-    """The message for an error that the user can mend; None for one of ours.
+    """Returns the message of an error that the user can correct; None for an unexpected one.
 
-    Only a command that got far enough to raise such an error has imported its module.
+    Error classes are looked up in loaded modules only: a command that raised one has imported its module.
     """
     kinds = {
         "gateway.configuration.file": "ConfigError",

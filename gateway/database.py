@@ -1,4 +1,4 @@
-"""The database: one address, SQLite or PostgreSQL, and a schema that is always the newest."""
+"""The database: engine creation for SQLite and PostgreSQL, and migration to the newest schema."""
 
 import contextlib
 import sqlite3
@@ -59,7 +59,7 @@ TABLES: Final = (
     selfhosted.tables.PoolTarget,
     selfhosted.tables.PromptHabit,
 )
-"""Named, so that importing this module is what fills `metadata`."""
+"""Every table, listed so that importing this module fills `metadata`."""
 
 _DRIVERS: Final = {
     "sqlite": "sqlite+aiosqlite",
@@ -77,13 +77,14 @@ _MIGRATION_LOCK: Final = 7_236_451_920
 
 
 class UnknownDatabase(ValueError):
-    """The address names no database that this program speaks."""
+    """Raised for an address of an unsupported database."""
 
 
 def make_engine(url: str, *, power_safe: bool = False) -> AsyncEngine:
-    """An engine for `sqlite:///file`, `sqlite://` (in memory) or `postgresql://user@host/name`.
+    """Creates an engine for `sqlite:///file`, `sqlite://` (in memory) or `postgresql://user@host/name`.
 
-    With `power_safe` SQLite flushes each commit to the disk; it belongs with `journal_sync: power`.
+    With `power_safe` SQLite flushes each commit to the disk; it belongs with `journal_sync: power`. Raises
+    UnknownDatabase.
     """
     address = _address(url)
     if address.get_backend_name() == "sqlite":
@@ -100,7 +101,9 @@ def make_engine(url: str, *, power_safe: bool = False) -> AsyncEngine:
 
 
 async def migrate(engine: AsyncEngine) -> None:
-    """Bring the schema up to date. Of several processes that start at once, one does it and the others wait."""
+    """Migrates the schema to the newest version. Of several processes that start at once, one does it and the others
+    wait.
+    """
     if engine.dialect.name == "sqlite":
         await _migrate_sqlite(engine)
     else:
@@ -110,7 +113,7 @@ async def migrate(engine: AsyncEngine) -> None:
 
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Run what migrations are missing on a connection whose transaction the caller owns."""
+    """Runs the missing migrations on a connection whose transaction the caller owns."""
     config = Config()
     # Alembic reads a % as the beginning of a reference.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
@@ -150,7 +153,9 @@ def _sqlite_engine(address: URL, *, power_safe: bool) -> AsyncEngine:
 
 
 def _write_ahead(cursor: Any) -> None:
-    """Of several processes that open a new file at once, SQLite refuses all but one this change, without waiting."""
+    """Switches SQLite to WAL, with retries: while others open a new file at once, SQLite refuses the change without
+    waiting.
+    """
     for _ in range(_WAL_TRIES):
         with contextlib.suppress(sqlite3.OperationalError):
             cursor.execute("PRAGMA journal_mode=WAL")

@@ -1,4 +1,4 @@
-"""Explains where a prompt would go and why, without calling anybody."""
+"""Dry runs of routing: explains where a prompt would go and why, without calling an upstream."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ from proxy.tolerance import Tolerances
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision in plain values. `refusal` is set when nothing could serve the prompt."""
+    """A routing decision in plain values. `refusal` is set when nothing could serve the prompt."""
 
     complexity: float
     classifier: str
@@ -28,11 +28,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     expected_output_tokens: int
     quality_floor: float
     tolerance: float
-    """What the chosen target's chance of an adequate answer may fall short of the reference's."""
+    """The most by which the chosen target's P(adequate) may fall below the reference's."""
     reference_adequate: float | None
-    """The reference's chance; None when targets were taken at their declared capability."""
+    """The reference's P(adequate); None when declared capability decided."""
     outlooks: tuple[dict[str, Any], ...] = ()
-    """Each measured target's chance with its interval and its loss against the reference, best first."""
+    """Each measured target's P(adequate) with its interval and its loss against the reference, best first."""
     candidates: tuple[dict[str, Any], ...] = ()
     rejected: tuple[dict[str, str], ...] = ()
     refusal: str | None = None
@@ -46,9 +46,9 @@ def explain(
     floor: float | None = None,
     classifier: Classifier | None = None,
 ) -> Explanation:
-    """Weighs and plans as the line does, with every deployment taken for healthy.
+    """Classifies and plans as the request line does, assuming that every deployment is healthy.
 
-    `floor` stands in for policy.quality_floor, `classifier` for the one that the configuration names.
+    `floor` replaces policy.quality_floor, `classifier` the configured one.
     """
     body = json.dumps({"model": AUTO, "messages": [{"role": "user", "content": prompt}]}).encode()
     request = parse_chat(body, RequestHeaders(tier=tier))
@@ -69,20 +69,20 @@ def explain(
     )
     fleet = {target_id: target.deployments or _some_replica(target) for target_id, target in catalog.targets.items()}
     try:
-        return _told(facts, prediction, plan(facts, prediction, policy, catalog, fleet), kept)
+        return _explanation(facts, prediction, plan(facts, prediction, policy, catalog, fleet), kept)
     except Refused as refused:
-        return _told(facts, prediction, RoutePlan(candidates=(), rejected=()), kept, refusal=refused.message)
+        return _explanation(facts, prediction, RoutePlan(candidates=(), rejected=()), kept, refusal=refused.message)
 
 
 def _some_replica(target: Target) -> tuple[Deployment, ...]:
-    """Who a pool's replicas are is known where they are watched; here they are taken for healthy like all others."""
+    """A placeholder replica for a pool's target, as real replicas are known only where they are watched."""
     target_id = target.target_id
     replica = Deployment(deployment_id=f"{target_id}/any", target_id=target_id, kind="vllm", upstream_model=target_id)
     return (replica,)
 
 
 def classifier_of(config: GatewayConfig) -> OnnxClassifier | HeuristicClassifier:
-    """The classifier as the gateway loads it."""
+    """Loads the configured classifier, as the gateway does."""
     abilities = {model.model_id: model.ability for model in config.providers.models if model.ability is not None}
     return load_classifier(config.classifier, abilities)
 
@@ -91,7 +91,7 @@ def _tolerance(floor: float, catalog: Catalog, policy: Policy, classifier: Class
     return Tolerances(catalog=catalog, policy=policy, classifier=classifier).of(floor, None)
 
 
-def _told(
+def _explanation(
     facts: Facts, prediction: Prediction, route: RoutePlan, floor: float, refusal: str | None = None
 ) -> Explanation:
     return Explanation(

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 _PLAIN_WIDTH = 10_000
-"""Wide enough that nothing wraps where a program reads."""
+"""A width at which nothing wraps, for output that a program reads."""
 
 _GAP = 2
 _NARROWEST = 6
@@ -18,7 +18,7 @@ _NARROWEST = 6
 def print_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), shrink: int | None = None
 ) -> None:
-    """Prints rows to standard output.
+    """Prints rows to standard output as an aligned table.
 
     `right` names the columns of figures, `shrink` the one that is cut when a terminal is too narrow for all.
     """
@@ -52,7 +52,7 @@ def print_table(
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """`1 entry`, `2,000 entries`."""
+    """Formats a count with its noun: `1 entry`, `2,000 entries`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 

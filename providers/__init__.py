@@ -1,1 +1,1 @@
-"""How to speak to one upstream, and when not to: wire types, targets, upstreams, breakers."""
+"""Upstreams: targets and deployments, wire types, HTTP clients, circuit breakers and the retry budget."""

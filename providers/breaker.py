@@ -1,10 +1,10 @@
-"""Breakers: when a deployment is left alone, and how it comes back. No I/O; the clock is given.
+"""Circuit breakers: ejection of failing deployments and their return. No I/O; the clock is injected.
 
     closed --5 gateway failures in a row--> open --30 s x ejections--> half-open --one probe--> closed
                                               ^----------------------------- failure --'
 
-The group rule keeps a target alive: of several deployments never more than half are ejected, however
-badly all of them do.
+Like Envoy's outlier detection, at most `max_ejected_share` of a target's deployments is ejected, however badly all of
+them do; one deployment may always be.
 """
 
 from collections import deque
@@ -18,33 +18,35 @@ from providers.target import Deployment, Target
 
 BreakerState = Literal["closed", "half-open", "open"]
 FAULTS_KEPT: Final = 8
-"""Of each deployment, for people to read."""
+"""Latest faults kept for each deployment, for display."""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One thing that went wrong at a deployment. It holds nothing of what was asked or answered."""
+    """One failed attempt at a deployment, without anything of the request or the reply."""
 
     at: float
-    """Of the breakers' clock."""
+    """Time on the breakers' clock, in seconds."""
     kind: str
     """The error's class, as `providers.errors` names it."""
     status: int | None
     counted: bool
-    """Whether the breaker counts it."""
+    """True when the breaker counts it as a gateway failure."""
 
 
 class BreakerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One deployment's breaker, for people."""
+    """The state of one deployment's breaker, for display."""
 
     state: BreakerState
     opens_again_s: float | None
-    """Until a probe is let through; None while it is closed."""
+    """Seconds until a probe is let through, 0 when one may go now; None while the breaker is closed."""
     failures: int
-    """In a row, since the last success."""
+    """Consecutive gateway failures since the last success."""
     ejections: int
-    """How often it was ejected, less what good standing took off; the next ejection lasts so many times longer."""
+    """Ejections so far, less one for each base ejection time in good standing; the factor of the next ejection's
+    length.
+    """
     faults: tuple[tuple[float, Fault], ...]
-    """The last ones, newest first, each with how many seconds ago it was."""
+    """The latest faults, newest first, each with its age in seconds."""
 
 
 class _Breaker:
@@ -62,11 +64,11 @@ class _Breaker:
         self.closed_at = now
         self.probe: Permit | None = None
         self.epoch = 0
-        """Goes up at each opening and closing, so that reports from before are told apart."""
+        """Number of openings and closings, so that reports of earlier attempts are told apart."""
 
 
 class _Group:
-    """The deployments of one target, of which some must stay in use."""
+    """The deployments of one target, whose ejected share is limited."""
 
     __slots__ = ("ejected", "size")
 
@@ -76,10 +78,10 @@ class _Group:
 
 
 class Permit:
-    """The right to make one attempt. Report what came of it; a report after the last word does nothing.
+    """The right to make one attempt, to which its outcome is reported; reports after the final one do nothing.
 
-    `success` may come early, at the first token, and still be followed by `failure` when the stream is
-    cut later: the failure then counts as if the success had not been.
+    `success` may come early, at the first token, and still be followed by `failure` when the stream is cut later: the
+    failure then counts as if the success had not been.
     """
 
     __slots__ = ("_breaker", "_breakers", "_done", "_epoch", "_failures_before", "_successes", "_successes_before")
@@ -94,7 +96,7 @@ class Permit:
         self._done = False
 
     def success(self) -> None:
-        """The deployment answers: closes it after a probe, and forgets earlier failures."""
+        """Reports that the deployment answers: closes the breaker after a probe, and clears earlier failures."""
         breaker = self._breaker
         if self._done or breaker.epoch != self._epoch:
             return
@@ -108,7 +110,7 @@ class Permit:
         self._successes = breaker.successes
 
     def failure(self) -> None:
-        """A gateway failure: no connection, 5xx, a cut or malformed reply, silence."""
+        """Reports a gateway failure: no connection, 5xx, a cut or malformed reply, silence."""
         breaker = self._breaker
         if self._done or breaker.epoch != self._epoch:
             self._done = True
@@ -118,35 +120,38 @@ class Permit:
             # Nobody else succeeded since: this attempt's own early success is taken back.
             breaker.failures = self._failures_before
         breaker.failures += 1
-        self._breakers._failed(breaker, self)  # noqa: SLF001
+        self._breakers._record_failure(breaker, self)  # noqa: SLF001
 
     def went_wrong(self, kind: str, status: int | None, *, counted: bool) -> None:
-        """Remembered for people, whatever becomes of the breaker. `kind` is an error's class, never its text."""
+        """Records a fault for display, whether it counts or not. `kind` is an error's class, never its text."""
         self._breaker.faults.append(Fault(self._breakers._clock(), kind, status, counted))  # noqa: SLF001
 
     def silent(self) -> None:
-        """Nothing came for long, which may be a long answer or a hang: a failure where nobody else had an answer either."""
+        """Reports that nothing came in time, which may be a slow answer or a hang.
+
+        It counts as a failure unless another attempt at the deployment succeeded since this one began.
+        """
         if self._breaker.successes == self._successes_before:
             self.failure()
         else:
             self.abandon()
 
     def abandon(self) -> None:
-        """Nothing was learnt (the caller hung up, a rate limit): a probe gives its place back."""
+        """Ends the attempt without a verdict (the caller hung up, a rate limit); a probe frees its place."""
         self._done = True
         if self._breaker.probe is self:
             self._breaker.probe = None
 
 
-def _configured(target: Target) -> tuple[Deployment, ...]:
+def _all_deployments(target: Target) -> tuple[Deployment, ...]:
     return target.deployments
 
 
 class Breakers:
     """All deployments' breakers in this process.
 
-    `adopt` says which targets there are. Requests that began before a reload go on with the targets of
-    their own time; what those have and the new ones have not stands alone, and is forgotten next time.
+    `adopt` sets the targets. Requests that began before a reload go on with their own targets; deployments that only
+    those have stand alone, and are dropped at the next reload.
     """
 
     def __init__(self, config: BreakerConfig, clock: Callable[[], float]) -> None:
@@ -154,39 +159,39 @@ class Breakers:
         self._clock = clock
         self._groups: dict[str, _Group] = {}
         self._breakers: dict[str, _Breaker] = {}
-        self.ready: Callable[[Target], tuple[Deployment, ...]] = _configured
-        """Which deployments of a target are there at all. A pool's replicas come and go faster than breakers learn it."""
+        self.ready: Callable[[Target], tuple[Deployment, ...]] = _all_deployments
+        """The deployments that a target has now. A pool sets it: its replicas come and go between two reloads."""
 
     def adopt(self, targets: Iterable[Target]) -> None:
-        """The targets from now on: deployments that stay keep their state, those that went are forgotten."""
+        """Sets the targets: deployments that stay keep their state, the state of others is dropped."""
         old, self._breakers, self._groups = self._breakers, {}, {}
         for target in targets:
-            self._join(target, old)
+            self._add_group(target, old)
 
     def available(self, target: Target) -> tuple[Deployment, ...]:
-        """The deployments that may be called now. Takes nothing, and forgets nothing."""
+        """The deployments that may be called now, in their order. Takes no permit and changes no state."""
         group = self._groups.get(target.target_id)
         if group is None:
-            group = self._join(target, self._breakers)
+            group = self._add_group(target, self._breakers)
         deployments = self.ready(target)
         if not group.ejected:
             return deployments
         now = self._clock()
-        return tuple(each for each in deployments if self._callable(self._of(each.deployment_id), now))
+        return tuple(each for each in deployments if self._accepts_calls(self._breaker_of(each.deployment_id), now))
 
     def try_acquire(self, deployment_id: str) -> Permit | None:
         """A permit for one attempt, or None when the deployment is ejected or its probe is taken."""
-        breaker = self._of(deployment_id)
+        breaker = self._breaker_of(deployment_id)
         if breaker.open_until is None:
             return Permit(self, breaker, breaker.failures)
-        if not self._callable(breaker, self._clock()):
+        if not self._accepts_calls(breaker, self._clock()):
             return None
         # A probe that succeeds and then breaks off counts as the failed probe that it was.
         breaker.probe = Permit(self, breaker, self._config.consecutive_failures - 1)
         return breaker.probe
 
     def cleared(self, deployment_id: str) -> None:
-        """Somebody who watches the deployment knows that it works again: what came before does not count any more."""
+        """Closes the breaker and clears its failures, for a health check that has seen the deployment work again."""
         breaker = self._breakers.get(deployment_id)
         if breaker is None:
             return
@@ -195,17 +200,18 @@ class Breakers:
             self._close(breaker)
 
     def state(self, deployment_id: str) -> BreakerState:
+        """A deployment's state; an unknown one is closed."""
         breaker = self._breakers.get(deployment_id)
         if breaker is None or breaker.open_until is None:
             return "closed"
         return "half-open" if self._clock() >= breaker.open_until else "open"
 
     def snapshot(self) -> dict[str, BreakerState]:
-        """Every known deployment's state; those never looked at are closed and not named."""
+        """State by deployment id, of every known deployment."""
         return {deployment_id: self.state(deployment_id) for deployment_id in self._breakers}
 
     def describe(self, deployment_id: str) -> BreakerSnapshot:
-        """One deployment as people read it. One that was never called is closed."""
+        """One deployment's breaker for display; one that was never called is closed."""
         breaker = self._breakers.get(deployment_id)
         now = self._clock()
         return BreakerSnapshot(
@@ -217,22 +223,22 @@ class Breakers:
         )
 
     def configure(self, config: BreakerConfig) -> None:
-        """New thresholds apply from the next failure on; ejections under way run out as they were."""
+        """Sets new thresholds, from the next failure on; ejections in progress end as they were going to."""
         self._config = config
 
     @staticmethod
-    def _callable(breaker: _Breaker, now: float) -> bool:
+    def _accepts_calls(breaker: _Breaker, now: float) -> bool:
         return breaker.open_until is None or (breaker.probe is None and now >= breaker.open_until)
 
-    def _of(self, deployment_id: str) -> _Breaker:
+    def _breaker_of(self, deployment_id: str) -> _Breaker:
         breaker = self._breakers.get(deployment_id)
         if breaker is None:
             # Never adopted as part of a target, so it stands alone.
             breaker = self._breakers[deployment_id] = _Breaker(_Group(1), self._clock())
         return breaker
 
-    def _join(self, target: Target, known: Mapping[str, _Breaker]) -> _Group:
-        """Makes one group of a target's deployments, with the state that is known of them."""
+    def _add_group(self, target: Target, known: Mapping[str, _Breaker]) -> _Group:
+        """Makes one group of a target's deployments, with their known state."""
         group = self._groups[target.target_id] = _Group(len(target.deployments))
         for deployment in target.deployments:
             breaker = known.get(deployment.deployment_id) or _Breaker(group, self._clock())
@@ -241,7 +247,7 @@ class Breakers:
             group.ejected += breaker.open_until is not None
         return group
 
-    def _failed(self, breaker: _Breaker, permit: Permit) -> None:
+    def _record_failure(self, breaker: _Breaker, permit: Permit) -> None:
         now = self._clock()
         if breaker.open_until is not None:
             if breaker.probe is permit:

@@ -1,4 +1,4 @@
-"""The catalog: every target that can be called, built once from the configuration and frozen."""
+"""The catalog: every target that can be called, built from the configuration and immutable."""
 
 import functools
 import time
@@ -20,7 +20,7 @@ _MAX_SECRET_BYTES = 64 * 1024
 
 
 class SecretMissing(Exception):
-    """A reference to a secret leads nowhere. Names the reference and where it stands, never a value."""
+    """A reference to a secret cannot be resolved. Names the reference and its place, never a value."""
 
     def __init__(self, reference: str, key_path: str, why: str) -> None:
         super().__init__(f"{key_path}: {reference} {why}")
@@ -41,15 +41,17 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def deployments(self) -> tuple[Deployment, ...]:
+        """Every target's deployments, in the order of the configuration."""
         return tuple(deployment for target in self for deployment in target.deployments)
 
     @property
     def abilities(self) -> dict[str, str]:
-        """Target id to the row of the classifier's ability table, for the targets that name one."""
+        """The classifier's ability name by target id, for the targets that name one."""
         return {target.target_id: target.ability for target in self if target.ability is not None}
 
     @property
     def needs_litellm(self) -> bool:
+        """True when any deployment is called through litellm."""
         return any(deployment.kind == "litellm" for deployment in self.deployments)
 
 
@@ -60,11 +62,10 @@ def build_catalog(
     at_us: int | None = None,
     pools: Mapping[str, str] | None = None,
 ) -> Catalog:
-    """Resolves every secret, and takes the prices that are in effect at a moment.
+    """Builds the catalog: resolves every secret, and takes the prices in effect at `at_us` (now by default).
 
-    `pools` tells of a target which pool serves it; its deployments come later, with `peopled`.
-    They are those of the section and of now, unless another book or moment is given. Raises SecretMissing, naming the
-    reference and its place, and PriceError.
+    `book` stands in for the section's own prices. `pools` maps target ids to the pools that serve them, whose
+    deployments are added later with `with_deployments`. Raises SecretMissing and PriceError.
     """
     prices = configured_prices(section) if book is None else book
     moment_us = time.time_ns() // 1_000 if at_us is None else at_us
@@ -79,7 +80,7 @@ def build_catalog(
 
 
 def configured_prices(section: ProvidersSection) -> PriceBook:
-    """The section's own prices. Raises PriceError when litellm's table is asked for and does not know."""
+    """The section's own prices. Raises PriceError for a name that litellm's table does not have."""
     # Read when the first model asks for it, and once.
     table = functools.cache(read_table)
     return price_book(
@@ -88,7 +89,7 @@ def configured_prices(section: ProvidersSection) -> PriceBook:
 
 
 def repriced(catalog: Catalog, book: PriceBook, at_us: int) -> Catalog:
-    """The same targets at the prices that are in effect at another moment."""
+    """The same targets, with the prices in effect at `at_us`."""
     return Catalog(
         targets={
             target.target_id: msgspec.structs.replace(target, price=book.at(target.target_id, at_us))
@@ -98,7 +99,7 @@ def repriced(catalog: Catalog, book: PriceBook, at_us: int) -> Catalog:
 
 
 def with_deployments(catalog: Catalog, deployments: Mapping[str, tuple[Deployment, ...]]) -> Catalog:
-    """The same targets, those named with these deployments instead of theirs."""
+    """The same targets, with these deployments by target id in place of their own."""
     return Catalog(
         targets={
             target.target_id: target
@@ -110,7 +111,7 @@ def with_deployments(catalog: Catalog, deployments: Mapping[str, tuple[Deploymen
 
 
 def secret_reader(environment: Mapping[str, str]) -> ResolveSecret:
-    """Resolves references against the given environment, and `file:` references against the disk."""
+    """A resolver that reads `env:` references from the given mapping and `file:` references from disk."""
 
     def read(reference: SecretRef) -> str:
         if reference.startswith("file:"):

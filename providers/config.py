@@ -1,4 +1,4 @@
-"""The `providers` section of the configuration: models, their deployments, and how patient we are with them."""
+"""The `providers` section of the configuration: models, deployments, circuit breaker, timeouts and retries."""
 
 import re
 from decimal import Decimal
@@ -18,11 +18,11 @@ _MODEL_ID = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]*$"
 
 
 def is_reference(value: str) -> bool:
-    """Whether `value` says where a secret is found, rather than being one."""
+    """True when `value` refers to a secret, rather than being one."""
     return _REFERENCE.fullmatch(value) is not None
 
 
-def _reference(value: str) -> str:
+def _check_reference(value: str) -> str:
     if not is_reference(value):
         raise ValueError(
             "a secret is never written into the configuration; write where it is found: "
@@ -31,8 +31,8 @@ def _reference(value: str) -> str:
     return value
 
 
-SecretRef = Annotated[str, AfterValidator(_reference)]
-"""Where a secret is found: `env:NAME`, LiteLLM's `os.environ/NAME`, or `file:PATH`. Never the secret."""
+SecretRef = Annotated[str, AfterValidator(_check_reference)]
+"""A reference to a secret: `env:NAME`, LiteLLM's `os.environ/NAME`, or `file:PATH`. Never the secret."""
 
 
 class DeploymentConfig(Section):
@@ -58,7 +58,7 @@ class DeploymentConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _coherent(self) -> Self:
+    def _check_consistent(self) -> Self:
         if self.base_url:
             _check_url(self.base_url)
         elif self.kind not in {"litellm", "scripted"}:
@@ -127,7 +127,7 @@ class ModelConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _coherent(self) -> Self:
+    def _check_consistent(self) -> Self:
         if self.max_output_tokens > self.max_context_tokens:
             raise ValueError("max_output_tokens is above max_context_tokens, which holds prompt and answer together")
         repeated = _first_repeated(deployment.name for deployment in self.deployments)
@@ -146,7 +146,7 @@ def _first_repeated(names: Any) -> str | None:
 
 
 class BreakerConfig(Section):
-    """When a deployment is left alone for a while, in Envoy's spirit."""
+    """Ejection of failing deployments, after Envoy's outlier detection."""
 
     consecutive_failures: int = Field(default=5, ge=1, le=1_000, description="Gateway failures in a row that eject it.")
     base_ejection_s: float = Field(
@@ -159,7 +159,7 @@ class BreakerConfig(Section):
 
 
 class TimeoutsConfig(Section):
-    """How long an upstream may take."""
+    """Time limits of an upstream's reply."""
 
     connect_s: float = Field(default=5.0, gt=0, le=60, description="To get a connection.")
     first_token_interactive_s: float = Field(
@@ -172,11 +172,12 @@ class TimeoutsConfig(Section):
     total_s: float = Field(default=600.0, gt=0, le=86_400, description="A whole reply.")
 
     def first_token_s(self, tier: Tier) -> float:
+        """Seconds to the first token of a stream, by tier."""
         return self.first_token_interactive_s if tier == "interactive" else self.first_token_batch_s
 
 
 class RetryConfig(Section):
-    """How often we try again. The budget keeps a total outage from being multiplied."""
+    """Attempts, and the retry budget that keeps an outage from being multiplied."""
 
     attempts: int = Field(default=2, ge=1, le=10, description="Attempts at one model before the next candidate.")
     budget_share: float = Field(
@@ -189,7 +190,7 @@ class RetryConfig(Section):
 
 
 class ProvidersSection(Section):
-    """Everything that can be called."""
+    """The models that can be called, and how failures are handled."""
 
     models: tuple[ModelConfig, ...] = Field(min_length=1, max_length=1_000, description="The catalog.")
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)
@@ -197,7 +198,7 @@ class ProvidersSection(Section):
     retry: RetryConfig = Field(default_factory=RetryConfig)
 
     @model_validator(mode="after")
-    def _unique(self) -> Self:
+    def _check_unique(self) -> Self:
         repeated = _first_repeated(model.model_id for model in self.models)
         if repeated is not None:
             raise ValueError(f"two models are called {repeated}; a model_id is unique")

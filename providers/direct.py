@@ -1,7 +1,7 @@
-"""OpenAI-shaped upstreams, spoken to directly: OpenAI, Azure's v1, vLLM, TGI, SGLang, llama.cpp, Together, ...
+"""HTTP client for OpenAI-shaped upstreams: OpenAI, Azure's v1, vLLM, TGI, SGLang, llama.cpp, Together, ...
 
-This is the hot path. A reply's deadlines are aiohttp's own timers, so a read costs no task and no
-timeout context; one read gives all events of one network read.
+This is the hot path. A reply's deadlines are aiohttp's own timers, so a read costs no task and no timeout context; one
+read returns all events of one network read.
 """
 
 import asyncio
@@ -48,27 +48,27 @@ _MAX_INLINE_BYTES = 1024 * 1024
 # After the end marker an upstream closes its last HTTP chunk; that is all that may still come.
 _TAIL_S = 0.05
 _MAX_TAIL_BYTES = 4 * 1024
-_MOST_URLS = 4_096
+_MAX_CACHED_URLS = 4_096
 
 
-async def _reached(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+async def _on_connected(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
     context.trace_request_ctx(True)
 
 
-def _tracing() -> aiohttp.TraceConfig:
-    """Tells a call when it has its connection, be that a new one or one that stood already."""
+def _connection_tracing() -> aiohttp.TraceConfig:
+    """Tracing that tells a call when it has its connection, a new one or a reused one."""
     tracing = aiohttp.TraceConfig()
-    tracing.on_connection_create_end.append(_reached)
-    tracing.on_connection_reuseconn.append(_reached)
+    tracing.on_connection_create_end.append(_on_connected)
+    tracing.on_connection_reuseconn.append(_on_connected)
     return tracing
 
 
 # aiohttp says RuntimeError when a read begins after the connection was lost.
-_BROKEN = (TimeoutError, aiohttp.ClientError, OSError, RuntimeError)
+_READ_ERRORS = (TimeoutError, aiohttp.ClientError, OSError, RuntimeError)
 
 
 class DirectLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on what is held of a reply, and on the pool of connections."""
+    """Limits on a reply's size, in bytes, and on the connection pool."""
 
     max_event_bytes: int = MAX_EVENT_BYTES
     max_reply_bytes: int = 256 * 1024 * 1024
@@ -78,7 +78,7 @@ class DirectLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DirectUpstream:
-    """One pool of connections for the process, made in the running loop when it is first needed."""
+    """Calls upstreams over one connection pool, created in the running loop at the first call."""
 
     def __init__(self, limits: DirectLimits | None = None) -> None:
         self._limits = limits or DirectLimits()
@@ -86,15 +86,17 @@ class DirectUpstream:
         self._urls: dict[tuple[str, Operation], URL] = {}
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
+        """Opens the call as `Upstream.open` does; raises an UpstreamError."""
         refuse_media_links(call.request, call.deployment)
         response = await self._post(call, upstream_body(call.request, call.deployment, call.engine_fields))
         try:
-            return await _accepted(response, call, self._limits)
+            return await _open_reply(response, call, self._limits)
         except BaseException:
             response.close()
             raise
 
     async def aclose(self) -> None:
+        """Closes the connection pool, if one was opened."""
         session, self._session = self._session, None
         if session is not None:
             await asyncio.shield(session.close())
@@ -104,7 +106,7 @@ class DirectUpstream:
         timeout = _timeout(call.total_timeout_s, call.connect_timeout_s)
         call.reaches(False)
         try:
-            return await self._pool().post(
+            return await self._client_session().post(
                 self._url(call.deployment, call.request.operation),
                 data=body if len(body) <= _MAX_INLINE_BYTES else BytesIOPayload(io.BytesIO(body)),
                 headers=_headers(call),
@@ -133,12 +135,12 @@ class DirectUpstream:
         url = self._urls.get(key)
         if url is None:
             # Replicas come and go for months, each at an address of its own.
-            if len(self._urls) >= _MOST_URLS:
+            if len(self._urls) >= _MAX_CACHED_URLS:
                 self._urls.clear()
             url = self._urls[key] = URL(f"{deployment.base_url.rstrip('/')}/{PATHS[operation]}")
         return url
 
-    def _pool(self) -> aiohttp.ClientSession:
+    def _client_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             limits = self._limits
             self._session = aiohttp.ClientSession(
@@ -151,7 +153,7 @@ class DirectUpstream:
                 # We ask for no compression, so a small reply cannot unfold into a large one.
                 auto_decompress=False,
                 trust_env=False,
-                trace_configs=[_tracing()],
+                trace_configs=[_connection_tracing()],
             )
         return self._session
 
@@ -178,18 +180,18 @@ def _headers(call: UpstreamCall) -> dict[str, str]:
     return headers
 
 
-async def _accepted(response: aiohttp.ClientResponse, call: UpstreamCall, limits: DirectLimits) -> UpstreamStream:
+async def _open_reply(response: aiohttp.ClientResponse, call: UpstreamCall, limits: DirectLimits) -> UpstreamStream:
     if response.status != HTTPStatus.OK:
-        raise await _refusal(response, call.deployment)
-    return _reply(response, call, limits)
+        raise await _error_of(response, call.deployment)
+    return _stream_of(response, call, limits)
 
 
-async def _refusal(response: aiohttp.ClientResponse, deployment: Deployment) -> UpstreamError:
-    """Reads a bounded piece of the error; how it reads never hides the status itself."""
+async def _error_of(response: aiohttp.ClientResponse, deployment: Deployment) -> UpstreamError:
+    """The error for a refused request, from a bounded part of its body; a body that cannot be read is left out."""
     try:
         async with asyncio.timeout(_ERROR_BODY_S):
-            body = await _bounded(response, _MAX_ERROR_BYTES)
-    except _BROKEN:
+            body = await _read_bounded(response, _MAX_ERROR_BYTES)
+    except _READ_ERRORS:
         body = b""
     if response.content.at_eof():
         response.release()
@@ -199,7 +201,7 @@ async def _refusal(response: aiohttp.ClientResponse, deployment: Deployment) -> 
     )
 
 
-async def _bounded(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
+async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
     """The whole body, or None when it is longer than the limit."""
     pieces: list[bytes] = []
     size = 0
@@ -211,7 +213,7 @@ async def _bounded(response: aiohttp.ClientResponse, limit: int) -> bytes | None
     return b"".join(pieces)
 
 
-def _reply(response: aiohttp.ClientResponse, call: UpstreamCall, limits: DirectLimits) -> UpstreamStream:
+def _stream_of(response: aiohttp.ClientResponse, call: UpstreamCall, limits: DirectLimits) -> UpstreamStream:
     deployment_id = call.deployment.deployment_id
     if response.headers.get("content-encoding", "identity").lower() != "identity":
         raise MalformedReply("The upstream compressed its reply although asked not to.", deployment_id=deployment_id)
@@ -223,13 +225,13 @@ def _reply(response: aiohttp.ClientResponse, call: UpstreamCall, limits: DirectL
         if kind == "text/event-stream":
             raise MalformedReply("The upstream streams although asked for a whole answer.", deployment_id=deployment_id)
         return _Body(response, call, limits, as_chunk=False)
-    _limit_silence(response, call.idle_timeout_s)
+    _start_idle_timeout(response, call.idle_timeout_s)
     # Some hosts ignore `stream: true` for some models: the whole answer then becomes one chunk.
     return _Body(response, call, limits, as_chunk=True) if is_json else _Stream(response, call, limits)
 
 
-def _limit_silence(response: aiohttp.ClientResponse, idle_s: float) -> None:
-    """The bound on silence begins with the reply: a prompt may be longer in the making than a pause."""
+def _start_idle_timeout(response: aiohttp.ClientResponse, idle_s: float) -> None:
+    """Starts the idle timeout once the reply begins: the first token may take longer than any later pause."""
     connection = response.connection
     if connection is not None and connection.protocol is not None:
         connection.protocol.read_timeout = idle_s
@@ -237,7 +239,7 @@ def _limit_silence(response: aiohttp.ClientResponse, idle_s: float) -> None:
 
 
 class _Body:
-    """A whole answer: one event."""
+    """A whole reply, as one event."""
 
     def __init__(
         self, response: aiohttp.ClientResponse, call: UpstreamCall, limits: DirectLimits, *, as_chunk: bool
@@ -254,9 +256,9 @@ class _Body:
             return None
         deployment_id = self._deployment.deployment_id
         try:
-            body = await _bounded(self._response, self._limits.max_reply_bytes)
-        except _BROKEN as error:
-            raise _broken(error, deployment_id) from error
+            body = await _read_bounded(self._response, self._limits.max_reply_bytes)
+        except _READ_ERRORS as error:
+            raise _read_error(error, deployment_id) from error
         if body is None:
             raise MalformedReply("The upstream's answer is too large.", deployment_id=deployment_id)
         self._ended = True
@@ -268,7 +270,7 @@ class _Body:
         return [event]
 
     def unread(self) -> list[Event]:
-        """Half a body tells nothing."""
+        """Always empty: a part of a body cannot be decoded."""
         return []
 
     async def aclose(self) -> None:
@@ -277,7 +279,7 @@ class _Body:
 
 
 class _Stream:
-    """A stream of server-sent events."""
+    """A streamed reply of server-sent events."""
 
     __slots__ = (
         "_closed",
@@ -310,11 +312,11 @@ class _Stream:
                 raise self._failure
             try:
                 data = await self._content.readany()
-            except _BROKEN as error:
-                raise _broken(error, self._deployment_id) from error
+            except _READ_ERRORS as error:
+                raise _read_error(error, self._deployment_id) from error
             events = self._events(self._payloads(data))
             if not data:
-                self._at_eof()
+                self._end_at_eof()
             if events:
                 return events
         return None
@@ -325,7 +327,7 @@ class _Stream:
         try:
             data = self._content.read_nowait()
             return self._events(self._payloads(data)) if data else []
-        except (*_BROKEN, MalformedReply):
+        except (*_READ_ERRORS, MalformedReply):
             return []
 
     def _payloads(self, data: bytes) -> list[bytes]:
@@ -361,8 +363,8 @@ class _Stream:
                 events.append(event)
         return events
 
-    def _at_eof(self) -> None:
-        """Some upstreams close after the finish reason and never send [DONE]; that is an end, too."""
+    def _end_at_eof(self) -> None:
+        """Ends the stream. Raises StreamCut unless a finish reason came: some upstreams never send [DONE] after it."""
         if self._ended:
             return
         if not self._finished:
@@ -376,13 +378,13 @@ class _Stream:
         self._closed = True
         try:
             if self._ended:
-                await self._tail()
+                await self._drain_tail()
         finally:
             # Cuts the connection, unless the reply's end has given it back already.
             self._response.close()
 
-    async def _tail(self) -> None:
-        """Waits a moment for the end of the HTTP body, so that the connection can be used again."""
+    async def _drain_tail(self) -> None:
+        """Reads the end of the HTTP body, for a moment, so that the connection can be reused."""
         if self._content.is_eof():
             return
         size = 0
@@ -390,11 +392,11 @@ class _Stream:
             async with asyncio.timeout(_TAIL_S):
                 while size < _MAX_TAIL_BYTES and (data := await self._content.readany()):
                     size += len(data)
-        except _BROKEN:
+        except _READ_ERRORS:
             return
 
 
-def _broken(error: Exception, deployment_id: str) -> UpstreamError:
+def _read_error(error: Exception, deployment_id: str) -> UpstreamError:
     if isinstance(error, aiohttp.SocketTimeoutError):
         return UpstreamTimeout("The upstream fell silent in the middle of its reply.", deployment_id=deployment_id)
     if isinstance(error, TimeoutError):

@@ -1,19 +1,19 @@
-"""One tree for everything that can go wrong between us and an upstream.
+"""The error hierarchy for everything that can go wrong between the gateway and an upstream.
 
-Each error knows its source, whether another attempt makes sense and whether it counts against the
-deployment's health. `proxy/errors.py` turns it into HTTP in one table.
+Each class says whether a retry or a fallback makes sense, and whether it counts against the deployment's health.
+`proxy/errors.py` maps it to HTTP in one table.
 """
 
 
 class UpstreamError(Exception):
-    """An attempt failed. `public` is safe to show to a caller: no upstream body, no key."""
+    """A failed attempt. `public` is safe to show to a caller: no upstream body, no key."""
 
     retry_same: bool = False
-    """Another try at the same deployment may help."""
+    """A retry at the same target may help."""
     fall_back: bool = True
-    """The next candidate may help; False when the request itself is at fault."""
+    """A fallback to the next candidate may help; False when the request itself is at fault."""
     gateway_failure: bool = True
-    """Counts against the deployment in its breaker."""
+    """The deployment's circuit breaker counts it."""
 
     def __init__(
         self, public: str, *, deployment_id: str, status: int | None = None, retry_after_s: float | None = None
@@ -40,8 +40,8 @@ class UpstreamUnavailable(UpstreamError):
 class AnswerLost(UpstreamError):
     """The request was sent and no answer came back: the connection was lost, or a proxy gave up waiting.
 
-    The upstream may have done the work, and charged for it. Another try stays allowed all the same:
-    a replica that is killed is to be hidden from callers, and nothing of an answer has been shown.
+    The upstream may have done the work, and charged for it. A retry stays allowed all the same: callers must not notice
+    a killed replica, and nothing of an answer has been sent to them.
     """
 
     retry_same = True
@@ -62,7 +62,7 @@ class UpstreamTimeout(UpstreamError):
 
 
 class ReplicaSilent(UpstreamTimeout):
-    """A replica of ours is down by its probes, and had not said a word yet: another one may."""
+    """A replica of our own is down by its health checks and had sent nothing yet; another one may answer."""
 
     retry_same = True
 
@@ -72,7 +72,7 @@ class StreamCut(UpstreamError):
 
 
 class MalformedReply(UpstreamError):
-    """The upstream broke its wire: bad JSON, an oversized event, not SSE."""
+    """The upstream violated its protocol: bad JSON, an oversized event, not SSE."""
 
 
 class UpstreamRefusedUs(UpstreamError):
@@ -84,7 +84,7 @@ class UpstreamRefusedUs(UpstreamError):
 class RequestRejected(UpstreamError):
     """The request itself was found at fault (400, 413, 422): no other attempt will help.
 
-    `param` and `code` come from the upstream's error object, bounded and stripped.
+    `param` and `code` come from the upstream's error object, bounded and cleaned.
     """
 
     fall_back = False
@@ -107,9 +107,9 @@ class RequestRejected(UpstreamError):
 
 
 class CannotCarry(RequestRejected):
-    """The deployment cannot take the request, and was not sent it; the next candidate may take it.
+    """The deployment cannot take the request and was not sent it; the next candidate may take it.
 
-    Nothing was learnt about the deployment's health. When no candidate can, the caller sees the refusal.
+    It says nothing about the deployment's health. When no candidate can take it, the caller sees this refusal.
     """
 
     fall_back = True

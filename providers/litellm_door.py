@@ -1,8 +1,8 @@
-"""The one door to litellm: providers that do not speak OpenAI's wire (Anthropic, Bedrock, Vertex, ...).
+"""The only module that calls litellm, for providers that do not speak OpenAI's API (Anthropic, Bedrock, Vertex, ...).
 
-Importing litellm costs seconds and much memory, so nothing here imports it before `prepare`, and
-`prepare` does it in a thread. Fields reach litellm by an allow-list: many of its keyword arguments
-choose the address, the credentials or the callbacks of the gateway's own calls.
+Importing litellm costs seconds and much memory, so nothing here imports it before `prepare`, and `prepare` does it in a
+thread. Fields reach litellm by an allow-list: many of its keyword arguments choose the address, the credentials or the
+callbacks of the gateway's own calls.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ PASSED_FIELDS = frozenset(
 )
 # Ours to set, or notes for OpenAI's own records that change nothing in an answer. litellm reads
 # `metadata` as instructions to itself.
-_LEFT_OUT = frozenset(
+_DROPPED_FIELDS = frozenset(
     {"metadata", "model", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream", "stream_options"}
 )
 
@@ -104,7 +104,7 @@ _STREAM_NAMES = (
     "response",
     "http_response",
 )
-_MAX_BELOW = 64
+_MAX_NESTED = 64
 
 _SETTINGS: Mapping[str, Any] = {
     "telemetry": False,
@@ -130,28 +130,30 @@ def _import_litellm() -> Any:
 
 
 class LitellmUpstream:
-    """Speaks through litellm, without its retries, callbacks, caches or logs."""
+    """Calls upstreams through litellm, without its retries, callbacks, caches or logs."""
 
     def __init__(self) -> None:
         self._litellm: Any = None
         self._loading = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """Imports litellm. Call it at start: the first request should not pay for it."""
+        """Imports litellm. Call it at start, so that the first request does not wait for it."""
         async with self._loading:
             if self._litellm is None:
                 self._litellm = await asyncio.to_thread(_import_litellm)
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
+        """Opens the call as `Upstream.open` does; raises an UpstreamError."""
         arguments = litellm_arguments(call)
         await self.prepare()
         opening = self._litellm.acompletion(**arguments)
-        reply = await _guarded(opening, call.total_timeout_s, call, self._litellm, begun=False)
+        reply = await _await_within(opening, call.total_timeout_s, call, self._litellm, begun=False)
         if call.request.stream:
             return _LitellmStream(reply, call, self._litellm)
         return _LitellmBody(reply, call)
 
     async def aclose(self) -> None:
+        """Closes litellm's HTTP clients, if it was imported."""
         if self._litellm is not None:
             await asyncio.shield(_close_clients(self._litellm))
 
@@ -167,7 +169,7 @@ async def _close_clients(litellm: Any) -> None:
 
 
 def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
-    """The keyword arguments of `litellm.acompletion`. Raises CannotCarry for what may not pass."""
+    """The keyword arguments of `litellm.acompletion`. Raises CannotCarry for a field that may not pass."""
     deployment = call.deployment
     if call.request.operation != "chat":
         raise _cannot_carry(deployment, "This model's provider is reached for chats only, not for embeddings.", "model")
@@ -175,7 +177,7 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
     for name in call.request.fields:
         if name in PASSED_FIELDS:
             arguments[name] = field_of(call.request, name, deployment.deployment_id)
-        elif name not in _LEFT_OUT:
+        elif name not in _DROPPED_FIELDS:
             raise _cannot_carry(
                 deployment, f"The parameter {name[:64]!r} is not supported by this model's provider.", name
             )
@@ -211,8 +213,10 @@ def _cannot_carry(deployment: Deployment, message: str, param: str) -> CannotCar
     )
 
 
-async def _guarded(waiting: Awaitable[Any], limit_s: float, call: UpstreamCall, litellm: Any, *, begun: bool) -> Any:
-    """Waits within the limit; whatever litellm raises comes out as one of our errors."""
+async def _await_within(
+    waiting: Awaitable[Any], limit_s: float, call: UpstreamCall, litellm: Any, *, begun: bool
+) -> Any:
+    """Awaits litellm within `limit_s` seconds; whatever it raises comes out as an UpstreamError."""
     deployment_id = call.deployment.deployment_id
     try:
         async with asyncio.timeout(limit_s):
@@ -248,8 +252,8 @@ def _server_fault(error: Exception, status: int | None, deployment_id: str, *, b
     if isinstance(error, ImportError):
         return UpstreamRefusedUs("A package that this provider needs is not installed.", deployment_id=deployment_id)
     if status is None:
-        status = _status_below(error)
-    if _is_lost(error) or status is None or status in LOST_STATUSES:
+        status = _provider_status(error)
+    if _is_connection_lost(error) or status is None or status in LOST_STATUSES:
         # Whatever is not known to be a refusal may have come after the work was done.
         return AnswerLost("The upstream's answer was lost.", deployment_id=deployment_id, status=status)
     return UpstreamUnavailable(
@@ -262,33 +266,34 @@ def _server_fault(error: Exception, status: int | None, deployment_id: str, *, b
 
 def _is_no_connection(error: BaseException) -> bool:
     return any(
-        isinstance(cause, ConnectionRefusedError) or not _NO_CONNECTION.isdisjoint(_names(cause))
+        isinstance(cause, ConnectionRefusedError) or not _NO_CONNECTION.isdisjoint(_class_names(cause))
         for cause in _causes(error)
     )
 
 
-def _is_lost(error: BaseException) -> bool:
-    """The connection stood and broke before the answer came."""
+def _is_connection_lost(error: BaseException) -> bool:
+    """True when an established connection broke before the answer came."""
     return any(
-        isinstance(cause, ConnectionError) or not _CONNECTION_LOST.isdisjoint(_names(cause)) for cause in _causes(error)
+        isinstance(cause, ConnectionError) or not _CONNECTION_LOST.isdisjoint(_class_names(cause))
+        for cause in _causes(error)
     )
 
 
 def _is_unreadable(error: BaseException) -> bool:
-    """A success whose body is no JSON: litellm calls some of these the caller's fault, but the work was done."""
+    """True for a success whose body is no JSON: litellm calls some of these the caller's fault, but the work was done."""
     causes = list(_causes(error))
-    refused = any("HTTPStatusError" in _names(cause) for cause in causes)
+    refused = any("HTTPStatusError" in _class_names(cause) for cause in causes)
     return not refused and any(isinstance(cause, json.JSONDecodeError) for cause in causes)
 
 
-def _status_below(error: BaseException) -> int | None:
-    """The status that the provider did answer with; litellm's own exceptions say 500 also when nothing came."""
+def _provider_status(error: BaseException) -> int | None:
+    """The HTTP status of the provider's own answer, if any; litellm's exceptions say 500 even when nothing came."""
     found = (getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error))
     return next((status for status in found if isinstance(status, int) and status >= 400), None)  # noqa: PLR2004
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Transport errors come wrapped more than once."""
+    """The error and its causes, outermost first, at most 8: transport errors come wrapped more than once."""
     cause: BaseException | None = error
     for _ in range(8):
         if cause is None:
@@ -297,12 +302,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _names(error: BaseException) -> set[str]:
+def _class_names(error: BaseException) -> set[str]:
     return {kind.__name__ for kind in type(error).__mro__}
 
 
 def _body_of(error: Exception) -> bytes:
-    """The provider's error object out of litellm's message, or the message itself."""
+    """The provider's error object out of litellm's message, or the message itself, as JSON."""
     text = str(getattr(error, "message", "") or error)[:8_192]
     found = _JSON_IN_MESSAGE.search(text)
     if found is not None:
@@ -324,7 +329,7 @@ def _headers_of(error: Exception) -> dict[str, str]:
 
 
 class _LitellmBody:
-    """A whole answer: one event."""
+    """A whole reply, as one event."""
 
     def __init__(self, reply: Any, call: UpstreamCall) -> None:
         self._reply = reply
@@ -341,7 +346,7 @@ class _LitellmBody:
         return []
 
     async def aclose(self) -> None:
-        """All of it has been read already."""
+        """Does nothing: the reply was read already."""
 
 
 class _LitellmStream:
@@ -355,7 +360,7 @@ class _LitellmStream:
 
     async def read(self) -> list[Event] | None:
         try:
-            chunk = await _guarded(
+            chunk = await _await_within(
                 anext(self._chunks), self._call.idle_timeout_s, self._call, self._litellm, begun=True
             )
         except StopAsyncIteration:
@@ -371,7 +376,7 @@ class _LitellmStream:
         return [event]
 
     def unread(self) -> list[Event]:
-        """What litellm has read and not given cannot be had without waiting."""
+        """Always empty: litellm's own buffer cannot be read without waiting."""
         return []
 
     async def aclose(self) -> None:
@@ -393,14 +398,14 @@ async def _cut_responses(reply: Any) -> None:
     """
     import httpx  # noqa: PLC0415  # It comes with litellm.
 
-    for found in _below(reply):
+    for found in _nested_streams(reply):
         if isinstance(found, httpx.Response):
             with contextlib.suppress(Exception):
                 await found.aclose()
 
 
-def _below(reply: Any) -> list[Any]:
-    """What a stream reads from, and what that reads from, as far as their known names lead."""
+def _nested_streams(reply: Any) -> list[Any]:
+    """The objects that a stream reads from, one below the other, as far as known attribute names lead."""
     found = [reply]
     for each in found:
         frame = getattr(each, "ag_frame", None)
@@ -408,7 +413,7 @@ def _below(reply: Any) -> list[Any]:
         found += [
             names[name]
             for name in _STREAM_NAMES
-            if name in names and not any(names[name] is known for known in found) and len(found) < _MAX_BELOW
+            if name in names and not any(names[name] is known for known in found) and len(found) < _MAX_NESTED
         ]
     return found
 

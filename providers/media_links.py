@@ -1,4 +1,4 @@
-"""Which media a request links to, or names: whoever serves it fetches a link from inside that network."""
+"""Refusal of linked and named media: an engine of one's own would fetch a link from inside its network."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -15,32 +15,33 @@ _TGI_LINK = "![](http"
 
 
 def refuse_media_links(request: ChatRequest, deployment: Deployment) -> None:
-    """Raises CannotCarry when an engine of one's own would be made to fetch something it was not told to.
+    """Raises CannotCarry when an engine of one's own would be made to fetch media and may not.
 
-    Nor does a caller name what the engine keeps for all, whether links are allowed or not.
+    Names of cached media are refused too, whether links are allowed or not: the engine's cache is shared by all
+    callers.
     """
     if deployment.kind not in OWN_ENGINES:
         return
     # Most messages are text, and then nothing has to be decoded here.
     if any(isinstance(message.content, list) for message in request.messages):
         messages = field_of(request, "messages", deployment.deployment_id)
-        _refuse_names_in(messages, deployment)
+        _refuse_cache_names_in(messages, deployment)
         if not deployment.allow_media_links:
             refuse_links_in(messages, deployment)
     if deployment.allow_media_links:
         return
     if deployment.kind == "tgi" and any(_TGI_LINK in text for text in _texts(request)):
-        raise _refusal(deployment)
+        raise _link_refused(deployment)
 
 
 def refuse_links_in(messages: Any, deployment: Deployment) -> None:
     """Raises CannotCarry when any part of these decoded messages links to media."""
     for part in _parts(messages):
-        if not all(map(_is_inline, _links(part))):
-            raise _refusal(deployment)
+        if not all(map(_is_inline, _addresses(part))):
+            raise _link_refused(deployment)
 
 
-def _refuse_names_in(messages: Any, deployment: Deployment) -> None:
+def _refuse_cache_names_in(messages: Any, deployment: Deployment) -> None:
     for part in _parts(messages):
         for named in (part, *part.values()):
             if isinstance(named, dict) and any(named.get(name) is not None for name in _CACHE_NAMES):
@@ -54,7 +55,7 @@ def _refuse_names_in(messages: Any, deployment: Deployment) -> None:
 
 
 def _parts(messages: Any) -> Iterator[dict[str, Any]]:
-    """Of all messages whose content has parts."""
+    """The parts of all messages whose content is a list."""
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else ():
@@ -62,8 +63,8 @@ def _parts(messages: Any) -> Iterator[dict[str, Any]]:
                 yield part
 
 
-def _links(part: dict[str, Any]) -> Iterator[str]:
-    """Every text in a part that some engine could take for an address, whatever the part says it is."""
+def _addresses(part: dict[str, Any]) -> Iterator[str]:
+    """Every text in a part that some engine could take for an address, whatever type the part declares."""
     for name, media in part.items():
         if not (name.endswith("_url") or name in _MEDIA):
             continue
@@ -88,7 +89,7 @@ def _texts(request: ChatRequest) -> Iterator[str]:
             yield "".join(part.text for part in content or () if part.text)
 
 
-def _refusal(deployment: Deployment) -> CannotCarry:
+def _link_refused(deployment: Deployment) -> CannotCarry:
     return CannotCarry(
         "Send media to this model inline, as data: URLs; links are not fetched.",
         deployment_id=deployment.deployment_id,

@@ -1,4 +1,4 @@
-"""How many retries and fallbacks all requests together may make, so that an outage is not multiplied."""
+"""The retry budget: a limit on retries and fallbacks of all requests together, so that an outage is not multiplied."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,11 +7,10 @@ _BUCKETS = 10
 
 
 class RetryBudget:
-    """Every request earns `share` of a retry; a retry or fallback costs one.
+    """A token bucket that every request fills by `share`, and a retry or fallback empties by 1.
 
-    It starts with `floor`. So over any run of requests, retries <= floor + share x requests. What was
-    not spent is forgotten with the requests that earned it: no more than max(floor, share x requests
-    within the window) is kept.
+    It starts with `floor`, so over any run of requests retries <= floor + share x requests. The balance is capped at
+    max(floor, share x requests within the last `window_s` seconds). Envoy's and Finagle's retry budgets work alike.
     """
 
     def __init__(self, share: float, floor: int, window_s: float, clock: Callable[[], float]) -> None:
@@ -25,7 +24,7 @@ class RetryBudget:
         self._requests = 0
 
     def request(self) -> None:
-        """A request came in; its first attempt is free."""
+        """Counts a new request, whose first attempt is free."""
         number = self._expire()
         if not self._recent or self._recent[-1][0] != number:
             self._recent.append([number, 0])
@@ -34,7 +33,7 @@ class RetryBudget:
         self._balance = min(self._balance + self._share, self._cap())
 
     def try_spend(self) -> bool:
-        """Takes one retry, or says that there is none."""
+        """Takes one retry from the budget; False when there is none left."""
         self._expire()
         # The small slack makes five fifths a whole in floating point.
         if self._balance < 1 - 1e-9:

@@ -1,7 +1,7 @@
-"""An upstream that does what a script says: the shipped twin of the real ones, for tests and benchmarks.
+"""A scripted upstream for tests and benchmarks, which stands in for a real one.
 
-`ScriptedUpstream` plays scripts in this process; `providers.scripted_server` plays the same ones over a
-socket. A script can be written out, or named by the upstream's model name, such as `cut-3+tokens-10`.
+`ScriptedUpstream` plays scripts in this process; `providers.scripted_server` plays the same ones over a socket. A
+script can be written out, or named by the upstream's model name, such as `cut-3+tokens-10`.
 """
 
 import asyncio
@@ -30,40 +30,40 @@ _APOLOGY = ("I'm sorry, but", " I can't help with that.")
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call does. Positions count the stream's events from 0, the role's own event first."""
+    """The behaviour of one call. Positions count the stream's events from 0; event 0 carries the role alone."""
 
     shape: Shape = "text"
     tokens: int = 3
     first_token_after_s: float = 0.0
     every_s: float = 0.0
-    """Between two tokens."""
+    """Seconds between two tokens."""
     error_status: int | None = None
-    """Answered instead of a reply."""
+    """HTTP status that is answered instead of a reply."""
     retry_after_s: float | None = None
     hang_at: int | None = None
-    """Silence from this event on; -1 is before the status."""
+    """Event before which it hangs; -1 is before the status."""
     cut_at: int | None = None
-    """The connection breaks before this event."""
+    """Event before which the connection is cut."""
     malformed_at: int | None = None
-    """This event is not JSON."""
+    """Event that is not valid JSON."""
     error_at: int | None = None
-    """This event is an error object."""
+    """Event that is an error object."""
     usage: Literal["true", "none", "absurd", "negative"] = "true"
     end_marker: bool = True
     prompt_tokens: int = _PROMPT_TOKENS
     cached_tokens: int = 0
     finish: Literal["length", "content_filter"] | None = None
-    """Why the answer ends, when it is not because it is whole."""
+    """Finish reason of an incomplete answer; None for a complete one."""
     logprob_centis: int | None = None
     """Every token's log-probability, in hundredths below 0."""
 
 
 class ScriptUnknown(Exception):
-    """A model name that names no script."""
+    """A model name does not name a script."""
 
 
 class SeenCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as the upstream saw it, with what it truly used when it was over."""
+    """A call as the upstream saw it, with the usage it really had when it was over."""
 
     request_id: str
     model: str
@@ -71,18 +71,21 @@ class SeenCall(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     ended: bool
-    """The reply was given to its end."""
+    """True when the reply was read to its end."""
 
 
 def script_named(model: str) -> Script:
-    """`ok`, `error-429`, `slow-first-token-500ms+tokens-20`, ...: parts joined by `+`. Raises ScriptUnknown."""
+    """Parses a script's name: `ok`, `error-429`, `slow-first-token-500ms+tokens-20`, ...; parts are joined by `+`.
+
+    Raises ScriptUnknown.
+    """
     changes: dict[str, Any] = {}
     for part in model.split("+"):
-        changes |= _part(part)
+        changes |= _changes_of_part(part)
     return msgspec.structs.replace(Script(), **changes)
 
 
-_FIXED: dict[str, dict[str, Any]] = {
+_FLAG_PARTS: dict[str, dict[str, Any]] = {
     "ok": {},
     "tools": {"shape": "tools"},
     "json": {"shape": "json"},
@@ -99,7 +102,7 @@ _FIXED: dict[str, dict[str, Any]] = {
     "negative-usage": {"usage": "negative"},
     "no-done": {"end_marker": False},
 }
-_COUNTED = {
+_COUNT_PARTS = {
     "tokens": "tokens",
     "error": "error_status",
     "hang": "hang_at",
@@ -110,26 +113,26 @@ _COUNTED = {
     "cached-tokens": "cached_tokens",
     "logprob": "logprob_centis",
 }
-_TIMED = {"slow-first-token": "first_token_after_s", "every": "every_s", "retry-after": "retry_after_s"}
+_DURATION_PARTS = {"slow-first-token": "first_token_after_s", "every": "every_s", "retry-after": "retry_after_s"}
 
 
-def _part(part: str) -> dict[str, Any]:
-    fixed = _FIXED.get(part)
+def _changes_of_part(part: str) -> dict[str, Any]:
+    fixed = _FLAG_PARTS.get(part)
     if fixed is not None:
         return fixed
     found = re.fullmatch(r"([a-z-]+)-(\d{1,6})(ms)?", part)
-    field = None if found is None else (_TIMED if found[3] else _COUNTED).get(found[1])
+    field = None if found is None else (_DURATION_PARTS if found[3] else _COUNT_PARTS).get(found[1])
     if found is None or field is None:
-        known = [*_FIXED, *(f"{name}-N" for name in _COUNTED), *(f"{name}-Nms" for name in _TIMED)]
+        known = [*_FLAG_PARTS, *(f"{name}-N" for name in _COUNT_PARTS), *(f"{name}-Nms" for name in _DURATION_PARTS)]
         raise ScriptUnknown(f"no script is named {part[:64]}; there are {', '.join(known)}")
     return {field: int(found[2]) / 1000 if found[3] else min(int(found[2]), _MAX_TOKENS)}
 
 
-# Pieces of the wire, the same for both twins.
+# Pieces of the wire, the same in this process and over a socket.
 
 
 def completion_tokens(script: Script, played: int) -> int:
-    """True usage after `played` events: the first one carries the role and no token."""
+    """Tokens really generated after `played` events; the first event has only the role."""
     return max(0, min(played - 1, _token_events(script)))
 
 
@@ -140,9 +143,9 @@ def _token_events(script: Script) -> int:
 def chunks(
     script: Script, model: str, request_id: str, *, with_usage: bool, continuous: bool = False
 ) -> Iterator[bytes]:
-    """The payloads of a stream without its end marker, faults included where they are data.
+    """The payloads of a stream without its end marker, malformed and error events included.
 
-    With `continuous` each chunk tells the usage so far, as vLLM does when it is asked to.
+    With `continuous` each chunk has the usage so far, as vLLM sends it on request.
     """
     head = {"id": f"chatcmpl-{request_id}", "object": "chat.completion.chunk", "created": 0, "model": model}
     for index, choices in enumerate(_choices(script)):
@@ -175,7 +178,7 @@ def _choices(script: Script) -> Iterator[list[dict[str, Any]]]:
 
 
 def _pieces(script: Script) -> list[str]:
-    """The content, a token a piece."""
+    """The content, one token in each piece."""
     match script.shape:
         case "json":
             return ['{"answer":', " 42}"]
@@ -209,7 +212,7 @@ def _choice(
 
 
 def completion(script: Script, model: str, request_id: str) -> bytes:
-    """The whole answer, when it was not asked to stream."""
+    """The body of a whole reply."""
     if script.malformed_at is not None:
         return b'{"id": "chatcmpl-broken", "choices": [{'
     message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
@@ -236,7 +239,7 @@ def completion(script: Script, model: str, request_id: str) -> bytes:
 
 
 def usage(script: Script) -> dict[str, Any]:
-    """What the script claims it used; `completion_tokens` tells what it did use."""
+    """The usage that the script reports; `completion_tokens` is the real one."""
     generated = _token_events(script)
     match script.usage:
         case "absurd":
@@ -256,6 +259,7 @@ def _usage(script: Script, generated: int) -> dict[str, Any]:
 
 
 def error_body(status: int) -> bytes:
+    """An OpenAI error object for a status."""
     kind = "invalid_request_error" if status < 500 else "server_error"  # noqa: PLR2004
     return msgspec.json.encode(
         {"error": {"message": f"The script answers {status}.", "type": kind, "param": None, "code": None}}
@@ -263,6 +267,7 @@ def error_body(status: int) -> bytes:
 
 
 def retry_headers(script: Script) -> dict[str, str]:
+    """The `retry-after-ms` header, if the script has one."""
     return {} if script.retry_after_s is None else {"retry-after-ms": str(round(script.retry_after_s * 1000))}
 
 
@@ -291,9 +296,10 @@ class ScriptedUpstream:
         self.open_streams = 0
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
+        """Opens the call as `Upstream.open` does; raises an UpstreamError."""
         self.calls.append(call)
         script = self._pick(call)
-        await _within(call.total_timeout_s, self._sleep, pace(script, -1, self._sleep), call)
+        await _wait_within(call.total_timeout_s, self._sleep, pace(script, -1, self._sleep), call)
         if script.error_status is not None:
             raise error_of_status(
                 script.error_status,
@@ -305,20 +311,20 @@ class ScriptedUpstream:
         return _ScriptedStream(self, script, call, self._sleep)
 
     async def aclose(self) -> None:
-        """Holds nothing."""
+        """Does nothing: there is no connection."""
 
     def _pick(self, call: UpstreamCall) -> Script:
         if self._script is None:
             return script_named(call.deployment.upstream_model)
         return self._script if isinstance(self._script, Script) else self._script(call)
 
-    def _over(self, seen: SeenCall) -> None:
+    def _record_end(self, seen: SeenCall) -> None:
         self.open_streams -= 1
         self.seen.append(seen)
 
 
-async def _within(limit_s: float, sleep: Sleep, waiting: Awaitable[None], call: UpstreamCall) -> None:
-    """The real upstreams' timer; with an injected sleep it is the script alone that waits."""
+async def _wait_within(limit_s: float, sleep: Sleep, waiting: Awaitable[None], call: UpstreamCall) -> None:
+    """Applies the real upstreams' timeout; with an injected sleep the script alone waits."""
     if sleep is not asyncio.sleep:
         await waiting
         return
@@ -353,7 +359,7 @@ class _ScriptedStream:
         return [decode_event(payload, self._call.deployment.deployment_id)]
 
     def unread(self) -> list[Event]:
-        """A script makes nothing before it is read."""
+        """Always empty: a script produces nothing before it is read."""
         return []
 
     async def aclose(self) -> None:
@@ -361,7 +367,7 @@ class _ScriptedStream:
             return
         self._closed = True
         played = self._played if self._call.request.stream else self._script.tokens + 1
-        self._upstream._over(  # noqa: SLF001  # The two are one upstream.
+        self._upstream._record_end(  # noqa: SLF001  # The two are one upstream.
             SeenCall(
                 request_id=self._call.request_id,
                 model=self._call.deployment.upstream_model,
@@ -376,7 +382,7 @@ class _ScriptedStream:
         deployment_id, script = self._call.deployment.deployment_id, self._script
         payloads = chunks(script, self._call.deployment.upstream_model, self._call.request_id, with_usage=True)
         for index, payload in enumerate(payloads):
-            await _within(self._call.idle_timeout_s, self._sleep, pace(script, index, self._sleep), self._call)
+            await _wait_within(self._call.idle_timeout_s, self._sleep, pace(script, index, self._sleep), self._call)
             if index == script.cut_at:
                 raise StreamCut(
                     "The upstream's connection broke in the middle of its reply.", deployment_id=deployment_id
@@ -386,7 +392,7 @@ class _ScriptedStream:
     async def _whole(self) -> AsyncIterator[bytes]:
         call, script = self._call, self._script
         waiting = pace(script, 1 if script.hang_at is None else script.hang_at, self._sleep)
-        await _within(call.total_timeout_s, self._sleep, waiting, call)
+        await _wait_within(call.total_timeout_s, self._sleep, waiting, call)
         if script.cut_at is not None:
             raise StreamCut(
                 "The upstream's connection broke in the middle of its reply.",

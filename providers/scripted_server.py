@@ -36,7 +36,7 @@ _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """`arrived` when the request was read, `ended` or `cut` when its reply was over."""
+    """One line of the log: `arrived` when the request was read, `ended` or `cut` when its reply was over."""
 
     event: Literal["arrived", "ended", "cut"]
     request_id: str
@@ -46,7 +46,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
 
 
-class _Asked(msgspec.Struct):
+class _RequestBody(msgspec.Struct):
     model: str
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
@@ -61,7 +61,7 @@ Write = Callable[[LogLine], None]
 
 @contextlib.contextmanager
 def _log_file(path: Path | None) -> Any:
-    """Yields a Write. One write call a line, on a descriptor that only ever appends."""
+    """Context manager for a Write: one write call for each line, on a descriptor opened for appending."""
     if path is None:
         yield lambda _line: None
         return
@@ -78,7 +78,7 @@ def read_log(path: Path) -> list[LogLine]:
 
 
 def make_app(write: Write) -> web.Application:
-    """The server's routes; `write` is told of every request."""
+    """The server's routes; `write` gets a line for every request and every reply."""
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
 
     async def chat(request: web.Request) -> web.StreamResponse:
@@ -93,7 +93,7 @@ def make_app(write: Write) -> web.Application:
 
 
 class _Progress(msgspec.Struct):
-    """How far a reply came."""
+    """Progress of a reply."""
 
     events: int = 0
     ended: bool = False
@@ -101,7 +101,7 @@ class _Progress(msgspec.Struct):
 
 async def _chat(request: web.Request, write: Write) -> web.StreamResponse:
     try:
-        asked = msgspec.json.decode(await request.read(), type=_Asked)
+        asked = msgspec.json.decode(await request.read(), type=_RequestBody)
         script = script_named(asked.model)
     except (msgspec.DecodeError, ScriptUnknown):
         return _error(400, {})
@@ -131,19 +131,19 @@ async def _chat(request: web.Request, write: Write) -> web.StreamResponse:
 
 
 async def _answer(
-    request: web.Request, script: Script, asked: _Asked, request_id: str, progress: _Progress
+    request: web.Request, script: Script, asked: _RequestBody, request_id: str, progress: _Progress
 ) -> web.StreamResponse:
     await pace(script, -1, asyncio.sleep)
     if script.error_status is not None:
         progress.ended = True
         return _error(script.error_status, retry_headers(script))
     if not asked.stream:
-        whole = await _whole(script, asked.model, request_id)
+        whole = await _whole_reply(script, asked.model, request_id)
         progress.events, progress.ended = script.tokens + 1, True
         return whole
     reply = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-store"})
     await reply.prepare(request)
-    async for payload in _stream(script, asked, request_id):
+    async for payload in _stream_payloads(script, asked, request_id):
         await reply.write(b"data: " + payload + b"\n\n")
         progress.events += 1
     if script.end_marker:
@@ -153,14 +153,14 @@ async def _answer(
     return reply
 
 
-async def _whole(script: Script, model: str, request_id: str) -> web.Response:
+async def _whole_reply(script: Script, model: str, request_id: str) -> web.Response:
     await pace(script, 1 if script.hang_at is None else script.hang_at, asyncio.sleep)
     if script.cut_at is not None:
         raise _Cut
     return web.Response(body=completion(script, model, request_id), content_type="application/json")
 
 
-async def _stream(script: Script, asked: _Asked, request_id: str) -> AsyncIterator[bytes]:
+async def _stream_payloads(script: Script, asked: _RequestBody, request_id: str) -> AsyncIterator[bytes]:
     options = asked.stream_options or {}
     payloads = chunks(
         script,

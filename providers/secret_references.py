@@ -1,4 +1,4 @@
-"""References to secrets within a configuration: where they stand, what they refer to, and whether it is there."""
+"""References to secrets in a configuration: their places, and whether the secrets are set."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ _REFERENCE = re.compile(r"(?:env:|os\.environ/)([A-Za-z_][A-Za-z0-9_]*)\Z")
 
 
 class Secret(msgspec.Struct, frozen=True):
-    """A place in the configuration that refers to a secret, and whether there is one."""
+    """A reference to a secret in the configuration, and whether the secret exists."""
 
     key: tuple[str | int, ...]
     reference: str
@@ -22,7 +22,7 @@ class Secret(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The environment variable, or the file, that is meant."""
+        """The environment variable, or the `file:` reference."""
         return _secret_name(self.reference)
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ def _secret_name(reference: str) -> str:
 
 
 def secrets_in(value: Any, secrets_from: Mapping[str, str], key: tuple[str | int, ...] = ()) -> Iterator[Secret]:
-    """Every reference to a secret in the configuration."""
+    """Every reference to a secret within a configuration value; `secrets_from` is the environment."""
     if isinstance(value, str):
         if _REFERENCE.match(value):
             yield Secret(key, value, bool(secrets_from.get(_secret_name(value))))
@@ -47,7 +47,7 @@ def secrets_in(value: Any, secrets_from: Mapping[str, str], key: tuple[str | int
 
 
 def inside(value: Any) -> Iterable[tuple[str | int, Any]]:
-    """What a value of the configuration holds, by key or place; nothing for a plain one."""
+    """The items of a configuration value as (key or index, value); none for a scalar."""
     if isinstance(value, BaseModel):
         return iter(value)
     if isinstance(value, Mapping):

@@ -14,10 +14,10 @@ class EventTooLarge(Exception):
 
 
 class SseParser:
-    """Turns reads, split or joined at any byte, into the data of whole events.
+    """Incremental parser of server-sent events: reads, split or joined at any byte, become the data of whole events.
 
-    Follows the WHATWG rules for event streams: lines end in LF, CR or CRLF, several `data` lines are
-    joined by LF, an empty line ends an event, other fields and comments are skipped.
+    Follows the WHATWG rules for event streams: lines end in LF, CR or CRLF, several `data` lines are joined by LF, an
+    empty line ends an event, other fields and comments are skipped.
     """
 
     __slots__ = ("_after_cr", "_at_start", "_data", "_event_bytes", "_max", "_rest", "_rest_bytes")
@@ -47,11 +47,11 @@ class SseParser:
         return self._lines(read)
 
     def finish(self) -> list[bytes]:
-        """What an event without its final empty line still holds, for servers that omit it at the end."""
+        """The data of a last event without its final empty line, for servers that omit it. Raises EventTooLarge."""
         return self._lines(b"\n\n") if self._rest or self._data else []
 
     def _whole_events(self, read: bytes) -> list[bytes] | None:
-        """The usual read: nothing but whole events of one data line each; None when it is not."""
+        """The fast path for a read of whole events with one data line each; None when the read is not that."""
         payloads = read[len(_PREFIX) : -2].split(b"\n\n" + _PREFIX)
         longest = 0
         for payload in payloads:

@@ -1,4 +1,4 @@
-"""Targets and their deployments: what can be called, what it can do, and what it costs."""
+"""Targets and their deployments: address, capabilities and price of what can be called."""
 
 from typing import Literal, get_args
 
@@ -9,19 +9,19 @@ from cost.prices import Price
 Tier = Literal["interactive", "batch"]
 Capability = Literal["vision", "tools", "json", "embeddings"]
 CacheIsolation = Literal["none", "organisation", "team"]
-"""Who shares what an engine has cached of prompts."""
+"""Scope within which callers share an engine's prefix cache."""
 OwnEngine = Literal["vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp"]
 DeploymentKind = Literal["openai", "azure", OwnEngine, "litellm", "scripted"]
 
 OWN_ENGINES: frozenset[DeploymentKind] = frozenset(get_args(OwnEngine))
-"""Kinds that run inside one's own network, so what they fetch they fetch from there."""
+"""Kinds of engines that run in the operator's network, where a link they fetch would be resolved."""
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
-    """One address of a target. Breakers live here.
+    """One address of a target, with a circuit breaker of its own.
 
-    `api_key` is the secret itself, resolved from its reference at start; never show this struct.
-    `options` go to litellm as keyword arguments (region, endpoint) and are empty elsewhere.
+    `api_key` is the secret itself, resolved from its reference at start; never show this struct. `options` go to
+    litellm as keyword arguments (region, endpoint) and are empty elsewhere.
     """
 
     deployment_id: str
@@ -34,11 +34,11 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0
     options: dict[str, str] = {}
     allow_media_links: bool = False
-    """The engine may fetch media that callers link to; only asked of one's own engines."""
+    """The engine may fetch media that callers link to; only checked for engines of one's own."""
     adapter: str | None = None
-    """The LoRA adapter that `upstream_model` is, which may have to be loaded first."""
+    """The LoRA adapter that `upstream_model` names, which may have to be loaded first."""
     priority_scheduling: bool = False
-    """The engine runs what has the lower `priority` first."""
+    """The engine schedules requests of lower `priority` values first."""
     cache_isolation: CacheIsolation = "none"
 
     def __repr__(self) -> str:
@@ -48,8 +48,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A provider's model with the facts that routing needs.
 
-    `capability` is the highest complexity, in [0, 1], that this target is trusted with. `ability` names the row of the
-    classifier's ability table that this target is; measured outcomes then stand before the declared `capability`.
+    `capability` is the highest complexity, in [0, 1], that this target is trusted with. `ability` names this target's
+    row in the classifier's ability table; measured outcomes then take precedence over the declared `capability`.
     `price` is None when it is unknown; an unpriced target is not eligible for `auto`.
     """
 
@@ -65,11 +65,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     routing_weight: float
     deployments: tuple[Deployment, ...]
     tokenizer_ppm: int | None = None
-    """Tokens that it counts where one tokenizer, chosen once for all targets, counts a million."""
+    """Its tokens for a text that the common yardstick tokenizer counts as a million; None when unknown."""
     pool: str | None = None
     """The pool of our own engines that serves it. Its deployments are the pool's replicas, which come and go."""
 
     @property
     def own(self) -> bool:
-        """It runs on our own GPUs, so it is no commercial offer."""
+        """True when it runs on our own engines rather than at a commercial provider."""
         return self.pool is not None or any(deployment.kind in OWN_ENGINES for deployment in self.deployments)

@@ -1,4 +1,4 @@
-"""How the line speaks to any upstream: open a call, read batches of events, close it once."""
+"""The interface to an upstream: open a call, read batches of events, close it once."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -9,12 +9,12 @@ from providers.target import Deployment
 from providers.wire import ChatRequest, Event
 
 
-def _told_nobody(_reached: bool) -> None:
+def _ignore_connection(_reached: bool) -> None:
     pass
 
 
 class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at one deployment. Deadlines are seconds from now."""
+    """One attempt at one deployment. Timeouts are seconds from now."""
 
     deployment: Deployment
     request: ChatRequest
@@ -24,44 +24,42 @@ class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
     """The longest silence allowed between two reads once the reply has begun."""
     total_timeout_s: float
     headers: dict[str, str] = {}
-    """Extra headers of ours (trace context); never the caller's."""
+    """Additional headers of the gateway (trace context); never the caller's."""
     engine_fields: Mapping[str, int | str] = {}
-    """Extra fields of the body, for an engine of our own; never the caller's."""
-    reaches: Callable[[bool], None] = _told_nobody
-    """Told False while there is no connection yet, so that nothing of the request can have left, and True once there is.
-    Who cannot know says nothing: then the upstream may have seen the request from the start.
+    """Additional body fields for an engine of our own; never the caller's."""
+    reaches: Callable[[bool], None] = _ignore_connection
+    """Called with False while there is no connection, so that nothing of the request can have left, and with True once
+    there is one. An upstream that cannot tell does not call it: the request then counts as sent from the start.
     """
 
 
 class UpstreamStream(Protocol):
-    """An open reply. Streaming or not, it is read the same way."""
+    """An open reply, read the same way whether it is streamed or not."""
 
     async def read(self) -> list[Event] | None:
         """The next events (at least one), or None after the end marker.
 
-        Raises a providers.errors.UpstreamError when the reply is cut, silent too long or malformed.
+        Raises an UpstreamError when the reply is cut, silent too long or malformed.
         """
         ...
 
     def unread(self) -> list[Event]:
-        """What has come and was not read; never waits, never fails. Asked before a stream is cut that nobody reads any
-        more: the upstream made it, so it counts.
+        """Events that arrived and were not read; never waits, never fails.
+
+        Called before an abandoned stream is cut: the upstream generated them, so they are metered.
         """
         ...
 
     async def aclose(self) -> None:
-        """Gives the connection back, or cuts it when the reply was not read to its end. Idempotent."""
+        """Returns the connection to the pool, or cuts it when the reply was not read to its end. Idempotent."""
         ...
 
 
 class Upstream(Protocol):
-    """Speaks one wire to many deployments."""
+    """A client of one protocol, for many deployments."""
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
-        """Sends the request and returns once a success status arrived.
-
-        Raises a providers.errors.UpstreamError otherwise.
-        """
+        """Sends the request, and returns once a success status arrived. Raises an UpstreamError otherwise."""
         ...
 
     async def aclose(self) -> None: ...

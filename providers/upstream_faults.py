@@ -1,4 +1,4 @@
-"""What an upstream's refusal means: a status and a body become one error of our tree, safe to show."""
+"""Mapping of an upstream's refusal, a status and a body, to an UpstreamError that is safe to show."""
 
 import re
 from collections.abc import Mapping
@@ -72,15 +72,15 @@ class _Fault(msgspec.Struct, frozen=True):
 def error_of_status(
     status: int, body: bytes, headers: Mapping[str, str], *, deployment_id: str, secret: str | None = None
 ) -> UpstreamError:
-    """What a reply that is not a success means."""
+    """The error for a reply with a status other than success."""
     if status in _REJECTED:
-        return _rejected(status, _read_body(body), deployment_id, secret)
-    return _ours(status, deployment_id, retry_after_s(headers))
+        return _rejection(status, _fault_of_body(body), deployment_id, secret)
+    return _gateway_error(status, deployment_id, retry_after_s(headers))
 
 
 def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) -> UpstreamError:
-    """What an error object inside a reply that began with 200 means."""
-    fault = _read(error)
+    """The error for an error object inside a reply that began with status 200."""
+    fault = _fault_of(error)
     status = fault.status
     if status is None:
         kinds = (fault.code or "", fault.type or "")
@@ -88,12 +88,12 @@ def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) ->
             (_STATUS_OF_KIND[kind.lower()] for kind in kinds if kind.lower() in _STATUS_OF_KIND), _SERVER_FAULT
         )
     if status in _REJECTED:
-        return _rejected(status, fault, deployment_id, secret)
-    return _ours(status, deployment_id, None)
+        return _rejection(status, fault, deployment_id, secret)
+    return _gateway_error(status, deployment_id, None)
 
 
 def clean(text: str, limit: int = _MAX_MESSAGE_CHARS, secret: str | None = None) -> str:
-    """Text of an upstream that may be shown: one bounded line without control characters or keys."""
+    """An upstream's text made safe to show: one line of at most `limit` characters, keys masked."""
     # Far more than is shown is enough to judge what is shown, and bounds the work.
     text = text[: limit * 4]
     if secret:
@@ -104,7 +104,10 @@ def clean(text: str, limit: int = _MAX_MESSAGE_CHARS, secret: str | None = None)
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """`retry-after-ms`, or `retry-after` as seconds or as a date; None when absent or senseless."""
+    """Seconds from `retry-after-ms`, or from `retry-after` as seconds or a date.
+
+    None when absent, malformed, negative or above an hour.
+    """
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         value = headers.get(name, "")[:64]
         if not value:
@@ -126,8 +129,8 @@ def _seconds_until(date: str, now: datetime) -> float:
     return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=UTC)) - now).total_seconds())
 
 
-def _ours(status: int, deployment_id: str, wait_s: float | None) -> UpstreamError:
-    """Not the caller's fault, so the upstream's words stay with us."""
+def _gateway_error(status: int, deployment_id: str, wait_s: float | None) -> UpstreamError:
+    """The error for a status that is not the caller's fault; the upstream's text is not repeated."""
     if status == _TOO_MANY:
         return UpstreamRateLimited(
             "The upstream's rate limit is reached.", deployment_id=deployment_id, status=status, retry_after_s=wait_s
@@ -153,7 +156,7 @@ def _ours(status: int, deployment_id: str, wait_s: float | None) -> UpstreamErro
     )
 
 
-def _rejected(status: int, fault: _Fault, deployment_id: str, secret: str | None) -> RequestRejected:
+def _rejection(status: int, fault: _Fault, deployment_id: str, secret: str | None) -> RequestRejected:
     def word(value: str | None) -> str | None:
         return clean(value, _MAX_WORD_CHARS, secret) if value else None
 
@@ -170,23 +173,25 @@ def _rejected(status: int, fault: _Fault, deployment_id: str, secret: str | None
     )
 
 
-def _read_body(body: bytes) -> _Fault:
+def _fault_of_body(body: bytes) -> _Fault:
     try:
-        return _read(msgspec.json.decode(body))
+        return _fault_of(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Not JSON: an HTML page of some proxy in between tells a caller nothing.
         return _Fault("")
 
 
-def _read(found: Any) -> _Fault:
-    """The dialects: OpenAI's `{error: {...}}`, TGI's `{error: text}`, vLLM's old flat one, FastAPI's `{detail}`."""
+def _fault_of(found: Any) -> _Fault:
+    """The fault in any of the dialects: OpenAI's `{error: {...}}`, TGI's `{error: text}`, vLLM's old flat one,
+    FastAPI's `{detail}`.
+    """
     if isinstance(found, str):
         return _Fault(found)
     if not isinstance(found, dict):
         return _Fault("")
     inner = found.get("error")
     if isinstance(inner, dict):
-        return _read(inner)
+        return _fault_of(inner)
     message = next((found[key] for key in ("message", "error", "detail") if isinstance(found.get(key), str)), "")
     code = found.get("code")
     kind = found.get("type") or found.get("error_type")

@@ -1,4 +1,4 @@
-"""All wires behind one: the deployment's kind says which upstream speaks to it."""
+"""All upstream clients behind one: the deployment's kind selects the client."""
 
 from collections.abc import Mapping
 
@@ -7,16 +7,17 @@ from providers.target import DeploymentKind
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 
 OPENAI_SHAPED: tuple[DeploymentKind, ...] = ("openai", "azure", "vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp")
-"""The kinds that DirectUpstream speaks to."""
+"""The kinds that DirectUpstream calls."""
 
 
 class Upstreams:
-    """Picks the upstream by kind. One upstream may serve several kinds; each is closed once."""
+    """Selects the upstream client by the deployment's kind. A client may serve several kinds; each is closed once."""
 
     def __init__(self, by_kind: Mapping[DeploymentKind, Upstream]) -> None:
         self._by_kind = dict(by_kind)
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
+        """Opens the call with the client of its deployment's kind. Raises UpstreamRefusedUs where there is none."""
         upstream = self._by_kind.get(call.deployment.kind)
         if upstream is None:
             raise UpstreamRefusedUs(
@@ -26,5 +27,6 @@ class Upstreams:
         return await upstream.open(call)
 
     async def aclose(self) -> None:
+        """Closes every client once."""
         for upstream in {id(upstream): upstream for upstream in self._by_kind.values()}.values():
             await upstream.aclose()

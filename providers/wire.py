@@ -1,4 +1,4 @@
-"""OpenAI's chat wire: what a caller may send and what an upstream answers.
+"""OpenAI's chat and embeddings wire format, of requests and of replies.
 
 Only what routing needs is decoded; everything else travels as the bytes it came in.
 """
@@ -36,16 +36,16 @@ class Message(msgspec.Struct, frozen=True):
 
 
 Operation = Literal["chat", "embeddings"]
-"""What is asked for. A target does one of them."""
+"""The API that a request uses; a target serves one of them."""
 PATHS: Final[Mapping[Operation, str]] = {"chat": "chat/completions", "embeddings": "embeddings"}
-"""Below a deployment's address."""
+"""URL path of each operation, below a deployment's `base_url`."""
 
 Priority = Literal[-1, 0, 1]
-"""Low, normal, high: an order within one team's requests of one tier."""
+"""Low, normal, high: the order among one team's requests of one tier."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request. `fields` is the caller's body, a raw JSON value a key, without our own fields.
+    """A parsed request. `fields` maps the caller's body fields to raw JSON, without the gateway's own fields.
 
     A request for embeddings has no messages, and its tokens are counted when it is parsed.
     """
@@ -55,9 +55,9 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[Message]
     operation: Operation = "chat"
     embedded_tokens: int = 0
-    """Of all texts that are to be embedded, estimated."""
+    """Estimated tokens of all texts to embed."""
     longest_tokens: int = 0
-    """Of the longest of them, which has to fit the target's context."""
+    """Estimated tokens of the longest text to embed, which has to fit the target's context."""
     stream: bool = False
     include_usage: bool = False
     """The caller asked for the usage chunk (`stream_options.include_usage`)."""
@@ -71,12 +71,12 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The team the caller claims; it must be the key's."""
     session_id: str | None = None
     tag: str = ""
-    """What the caller books the request under beside its team; empty for nothing."""
+    """The caller's own booking tag, beside its team; empty for none."""
     priority: Priority = 0
 
 
 class WireUsage(msgspec.Struct, frozen=True):
-    """OpenAI's usage object as sent; every figure is untrusted until `cost.usage` normalised it."""
+    """OpenAI's usage object as sent; every figure is untrusted until `cost.usage` has normalised it."""
 
     prompt_tokens: Any = None
     completion_tokens: Any = None
@@ -97,14 +97,14 @@ class Event(msgspec.Struct, frozen=True):
     Only an empty object begins otherwise. `fields_of` takes it apart.
     """
     token: bool
-    """Carries generated content (text, refusal, reasoning or a tool call); a role alone does not."""
+    """True when it has generated content (text, refusal, reasoning or a tool call); a role alone is none."""
     choices: int
-    """How many choices it has; 0 for the extra usage chunk."""
+    """Number of choices; 0 for the separate usage chunk."""
     text_chars: int
     """Characters of generated content, for an estimate when the usage never comes."""
     usage: WireUsage | None
     finished: bool
-    """A finish_reason was seen."""
+    """True when a choice has a finish_reason."""
 
 
 class _Function(msgspec.Struct):
@@ -117,7 +117,7 @@ class _ToolCall(msgspec.Struct):
 
 
 class _Delta(msgspec.Struct):
-    """A chunk's delta or a whole message. Odd values are told apart later: one must not break a stream."""
+    """A chunk's delta or a whole message. Types are checked later: one odd value must not break a stream."""
 
     content: Any = None
     refusal: Any = None
@@ -143,14 +143,14 @@ class _Reply(msgspec.Struct):
 
 
 class _Embeddings(msgspec.Struct):
-    """A reply with vectors, which nobody here looks into, or an error object."""
+    """A reply to embeddings, whose vectors stay raw, or an error object."""
 
     data: list[msgspec.Raw] | None = None
     usage: Any = None
     error: Any = None
 
 
-class _ReplyOddUsage(msgspec.Struct):
+class _ReplyAnyUsage(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Any = None
     error: Any = None
@@ -170,14 +170,14 @@ _ESCAPE = re.compile(
 
 _decode = msgspec.json.Decoder(_Reply).decode
 _decode_embeddings = msgspec.json.Decoder(_Embeddings).decode
-_decode_odd = msgspec.json.Decoder(_ReplyOddUsage).decode
+_decode_any_usage = msgspec.json.Decoder(_ReplyAnyUsage).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) -> Event:
-    """One JSON payload as an Event. Raises MalformedReply, or what an error object in it means."""
+    """One JSON payload as an Event. Raises MalformedReply, or the UpstreamError for an error object in it."""
     try:
-        reply: _Reply | _ReplyOddUsage = _decode(payload)
+        reply: _Reply | _ReplyAnyUsage = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         payload = payload.removeprefix(_BOM)
         reply = _decode_leniently(_without_lone_surrogates(payload), deployment_id)
@@ -210,12 +210,12 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
             or part.audio
         ):
             token = True
-            chars += _rare_chars(part)
+            chars += _non_content_chars(part)
     return Event(payload, token, len(choices), chars, usage, finished)
 
 
 def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = None) -> Event:
-    """A whole reply to a request for embeddings, as the one event that it is. Raises as `decode_event` does."""
+    """A whole reply to a request for embeddings, as one event. Raises as `decode_event` does."""
     payload = payload.removeprefix(_BOM)
     try:
         reply = _decode_embeddings(payload)
@@ -232,12 +232,12 @@ def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = N
     return Event(payload, False, len(reply.data or ()), 0, told if reply.usage is not None else None, True)
 
 
-def _decode_leniently(payload: bytes, deployment_id: str) -> _Reply | _ReplyOddUsage:
-    """The usage may be any value, and none of its oddness is worth a caller's answer."""
+def _decode_leniently(payload: bytes, deployment_id: str) -> _Reply | _ReplyAnyUsage:
+    """A reply with a usage of any type: an odd usage must not cost a caller the answer. Raises MalformedReply."""
     try:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _decode(payload)
-        return _decode_odd(payload)
+        return _decode_any_usage(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedReply(
             "The upstream sent an event that is not a chat completion.", deployment_id=deployment_id
@@ -245,7 +245,7 @@ def _decode_leniently(payload: bytes, deployment_id: str) -> _Reply | _ReplyOddU
 
 
 def _on_one_line(payload: bytes) -> bytes:
-    """JSON has no line ends within its strings, so those of a decoded payload can be spaces."""
+    """The payload on one line: JSON strings have no raw line ends, so all of them may become spaces."""
     text = payload.translate(_SPACES_FOR_LINE_ENDS).strip()
     return b"{" + text[1:].lstrip()
 
@@ -261,7 +261,7 @@ def _without_lone_surrogates(payload: bytes) -> bytes:
 
 
 def fields_of(payload: bytes) -> dict[str, msgspec.Raw]:
-    """An event's payload as a raw JSON value a key. Never fails on the payload of an Event."""
+    """An event's payload as a mapping of its fields to raw JSON. Never fails on the payload of an Event."""
     try:
         return _decode_fields(payload)
     except msgspec.DecodeError:
@@ -271,13 +271,13 @@ def fields_of(payload: bytes) -> dict[str, msgspec.Raw]:
 
 
 def _parts_chars(content: Any) -> int:
-    """Some upstreams send a list of parts where others send text."""
+    """Characters of a list of content parts, which some upstreams send in place of text."""
     parts = content if isinstance(content, list) else ()
     return sum(len(text) for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))
 
 
-def _rare_chars(part: _Delta) -> int:
-    """Characters of what is generated beside the content: refusals, reasoning and tool calls."""
+def _non_content_chars(part: _Delta) -> int:
+    """Characters generated beside the content: refusals, reasoning and tool calls."""
     texts = (part.refusal, part.reasoning_content or part.reasoning)
     chars = sum(len(text) for text in texts if isinstance(text, str))
     chars += sum(_function_chars(call.function) for call in part.tool_calls or ())
@@ -291,7 +291,7 @@ def _function_chars(function: _Function | None) -> int:
 
 
 def completion_as_chunk(payload: bytes, deployment_id: str) -> bytes:
-    """A whole completion as one chunk, for an upstream that ignored `stream: true`."""
+    """A whole completion as one chunk, for an upstream that ignored `stream: true`. Raises MalformedReply."""
     try:
         # Python's own decoder: it takes half a letter, as callers' clients do.
         reply = json.loads(payload)
@@ -326,7 +326,10 @@ _decode_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
 
 
 def field_of(request: ChatRequest, name: str, deployment_id: str) -> Any:
-    """A field of the caller's body, decoded in full. Raises CannotCarry for what only raw JSON can say."""
+    """A field of the caller's body, decoded in full; None when absent.
+
+    Raises CannotCarry for JSON that cannot be decoded, such as numbers out of range.
+    """
     raw = request.fields.get(name)
     if raw is None:
         return None
@@ -348,8 +351,8 @@ def upstream_body(
 ) -> bytes:
     """The caller's body with the upstream's model name; a stream is always asked for its usage.
 
-    Raw values are copied as they came: messages are not decoded and written again. `engine_fields` are what we tell an
-    engine of our own beside them.
+    Raw values are copied as they came: messages are not decoded and encoded again. `engine_fields` are added for an
+    engine of our own.
     """
     fields: dict[str, Any] = {**request.fields, "model": deployment.upstream_model, **engine_fields}
     if request.stream:

@@ -1,1 +1,1 @@
-"""The data plane: the request line and what it stands on."""
+"""The data plane: the request line and its stages."""

@@ -1,4 +1,4 @@
-"""Admit: the budgets that a request falls under are looked at, and what it may use is taken from its limits."""
+"""Admission stage: checks the budgets that a request falls under and takes its tokens from the rate limits."""
 
 from typing import Protocol
 
@@ -18,23 +18,26 @@ class BudgetLook(Protocol):
 
     @property
     def exceeded(self) -> BudgetExceeded | None:
-        """A hard one is spent."""
+        """The error to raise when a hard budget is spent, else None."""
         ...
 
     @property
     def downgrade(self) -> bool:
-        """A soft one is spent whose team asked for the cheapest capable target then."""
+        """True when a soft budget is spent whose team chose to downgrade to the cheapest capable target."""
         ...
 
 
 class BudgetGate(Protocol):
-    """The budgets as a process knows them without asking anybody. The money itself is held with the reserve."""
+    """A process-local view of the budgets, read without I/O. The money itself is held when an attempt reserves."""
 
     def check(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetLook: ...
 
 
 async def take_from_limits(limiter: Limiter, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
-    """Takes what the request may use, once; settling gives back what it did not. Raises RateLimited."""
+    """Takes the request's estimated tokens from its limits, once per request; settling refunds what was not used.
+
+    Adds the `x-ratelimit-*` headers to the reply. Raises RateLimited.
+    """
     if context.admission is not None:
         return
     request = parsed.request
@@ -46,7 +49,7 @@ async def take_from_limits(limiter: Limiter, context: RequestContext, caller: Ca
 
 
 def is_downgraded(budgets: BudgetGate, caller: Caller, request: ChatRequest) -> bool:
-    """Whether a spent budget sends the request to the cheapest capable target. Raises BudgetExceeded."""
+    """Returns True when a spent budget sends the request to the cheapest capable target. Raises BudgetExceeded."""
     look = budgets.check(caller.organisation_id, caller.team_id, caller.key_id, request.tag)
     if look.exceeded is not None:
         raise look.exceeded

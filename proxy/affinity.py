@@ -1,4 +1,4 @@
-"""Which target a conversation was last served by, and how much of it that target may still have cached."""
+"""Conversation affinity: the target that last served a conversation, and the tokens it may still have cached."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -35,7 +35,9 @@ class Affinity:
         return found[1]
 
     def remember(self, team_id: str, conversation: Hashable, target_id: str, tokens: int) -> None:
-        """`tokens` is the whole conversation so far; below the cacheable minimum nothing is held."""
+        """Records that `target_id` served the conversation. `tokens` counts the whole conversation so far; below the
+        cacheable minimum the entry is dropped instead.
+        """
         key = (team_id, conversation)
         if tokens < CACHE_MIN_TOKENS:
             # Nothing is lost by moving; forgetting also drops what an earlier target held.

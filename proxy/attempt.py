@@ -36,21 +36,21 @@ _NEVER_STARTED = (ConnectFailed, UpstreamUnavailable, UpstreamRateLimited, Upstr
 
 _SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
 
-_HAIR_S: Final = 0.001
-"""A timer may fire that much before its time."""
+_TIMER_SLACK_S: Final = 0.001
+"""Tolerance for a timer that fires slightly before its time."""
 
 
 class Lease(Protocol):
-    """An attempt's load at a replica of ours, counted until it ends."""
+    """An attempt's share of a replica's load, counted from `take` until `end`."""
 
     when_lost: Callable[[], None] | None
-    """Called when the replica is found dead before it said a word."""
+    """A callback for the moment the replica is found dead before its first token."""
 
     @property
     def lost(self) -> bool: ...
 
     def first_token(self) -> None:
-        """Its prompt is computed, and cached there."""
+        """Marks the prompt as computed, and cached, on the replica."""
         ...
 
     def end(
@@ -61,14 +61,15 @@ class Lease(Protocol):
         cached_tokens: int | None = None,
         output_tokens: int | None = None,
     ) -> None:
-        """Once. `failed` says whether the replica did; None says nothing about it. `silent`: all that it did was not to
-        answer in time. The tokens are the engine's own count.
+        """Ends the lease; called once. `failed` is whether the replica failed, None when that is unknown; `silent`
+        marks a failure that was only a missing answer. The token counts are the engine's own, None when it reported
+        none.
         """
         ...
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt's outcome, usage and money, once it is closed. Costs are None without a price."""
+    """A closed attempt: its outcome, usage and money in nano-dollars. Money is None without a price."""
 
     outcome: AttemptOutcome
     usage: Usage
@@ -80,7 +81,7 @@ _VOID: Final[tuple[EntryKind, Money]] = ("void", NOTHING)
 
 
 class Attempt:
-    """Mutable while its stream flows; `close` turns it into entries exactly once."""
+    """One call of one deployment, updated while its stream flows. `close` writes its ledger entry exactly once."""
 
     __slots__ = (
         "_books",
@@ -141,20 +142,22 @@ class Attempt:
         self._reserved = False
         self._stale = False
         self.sent = False
-        """It was given away; before that nothing can have been charged."""
+        """True once the call was handed to the upstream client; before that nothing can have been charged."""
         self.reached = True
-        """The upstream may have seen it. Not while it waits for a connection, although it was given away."""
+        """False while the call still waits for a connection, so that the upstream cannot have seen it."""
         self.settled: Settled | None = None
         self.kept: list[bytes] | None = [] if routed.keep_bytes else None
-        """References to the payloads so far; None when they are not wanted, or became too many."""
+        """References to the payloads so far; None when they are not wanted or exceed `routed.keep_bytes`."""
         self._to_keep = routed.keep_bytes
         self.unused: Unused | None = None
         self.slot: Slot | None = None
-        """Its place among the work in flight at the target, given back when it is settled."""
+        """The attempt's place among the target's work in flight, released when it settles."""
         self.lease: Lease | None = None
 
     async def reserve(self) -> None:
-        """Books the most this attempt may cost; durable when it returns. Raises LedgerUnavailable."""
+        """Books the attempt's reservation, its maximum cost; durable on return. Raises LedgerUnavailable,
+        BudgetExceeded, BudgetsUnavailable or UnpricedUnderBudget.
+        """
         held = Usage(input_tokens=self.routed.facts.input_tokens, source="estimated")
         # The entry has what is likely the most, which is booked when the process dies; budgets hold what must be.
         most = self.candidate.bound_nanousd
@@ -163,7 +166,7 @@ class Attempt:
         self._reserved = True
 
     def observe(self, events: list[Event]) -> None:
-        """Takes note of what flowed by: tokens, usage and the end."""
+        """Counts tokens, characters and usage from a batch of events."""
         self._counted = None
         one_choice = self.routed.request.n == 1
         if self.kept is not None:
@@ -194,11 +197,11 @@ class Attempt:
             self.kept = None
 
     def reaches(self, reached: bool) -> None:
-        """Whether there is a connection by now, from those who know."""
+        """Records whether a connection exists; called by the upstream client."""
         self.reached = reached
 
     def healthy(self) -> None:
-        """The first token came: the deployment answers. A cut later is counted as a failure of its own."""
+        """Reports the deployment healthy to its breaker at the first token. A later cut counts as a failure of its own."""
         self._permit.success()
         if self.lease is not None:
             self.lease.first_token()
@@ -206,15 +209,16 @@ class Attempt:
     def close(
         self, ending: Ending, error: BaseException | None = None, *, status: int, unused: Unused | None = None
     ) -> Settled:
-        """Settles the attempt. Only the first call does anything; every call returns the same.
+        """Settles the attempt and returns the result. Only the first call has an effect; each returns the same.
 
-        `unused` says why a whole answer was not given: it cost, but it saved nothing, so it has no baseline.
+        `unused` is set for a whole answer that was not given to the caller: it has a cost but no baseline, as it saved
+        nothing.
         """
         if self.settled is not None:
             return self.settled
         self.unused = unused
         failed = self._report_health(ending, error)
-        kind, money = self._charged(ending, error)
+        kind, money = self._closing_entry(ending, error)
         usage = money.usage
         if self._reserved:
             served = kind == "settle" and ending == "ok" and unused is None and self.routed.origin == "caller"
@@ -245,33 +249,37 @@ class Attempt:
         )
         return self.settled
 
-    def _charged(self, ending: Ending, error: BaseException | None) -> tuple[EntryKind, Money]:
-        """The closing entry's kind and its money, the usage flagged with how it ended."""
+    def _closing_entry(self, ending: Ending, error: BaseException | None) -> tuple[EntryKind, Money]:
+        """Returns the closing entry's kind and its money, with the usage flagged by how the attempt ended."""
         if not self.sent or not self.reached or (not self.token_events and isinstance(error, _NEVER_STARTED)):
             kind, money = _VOID
         else:
             kind, money = "settle", self._money()
         baselines = money.baselines
         if ending != "ok" or self.unused is not None:
-            # It saved nothing: nobody got it.
+            # Nobody received the answer, so it saved nothing.
             baselines = NO_BASELINES
         flags = flags_of(ending, error) if self.unused is None else (self.unused,)
         return kind, Money(flagged(money.usage, flags), money.costs_nanousd, baselines)
 
     def preview(self) -> tuple[Usage, int | None, int | None]:
-        """Usage, cost and baseline as they would be settled now; for the reply's last words."""
+        """Returns usage, cost and baseline (nano-dollars) as they would settle now, for the reply's closing headers or
+        event.
+        """
         money = self._money()
         return money.usage, money.cost_nanousd, money.baselines.reference_nanousd
 
     @property
     def was_patient(self) -> bool:
-        """It was waited for as long as a first token may take, or for a good part of its tier's time."""
-        waited_s = self._clock() - self.started_at + _HAIR_S
+        """True when the gateway waited a full first-token time-out, or a good part of the tier's time, for this
+        attempt.
+        """
+        waited_s = self._clock() - self.started_at + _TIMER_SLACK_S
         routed = self.routed
         return waited_s >= routed.timeouts.first_token_s(routed.facts.tier) or routed.deadline.is_good_part(waited_s)
 
     def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
-        """Whether the deployment failed; None when nothing was learnt of it."""
+        """Reports to the breaker. Returns whether the deployment failed, None when the attempt says nothing about it."""
         if isinstance(error, UpstreamError) and not isinstance(error, RequestRejected):
             self._permit.went_wrong(type(error).__name__, error.status, counted=error.gateway_failure)
         if isinstance(error, UpstreamError) and error.gateway_failure:
@@ -288,7 +296,7 @@ class Attempt:
         return False
 
     def _money(self) -> Money:
-        """As counted so far; asked for again and again between two batches of events, and counted once."""
+        """The money of the usage counted so far, cached until the next batch of events."""
         if self._counted is None:
             target = self.candidate.target
             usage = usage_of(

@@ -1,4 +1,4 @@
-"""The money of one attempt: what it used, what that costs, and what it would have cost elsewhere. Pure."""
+"""The money of one attempt: usage, cost by meter and baselines. Pure functions."""
 
 import math
 from typing import Final
@@ -19,7 +19,7 @@ from proxy.routed_request import RoutedRequest
 _CHARS_PER_TOKEN: Final = 4
 
 _PLAUSIBLE: Final = 2
-"""Times the configured context: a report above it is absurd."""
+"""Times the target's configured context length; an upstream's token count above that is not believed."""
 
 NO_METERS: Final[Meters] = (0, 0, 0, 0, 0, 0, 0)
 
@@ -37,11 +37,11 @@ class Money(msgspec.Struct, frozen=True):
 
 
 NOTHING: Final = Money(Usage(), NO_METERS, NO_BASELINES)
-"""Nothing was used, so nothing is charged."""
+"""The money of an attempt that used nothing."""
 
 
 def money_of(routed: RoutedRequest, target: Target, usage: Usage) -> Money:
-    """The usage at the target's price of now, beside who it is compared with."""
+    """Prices the usage at the target's current price and computes its baselines."""
     costs = None if target.price is None else target.price.costs_nanousd(usage)
     return Money(usage, costs, _baselines(routed, target, usage, None if costs is None else sum(costs)))
 
@@ -49,9 +49,10 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage) -> Money:
 def usage_of(
     routed: RoutedRequest, target: Target, wire: WireUsage | None, *, token_events: int, chars: int, stale: bool
 ) -> Usage:
-    """The upstream's report where there is one that can be believed, else an estimate from what flowed by.
+    """Returns the upstream's usage report where it is plausible, else an estimate from the streamed events.
 
-    `stale` says that the report does not tell the whole: more tokens followed, or it counts one choice of several.
+    `chars` and `token_events` count the answer so far. `stale` marks a report that does not cover everything: more
+    tokens followed, or it counts one choice of several.
     """
     facts = routed.facts
     by_chars = math.ceil(chars / _CHARS_PER_TOKEN)

@@ -1,4 +1,4 @@
-"""Loops beside the requests: begun with the process, ended with it, and outliving any one failure."""
+"""Background loops: started with the process, cancelled with it, and surviving the failure of any one step."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ _log = logging.getLogger("weighbridge.app")
 
 
 def background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None:
-    """Runs until the stack closes."""
+    """Starts `work` as a task that is cancelled, and awaited, when the stack closes."""
     task = asyncio.ensure_future(work)
 
     async def stop() -> None:
@@ -21,7 +21,7 @@ def background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None:
 
 
 async def every(interval_s: float, act: Callable[[], Awaitable[object]]) -> None:
-    """Acts after each interval, for ever; a step that fails is logged, and the next one follows."""
+    """Calls `act` after each interval, for ever. A step that fails is logged and does not end the loop."""
     while True:
         await asyncio.sleep(interval_s)
         try:

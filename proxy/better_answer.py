@@ -1,4 +1,4 @@
-"""Escalation: an answer that was held back is judged, and a weak one asked again of a better target.
+"""Escalation: a held-back answer is judged, and when it is weak, a better target is asked once.
 
 Nothing is committed yet, so a better target that fails, or whose answer is the worse one, costs its price and no more.
 """
@@ -17,21 +17,21 @@ _log: Final = logging.getLogger("weighbridge.line")
 
 
 class BetterAnswers:
-    """Every escalation of this process; one allowance bounds them all."""
+    """Runs escalations for this process, bounded by one shared allowance."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._allowance = EscalationAllowance()
 
     async def choose(self, context: RequestContext, first: Committed) -> Committed:
-        """The answer to give: the one that was held, or a better target's where that one is weak.
+        """Returns the answer to give: the held one, or a better target's when the held one is weak.
 
-        Whatever ends this early settles everything that is open.
+        When this fails or is cancelled, every open attempt is settled first.
         """
         held = [first]
         self._allowance.request(context.config.escalation)
         try:
-            return await self._chosen(context, held)
+            return await self._judge_and_escalate(context, held)
         except BaseException as error:
             for each in held:
                 if isinstance(error, asyncio.CancelledError):
@@ -43,29 +43,29 @@ class BetterAnswers:
                 await close_quietly(each.stream)
             raise
 
-    async def _chosen(self, context: RequestContext, held: list[Committed]) -> Committed:
-        """`held` begins with the first answer, and is given the second one as soon as that is open."""
+    async def _judge_and_escalate(self, context: RequestContext, held: list[Committed]) -> Committed:
+        """Judges and escalates. `held` starts with the first answer; the second is appended as soon as it is open."""
         (first,) = held
         rules = context.config.escalation
         context.judged = first.whole
-        context.weakness = weakness = await _judged(first, rules)
+        context.weakness = weakness = await _weakness_of(first, rules)
         if weakness is None:
             return first
-        second = await self._second(context, first)
+        second = await self._ask_better_target(context, first)
         if second is None:
             return first
         held.append(second)
-        again = await _judged(second, rules)
+        again = await _weakness_of(second, rules)
         if again is not None and graver(again, weakness):
             # The better target's answer is the worse one: its caller is given what was there already.
-            await _put_aside(second, "discarded")
+            await _settle_unused(second, "discarded")
             return first
         context.escalated_from = first.attempt.deployment.target_id
-        await _put_aside(first, "escalated")
+        await _settle_unused(first, "escalated")
         return second
 
-    async def _second(self, context: RequestContext, first: Committed) -> Committed | None:
-        """A better target's answer; None where there is no such target, no allowance left, or no answer of it."""
+    async def _ask_better_target(self, context: RequestContext, first: Committed) -> Committed | None:
+        """Asks a better target. None when there is none, the allowance is spent, or it gave no answer."""
         rules, routed, answered = context.config.escalation, first.attempt.routed, first.attempt.candidate
         tried = {each.deployment.target_id for each in context.attempts}
         candidate = escalation_candidate(routed.plan, answered, tried)
@@ -80,8 +80,8 @@ class BetterAnswers:
             self._allowance.end()
 
 
-async def _judged(held: Committed, rules: EscalationRules) -> Weakness | None:
-    """The weakness of an answer that was held to its end; None where there is none, or its end is not there yet."""
+async def _weakness_of(held: Committed, rules: EscalationRules) -> Weakness | None:
+    """Returns the weakness of a held answer; None when it is not weak, or was not held to its end."""
     if not held.whole:
         return None
     request = held.attempt.routed.request
@@ -92,7 +92,7 @@ async def _judged(held: Committed, rules: EscalationRules) -> Weakness | None:
     return judge(request, payloads, min_mean_logprob=rules.min_mean_logprob)
 
 
-async def _put_aside(held: Committed, why: Unused) -> None:
-    """Books a whole answer that nobody will see."""
+async def _settle_unused(held: Committed, why: Unused) -> None:
+    """Settles a whole answer that is not given to the caller."""
     held.attempt.close("ok", status=200, unused=why)
     await close_quietly(held.stream)

@@ -1,4 +1,4 @@
-"""Who served work is compared with, from the catalog as it is priced now."""
+"""Comparators: the targets whose current catalog prices the baselines of served work are computed from."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,14 @@ from providers.target import Target
 
 
 def comparator_of(target: Target | None) -> Comparator | None:
-    """None where there is no target, or no price to compare with."""
+    """Returns the comparator for a target; None without a target or without a price."""
     if target is None or target.price is None:
         return None
     return Comparator(target_id=target.target_id, price=target.price, tokenizer_ppm=target.tokenizer_ppm)
 
 
 def build_comparators(catalog: Catalog, reference: str | None, hosted: Mapping[str, str]) -> Comparators:
-    """`hosted` names, for targets of our own, the target that hosts the same weights."""
+    """Builds the comparators. `hosted` maps each own target to the paid target that hosts the same weights."""
     hosts = {target: comparator_of(catalog.targets.get(host)) for target, host in hosted.items()}
     return Comparators(
         reference=comparator_of(catalog.targets.get(reference or "")),

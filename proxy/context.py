@@ -1,4 +1,4 @@
-"""The request context: all that is known of one request, from its first byte to its end."""
+"""The request context: everything known of one request, from its first byte to its settlement."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,59 +22,61 @@ from proxy.request_id import REQUEST_ID_HEADER
 from proxy.routed_request import RoutedRequest
 
 Cut = Literal["caller_gone", "slow_upload", "slow_reader", "cut_off"]
-"""Why a request is ended from outside: its caller hung up; its body came too slowly, or its caller reads too slowly; or
-the process has to stop.
+"""The reason that a request is cut from outside: the caller hung up, the body came too slowly, the caller reads too
+slowly, or the process must stop.
 """
 EndedBy = Literal["answered", "failed", "cancelled"] | Cut
-"""`answered` is a whole reply, also one that is given again; `failed` told an error in its place, or in place of its
-end; `cancelled` is the server ending the task by itself.
+"""The way a request ended. `answered`: a whole reply, replays included. `failed`: an error reply or error event.
+`cancelled`: the server cancelled the task itself.
 """
 
 _CUT_SHORT: Final = frozenset({"caller_gone", "slow_reader", "cut_off"})
-"""Nobody waits for an answer any more. A slow upload is told an error like any other."""
+"""The cuts after which no reply is awaited. A slow upload still gets an error reply."""
 _ENDINGS: Final[dict[EndedBy | None, Ending]] = {"slow_reader": "slow_reader", "caller_gone": "caller_gone"}
 
 
 class RequestContext(msgspec.Struct, eq=False, kw_only=True):
-    """The stages write down what they learn; the outcome is made from it at the end, however the request ends."""
+    """Mutable state of one request, filled in by the stages; the outcome is made from it at the end."""
 
     request_id: str
     operation: Operation
     reply: Reply
     started_at: float
     config: PipelineConfig
-    """As it stood when the request came. A reload does not change it."""
+    """The configuration when the request came; a reload does not change it."""
     task: asyncio.Task[Any]
     trace: RequestTrace | None = None
     caller: Caller | None = None
     reading_since: float | None = None
-    """Set while its body is read."""
+    """The start of reading the body, on the monotonic clock; None when no body is being read."""
     prompt: Prompt | None = None
     recording: Recording | None = None
-    """It has an Idempotency-Key, so it runs to its end also when its caller does not wait for it."""
+    """The recording of the reply, for a request with an Idempotency-Key: it runs to its end even when its caller hangs
+    up.
+    """
     admission: Admission | None = None
     classify_s: float | None = None
     routed: RoutedRequest | None = None
     attempts: list[Attempt] = []
     answering: Attempt | None = None
-    """The one that the caller is given."""
+    """The attempt whose answer the caller is given."""
     judged: bool = False
     weakness: Weakness | None = None
     escalated_from: str | None = None
-    """The target whose weak answer is not given."""
+    """The target whose weak answer was replaced by a better target's."""
     released_at: float | None = None
-    """When an answer that was held back went out."""
+    """The moment, on the monotonic clock, at which a held-back answer was released."""
     ended_by: EndedBy | None = None
-    """None while it runs."""
+    """The ending; None while the request runs."""
     error_code: str | None = None
 
     def end(self, by: EndedBy) -> None:
-        """Notes how it ended. The first word counts: what follows is only how that is told."""
+        """Records the ending. Only the first call counts: what follows concerns only how it is reported."""
         if self.ended_by is None:
             self.ended_by = by
 
     def cut(self, why: Cut) -> None:
-        """Ends it from outside. It may be telling its failure by then, which is cut short just the same."""
+        """Cancels the request's task for `why`. Overrides an earlier ending unless that was a cut as well."""
         if not self.was_cut_short:
             self.ended_by = why
         self.task.cancel()
@@ -85,14 +87,14 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
 
     @property
     def ending(self) -> Ending:
-        """How an attempt ends that is cancelled now, in the books' words."""
+        """The ending, in ledger terms, of an attempt that is cancelled now."""
         return _ENDINGS.get(self.ended_by, "shutdown")
 
 
 def new_context(
     request_id: str, operation: Operation, send: Send, clock: Callable[[], float], config: PipelineConfig
 ) -> RequestContext:
-    """The context of a request that the running task serves. Its reply says the request's id, whatever else it says."""
+    """Creates the context of a request that runs in the current task; its reply carries `x-request-id`."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101  # A server runs each request in a task.
     reply = Reply(send, clock)

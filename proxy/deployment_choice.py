@@ -1,4 +1,4 @@
-"""The choice of a target's deployment for an attempt, and the permit to call it."""
+"""Deployment choice: picks one of a target's deployments for an attempt and acquires its breaker permit."""
 
 import random
 from collections.abc import Collection, Sequence
@@ -16,10 +16,10 @@ from selfhosted.replica import PoolFullness, ReplicaChoice, ReplicaRequest
 
 
 class ReplicaDoor(Protocol):
-    """The replicas of our pools, which are the deployments of the targets that these serve."""
+    """The replicas of our own pools, as the dispatcher sees them. A replica is a deployment of the targets it serves."""
 
     def crowd(self, target: Target) -> PoolFullness | None:
-        """How many are there, when no replica of the target's pool takes more."""
+        """Returns the pool's fullness when no replica of the target takes more work, else None."""
         ...
 
     def ask(
@@ -29,30 +29,32 @@ class ReplicaDoor(Protocol):
     def pick(
         self, target: Target, among: Sequence[Deployment], ask: ReplicaRequest
     ) -> tuple[Deployment, ReplicaChoice] | None:
-        """The best of these for the request. Takes nothing."""
+        """Returns the best of these deployments for the request, or None without a reason to prefer one. Reserves
+        nothing.
+        """
         ...
 
     def take(
         self, target: Target, choice: ReplicaChoice, ask: ReplicaRequest, request: ChatRequest, caller: Caller
     ) -> Lease:
-        """Counts the request as load of its replica, from now until the lease ends."""
+        """Counts the request as load of the chosen replica until the returned lease ends."""
         ...
 
     def turned_away(self, target: Target, tokens: int) -> None:
-        """A request that was meant for it found no room."""
+        """Reports demand of `tokens` that found no room, for the autoscaler."""
         ...
 
     def missing(self, target: Target, deployment: Deployment) -> None:
-        """The deployment's adapter is not there, whatever was known."""
+        """Records that the deployment's LoRA adapter is not loaded, against earlier knowledge."""
         ...
 
     async def prepare(self, target: Target, deployment: Deployment) -> None:
-        """Loads its adapter where that is missing. Raises an UpstreamError."""
+        """Loads the deployment's LoRA adapter if it is missing. Raises an UpstreamError."""
         ...
 
 
 class Chosen(NamedTuple):
-    """A deployment that may be called now. The lease is there where it is a replica of ours that was picked as one."""
+    """A deployment that may be called now, its breaker permit, and the lease where it is a replica chosen by load."""
 
     deployment: Deployment
     permit: Permit
@@ -60,7 +62,7 @@ class Chosen(NamedTuple):
 
 
 class DeploymentChoice:
-    """Chooses by the replicas' state in a pool of ours, and by weight and chance elsewhere."""
+    """Chooses by replica load in our own pools, and by weighted random choice elsewhere."""
 
     def __init__(self, breakers: Breakers, rng: random.Random, replicas: ReplicaDoor | None) -> None:
         self._breakers = breakers
@@ -71,14 +73,14 @@ class DeploymentChoice:
         return any(each.deployment_id not in tried for each in self._breakers.available(target))
 
     def take(self, candidate: Candidate, routed: RoutedRequest, tried: Collection[str]) -> Chosen:
-        """One not tried yet if there is one. Raises UpstreamUnavailable when every breaker is open."""
+        """Takes a deployment, preferring those not in `tried`. Raises UpstreamUnavailable when every breaker is open."""
         target = candidate.target
         waiting = list(self._breakers.available(target))
         fresh = [deployment for deployment in waiting if deployment.deployment_id not in tried] if tried else waiting
         pool = fresh or waiting
-        ask = self._ask(candidate, routed) if pool and target.pool is not None else None
+        ask = self._replica_request(candidate, routed) if pool and target.pool is not None else None
         while pool:
-            deployment, choice = self._picked(target, pool, ask)
+            deployment, choice = self._pick(target, pool, ask)
             permit = self._breakers.try_acquire(deployment.deployment_id)
             if permit is not None:
                 if self._replicas is None or ask is None or choice is None:
@@ -93,7 +95,7 @@ class DeploymentChoice:
         ejected.retry_same = False
         raise ejected
 
-    def _ask(self, candidate: Candidate, routed: RoutedRequest) -> ReplicaRequest | None:
+    def _replica_request(self, candidate: Candidate, routed: RoutedRequest) -> ReplicaRequest | None:
         if self._replicas is None:
             return None
         return self._replicas.ask(
@@ -104,7 +106,7 @@ class DeploymentChoice:
             caller=routed.caller,
         )
 
-    def _picked(
+    def _pick(
         self, target: Target, pool: list[Deployment], ask: ReplicaRequest | None
     ) -> tuple[Deployment, ReplicaChoice | None]:
         if len(pool) == 1 and ask is None:

@@ -1,4 +1,4 @@
-"""Dispatch: walks the plan until the first real token. After that the reply is committed.
+"""Dispatch: tries the plan's candidates until the first token arrives, at which point the reply is committed.
 
 Retries stay within one target (another deployment of it where there is one), fallbacks go on to the
 next candidate, and both draw on one retry budget, so that a total outage is not multiplied.
@@ -37,21 +37,21 @@ from proxy.routed_request import RoutedRequest
 from proxy.target_room import QueueDoor, TargetRoom
 
 _NOT_HELD: Final = (BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget)
-"""The books did not reserve the money, so nothing was sent."""
+"""Errors of the reservation: nothing was booked and nothing was sent."""
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """An attempt whose first token came, or whose end where it was held: its open stream and the events read so far."""
+    """An attempt whose first token has arrived (or, when held, its end): the open stream and the events read so far."""
 
     attempt: Attempt
     stream: UpstreamStream
     events: list[Event]
     whole: bool = False
-    """It was held, and `events` is all of it."""
+    """True when the reply was held and `events` is all of it."""
 
 
 class Dispatcher:
-    """Holds what attempts share: upstreams, breakers, the retry budget and the books."""
+    """Runs attempts with retries and fallbacks; holds the upstream client, breakers, retry budget and books they share."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Dispatcher:
         self._deployments = DeploymentChoice(breakers, rng, replicas)
 
     async def dispatch(self, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
-        """Tries the candidates in order; every attempt made is appended to `attempts`.
+        """Tries the candidates in order and returns the first that commits; every attempt is appended to `attempts`.
 
         A target that has no room, or cannot answer in time, is passed over: the request spills over to the next one.
         Raises the last UpstreamError when none answered, at once when the request itself is at fault; NoRoom or
@@ -89,7 +89,7 @@ class Dispatcher:
         failure: UpstreamError | None = None
         short: Refused | None = None
         for planned in routed.plan.candidates:
-            candidate = planned if short is None else _spilled(planned, routed)
+            candidate = planned if short is None else _as_spill_over(planned, routed)
             if candidate is None:
                 continue
             try:
@@ -101,10 +101,10 @@ class Dispatcher:
                 continue
             # What an upstream refused unsent multiplies nothing, so it draws on no budget.
             if failure is not None and not isinstance(failure, CannotCarry) and not self._budget.try_spend():
-                _give_back(slot)
+                _release(slot)
                 break
             try:
-                return await _in_place(slot, self._retrying(candidate, routed, attempts))
+                return await _hand_over_slot(slot, self._retrying(candidate, routed, attempts))
             except UpstreamError as error:
                 if not error.fall_back:
                     # The request is at fault, and would be so elsewhere.
@@ -114,24 +114,24 @@ class Dispatcher:
                 # There is no money for where it would spill over to, but it may be served for less once there is room.
                 if not isinstance(short, QueueRefusal):
                     raise
-        raise _gravest(failure, short)
+        raise _error_to_report(failure, short)
 
     async def escalate(self, routed: RoutedRequest, candidate: Candidate, attempts: list[Attempt]) -> Committed:
-        """Asks one better target, once: there is an answer already, so nothing is retried, and nothing waits.
+        """Makes one attempt at one better target, without retries or queueing, as an answer exists already.
 
         Raises what the attempt raises.
         """
         slot = await self._room.take(candidate, routed, waits=False)
-        return await _in_place(slot, self._attempt(candidate, routed, attempts))
+        return await _hand_over_slot(slot, self._attempt(candidate, routed, attempts))
 
     def turned_away(self, target: Target, tokens: int) -> None:
-        """Tells a pool's autoscaler of what would have gone there and cannot."""
+        """Reports to a pool's autoscaler demand of `tokens` that could not be placed there."""
         if self._replicas is not None and target.pool is not None:
             self._replicas.turned_away(target, tokens)
 
     async def _retrying(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
         def untried() -> bool:
-            return self._deployments.has_untried(candidate.target, _tried(attempts))
+            return self._deployments.has_untried(candidate.target, _tried_deployments(attempts))
 
         try:
             return await self._attempt(candidate, routed, attempts)
@@ -152,7 +152,7 @@ class Dispatcher:
         return await retrying(self._budget, untried, attempts=routed.retry.attempts, own=own, sleep=self._sleep)(again)
 
     async def _attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
-        attempt = self._begun(candidate, routed, attempts)
+        attempt = self._new_attempt(candidate, routed, attempts)
         stream: UpstreamStream | None = None
         whole = False
         patience: asyncio.Timeout | None = None
@@ -160,7 +160,7 @@ class Dispatcher:
             await attempt.reserve()
             async with asyncio.timeout(patience_s(routed, candidate, self._clock())) as patience:
                 if attempt.lease is not None:
-                    attempt.lease.when_lost = functools.partial(_give_up, patience)
+                    attempt.lease.when_lost = functools.partial(_expire, patience)
                 if attempt.deployment.adapter is not None and self._replicas is not None:
                     await self._replicas.prepare(candidate.target, attempt.deployment)
                 attempt.sent = True
@@ -179,9 +179,9 @@ class Dispatcher:
             raise cause from error
         return Committed(attempt, stream, events, whole)
 
-    def _begun(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Attempt:
-        """The next attempt, at a deployment that may be called now. Raises UpstreamUnavailable."""
-        chosen = self._deployments.take(candidate, routed, _tried(attempts))
+    def _new_attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Attempt:
+        """Creates the next attempt on a deployment that may be called now. Raises UpstreamUnavailable."""
+        chosen = self._deployments.take(candidate, routed, _tried_deployments(attempts))
         number = len(attempts) + 1
         attempt = Attempt(
             routed, number, candidate, chosen.deployment, chosen.permit, self._books, self._clock, self._now_us
@@ -193,7 +193,9 @@ class Dispatcher:
     def _cause_of(
         self, attempt: Attempt, error: BaseException, patience: asyncio.Timeout | None
     ) -> BaseException | None:
-        """The failure that stands behind an error, where that is another one: whose fault it is tells what to try next."""
+        """Returns the failure to report in place of `error`, or None to keep it: an expired time-out becomes the fault
+        of the deadline, the replica or the upstream.
+        """
         deployment, deadline = attempt.deployment, attempt.routed.deadline
         if isinstance(error, TimeoutError) and patience is not None and patience.expired():
             return impatience(attempt, self._clock())
@@ -204,7 +206,7 @@ class Dispatcher:
         return None
 
     def _adapter_missing(self, target: Target, deployment: Deployment, error: UpstreamError) -> None:
-        """Another one took its place meanwhile; it is loaded again before the next try."""
+        """Marks the adapter as evicted from the engine, so that a retry on the same deployment loads it again."""
         error.retry_same = True
         if self._replicas is not None:
             self._replicas.missing(target, deployment)
@@ -226,18 +228,18 @@ class Dispatcher:
         )
 
 
-async def _in_place(slot: Slot | None, asking: Awaitable[Committed]) -> Committed:
-    """Hands the slot to the attempt that answers, which gives it back when it is settled; otherwise it ends here."""
+async def _hand_over_slot(slot: Slot | None, asking: Awaitable[Committed]) -> Committed:
+    """Moves the slot to the attempt that commits, which releases it when it settles; otherwise releases it here."""
     try:
         committed = await asking
     except BaseException:
-        _give_back(slot)
+        _release(slot)
         raise
     committed.attempt.slot = slot
     return committed
 
 
-def _give_back(slot: Slot | None) -> None:
+def _release(slot: Slot | None) -> None:
     if slot is not None:
         slot.release()
 
@@ -245,7 +247,7 @@ def _give_back(slot: Slot | None) -> None:
 async def _close_failed(
     attempt: Attempt, failure: BaseException, stream: UpstreamStream | None, attempts: list[Attempt]
 ) -> None:
-    """Settles an attempt that no answer came of, and gives its stream back."""
+    """Settles an attempt that gave no answer, and closes its stream."""
     # Settled first: closing the stream may wait or fail, and nothing of this attempt may stay open.
     if isinstance(failure, asyncio.CancelledError):
         attempt.observe([] if stream is None else stream.unread())
@@ -258,33 +260,35 @@ async def _close_failed(
     await close_quietly(stream)
 
 
-def _give_up(patience: asyncio.Timeout) -> None:
-    """Nothing more can come. It may have been given up already, a moment ago."""
+def _expire(patience: asyncio.Timeout) -> None:
+    """Expires the time-out now, because the replica is dead. No effect when it expired already."""
     if not patience.expired():
         patience.reschedule(asyncio.get_running_loop().time())
 
 
-def _spilled(candidate: Candidate, routed: RoutedRequest) -> Candidate | None:
-    """A candidate behind one that was passed over; None where the team does not let its requests go there."""
+def _as_spill_over(candidate: Candidate, routed: RoutedRequest) -> Candidate | None:
+    """The candidate marked as spill-over; None where the team does not let its requests go to paid targets."""
     if routed.caller.settings.spill_over or is_own(candidate.target, routed.pools):
         return msgspec.structs.replace(candidate, reason="spill-over")
     return None
 
 
-def _gravest(failure: UpstreamError | None, short: Refused | None) -> Exception:
-    """The error to tell: that there is no room now, because that passes by itself; else what failed."""
+def _error_to_report(failure: UpstreamError | None, short: Refused | None) -> Exception:
+    """The error to report: a full queue first, because it passes by itself, else the upstream's failure."""
     if failure is not None and not isinstance(short, QueueRefusal):
         return failure
     assert short is not None  # noqa: S101  # A plan has at least one candidate.
     return short
 
 
-def _tried(attempts: list[Attempt]) -> set[str]:
+def _tried_deployments(attempts: list[Attempt]) -> set[str]:
     return {attempt.deployment.deployment_id for attempt in attempts}
 
 
 async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:
-    """Reads up to the first token or the reply's end, whichever comes first; a role alone is neither."""
+    """Reads until the first token or the end of the reply; a chunk with only a role counts as neither. Raises
+    MalformedReply when the stream ends without any choice.
+    """
     events: list[Event] = []
     while not (attempt.token_events or attempt.finished):
         batch = await stream.read()
@@ -298,7 +302,7 @@ async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:
 
 
 async def close_quietly(stream: UpstreamStream | None) -> None:
-    """Gives the stream back; what goes wrong there is nobody's answer any more."""
+    """Closes the stream, ignoring errors."""
     if stream is not None:
         with contextlib.suppress(Exception):
             await stream.aclose()

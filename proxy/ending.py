@@ -1,4 +1,4 @@
-"""How an attempt ended, in the words of the books: its flags in the ledger and its result for the observers."""
+"""The ending of an attempt as ledger flags and as the result in metrics and logs."""
 
 from typing import Final, Literal
 
@@ -18,11 +18,13 @@ CALLER_GONE: Final = 499
 
 Ending = Literal["ok", "caller_gone", "slow_reader", "shutdown", "failed"]
 Unused = Literal["escalated", "discarded"]
-"""Why a whole answer was not given: a better target's stood in for it, or it was itself the worse one of the two."""
+"""The reason that a whole answer was not given: `escalated`, a better target's replaced it; `discarded`, it was the
+better target's but the worse answer.
+"""
 
 
 def flags_of(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
-    """The ledger's flags: the error's where there is one, else the ending's; none for an answer that went well."""
+    """Returns the ledger's flags: the error's where there is one, else the ending's; empty for a success."""
     match error:
         case FirstTokenTimeout():
             return ("first_token_timeout",)
@@ -38,7 +40,7 @@ def flags_of(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
 
 
 def result_of(ending: Ending, error: BaseException | None) -> AttemptResult:
-    """The result that metrics and logs tell."""
+    """Returns the attempt's result for metrics and logs."""
     match error:
         case FirstTokenTimeout() | UpstreamTimeout() | DeadlineExceeded():
             return "timeout"

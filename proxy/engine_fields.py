@@ -1,4 +1,4 @@
-"""The fields that an engine of our own is told beside the caller's body: how urgent a request is, and whose cache it may use."""
+"""Body fields for engines of our own: scheduling priority, and the salt that separates prefix caches."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -12,11 +12,11 @@ from proxy.routed_request import RoutedRequest
 _NOTHING: Final[Mapping[str, int | str]] = MappingProxyType({})
 _BATCH: Final = 10
 _NOBODY_WAITS: Final = 20
-"""Work that no caller asked for: shadow requests and judging."""
+"""The priority of work that no caller waits for: shadow requests and judging."""
 
 
 def engine_fields(deployment: Deployment, routed: RoutedRequest) -> Mapping[str, int | str]:
-    """Fields of the body that vLLM reads. Empty for an engine that was not configured to understand them."""
+    """Returns the extra body fields that vLLM reads; empty for an engine not configured for them."""
     if not deployment.priority_scheduling and deployment.cache_isolation == "none":
         return _NOTHING
     fields: dict[str, int | str] = {}
@@ -28,16 +28,18 @@ def engine_fields(deployment: Deployment, routed: RoutedRequest) -> Mapping[str,
 
 
 def engine_priority(routed: RoutedRequest) -> int:
-    """The lower goes first: interactive before batch before what nobody waits for, and in each a team's own order."""
+    """Returns vLLM's scheduling priority, lower first: interactive, then batch, then background work, each ordered by
+    the request's own priority.
+    """
     if routed.origin != "caller":
         return _NOBODY_WAITS
     return (_BATCH if routed.facts.tier == "batch" else 0) - routed.request.priority
 
 
 def cache_salt(deployment: Deployment, caller: Caller) -> str:
-    """Those with the same salt share cached prefixes. Empty where everybody does.
+    """Returns vLLM's `cache_salt`: requests with the same salt share cached prefixes. Empty where all may share.
 
-    It is hashed so that engines' logs do not name customers; callers cannot send one of their own.
+    It is a hash, so that engine logs do not name customers; callers cannot send one themselves.
     """
     if deployment.cache_isolation == "none":
         return ""

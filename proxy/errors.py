@@ -1,4 +1,4 @@
-"""Every way a request can fail, and the one table that turns it into HTTP.
+"""Request failures, and the one table that maps each to its HTTP status and error code.
 
 The body is OpenAI's: `{"error": {"message", "type", "param", "code"}}`, all four keys always.
 """
@@ -30,7 +30,7 @@ from providers.errors import (
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What a caller sees of a failure."""
+    """The HTTP status, error type and code that a caller sees for a failure."""
 
     status: int
     type: str
@@ -38,12 +38,12 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Refused(Exception):
-    """The gateway says no. `message` tells the caller what to do; it is safe to show."""
+    """A request refused by the gateway. `message` is shown to the caller and says what to do."""
 
     fault: Fault | None = None
-    """What the caller sees, of a kind that the table does not have because its own part defines it."""
+    """The fault of a kind that is defined outside of this module and so is not in TABLE."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    """Stand in the reply beside those of every error."""
+    """Extra reply headers for this error."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Refused(Exception):
         super().__init__(message)
         self.message = message
         self.details = details
-        """Stands in the body beside OpenAI's four keys."""
+        """Extra keys of the body's `error` object, beside OpenAI's four."""
         self.param = param
         self.code = code
         self.retry_after_s = retry_after_s
@@ -90,15 +90,15 @@ class AdminOnly(Refused):
 
 
 class OperatorOnly(Refused):
-    """An admin of another organisation than the operator's was to change what holds for all."""
+    """A change that concerns all organisations, attempted by an admin of another one than the operator's."""
 
 
 class NotSignedIn(Refused):
-    """A page's script asks, and the session has ended."""
+    """A page's script request whose session has ended."""
 
 
 class SignInFirst(Refused):
-    """A page needs somebody to be signed in. `where` is the page that does that."""
+    """A page request without a session. `where` is the path of the sign-in page."""
 
     def __init__(self, where: str) -> None:
         super().__init__("Sign in first.")
@@ -106,7 +106,7 @@ class SignInFirst(Refused):
 
 
 class CrossSite(Refused):
-    """A change that does not come from one of our own pages."""
+    """A changing request that does not come from one of our own pages (CSRF)."""
 
 
 class NotAllowed(Refused):
@@ -130,11 +130,11 @@ class AuditEntryNotFound(Refused):
 
 
 class NameTaken(Refused):
-    """Something else has this name or id already."""
+    """The name or id is taken."""
 
 
 class LastAdmin(Refused):
-    """Nobody would be left who may change anything in the organisation."""
+    """The change would leave the organisation without an admin."""
 
 
 class ChangesUnavailable(Refused):
@@ -142,7 +142,7 @@ class ChangesUnavailable(Refused):
 
 
 class ReadsOnly(Refused):
-    """A finance key was to change something, or to spend."""
+    """A key with the role finance attempted a change or a model call."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -156,11 +156,11 @@ class ModelNotFound(Refused):
 
 
 class NotAcceptable(Refused):
-    """The reply cannot have any of the kinds that the caller takes."""
+    """The reply has none of the content types that the request accepts."""
 
 
 class DatabaseAway(Refused):
-    """The database does not answer, so that nobody knows who asks."""
+    """The database does not answer, so the caller cannot be authenticated."""
 
 
 class UsageUnavailable(Refused):
@@ -168,7 +168,7 @@ class UsageUnavailable(Refused):
 
 
 class MetricsClosed(Refused):
-    """Metrics were asked for from elsewhere, or without their token."""
+    """/metrics was requested from an address that is not allowed, or without its token."""
 
 
 class TeamNotFound(Refused):
@@ -180,7 +180,7 @@ class RequestNotFound(Refused):
 
 
 class LearningOff(Refused):
-    """The team keeps nothing that feedback could be booked to."""
+    """Feedback for a request of a team that keeps no learning data to attach it to."""
 
 
 class FeedbackUnavailable(Refused):
@@ -216,11 +216,11 @@ class BudgetsOutOfReach(Refused):
 
 
 class BudgetTaken(Refused):
-    """Another budget stands in the way."""
+    """The budget conflicts with an existing one."""
 
 
 class PoolTokenRefused(Refused):
-    """Whoever says that it is a pool's replica does not show the pool's token, or there is no such pool."""
+    """A registering replica does not present its pool's token, or the pool does not exist."""
 
 
 class AddressNotAllowed(Refused):
@@ -232,7 +232,7 @@ class PoolNotFound(Refused):
 
 
 class TargetNotFound(Refused):
-    """There is no such target in the configuration in force."""
+    """No such target in the current configuration."""
 
 
 class ReplicaNotFound(Refused):
@@ -240,11 +240,11 @@ class ReplicaNotFound(Refused):
 
 
 class ReplicaNameTaken(Refused):
-    """Another engine lives under this name."""
+    """Another live engine is registered under this replica name."""
 
 
 class PoolCrowded(Refused):
-    """The pool has as many replicas, or orders, as it can."""
+    """The pool has reached its limit of replicas or pending orders."""
 
 
 class FleetUnavailable(Refused):
@@ -252,11 +252,11 @@ class FleetUnavailable(Refused):
 
 
 class ContextTooLong(Refused):
-    """The prompt fits no target that could otherwise serve it."""
+    """The prompt exceeds the context of every target that could otherwise serve it."""
 
 
 class NoEligibleTarget(Refused):
-    """Targets exist, but none can do what was asked."""
+    """No configured target has the capabilities that the request needs."""
 
 
 class TargetsUnavailable(Refused):
@@ -264,7 +264,7 @@ class TargetsUnavailable(Refused):
 
 
 class QueueRefusal(Refused):
-    """A target's queue does not take the request, or gave it up."""
+    """A target's queue refused the request, or dropped it while it waited."""
 
 
 class KeyInFlight(Refused):
@@ -272,23 +272,23 @@ class KeyInFlight(Refused):
 
 
 class KeyReused(Refused):
-    """The Idempotency-Key was sent with another request before."""
+    """The Idempotency-Key was used before with a different request."""
 
 
 class AnswerNotKept(Refused):
-    """The request of the Idempotency-Key was served, but its answer was too large to keep."""
+    """The request of this Idempotency-Key was served, but its answer was too large to keep for replay."""
 
 
 class TooManyKeys(Refused):
-    """The team has as many Idempotency-Keys as are kept."""
+    """The team has reached its limit of kept Idempotency-Keys."""
 
 
 class IdempotencyUnavailable(Refused):
-    """The database does not say whether the request of an Idempotency-Key was served before."""
+    """The database does not answer, so it is unknown whether the request of this Idempotency-Key was served before."""
 
 
 class Overloaded(Refused):
-    """The process already holds as many requests as it may."""
+    """The process is overloaded and sheds new requests."""
 
 
 class Draining(Refused):
@@ -296,7 +296,7 @@ class Draining(Refused):
 
 
 class DeadlineExceeded(Refused):
-    """The answer would be of no use any more, or is not."""
+    """The answer cannot be, or was not, complete before the request's deadline."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, should_retry=False)
@@ -388,7 +388,7 @@ BUDGET_RESET_HEADER = b"x-weighbridge-budget-reset"
 
 
 class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
-    """An error, ready to be written: as a whole reply or as an SSE event."""
+    """An error rendered for the wire, as a whole reply or as an SSE event. `body` is JSON."""
 
     status: int
     code: str | None
@@ -398,7 +398,7 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def error_reply(error: BaseException) -> ErrorReply:
-    """Maps any exception to what the caller sees; an unknown one tells nothing but its id."""
+    """Maps any exception to the reply that the caller sees. An unexpected one becomes a 500 without details."""
     fault = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), _UNEXPECTED)
     match error:
         case RequestRejected():
@@ -461,7 +461,7 @@ def _refused(fault: Fault, error: Refused) -> ErrorReply:
 
 
 def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> ErrorReply:
-    """It says when to come back, and that a client need not try before on its own."""
+    """Renders a spent budget with `retry-after` and the reset time; `x-should-retry: false` stops clients' own retries."""
     reply = _reply(fault, str(error), should_retry=False)
     if isinstance(error, UnpricedUnderBudget):
         return reply
@@ -473,7 +473,9 @@ def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> E
 
 
 def retry_headers(retry_after_s: float) -> list[tuple[bytes, bytes]]:
-    """Both spellings: OpenAI's clients read milliseconds first, everybody else whole seconds."""
+    """Returns both `retry-after` (seconds, standard) and `retry-after-ms` (milliseconds, read first by OpenAI's
+    clients).
+    """
     milliseconds = max(1, math.ceil(retry_after_s * 1000))
     return [
         (b"retry-after", str(math.ceil(milliseconds / 1000)).encode()),

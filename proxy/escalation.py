@@ -1,4 +1,4 @@
-"""When a weak answer is asked again of a better target, and of which one. Decisions only; the line acts on them."""
+"""Escalation rules: decides whether a weak answer is asked again of a better target, and of which. Pure."""
 
 from collections.abc import Container
 from typing import Final
@@ -9,34 +9,34 @@ from accounts.caller import Escalation
 from proxy.policy import AUTO, Candidate, RoutePlan
 
 _BURST: Final = 20.0
-"""Escalations that a quiet time saves up."""
+"""The most escalations that an idle period accumulates."""
 
 
 class EscalationRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's bounds."""
+    """The operator's limits on escalation."""
 
     max_share: float = 0.1
-    """Of the requests that may escalate."""
+    """The most escalations, as a share of the requests that may escalate."""
     max_running: int = 64
     min_mean_logprob: float | None = None
-    """An answer whose tokens' mean log-probability is below it is weak; None does not look."""
+    """The mean log-probability of the tokens below which an answer is weak; None disables the check."""
     hold_max_bytes: int = 512 * 1024
     hold_max_s: float = 30.0
 
 
 class EscalationAllowance:
-    """How many escalations this process may make: over any run of requests, at most a burst and the share of them."""
+    """A token bucket of escalations for this process: at most `max_share` of eligible requests, after a burst."""
 
     def __init__(self) -> None:
         self._saved = _BURST
         self.running = 0
 
     def request(self, rules: EscalationRules) -> None:
-        """A request came in that may escalate."""
+        """Credits one request that may escalate."""
         self._saved = min(self._saved + rules.max_share, _BURST)
 
     def try_begin(self, rules: EscalationRules) -> bool:
-        """Takes one, to be given back by `end`; or says that there is none."""
+        """Takes one escalation and returns True, or returns False when none is left. `end` must follow."""
         # The small slack makes ten tenths a whole in floating point.
         if rules.max_share <= 0 or self.running >= rules.max_running or self._saved < 1 - 1e-9:
             return False
@@ -49,16 +49,16 @@ class EscalationAllowance:
 
 
 def may_escalate(plan: RoutePlan, *, alias: str, stream: bool, team: Escalation, wanted: bool | None) -> bool:
-    """Whether an answer is held back to be judged: it was asked for, and there is somebody better to ask.
+    """Returns True when the answer is to be held and judged: escalation is wanted and there is a better target.
 
-    `wanted` is the request's own word and comes before the team's.
+    `wanted` is the request's own choice and overrides the team's setting.
     """
     allowed = wanted if wanted is not None else team == "all" or (team == "whole" and not stream)
     return allowed and alias == AUTO and escalation_candidate(plan, plan.candidates[0], ()) is not None
 
 
 def escalation_candidate(plan: RoutePlan, answered: Candidate, tried: Container[str]) -> Candidate | None:
-    """The cheapest candidate that is more capable of this prompt than the one that answered, and was not tried."""
+    """Returns the cheapest untried candidate that is more capable of this prompt than `answered`, or None."""
     better = [
         candidate
         for candidate in plan.candidates
@@ -70,7 +70,7 @@ def escalation_candidate(plan: RoutePlan, answered: Candidate, tried: Container[
 
 
 def _more_capable(candidate: Candidate, than: Candidate, plan: RoutePlan) -> bool:
-    """By measured outcomes where the plan went by them for both, by declared capability otherwise."""
+    """Compares measured P(adequate) where both have it, else declared capability."""
     if plan.reference_adequate is not None and candidate.adequate is not None and than.adequate is not None:
         return candidate.adequate > than.adequate
     return candidate.target.capability > than.target.capability

@@ -1,4 +1,4 @@
-"""Telling a caller that its request failed, as far as it can still be told."""
+"""Error delivery: reports a failure to the caller as far as the state of its reply still allows."""
 
 import asyncio
 import logging
@@ -12,8 +12,8 @@ _log: Final = logging.getLogger("weighbridge.line")
 
 
 async def tell_failure(context: RequestContext, error: Exception) -> None:
-    """An error reply before the first byte, an error event where this process cuts a stream off, and otherwise a
-    connection that is cut. Raises nothing but a cancellation from elsewhere.
+    """Sends an error reply before the first byte, an error event when this process cuts a stream off, and otherwise
+    aborts the connection. Raises only a cancellation from elsewhere.
     """
     told = error_reply(error)
     context.end("failed")

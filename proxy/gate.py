@@ -1,4 +1,4 @@
-"""The gate between callers and the line: limits, queues, the overload guard and idempotency, as one process has them."""
+"""The gate before the request line: limits, queues, overload guard and idempotency of one process."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from proxy.redis.redis_link import RedisLink
 
 
 class Gate(NamedTuple):
-    """Wired once per process."""
+    """The parts of the gate, wired once per process."""
 
     limiter: BucketLimiter
     limit_book: LimitBook
@@ -22,6 +22,6 @@ class Gate(NamedTuple):
     latency: LatencyTracker
     once: Idempotency
     sharers: Callable[[], int]
-    """How many processes serve, as known last."""
+    """The number of serving processes, as last counted."""
     link: RedisLink | None = None
-    """To the Redis that all processes share, where there is one."""
+    """The link to the Redis that all processes share, if one is configured."""

@@ -1,4 +1,4 @@
-"""Holding a reply back until its end, so that it can be judged before anybody sees it.
+"""Held replies: reads a reply to its end before any of it is sent, so that it can be judged.
 
 Bounded in bytes and in time: when a bound is reached the stream goes on as if it had never been held.
 """
@@ -12,7 +12,7 @@ from proxy.routed_request import Hold
 
 
 async def hold(stream: UpstreamStream, attempt: Attempt, events: list[Event], limits: Hold) -> "HeldStream":
-    """Reads on into `events`. Raises what the upstream raises: nothing is committed yet."""
+    """Reads further events into `events` until the end or a limit. Raises what the upstream raises."""
     held = HeldStream(stream, attempt, events, limits)
     try:
         await held.fill()
@@ -23,7 +23,7 @@ async def hold(stream: UpstreamStream, attempt: Attempt, events: list[Event], li
 
 
 class HeldStream:
-    """The rest of a stream after it was held; nothing is left when it is `whole`."""
+    """An upstream stream after holding: yields what was not held yet; nothing when it is `whole`."""
 
     def __init__(self, stream: UpstreamStream, attempt: Attempt, events: list[Event], limits: Hold) -> None:
         self.whole = False
@@ -36,7 +36,7 @@ class HeldStream:
         self._reading: asyncio.Task[None] | None = None
 
     async def fill(self) -> None:
-        """Reads until the end or a bound. The time is for streams; a whole answer has nothing to show before its end."""
+        """Reads until the end or a limit. The time limit applies to streams only."""
         if not self._attempt.routed.request.stream:
             await self._read_on()
             return
@@ -81,7 +81,7 @@ class HeldStream:
         return [*(late or ()), *(() if self._reading is not None else self._stream.unread())]
 
     async def stop(self) -> None:
-        """Ends a read that is still under way."""
+        """Cancels a read that is still running."""
         if self._reading is not None:
             self._reading.cancel()
             # Waiting for it also takes note of its failure, which nobody asks for any more.

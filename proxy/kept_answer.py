@@ -1,4 +1,4 @@
-"""Answers that are held on to, for what is done with them once their callers have them: how much, and the judging."""
+"""Kept answers: how many bytes of an answer are retained for judging after the reply, and that judging."""
 
 from typing import Final
 
@@ -10,37 +10,39 @@ from proxy.context import RequestContext
 from proxy.learning.shadow import MAX_PAYLOAD_BYTES
 
 _KEPT_BYTES: Final = 256 * 1024
-"""Of payloads that a request holds on to, to be judged when the caller has its answer."""
+"""The most payload bytes that a request retains to be judged after its reply."""
 _KEPT_IN_ALL_BYTES: Final = 256 * 1024 * 1024
-"""Of answers that a process holds back or holds on to: thousands of streams at once must not take all its memory."""
+"""The most bytes of held or retained answers in a process, so that thousands of streams do not exhaust its memory."""
 _LATE_SCHEMA_STEPS: Final = 500
-"""That judging happens on the event loop, so it may take a few milliseconds at most."""
+"""The schema steps of judging after the reply, which runs on the event loop: a few milliseconds at most."""
 
 
 def portion_bytes(most: int, in_flight: int) -> int:
-    """The part that one of so many requests may keep of its answer: `most`, or its equal part of what all may keep."""
+    """Returns one request's memory bound: `most`, or its equal share of the process's total for `in_flight` requests."""
     return min(most, _KEPT_IN_ALL_BYTES // max(1, in_flight))
 
 
 def kept_bytes(caller: Caller, prediction: Prediction | None, in_flight: int, *, compared: bool) -> int:
-    """The bytes of payloads to keep of an answer; 0 where nothing is learnt of it. `compared`: by a shadow request."""
+    """Returns the payload bytes to retain of an answer; 0 where nothing is learned from it. `compared` marks an answer
+    that a shadow request may be compared with.
+    """
     if prediction is None or not learns(caller):
         return 0
     return portion_bytes(MAX_PAYLOAD_BYTES if compared else _KEPT_BYTES, in_flight)
 
 
 def learns(caller: Caller) -> bool:
-    """Whether the team lets us learn from its requests."""
+    """Returns True when the team allows learning from its requests."""
     return caller.settings.learning != "off"
 
 
 def went_well(attempt: Attempt) -> bool:
-    """Whether its caller has the whole answer: what was cut off on its way says nothing of the target."""
+    """Returns True when the attempt's whole answer reached its caller; a cut one says nothing about the target."""
     return attempt.settled is not None and attempt.settled.outcome.result == "ok"
 
 
 def judge_late(context: RequestContext) -> None:
-    """Notes what was wrong with an answer that its caller already has, where one was kept."""
+    """Judges a retained answer after its reply and records its weakness in the context."""
     attempt = context.answering
     if context.judged or attempt is None or not attempt.kept or sum(map(len, attempt.kept)) > _KEPT_BYTES:
         return

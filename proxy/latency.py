@@ -1,4 +1,4 @@
-"""How fast each target has been of late, as this process saw it: a bounded memory with quantiles at hand."""
+"""Latency tracker: recent time to first token and per token of each target, as seen by this process."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -11,13 +11,13 @@ from providers.target import Tier
 
 _SAMPLES: Final = 64
 _ENOUGH: Final = 8
-"""Fewer samples say too little to refuse a request by."""
+"""The fewest samples from which a request may be refused as too slow."""
 _FAST: Final = 0.1
 _MAX_TARGETS: Final = 2_000
 
 
 class TargetLatency(msgspec.Struct, frozen=True, kw_only=True):
-    """A target's usual speed, and the one of its fastest tenth: what is too slow even then cannot be hoped for."""
+    """A target's latency in seconds: the median, and the fastest tenth as the best that can be hoped for."""
 
     ttft_s: float
     tpot_s: float
@@ -26,7 +26,7 @@ class TargetLatency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Recent:
-    """The last samples of one figure, also in order of size, so that a quantile is a look at one place."""
+    """A sliding window of one figure, kept sorted beside its order of age so that a quantile is one look-up."""
 
     __slots__ = ("_by_age", "_by_size")
 
@@ -50,7 +50,7 @@ class _Recent:
 
 
 class _Memory:
-    """One target's."""
+    """The windows of one target and tier."""
 
     __slots__ = ("latency", "observed_at", "tpot", "ttft")
 
@@ -74,9 +74,9 @@ class _Memory:
 
 
 class LatencyTracker:
-    """Every target's latency, of each tier by itself: where batch work waits long for its first token, interactive work may not.
+    """Latencies by target and tier; tiers are separate because batch work may wait long for its first token.
 
-    What was not seen for `fresh_s` is forgotten: a target that nobody was sent to for being slow must get the chance to be
+    A target without a sample for `fresh_s` is forgotten: one that was avoided for being slow must get a chance to be
     fast again.
     """
 
@@ -86,7 +86,9 @@ class LatencyTracker:
         self._targets: dict[tuple[str, Tier], _Memory] = {}
 
     def observe(self, target_id: str, ttft_s: float | None, tpot_s: float | None, tier: Tier = "interactive") -> None:
-        """One answer's seconds to its first token, counted from the attempt's start, and for each token after it."""
+        """Adds one answer's seconds to the first token, from the attempt's start, and per token after it. None adds
+        nothing.
+        """
         now = self._clock()
         key = (target_id, tier)
         memory = self._targets.get(key)
@@ -104,7 +106,7 @@ class LatencyTracker:
         memory.conclude()
 
     def expect(self, target_id: str, tier: Tier = "interactive") -> TargetLatency | None:
-        """None where too little is known."""
+        """Returns the target's latency, or None with too few or too old samples."""
         memory = self._targets.get((target_id, tier))
         if memory is None or self._clock() - memory.observed_at > self._fresh_s:
             return None

@@ -1,4 +1,4 @@
-"""How a request ended: the one record that metrics, logs, traces and what is learned are made from.
+"""The outcome of a request: the one record that metrics, logs, traces and learning are made from.
 
 It holds no completion and no key. It refers to the prompt for the observers that learn from it, and its `repr`
 shows neither the prompt nor anything else that a caller wrote.
@@ -18,7 +18,7 @@ AttemptResult = Literal["ok", "error", "rate_limited", "timeout", "cut", "cancel
 
 
 class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at one deployment, as it ended. Durations are seconds."""
+    """The result of one attempt. Durations are seconds."""
 
     target_id: str
     deployment_id: str
@@ -28,7 +28,7 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, as it ended. `status` is what the caller saw (499: the caller hung up)."""
+    """The final record of one request. `status` is what the caller saw (499: the caller hung up)."""
 
     request_id: str
     organisation_id: str
@@ -53,30 +53,30 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     cost_nanousd: int | None
     baseline_nanousd: int | None
     ttft_s: float | None
-    """To the caller: an answer that was held back to be judged came at its end."""
+    """Seconds until the caller's first token; of a held answer, until its release."""
     tpot_s: float | None
-    """Seconds an output token after the first."""
+    """Mean seconds per output token after the first."""
     duration_s: float
     operation: Operation = "chat"
     escalated_from: str | None = None
-    """The target whose weak answer was not given, because `target_id` answered in its stead."""
+    """The target whose weak answer was replaced by that of `target_id`."""
     weakness: Weakness | None = None
-    """The answer's weakness: of the one of `escalated_from` when that is set, else of the one given."""
+    """The weakness of the answer of `escalated_from` when that is set, else of the given answer."""
     prediction: Prediction | None = None
     settings: TeamSettings | None = None
-    """The team's, as they stood when the request came."""
+    """The team's settings when the request came."""
     # For teams that let us learn from their requests, and for those alone:
     prompt: Prompt | None = None
     conversation: Hashable = None
-    """Names the conversation within its team and this process."""
+    """The conversation's key within its team and this process."""
     request_digest: bytes | None = None
-    """16 bytes that tell a repeated request: the messages' hash."""
+    """A 16-byte hash of the messages, to recognise repeated requests."""
 
     def __repr__(self) -> str:
         return f"RequestOutcome({self.request_id!r}, status={self.status}, target_id={self.target_id!r})"
 
 
 class Observer(Protocol):
-    """Told once how each request ended. Never raises and never blocks."""
+    """Receives the outcome of each request once. Must not raise or block."""
 
     def finished(self, outcome: RequestOutcome) -> None: ...

@@ -1,4 +1,4 @@
-"""The outcome of a request, made from its context once it is over, however it ended."""
+"""Construction of a request's outcome from its context."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from proxy.request import messages_digest
 
 
 def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
-    """The record that observers are told. A request that was refused has no more than what was known by then."""
+    """Builds the outcome that observers receive. A request that was refused early has only what was known by then."""
     caller, routed = context.caller, context.routed
     prediction = routed.prediction if routed is not None else None
     settled = [attempt.settled for attempt in context.attempts if attempt.settled is not None]
@@ -59,7 +59,7 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
 
 
 def observe_latency(latency: LatencyTracker, attempts: Iterable[Attempt]) -> None:
-    """Only streams tell when their first token came."""
+    """Adds the attempts' latencies to the tracker; streams only, as others do not show their first token."""
     for attempt in attempts:
         routed = attempt.routed
         if routed.request.stream and attempt.first_token_at is not None:
@@ -68,8 +68,8 @@ def observe_latency(latency: LatencyTracker, attempts: Iterable[Attempt]) -> Non
 
 
 def _ttft_s(context: RequestContext, attempt: Attempt | None) -> float | None:
-    """Seconds from the request to its first token. An answer that was held came when it was released; one that never
-    was, came to nobody.
+    """Seconds from the request to the caller's first token. A held answer counts from its release; None when never
+    released.
     """
     if context.routed is not None and context.routed.hold is not None:
         return _since(context.released_at, context.started_at)
@@ -81,7 +81,7 @@ def _since(at: float | None, start: float) -> float | None:
 
 
 def _tpot_s(attempt: Attempt | None) -> float | None:
-    """Seconds an output token after the first; None when there were not two."""
+    """Mean seconds per output token after the first; None with fewer than two tokens."""
     if attempt is None or attempt.settled is None or attempt.first_token_at is None or attempt.last_token_at is None:
         return None
     tokens = attempt.settled.usage.output_tokens

@@ -1,4 +1,4 @@
-"""The guard of the process itself: when there is more work than a core does, some is refused at the door.
+"""The overload guard: sheds requests when the process has more work than its core can do.
 
 A single-threaded process that takes more than it can do serves nobody in time: everything waits for everything else.
 What waits shows as lateness of the event loop, or outside: uvloop accepts connections one by one, so those over what
@@ -22,28 +22,30 @@ _TICK_S: Final = 0.025
 _REPORT_S: Final = 1.0
 _SUSTAINED_S: Final = 1.0
 _SUSTAINED_SAMPLES: Final = 3
-"""A start, a garbage collection or one slow step makes the loop late once, however late."""
+"""Late samples in a row before the guard starts: a start, a garbage collection or one slow step delays the loop once.
+"""
 _QUIET_S: Final = 15.0
-"""After so long without a refusal the guard goes off, and with it its memory of what the loop carries."""
+"""Seconds without refusal or lateness after which the guard stops and forgets its limit."""
 _WAIT_S: Final = 0.5
-"""New connections that wait for longer to be accepted are a sign of overload, as a late loop is."""
+"""The wait of new connections for acceptance beyond which the process counts as overloaded."""
 _TARGET_S: Final = 0.004
-"""How long a turn of the loop is kept while the guard is on. An answer takes some 20 of them, a refusal about 5."""
+"""The target length of a loop turn while guarding. An answer takes some 20 turns, a refusal about 5."""
 _TURNS: Final = 4
 _LEAST_WINDOW: Final = 32
-"""So few requests cannot be what overloads a process; and a measurement that is wrong must not close the door."""
+"""Requests in flight that are always allowed: too few to cause overload, and a safeguard against a wrong measurement.
+"""
 _GROWTH_PER_S: Final = 0.5
 _MOST_SHRINKING: Final = 0.7
 _SHRINKING: Final = 0.1
 _BATCH: Final = 0.25
-"""The tier batch is steered to shorter turns, so that where its refusals are enough nobody else is refused."""
+"""The batch tier's share of the target turn length: batch is refused first, and alone where that is enough."""
 _RETRY_AFTER_S: Final = 1.0
 _RETRY_AFTER_MORE_S: Final = 4.0
 _REMEMBERED: Final = 64
 
 
 class InFlightWindow:
-    """How many requests may be in flight, decided from how late the loop is and who waits outside."""
+    """An adaptive limit of requests in flight, controlled by the event loop's lateness and the accept queue's wait."""
 
     __slots__ = (
         "_batch_limit",
@@ -68,9 +70,10 @@ class InFlightWindow:
         self._busy_at = 0.0
 
     def observe(self, lag_s: float, in_flight: int, now: float, *, refused: bool, wait_s: float = 0.0) -> None:
-        """One measurement: at `now` the loop was late by `lag_s`, or had turns of that length while the guard is on.
+        """Takes one measurement: `lag_s` is the loop's lateness, or its turn length while guarding.
 
-        New connections wait for `wait_s` to be accepted. `refused` tells of the time since the measurement before.
+        `wait_s` is new connections' wait for acceptance; `refused` says whether any request was refused since the last
+        one.
         """
         late = lag_s > self.max_lag_s or wait_s > _WAIT_S
         if refused or late:
@@ -78,7 +81,7 @@ class InFlightWindow:
         if self.max_lag_s <= 0 or now - self._busy_at > _QUIET_S:
             self.guarding = False
         elif not self.guarding:
-            self._look(in_flight, now, late=late)
+            self._detect_overload(in_flight, now, late=late)
         else:
             # The smaller of two: a single pause is no reason to refuse anybody.
             late_s, elapsed_s = min(lag_s, self._previous_lag_s), now - self._seen_at
@@ -88,10 +91,10 @@ class InFlightWindow:
         self._seen_at = now
 
     def holds(self, in_flight: int, *, batch: bool) -> bool:
-        """Whether there is room for one more."""
+        """Returns True when one more request may be admitted."""
         return in_flight < _LEAST_WINDOW or in_flight < (self._batch_limit if batch else self._limit)
 
-    def _look(self, in_flight: int, now: float, *, late: bool) -> None:
+    def _detect_overload(self, in_flight: int, now: float, *, late: bool) -> None:
         if not late:
             self._late_samples = 0
             return
@@ -105,7 +108,7 @@ class InFlightWindow:
 
 
 def _steered(limit: float, lateness: float, in_flight: int, elapsed_s: float) -> float:
-    """The next limit. A lateness of 1 is as late as the loop should be."""
+    """The next limit. `lateness` is relative to the target: above 1 the limit shrinks, otherwise it grows."""
     if lateness > 1.0:
         return min(limit, in_flight) * max(_MOST_SHRINKING, 1.0 - _SHRINKING * (lateness - 1.0))
     # From where it is: what is in flight now is what the loop carries, whatever was thought before.
@@ -113,19 +116,19 @@ def _steered(limit: float, lateness: float, in_flight: int, elapsed_s: float) ->
 
 
 class AcceptBacklog(Protocol):
-    """Where connections come in."""
+    """The accept queue of the listening socket."""
 
     def wait_s(self, now: float) -> float:
-        """How long a new connection waits until it is accepted."""
+        """The seconds that a new connection waits until it is accepted."""
         ...
 
     def open(self, *, wide: bool) -> None:
-        """Accept all who wait, so that they can be told, or only some in each turn of the loop."""
+        """Accepts many connections per loop turn, so that refusals can be sent (`wide`), or only some."""
         ...
 
 
 class OverloadGuard:
-    """Stands at the door of one process. On a request's way it costs a few comparisons."""
+    """Admits or refuses new requests of one process, at the cost of a few comparisons each."""
 
     def __init__(
         self,
@@ -153,7 +156,7 @@ class OverloadGuard:
 
     @property
     def guarding(self) -> bool:
-        """Whether it refuses some now, so that the others stay quick."""
+        """True while some requests are refused."""
         return self._window.guarding
 
     @property
@@ -165,11 +168,11 @@ class OverloadGuard:
         self._window.max_lag_s = max_lag_s
 
     def watch(self, door: AcceptBacklog) -> None:
-        """From now on who waits there counts, too."""
+        """Includes an accept queue in the measurements."""
         self._doors.append(door)
 
     def admits(self, *, batch: bool) -> bool:
-        """Whether a request may come in that is seen for the first time; a refusal is counted."""
+        """Returns True when a new request may proceed; a refusal is counted."""
         if not self._window.guarding:
             return True
         admitted = self._window.holds(self._in_flight(), batch=batch)
@@ -180,7 +183,7 @@ class OverloadGuard:
         return admitted
 
     def refusal(self) -> Overloaded:
-        """The more is refused, the later everybody shall come back, and not all at the same time."""
+        """Builds the refusal. Its retry time grows with the share of refusals and is jittered."""
         mean_s = _RETRY_AFTER_S + self._refused_share * _RETRY_AFTER_MORE_S
         return Overloaded(
             "This gateway process has more work than it can do at once; try again after the time that `retry-after` says.",
@@ -188,7 +191,7 @@ class OverloadGuard:
         )
 
     async def refuse(self, send: Send, request_id_header: tuple[bytes, bytes]) -> None:
-        """Writes the refusal without anything else that a request costs. The body may still be on its way."""
+        """Sends the refusal without parsing anything of the request. The body may still be on its way."""
         told = error_reply(self.refusal())
         headers = [
             (b"content-type", b"application/json"),
@@ -200,9 +203,10 @@ class OverloadGuard:
         await send({"type": "http.response.body", "body": told.body})
 
     def measured(self, lag_s: float, own_s: float, now: float) -> None:
-        """The loop was late by `lag_s`, for `own_s` of which it computed: refusing work does not speed up neighbours.
+        """Takes one measurement: `lag_s` of lateness, of which `own_s` was spent computing. The smaller counts, as
+        shedding does not help against busy neighbours.
 
-        While the guard is on, both are of a turn.
+        While guarding, both are those of one loop turn.
         """
         refused, self._refused = self._refused, False
         wait_s = max((door.wait_s(now) for door in self._doors), default=0.0)
@@ -211,7 +215,7 @@ class OverloadGuard:
             door.open(wide=self._window.guarding)
 
     async def follow(self) -> None:
-        """Measures for ever. Tells about once a second how late the loop was at worst since it last told."""
+        """Measures for ever. Reports the worst lateness about once a second."""
         worst_s = 0.0
         told_at = self._clock()
         while True:
@@ -220,7 +224,7 @@ class OverloadGuard:
             now = self._clock()
             lag_s = max(0.0, now - due_at)
             if self._window.guarding:
-                self.measured(*await self._turn(), self._clock())
+                self.measured(*await self._measure_turn(), self._clock())
             else:
                 self.measured(lag_s, self._own_time() - own_before, now)
             worst_s = max(worst_s, lag_s)
@@ -228,8 +232,10 @@ class OverloadGuard:
                 self._lag_seen(worst_s)
                 worst_s, told_at = 0.0, now
 
-    async def _turn(self) -> tuple[float, float]:
-        """How long a turn of the loop takes, and how much of that it computes. Timers are too coarse a clock for it."""
+    async def _measure_turn(self) -> tuple[float, float]:
+        """Returns a loop turn's mean length and its computing time, in seconds. Measured over several turns, as timers
+        are too coarse.
+        """
         began, own_began = self._clock(), self._own_time()
         turns, took_s = 0, 0.0
         while turns < _TURNS and took_s < _TICK_S:

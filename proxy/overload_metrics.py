@@ -1,10 +1,10 @@
-"""What /metrics shows of overload."""
+"""Prometheus metrics of the overload guard."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class OverloadMetrics:
-    """How late this worker is, and whom it sent away for that."""
+    """The worker's event loop lag, and its refusals for overload."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         # Each worker has its own loop: the latest one is shown.

@@ -1,4 +1,4 @@
-"""Parse: the body as a request that this caller may make, with what is computed of it once and needed by every stage."""
+"""Parse stage: turns a body into a validated request of its caller, with values that every later stage needs."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -28,23 +28,23 @@ _PARSERS: Final[Mapping[Operation, Callable[[bytes, RequestHeaders], ChatRequest
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as its caller made it. Nothing is decided yet."""
+    """A request as its caller made it, before any routing decision."""
 
     request: ChatRequest
     body: bytes
     prompt: Prompt
     input_tokens: int
-    """An estimate."""
+    """The estimated prompt tokens."""
     deadline: Deadline
     wants_escalation: bool | None
-    """The request's own word on whether a weak answer is asked again; None leaves it to the team."""
+    """The request's own choice of whether a weak answer is escalated; None leaves it to the team's setting."""
     idempotency_key: str | None
 
 
 def parsed_request(
     context: RequestContext, caller: Caller, headers: RequestHeaders, body: bytes, tags: TagBounds
 ) -> ParsedRequest:
-    """The request of this body and these headers. Raises BadRequest, or WrongTeam for a team that is not the caller's."""
+    """Parses the body and headers. Raises BadRequest, or WrongTeam when the request names another team than the key's."""
     request = _PARSERS[context.operation](body, headers)
     if request.team_id is not None and request.team_id != caller.team_id:
         raise WrongTeam(

@@ -1,4 +1,4 @@
-"""How long an upstream is waited for, and whose fault it is when that time is up. Pure: the time is given."""
+"""Time-outs of attempts, and the error that assigns the fault when one expires. Pure: the time is passed in."""
 
 import math
 from typing import Final
@@ -15,9 +15,10 @@ _LEAST_S: Final = 0.001
 
 
 def patience_s(routed: RoutedRequest, candidate: Candidate, now: float) -> float | None:
-    """A stream owes its first token; a whole answer owes its end, which the upstream's own timer watches, too.
+    """Returns the time-out in seconds until an attempt must have answered; None for no limit.
 
-    What is left of its tier's time is not all for one target: while another could answer, half of it is.
+    For a stream it is the time to the first token, and while another candidate is left, at most half of what the tier's
+    deadline leaves. For a whole answer it is what the deadline leaves.
     """
     deadline = routed.deadline
     if routed.request.stream:
@@ -31,17 +32,17 @@ def patience_s(routed: RoutedRequest, candidate: Candidate, now: float) -> float
 
 
 def hold_within(routed: RoutedRequest, hold: Hold, now: float) -> Hold:
-    """The hold shortened by the deadline: an answer is released in time to be read, rather than ended."""
+    """Returns the hold, shortened to half of the time left, so that the answer is released before the deadline cuts it."""
     left_s = routed.deadline.remaining_s(now)
     return msgspec.structs.replace(hold, max_s=max(_LEAST_S, min(hold.max_s, left_s / 2)))
 
 
 def impatience(attempt: Attempt, now: float) -> UpstreamError | Refused:
-    """The error of an attempt that nothing came of in time, by whose fault that is: a replica's that was found dead, the
-    deadline's, or the upstream's.
+    """Returns the error of a timed-out attempt: ReplicaSilent for a replica found dead, the deadline's error, or
+    FirstTokenTimeout.
 
-    A caller's own time says nothing of the upstream; a whole answer may just be long. But a stream without a first
-    token when its tier's time is up comes from an upstream that hangs, if others had not used up that time before.
+    A caller's own deadline is never the upstream's fault, as a whole answer may just be long. A stream without a first
+    token at its tier's deadline is, unless earlier attempts had used up that time.
     """
     deployment_id = attempt.deployment.deployment_id
     if attempt.lease is not None and attempt.lease.lost:

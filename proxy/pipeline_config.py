@@ -1,4 +1,4 @@
-"""Everything about the pipeline that a reload may change."""
+"""The part of the configuration that the request pipeline uses and a reload may change."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,9 @@ from proxy.tolerance import Tolerances
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Swapped whole by a reload, so that a request sees one configuration from start to end."""
+    """One immutable configuration of the pipeline. A reload swaps it whole, so that a request sees one from start to
+    end.
+    """
 
     catalog: Catalog
     policy: Policy
@@ -27,9 +29,9 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     slow_reader_s: float
     escalation: EscalationRules = EscalationRules()
     pools: Mapping[str, str] = {}
-    """Target → the pool of our own GPUs that it runs on."""
+    """Pool of our own GPUs by target id."""
     holdout_share: float = 0.0
-    """Of `auto`'s requests this share goes to the reference instead, and as many are counted beside them."""
+    """The share of `auto` requests sent to the reference as an experiment; as many others form the control group."""
     tolerances: Tolerances | None = None
-    """Without them each prompt may lose what the floor gives up."""
+    """The tolerance curves; None means that each prompt may lose 1 - floor."""
     deadlines: DeadlinesSection = DeadlinesSection()

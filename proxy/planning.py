@@ -1,4 +1,4 @@
-"""The plan stage's values: the facts that a plan is made from, and the routed request that comes of it. Pure."""
+"""Inputs and result of planning: the facts of a request, and the routed request. Pure."""
 
 from collections.abc import Hashable
 
@@ -24,7 +24,7 @@ from proxy.tolerance import plain_tolerance
 
 
 def facts_of(parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, downgraded: bool) -> Facts:
-    """Downgraded, a request is planned as `auto`, whatever it named."""
+    """Collects the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named."""
     request = parsed.request
     return Facts(
         alias=AUTO if downgraded else request.model,
@@ -54,16 +54,16 @@ def routed_request(
     in_flight: int,
     keep_bytes: int,
 ) -> RoutedRequest:
-    """The request with its plan: the one place where it is made, also when a spent budget plans it anew.
+    """Plans the request and builds the routed request; also used when a spent budget plans it anew.
 
-    Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is nothing to try.
+    Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is no candidate.
     """
     config, request = context.config, parsed.request
     route = plan(facts, prediction, config.policy, config.catalog, fleet, sticky)
     arm: Arm = ""
     # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
     if prediction is not None and not downgraded:
-        arm, route = _drawn(context.request_id, config, route, facts, prediction, fleet)
+        arm, route = _draw_arm(context.request_id, config, route, facts, prediction, fleet)
     escalates = may_escalate(
         route,
         alias=facts.alias,
@@ -94,12 +94,16 @@ def routed_request(
 
 
 def may_downgrade(context: RequestContext, routed: RoutedRequest) -> bool:
-    """Whether the cheapest capable target may stand in: it was not planned by cost yet, and nothing was tried."""
+    """Returns True when the cheapest capable target may replace the named one: no attempt was made and `auto` was not
+    used.
+    """
     return routed.facts.alias != AUTO and not context.attempts and is_replaceable(routed.request)
 
 
 def is_replaceable(request: ChatRequest) -> bool:
-    """Whether another model's answer would do. Vectors of different models cannot be mixed."""
+    """Returns True when another model could answer the request. False for embeddings: vectors of different models do
+    not mix.
+    """
     return request.operation == "chat"
 
 
@@ -110,10 +114,10 @@ def _tolerance(config: PipelineConfig, caller: Caller) -> float:
     return config.tolerances.of(floor, caller.allowed_models, caller.team_id)
 
 
-def _drawn(
+def _draw_arm(
     request_id: str, config: PipelineConfig, route: RoutePlan, facts: Facts, prediction: Prediction, fleet: Fleet
 ) -> tuple[Arm, RoutePlan]:
-    """The arm of the experiment, and the plan in it. Only what the reference could serve too takes part in either."""
+    """Draws the experiment arm and returns it with its plan. Requests that the reference cannot serve are in no arm."""
     arm = arm_of(request_id, config.holdout_share)
     if not arm:
         return arm, route
@@ -124,8 +128,8 @@ def _drawn(
 
 
 def _comparators(comparators: Comparators, request: ChatRequest, route: RoutePlan) -> Comparators:
-    """Whom the answer is compared with. No other model's vectors would have done, so those save nothing by their model:
-    what was named is their reference.
+    """Returns the comparators of the answer. For embeddings the named target is the reference, as no other model's
+    vectors would have served.
     """
     if comparators.reference is None or is_replaceable(request):
         return comparators

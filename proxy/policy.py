@@ -1,4 +1,4 @@
-"""Plan: the one place where what is known of a prompt meets what is known of the targets. Pure.
+"""Planning: orders the targets for a request by what is known of its prompt and of the targets. Pure.
 
 Filter what cannot serve the request, then order what can by expected cost. Every target ends up
 either as a candidate with a reason or as a rejection with a reason.
@@ -32,11 +32,11 @@ from proxy.errors import (
 AUTO = "auto"
 
 DEFAULT_OUTPUT_TOKENS = 300
-"""Expected answer of a request that was not classified (the caller named the model)."""
+"""The expected answer length of a request that was not classified (the caller named the model)."""
 
 DEFAULT_FLOOR = 0.97
 DEFAULT_TOLERANCE = 1 - DEFAULT_FLOOR
-"""What a prompt may lose when no curve says more: a floor of 97 % lets each prompt lose 3 points."""
+"""The default tolerance without a curve: a floor of 97 % lets each prompt lose 3 points."""
 
 # Input tokens are an estimate: only what is clearly too long is refused here, the rest is the upstream's to count.
 _ESTIMATE_SLACK = 0.9
@@ -57,69 +57,70 @@ _EMBEDS: Final[frozenset[Capability]] = frozenset({"embeddings"})
 _EJECTED: Final = "every deployment is ejected by its breaker"
 _NOBODY_READY: Final = "no replica of its pool takes work now"
 _Kind = Literal["auto", "alias", "named"]
-"""Whether the gateway chooses, an alias stands for targets, or the caller named one."""
+"""The kind of a requested name: `auto`, an alias for several targets, or one target."""
 Obstacle = Literal[
     "not-allowed", "tier", "capability-missing", "context", "unpriced", "weight-zero", "unavailable", "too-hard"
 ]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How names become targets and how strict `auto` is.
+    """Names, fallbacks and strictness that planning follows.
 
     `capability_shift` is added to every declared capability: below 0 the gateway is stricter and
     sends more to the dear targets, above 0 it saves more. Measured targets follow the tolerance instead.
     """
 
     auto_targets: tuple[str, ...] | None = None
-    """Targets that `auto` may choose from; None means all of them."""
+    """Target ids that `auto` may choose from; None means all."""
     aliases: Mapping[str, tuple[str, ...]] = {}
-    """Name → targets in the order to try them."""
+    """Target ids by alias, in the order to try them."""
     fallbacks: Mapping[str, tuple[str, ...]] = {}
-    """Target → targets to try after it when a caller named it."""
+    """Target ids to try after a named target."""
     reference: str | None = None
     """The target that quality is measured against."""
     quality_floor: float = DEFAULT_FLOOR
-    """The share of the reference's quality to keep, for teams that chose none; `Tolerances` turns it into a tolerance."""
+    """The share of the reference's quality to keep, for teams that set none; `Tolerances` converts it into a tolerance.
+    """
     capability_shift: float = 0.0
     unpriced: Unpriced = "refuse"
-    """What becomes of a model without a price that a caller names."""
+    """The treatment of a named model without a price."""
     pooled: frozenset[str] = frozenset()
-    """Targets on our own GPUs, beside those whose engines say so."""
+    """Ids of targets on our own GPUs, beside those that are marked as own."""
     degrade: bool = False
-    """After every capable target, try the less capable ones too, best first."""
+    """True to try less capable targets, best first, after all capable ones."""
     max_candidates: int = 4
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What planning needs to know of a request."""
+    """The facts of a request that planning needs."""
 
     alias: str
     tier: Tier
     needs: frozenset[Capability]
     input_tokens: int
     max_output_tokens: int | None
-    """The caller's own bound, or None."""
+    """The caller's limit of the answer's tokens, or None."""
     choices: int = 1
     allowed_models: frozenset[str] | None = None
     most_input_tokens: int = 0
-    """What `input_tokens` cannot be above, for budgets that must hold; 0 where nothing is held."""
+    """An upper bound of `input_tokens` for hard budgets; 0 where nothing is reserved."""
     longest_tokens: int | None = None
-    """Of the longest text, where several are looked at one by one; None where the whole prompt has to fit."""
+    """The tokens of the longest text, where several are embedded one by one; None where the whole prompt must fit."""
     tolerance: float = DEFAULT_TOLERANCE
-    """How much less likely than the reference's a chosen target's answer may be adequate."""
+    """The most by which a chosen target's P(adequate) may fall below the reference's."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A target to try, why, and what it should cost. `bound_nanousd` is the most it can cost."""
+    """A target to try, the reason, and its expected and maximum cost in nano-dollars; None without a price."""
 
     target: Target
     reason: Reason
     expected_nanousd: int | None
     bound_nanousd: int | None
     adequate: float | None = None
-    """The probability that its answer is adequate, where that was measured."""
+    """The predicted P(adequate) of its answer, where the target was measured."""
     output_tokens: int = DEFAULT_OUTPUT_TOKENS
-    """What its answer is expected to have, all choices together."""
+    """The expected answer tokens of all choices together."""
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,18 +130,18 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Candidates in the order to try them (at least one), and why the others are not among them."""
+    """The candidates in the order to try them (at least one), and the rejected targets with their obstacles."""
 
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...]
     reference_adequate: float | None = None
-    """What measured targets were compared with; None when all were taken at their declared capability."""
+    """P(adequate) of the reference that measured targets were compared with; None when declared capability decided."""
     cheapest_commercial: Target | None = None
-    """Of the bought targets that are capable of this prompt the one of the least expected cost."""
+    """The paid target of least expected cost among those capable of this prompt."""
 
 
 Fleet = Mapping[str, tuple[Deployment, ...]]
-"""Snapshot: target → its deployments that may be called now."""
+"""A snapshot of the callable deployments by target id."""
 
 
 def plan(
@@ -151,12 +152,12 @@ def plan(
     fleet: Fleet,
     sticky: Sticky | None = None,
 ) -> RoutePlan:
-    """Orders the targets for one request.
+    """Plans one request: filters the targets that can serve it and orders them.
 
     `prediction` is needed for `auto` only. Raises ModelNotFound, ContextTooLong, NoEligibleTarget or
     TargetsUnavailable when there is nothing to try.
     """
-    pool, kind = _pool(facts, policy, catalog)
+    pool, kind = _named_targets(facts, policy, catalog)
     eligible: list[Target] = []
     rejected: list[Rejection] = []
     for target in pool:
@@ -166,24 +167,26 @@ def plan(
         else:
             rejected.append(obstacle)
     if not eligible:
-        raise _nothing(facts, rejected)
+        raise _no_target_error(facts, rejected)
     if kind == AUTO:
         if prediction is None:
             raise ValueError("planning `auto` needs a prediction")
         reference = _reference(prediction, policy, catalog, facts)
-        return _auto(eligible, tuple(rejected), _Scales(facts, prediction, policy, reference), sticky)
-    candidates = _in_order(_first(eligible, policy), facts, prediction, sticky, kind=kind)
+        return _auto(eligible, tuple(rejected), _TargetComparison(facts, prediction, policy, reference), sticky)
+    candidates = _in_order(_limited(eligible, policy), facts, prediction, sticky, kind=kind)
     return RoutePlan(
         candidates=tuple(candidates),
         rejected=tuple(rejected),
-        # Who names a model has said what is good enough.
+        # A caller that names a model has decided what is good enough.
         cheapest_commercial=_cheapest_commercial(eligible[:1], policy, {}),
     )
 
 
 def absent(facts: Facts, policy: Policy, catalog: Catalog, fleet: Fleet) -> list[Target]:
-    """Targets of our own that the request might have gone to, had their pools anybody: demand that nothing else tells of."""
-    pool, kind = _pool(facts, policy, catalog)
+    """Returns our own targets that were unavailable but eligible otherwise; their pools' autoscalers learn of the
+    demand only here.
+    """
+    pool, kind = _named_targets(facts, policy, catalog)
     found: list[Target] = []
     for target in pool:
         obstacle = _obstacle(target, facts, fleet, policy.unpriced, auto=kind == AUTO)
@@ -195,7 +198,7 @@ def absent(facts: Facts, policy: Policy, catalog: Catalog, fleet: Fleet) -> list
 
 
 def choosable(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None) -> list[Target]:
-    """The targets that `auto` could choose for a team, were they all healthy."""
+    """Returns the targets that `auto` could choose for a team if all were healthy."""
     names: Iterable[str] = policy.auto_targets if policy.auto_targets is not None else catalog.targets
     targets = (catalog.targets[name] for name in names if allowed is None or name in allowed)
     return [
@@ -208,7 +211,8 @@ def choosable(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None) 
 def yardstick(
     measured: Container[str], policy: Policy, catalog: Catalog, allowed: frozenset[str] | None
 ) -> tuple[str, ...]:
-    """The targets whose best outlook measured targets are compared with; none when nothing fit for that was measured.
+    """Returns the ids of the targets whose best P(adequate) is the reference; empty when declared capability must
+    decide.
 
     It is the reference, also where the reference itself cannot serve the request: the floor is a promise about its
     quality, and what one target may have must not hang on the health of another. Where the reference was not measured
@@ -233,8 +237,12 @@ def _reference(prediction: Prediction, policy: Policy, catalog: Catalog, facts: 
     return max((outlooks[name].adequate for name in names), default=None)
 
 
-def _pool(facts: Facts, policy: Policy, catalog: Catalog) -> tuple[list[Target], Literal["auto", "alias", "named"]]:
-    """The targets that a name stands for, in order; a target that the team may not use does not exist for it."""
+def _named_targets(
+    facts: Facts, policy: Policy, catalog: Catalog
+) -> tuple[list[Target], Literal["auto", "alias", "named"]]:
+    """Returns the targets behind a name, in order, and the name's kind. Targets the team may not use are left out.
+    Raises ModelNotFound.
+    """
     if facts.alias == AUTO:
         names: Iterable[str] = policy.auto_targets if policy.auto_targets is not None else catalog.targets
         return [catalog.targets[name] for name in names], "auto"
@@ -254,7 +262,7 @@ def _pool(facts: Facts, policy: Policy, catalog: Catalog) -> tuple[list[Target],
 
 
 def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, *, auto: bool) -> Rejection | None:
-    """The first reason why a target cannot serve the request."""
+    """Returns the first reason why a target cannot serve the request, or None."""
     found: tuple[Obstacle, str] | None = None
     missing = facts.needs - target.capabilities
     at_once = facts.input_tokens if facts.longest_tokens is None else facts.longest_tokens
@@ -278,7 +286,7 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, *,
     return found and Rejection(target_id=target.target_id, obstacle=found[0], detail=found[1])
 
 
-def _nothing(facts: Facts, rejected: list[Rejection]) -> Refused:
+def _no_target_error(facts: Facts, rejected: list[Rejection]) -> Refused:
     obstacles = {rejection.obstacle for rejection in rejected}
     if facts.alias != AUTO and "unpriced" in obstacles and obstacles <= {"unpriced", "not-allowed"}:
         return UnpricedModel(next(each.target_id for each in rejected if each.obstacle == "unpriced"))
@@ -303,8 +311,8 @@ def _nothing(facts: Facts, rejected: list[Rejection]) -> Refused:
     )
 
 
-class _Scales:
-    """Weighs targets for one prompt. `reference` is P(adequate) of the yardstick, None when there is none."""
+class _TargetComparison:
+    """Compares targets for one prompt. `reference` is P(adequate) of the yardstick, None when there is none."""
 
     __slots__ = ("facts", "policy", "prediction", "reference")
 
@@ -344,8 +352,10 @@ class _Scales:
         return self.reference is not None and self.reference - adequate <= self.facts.tolerance
 
 
-def _auto(eligible: list[Target], rejected: tuple[Rejection, ...], scales: _Scales, sticky: Sticky | None) -> RoutePlan:
-    """The capable ones by expected cost; when none is, the most capable one alone leads."""
+def _auto(
+    eligible: list[Target], rejected: tuple[Rejection, ...], scales: _TargetComparison, sticky: Sticky | None
+) -> RoutePlan:
+    """Plans `auto`: the capable targets by expected cost or, when there is none, the most capable one first."""
     facts, prediction, policy = scales.facts, scales.prediction, scales.policy
     cost = {target.target_id: _expected(target, facts, prediction, sticky) for target in eligible}
     capable: list[Target] = []
@@ -356,7 +366,7 @@ def _auto(eligible: list[Target], rejected: tuple[Rejection, ...], scales: _Scal
     weak.sort(key=lambda target: (-scales.strength(target), _rank(target, cost)))
     ordered: list[tuple[Target, Reason]] = [(target, "fallback") for target in capable]
     if capable:
-        ordered[0] = (capable[0], _why_first(capable, facts, prediction, sticky))
+        ordered[0] = (capable[0], _first_reason(capable, facts, prediction, sticky))
     else:
         ordered = [(weak.pop(0), "most-capable")]
     if policy.degrade:
@@ -366,7 +376,7 @@ def _auto(eligible: list[Target], rejected: tuple[Rejection, ...], scales: _Scal
     return RoutePlan(
         candidates=tuple(
             _candidate(target, facts, reasons[target.target_id], cost, prediction)
-            for target in _first([target for target, _ in ordered], policy)
+            for target in _limited([target for target, _ in ordered], policy)
         ),
         rejected=(*rejected, *(scales.too_weak(target) for target in weak)),
         reference_adequate=scales.reference,
@@ -374,9 +384,9 @@ def _auto(eligible: list[Target], rejected: tuple[Rejection, ...], scales: _Scal
     )
 
 
-def _first(ordered: list[Target], policy: Policy) -> list[Target]:
-    """As many as are tried. When all of those are our own, the last one's place is for the first that is bought: our own
-    often share machines, so that they are full or down together.
+def _limited(ordered: list[Target], policy: Policy) -> list[Target]:
+    """Cuts the order to `max_candidates`. When those are all our own, the last place goes to the first paid target: our
+    own often share machines, so they are full or down together.
     """
     kept, rest = ordered[: policy.max_candidates], ordered[policy.max_candidates :]
     if rest and len(kept) > 1 and all(is_own(each, policy.pooled) for each in kept):
@@ -385,12 +395,14 @@ def _first(ordered: list[Target], policy: Policy) -> list[Target]:
 
 
 def is_own(target: Target, pooled: Container[str]) -> bool:
-    """Whether it runs on our own GPUs, and so is nothing that could be bought."""
+    """Returns True for a target on our own GPUs."""
     return target.own or target.target_id in pooled
 
 
 def _cheapest_commercial(good_enough: list[Target], policy: Policy, cost: Mapping[str, int | None]) -> Target | None:
-    """By cost alone: a routing weight says where we like to send work, not what it would have cost elsewhere."""
+    """Returns the paid target of least cost. Routing weights are ignored: they express preference, not the cost
+    elsewhere.
+    """
     bought = (target for target in good_enough if target.price is not None and not is_own(target, policy.pooled))
     return min(bought, key=lambda target: (cost.get(target.target_id) or 0, target.target_id), default=None)
 
@@ -398,9 +410,9 @@ def _cheapest_commercial(good_enough: list[Target], policy: Policy, cost: Mappin
 def held_out(
     route: RoutePlan, facts: Facts, prediction: Prediction, policy: Policy, catalog: Catalog, fleet: Fleet
 ) -> RoutePlan | None:
-    """The plan of a request of `auto` that is sent to the reference to see what that costs; None when it cannot be.
+    """Returns the plan of a holdout request, with the reference first; None when the reference cannot serve it.
 
-    Whoever would have served it stands behind the reference, so that the experiment costs nobody an answer.
+    The original candidates follow the reference, so that the experiment costs nobody an answer.
     """
     reference = catalog.targets.get(policy.reference or "")
     if (
@@ -416,13 +428,13 @@ def held_out(
 
 
 def _rank(target: Target, cost: Mapping[str, int | None]) -> tuple[float, str]:
-    """Expected cost, made smaller by the routing weight: at weight 2 a target counts as half as dear."""
+    """The sort key of a capable target: expected cost divided by the routing weight, unpriced last."""
     expected = cost[target.target_id]
     return (math.inf if expected is None else expected / target.routing_weight, target.target_id)
 
 
-def _why_first(capable: list[Target], facts: Facts, prediction: Prediction, sticky: Sticky | None) -> Reason:
-    """Whether the first would be first without what it has cached of this conversation."""
+def _first_reason(capable: list[Target], facts: Facts, prediction: Prediction, sticky: Sticky | None) -> Reason:
+    """Returns the reason of the first candidate: `prompt-cache` when only its cached tokens make it first."""
     if sticky is None or sticky.target_id != capable[0].target_id:
         return "cheapest-capable"
     cold = {target.target_id: _expected(target, facts, prediction, None) for target in capable}
@@ -465,7 +477,9 @@ def _outlook(target: Target, prediction: Prediction | None) -> TargetPrediction 
 
 
 def _expected(target: Target, facts: Facts, prediction: Prediction | None, sticky: Sticky | None) -> int | None:
-    """Input tokens are known, output tokens predicted; the sticky target still has its cache."""
+    """The expected cost in nano-dollars: estimated input, predicted output, and the conversation's cached tokens at the
+    sticky target.
+    """
     if target.price is None:
         return None
     cached = min(sticky.cached_tokens, facts.input_tokens) if sticky and sticky.target_id == target.target_id else 0
@@ -487,7 +501,9 @@ def _expected_output(target: Target, facts: Facts, prediction: Prediction | None
 
 
 def _bound(target: Target, facts: Facts) -> int | None:
-    """The most one attempt can cost: nothing cached, everything written to the cache, the whole output."""
+    """The maximum cost of one attempt by the estimates: nothing cached, everything written to the cache, the longest
+    output.
+    """
     if target.price is None:
         return None
     written = facts.input_tokens if target.price.cache_write_nanousd > target.price.input_nanousd else 0
@@ -501,7 +517,9 @@ def _bound(target: Target, facts: Facts) -> int | None:
 
 
 def most_nanousd(target: Target, facts: Facts) -> int | None:
-    """A bound that no honest upstream exceeds: every token of the dearest meter, and more input than there can be."""
+    """An upper bound of cost in nano-dollars that no honest upstream exceeds: the dearest meters and the most input
+    tokens.
+    """
     if target.price is None:
         return None
     # What is longer than the context is refused there.
@@ -512,8 +530,8 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
 
 
 def _most_output_tokens(target: Target, facts: Facts) -> int:
-    """Of all choices together. The caller's own bound goes upstream as it is, so it counts even above what the target
-    is said to manage.
+    """The most answer tokens of all choices. The caller's limit goes upstream unchanged, so it counts even above the
+    target's.
     """
     if facts.needs >= _EMBEDS:
         return 0

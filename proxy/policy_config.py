@@ -6,7 +6,7 @@ from settings.types import Finite, Section, Share
 
 
 class EscalationConfig(Section):
-    """Asking a better target when an answer is weak, for teams and requests that opted in."""
+    """Escalation of weak answers to a better target, for teams and requests that opted in."""
 
     max_share: Share = Field(
         default=0.1,
@@ -30,7 +30,7 @@ class EscalationConfig(Section):
 
 
 class PolicyConfig(Section):
-    """How names become targets, and how strict `auto` is."""
+    """Routing policy: the targets behind each name, and the strictness of `auto`."""
 
     auto: tuple[str, ...] | None = Field(
         default=None, min_length=1, description="The targets that `auto` chooses from; all of them when not set."

@@ -1,4 +1,4 @@
-"""Relay: a committed stream becomes the caller's reply.
+"""Relay stage: turns a committed stream into the caller's reply.
 
 Payloads go through as the bytes they came in; `model_used` is spliced in behind each one's first
 brace. Nothing falls back from here: what fails now ends the stream with an error event.
@@ -28,10 +28,10 @@ _FOREVER = contextlib.nullcontext()
 
 
 async def relay_answer(context: RequestContext, committed: Committed, habits: PrefixTracker | None) -> None:
-    """Writes the whole reply, and closes the attempt with what became of it.
+    """Writes the whole reply, and closes the attempt with its ending.
 
-    Raises UpstreamError or DeadlineExceeded when it failed before the reply began. One that fails later has told its
-    caller by then, in an error event in place of `[DONE]`.
+    Raises UpstreamError or DeadlineExceeded when it failed before the reply began. A later failure is reported to the
+    caller in an error event in place of `[DONE]`.
     """
     attempt, reply = committed.attempt, context.reply
     try:
@@ -66,7 +66,7 @@ async def relay_answer(context: RequestContext, committed: Committed, habits: Pr
 
 
 def _note_habit(habits: PrefixTracker, attempt: Attempt) -> None:
-    """How teams begin their prompts is watched, for what that costs their caches."""
+    """Records the team's prompt prefix for the report on cache use."""
     routed, caller = attempt.routed, attempt.routed.caller
     if prefix := instructions(routed.request):
         target_id, tokens = attempt.deployment.target_id, routed.facts.input_tokens
@@ -119,18 +119,20 @@ async def _relay_events(committed: Committed, reply: Reply, writer: "_EventWrite
 
 
 async def _book(attempt: Attempt) -> None:
-    """Settles before the last bytes go out: who has a whole answer finds it in the books, also if we die next."""
+    """Settles before the last bytes are sent, so that a caller with a whole answer finds it in the ledger even after a
+    crash.
+    """
     attempt.close("ok", status=200)
     # The journal is written once a turn of the event loop; by the next turn the kernel has the entry.
     await asyncio.sleep(0)
 
 
 class _EventWriter:
-    """Turns events into SSE bytes. The usage chunk is held back: the caller may not have asked for it."""
+    """Renders events as SSE bytes. The usage chunk is held back, as the caller may not have asked for it."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._asked = attempt.routed.request.include_usage
+        self._wants_usage = attempt.routed.request.include_usage
         self._prefix = b'data: {"model_used":' + msgspec.json.encode(attempt.deployment.target_id) + b","
         self._usage_event: Event | None = None
         self._template: bytes | None = None
@@ -151,8 +153,10 @@ class _EventWriter:
         return b"".join(parts)
 
     def last_words(self) -> bytes:
-        """The usage chunk, for a caller that asked: with the cost, and made up from estimates if none came."""
-        if not self._asked:
+        """The closing usage chunk for a caller that asked for one, with the cost; from estimates when the upstream sent
+        none.
+        """
+        if not self._wants_usage:
             return b""
         usage, cost_nanousd, baseline_nanousd = self._attempt.preview()
         fields = _own_fields(self._attempt.deployment.target_id, usage, cost_nanousd, baseline_nanousd)
@@ -164,7 +168,7 @@ class _EventWriter:
 
 
 def _splice(fields: bytes, payload: bytes) -> bytes:
-    """Puts our fields in front of an upstream object's own. `fields` is an object, too."""
+    """Inserts our fields in front of an upstream object's own. Both are JSON objects."""
     rest = payload[payload.index(b"{") + 1 :].lstrip()
     return fields[:-1] + (b"," if rest != b"}" else b"") + rest
 
@@ -195,7 +199,7 @@ def _without_choices(payload: bytes) -> bytes:
 
 
 def _usage_chunk(template: bytes | None, usage: Usage) -> bytes:
-    """A usage chunk in the manner of the stream's other chunks, with the tokens we estimated."""
+    """Builds a usage chunk with estimated tokens in the form of the stream's other chunks."""
     fields = fields_of(template) if template else {}
     head = {name: fields[name] for name in ("id", "object", "created", "model") if name in fields}
     tokens = {

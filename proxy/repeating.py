@@ -1,4 +1,4 @@
-"""A request with an Idempotency-Key: it is answered as before, or claims its key and is recorded."""
+"""Idempotency stage: replays the answer of a repeated request, or claims its key and records the reply."""
 
 from starlette.types import Scope
 
@@ -11,9 +11,9 @@ from proxy.idempotency.recording import Recording, is_worth_keeping, replay
 async def is_answered_again(
     once: Idempotency, context: RequestContext, caller: Caller, key: str, body: bytes, scope: Scope
 ) -> bool:
-    """Whether the same request was answered before, and was so again. Otherwise it is this one that is served.
+    """Replays the kept answer and returns True if there is one; otherwise starts recording and returns False.
 
-    Raises KeyReused, KeyInFlight, TooManyKeys or IdempotencyUnavailable.
+    Raises BadRequest, KeyReused, KeyInFlight, AnswerNotKept, TooManyKeys or IdempotencyUnavailable.
     """
     fingerprint = fingerprint_of(scope["path"], scope["headers"], body)
     found = await once.claim(caller.team_id, key, fingerprint, context.request_id)

@@ -1,4 +1,4 @@
-"""The gateway's side of one HTTP exchange: reads the body within its limits, writes the reply, knows its caller is gone."""
+"""The HTTP side of one request: reads the body within its limit and writes the reply."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -20,14 +20,14 @@ _SSE: tuple[Header, ...] = (
 
 
 class Recorder(Protocol):
-    """Sees what is sent before it is, whether or not anybody is left to read it."""
+    """Sees each message before it is sent, even when the caller is gone."""
 
     async def saw(self, message: Message) -> None: ...
 
 
 class Reply:
-    """Writes one reply. `started` means that the status line is out and cannot be changed, `done` that its end is on
-    its way, `aborted` that its connection was cut.
+    """Writes one reply over ASGI. `started`: the status line is out. `done`: the end is being sent. `aborted`: the
+    connection was cut.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class Reply:
         return self._clock()
 
     async def whole(self, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
-        """A complete JSON reply."""
+        """Sends a complete JSON reply."""
         await self._start(status, [_JSON, (b"content-length", str(len(body)).encode()), *self.headers, *headers])
         self.done = True
         await self._write(body, more=False)
@@ -77,7 +77,9 @@ class Reply:
         await self._write(data, more=False)
 
     def abort(self) -> None:
-        """Cuts the connection of a caller that does not read. ASGI has no word for it; uvicorn's cycle has the transport."""
+        """Cuts the connection of a caller that does not read. ASGI cannot, so uvicorn's transport is used where there
+        is one.
+        """
         self.done = self.aborted = True
         transport = getattr(getattr(self._send, "__self__", None), "transport", None)
         if transport is not None:
@@ -103,7 +105,7 @@ class Reply:
 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
-    """The whole request body. Raises BodyTooLarge, or CancelledError when the caller hung up."""
+    """Reads the whole request body. Raises BodyTooLarge, or CancelledError when the caller hung up."""
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)

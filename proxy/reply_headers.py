@@ -1,4 +1,4 @@
-"""The routing decision and its price as headers of the reply."""
+"""Reply headers that describe the routing decision and its cost."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,9 @@ def decision_headers(
     weakness: Weakness | None = None,
     escalated_from: str | None = None,
 ) -> list[Header]:
-    """The routing decision as the caller sees it. `weakness` is what was found before the reply began."""
+    """Returns the `x-weighbridge-*` headers of the routing decision. `weakness` is what was found before the reply
+    began.
+    """
     routed, candidate = answering.routed, answering.candidate
     target_id = candidate.target.target_id.encode()
     headers = [
@@ -44,13 +46,13 @@ def decision_headers(
 
 
 def money_headers(cost_nanousd: int | None, baseline_nanousd: int | None) -> list[Header]:
-    """Of a reply whose cost is known before its head goes out; a stream tells it in its last event."""
+    """Returns the cost headers of a whole reply; a stream reports its cost in the last event."""
     named = ((b"x-weighbridge-cost-usd", cost_nanousd), (b"x-weighbridge-baseline-usd", baseline_nanousd))
     return [(name, text.encode()) for name, amount in named if (text := dollars(amount)) is not None]
 
 
 def dollars(amount_nanousd: int | None) -> str | None:
-    """An exact decimal in text, nine places: a JSON number would lose digits on its way."""
+    """Formats nano-dollars as exact decimal text of nine places, as a JSON number would lose digits."""
     if amount_nanousd is None:
         return None
     whole, rest = divmod(amount_nanousd, NANO_PER_USD)
@@ -58,6 +60,6 @@ def dollars(amount_nanousd: int | None) -> str | None:
 
 
 def _unused_nanousd(attempts: Sequence[Attempt]) -> int | None:
-    """The cost of the answer that was not given, beside the one that is."""
+    """The cost of a whole answer that was replaced or discarded, None without one or without a price."""
     unused = [attempt.settled for attempt in attempts if attempt.settled is not None and attempt.unused is not None]
     return unused[0].cost_nanousd if unused else None

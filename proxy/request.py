@@ -1,4 +1,4 @@
-"""Parse: bytes and headers become a ChatRequest, or a 400 that says what to change. No I/O."""
+"""Request parsing: bytes and headers become a ChatRequest, or a BadRequest that says what to change. No I/O."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -80,7 +80,7 @@ CHARS_PER_MEDIA_TOKEN = 20
 MAX_MESSAGES = 4_096
 MAX_CHOICES = 16
 MAX_EMBEDDED = 2_048
-"""Texts in one request for embeddings, as OpenAI has it."""
+"""The most texts in one embeddings request, as with OpenAI."""
 MAX_ID_CHARS = 256
 
 _DIGESTED_BYTES = 128 * 1024
@@ -109,7 +109,7 @@ class _ResponseFormat(msgspec.Struct, frozen=True):
 
 
 class _OwnFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The gateway's own fields, which may stand in the body instead of a header."""
+    """The gateway's own fields, which may be sent in the body instead of as headers."""
 
     service_tier: str | None = None
     team_id: str | None = msgspec.field(default=None, name="x-team-id")
@@ -123,14 +123,14 @@ _Input = str | list[str | int | list[int]]
 
 
 class _EmbeddingsBody(_OwnFields, frozen=True, kw_only=True):
-    """Of a request for embeddings."""
+    """The body of an embeddings request, as far as the gateway reads it."""
 
     model: str
     input: _Input
 
 
 class _Body(_OwnFields, frozen=True, kw_only=True):
-    """The fields that the gateway itself reads; every other one passes through unread."""
+    """The body of a chat request, as far as the gateway reads it; other fields pass through unparsed."""
 
     model: str
     messages: list[Message]
@@ -145,7 +145,7 @@ class _Body(_OwnFields, frozen=True, kw_only=True):
 
 
 class RequestHeaders(msgspec.Struct, frozen=True):
-    """The request headers that mean something to the gateway."""
+    """The request headers that the gateway reads."""
 
     authorization: str | None = None
     api_key: str | None = msgspec.field(default=None, name="x-api-key")
@@ -164,7 +164,7 @@ _HEADER_FIELDS = {field.encode_name.encode(): field.name for field in msgspec.st
 
 
 def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
-    """Picks ours out of ASGI's lower-cased header list; a repeated header's first value counts."""
+    """Parses ASGI's lower-cased header list; of a repeated header the first value counts."""
     found: dict[str, str] = {}
     for name, value in raw:
         field = _HEADER_FIELDS.get(name)
@@ -174,12 +174,12 @@ def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
 
 
 def says_batch(raw: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether the headers alone put it into the tier batch; the body may still do so."""
+    """Returns True when the headers alone select the tier batch; the body may still do so."""
     return any(name == b"x-tier" and value == b"batch" for name, value in raw)
 
 
 def key_of(headers: RequestHeaders) -> str | None:
-    """The API key that was sent; an `Authorization` of another scheme is none."""
+    """Returns the API key that was sent; an `Authorization` of another scheme than Bearer counts as none."""
     if headers.authorization is None:
         return headers.api_key
     scheme, _, key = headers.authorization.partition(" ")
@@ -193,7 +193,7 @@ _T = TypeVar("_T")
 
 
 def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
-    """Reads one chat completion request. Raises BadRequest."""
+    """Parses a chat completion request. Raises BadRequest."""
     fields, typed = _decode(body, _body_decoder)
     refuse_steering(fields)
     _check_limits(typed)
@@ -220,7 +220,7 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
 
 
 def parse_embeddings(body: bytes, headers: RequestHeaders) -> ChatRequest:
-    """Reads one request for embeddings. Raises BadRequest."""
+    """Parses an embeddings request. Raises BadRequest."""
     fields, typed = _decode(body, _embeddings_decoder)
     refuse_steering(fields)
     for name in CHAT_FIELDS:
@@ -256,7 +256,7 @@ def parse_embeddings(body: bytes, headers: RequestHeaders) -> ChatRequest:
 
 
 def _texts(given: "_Input") -> Sequence[str | list[int]]:
-    """What is to be embedded, one by one: texts, or the tokens of texts."""
+    """Returns the texts, or token lists, to be embedded. Raises BadRequest."""
     if isinstance(given, str):
         texts: Sequence[str | list[int]] = [given]
     elif given and all(isinstance(each, int) for each in given):
@@ -287,7 +287,7 @@ def _decode(body: bytes, decoder: "msgspec.json.Decoder[_T]") -> tuple[dict[str,
 
 
 def refuse_steering(fields: Mapping[str, Any]) -> None:
-    """No request chooses the address or the key of the gateway's own calls, nor its place in an engine."""
+    """Rejects fields that would choose upstream addresses, keys or a place in an engine. Raises BadRequest."""
     for name in fields:
         if name in ENGINE_FIELDS:
             raise BadRequest(
@@ -319,7 +319,7 @@ def _check_limits(body: _Body) -> None:
 
 
 def wants_escalation(headers: RequestHeaders) -> bool | None:
-    """Whether this request's weak answer shall be asked again of a better target; None leaves it to the team."""
+    """Returns the request's choice of escalation; None leaves it to the team. Raises BadRequest."""
     if headers.escalate is None:
         return None
     said = headers.escalate.lower()
@@ -329,7 +329,9 @@ def wants_escalation(headers: RequestHeaders) -> bool | None:
 
 
 def messages_digest(request: ChatRequest) -> bytes:
-    """16 bytes that tell a repeated request from a new one. Of large ones both ends and the size are enough."""
+    """Returns a 16-byte hash of the messages that recognises a repeated request. Of large ones both ends and the size
+    are hashed.
+    """
     raw = memoryview(request.fields["messages" if request.operation == "chat" else "input"])
     digest = blake2b(len(raw).to_bytes(8, "little"), digest_size=16)
     digest.update(raw[:_DIGESTED_BYTES])
@@ -384,7 +386,7 @@ def _count_images(messages: list[Message]) -> int:
 
 
 def needs(request: ChatRequest) -> frozenset[Capability]:
-    """The capabilities a target must have to serve this request."""
+    """Returns the capabilities that a target needs to serve this request."""
     if request.operation == "embeddings":
         return frozenset({"embeddings"})
     wanted: list[Capability] = []
@@ -405,7 +407,7 @@ def _text(message: Message) -> str:
 
 
 def prompt_of(request: ChatRequest) -> Prompt:
-    """What the classifier sees: the last user message apart from what came before it."""
+    """Returns the classifier's input: the last user message apart from the rest of the conversation."""
     system: list[str] = []
     talk: list[str] = []
     question = -1
@@ -432,7 +434,7 @@ def prompt_of(request: ChatRequest) -> Prompt:
 
 
 def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
-    """An estimate of the prompt's tokens, with its framing, tool definitions and images."""
+    """Estimates the prompt's tokens, with framing, tool definitions and images."""
     if request.operation == "embeddings":
         return request.embedded_tokens
     framing = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages) + IMAGE_TOKENS * request.images
@@ -442,10 +444,10 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
 
 
 def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> int:
-    """More tokens than the prompt can have: a token of text or sound is at least one byte of the body.
+    """Returns an upper bound of the prompt's tokens: each token of text or sound takes at least one byte of the body.
 
-    The estimate comes on top for the chat template's framing. A picture's tokens follow from its size, not from its
-    bytes, which may stand elsewhere. Of a file, or of what we do not know, only the target's context is a bound.
+    The estimate is added for the chat template's framing. A picture's tokens follow from its size in pixels, so a
+    maximum is taken. For a file or unknown content only the target's context is a bound.
     """
     if not all(_measurable(message) for message in request.messages):
         return _UNBOUNDED_TOKENS
@@ -458,7 +460,7 @@ def _measurable(message: Message) -> bool:
 
 
 def _beside_text(message: Message) -> int:
-    """Tokens of tool calls in the history, and of audio and files."""
+    """The estimated tokens of tool calls in the history, and of audio and files."""
     tokens = 0
     for calls in (message.tool_calls, message.function_call):
         if text := bytes(calls):
@@ -477,7 +479,7 @@ def _definitions(request: ChatRequest) -> Iterable[msgspec.Raw]:
 
 
 def conversation_key(request: ChatRequest, prompt: Prompt) -> Hashable:
-    """Names a conversation within its team: the caller's session id, or the hash of how it began.
+    """Returns a key of the conversation within its team: the caller's session id, or the hash of how it began.
 
     Python's string hash is keyed at random in each process, so nobody can aim at another conversation,
     and a chance meeting costs a wrong guess about a cache, no more.

@@ -1,4 +1,4 @@
-"""When one target is asked again, and after which wait: tenacity's parts, and no retry without the budget's leave."""
+"""Retries on one target, built from tenacity's parts and bounded by the retry budget."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -22,20 +22,21 @@ from selfhosted.adapters import AdapterUnavailable
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
 _MOST_UNREACHED: Final = 8
-"""Replicas that one request finds dead before it goes elsewhere: where a whole machine is gone, others wait for it."""
+"""The most unreachable replicas that one request tries on a target; when a whole machine is gone, other targets wait.
+"""
 _UNSENT: Final = (ConnectFailed, AdapterUnavailable)
-"""No upstream saw the request."""
+"""Errors before the upstream saw the request."""
 _LOST: Final = (*_UNSENT, AnswerLost, ReplicaSilent, StreamCut)
-"""The same, or a replica of ours was lost with all that it was working on."""
+"""Errors that lost the request with its replica, or before the upstream saw it."""
 
 Untried = Callable[[], bool]
-"""Whether the target has a deployment that this request has not tried yet."""
+"""Returns True when the target has a deployment that this request has not tried yet."""
 
 
 def retrying(
     budget: RetryBudget, untried: Untried, *, attempts: int, own: bool, sleep: Callable[[float], Awaitable[None]]
 ) -> AsyncRetrying:
-    """Tries one target up to `attempts` times. `own` says that its deployments are replicas of a pool of ours."""
+    """Builds the retry loop of up to `attempts` tries. `own` marks targets whose deployments are replicas of our pools."""
     free = _LOST if own else _UNSENT
     return AsyncRetrying(
         retry=retry_if_exception(lambda error: worth_another(error, untried)),
@@ -47,7 +48,9 @@ def retrying(
 
 
 def worth_another(error: BaseException, untried: Untried) -> bool:
-    """Whether the same target may answer: this deployment again, or one that has limits or a key of its own."""
+    """Returns True when the same target may answer another try: this deployment, or one with limits or a key of its
+    own.
+    """
     if isinstance(error, UpstreamRateLimited | UpstreamRefusedUs | StreamCut):
         # A stream that was cut before its first token has shown nothing, but who cut it may do so again.
         return error.retry_same or untried()
@@ -55,7 +58,7 @@ def worth_another(error: BaseException, untried: Untried) -> bool:
 
 
 class _NoRetryLeft(stop_base):
-    """Stops after so many tries, or when the budget is spent, and takes one retry from it when it is not.
+    """Stops after the given tries, or when the retry budget has none left; otherwise takes one from it.
 
     Going on to another deployment after a failed connection is free, or where an adapter is missing: no upstream saw
     the request, so nothing is multiplied, and a dead replica among healthy ones is never noticed. So is going on after
@@ -83,7 +86,9 @@ class _NoRetryLeft(stop_base):
 
 
 class _Backoff(wait_base):
-    """Waits before an upstream that is in trouble is asked again; another one need not be waited for."""
+    """Exponential back-off with jitter before a failing upstream is tried again; none for failures that say nothing
+    about it.
+    """
 
     _patient = wait_random_exponential(multiplier=_BACKOFF_FIRST_S, max=_BACKOFF_MAX_S)
 

@@ -1,4 +1,4 @@
-"""The routed request: one request with its plan, frozen, which every stage after planning works from."""
+"""The routed request: one request with its plan, frozen, used by every stage after planning."""
 
 from collections.abc import Hashable, Mapping
 
@@ -15,14 +15,14 @@ from proxy.policy import Facts, RoutePlan
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a stream, and for how long, is held back to be judged."""
+    """Limits on how much of a stream, and for how long, is held back to be judged."""
 
     max_bytes: int
     max_s: float
 
 
 class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Made once by the plan stage, and used as it is by dispatch, attempts, relay, settling and shadow requests."""
+    """A request with its plan and settings, built once by the plan stage."""
 
     request_id: str
     caller: Caller
@@ -30,26 +30,24 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     plan: RoutePlan
     prediction: Prediction | None
-    """None where the caller named the model, so that nothing had to be classified."""
+    """The classifier's prediction; None where the caller named the model."""
     comparators: Comparators | None
-    """Whom the answer is compared with; None where it can save nothing."""
+    """The targets that the answer's cost is compared with; None where it can save nothing."""
     timeouts: TimeoutsConfig
     retry: RetryConfig
     upstream_headers: dict[str, str]
     alias: str
-    """The name that the caller asked for, whatever it was then planned as."""
+    """The model name that the caller sent, whatever it was then planned as."""
     pools: Mapping[str, str] = {}
-    """Target → the pool of our own GPUs that it runs on."""
+    """Pool of our own GPUs by target id."""
     origin: Origin = "caller"
     arm: Arm = ""
     downgraded: bool = False
-    """A budget is spent, so the cheapest capable target stands in for the one that was named."""
+    """True when a spent budget replaced the named model by the cheapest capable target."""
     hold: Hold | None = None
-    """The answer is read to its end before any of it is given, for a weak one may be asked again of a better target;
-    None relays it as it comes.
-    """
+    """The limits for holding the answer to be judged before it is given; None relays it as it comes."""
     deadline: Deadline = NO_DEADLINE
     keep_bytes: int = 0
-    """How many bytes of payloads an attempt remembers, to be judged after the reply."""
+    """The payload bytes that an attempt retains, to be judged after the reply."""
     conversation: Hashable = None
-    """Names the conversation within its team and this process."""
+    """The conversation's key within its team and this process."""

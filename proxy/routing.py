@@ -1,4 +1,4 @@
-"""The plan stage: what this process knows right now is looked up, and the request planned with it."""
+"""Routing stage: looks up what this process knows of conversations and breakers, and plans the request with it."""
 
 from accounts.caller import Caller
 from classifier.prediction import Prediction
@@ -17,7 +17,7 @@ from proxy.routed_request import RoutedRequest
 
 
 class Routing:
-    """Conversations and breakers as this process knows them; the planning itself is pure."""
+    """The process's state that routing needs; the planning itself is pure."""
 
     def __init__(self, affinity: Affinity, breakers: Breakers, dispatcher: Dispatcher) -> None:
         self._affinity = affinity
@@ -35,9 +35,9 @@ class Routing:
         in_flight: int,
         shadow: Shadow | None,
     ) -> RoutedRequest:
-        """The request with its candidates in their order.
+        """Plans a request.
 
-        Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is nothing to try.
+        Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is no candidate.
         """
         config, request = context.config, parsed.request
         facts = facts_of(parsed, caller, config, downgraded=downgraded)

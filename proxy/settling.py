@@ -1,4 +1,4 @@
-"""Settle: a request that is over gives back what it took, and whoever learns from it is told."""
+"""Settling stage: a finished request gives back what it took, and its outcome is reported."""
 
 from proxy.affinity import Affinity
 from proxy.context import RequestContext
@@ -11,7 +11,7 @@ from proxy.planning import is_replaceable
 
 
 class Settling:
-    """Everybody that is told of a request's end, in the order of need."""
+    """The receivers of finished requests, served in order of need."""
 
     def __init__(self, observers: tuple[Observer, ...], affinity: Affinity, latency: LatencyTracker | None) -> None:
         self._observers = observers
@@ -19,7 +19,7 @@ class Settling:
         self._latency = latency
 
     def settle(self, context: RequestContext, now: float, shadow: Shadow | None) -> None:
-        """Gives the place back, remembers the conversation, and tells the observers. Never raises."""
+        """Settles the limits, remembers the conversation's target, and informs the observers. Never raises."""
         attempts, answering, caller, routed = context.attempts, context.answering, context.caller, context.routed
         if context.admission is not None:
             # Before anything else: what is not given back here never is.

@@ -1,4 +1,4 @@
-"""How many different tags a team may book under: a tag is a label in the books, and labels need a bound."""
+"""Bounds on the number of different tags per team, as each tag makes ledger roll-up rows of its own."""
 
 from collections import OrderedDict
 from typing import Final
@@ -6,18 +6,18 @@ from typing import Final
 from proxy.errors import BadRequest
 
 _MAX_TAGS: Final = 1_000
-"""A team and process. A request id sent as a tag by mistake would otherwise make a roll-up row of its own each time."""
+"""The most tags per team and process. Stops request ids that are sent as tags by mistake."""
 _MAX_TEAMS: Final = 10_000
 
 
 class TagBounds:
-    """Remembers which tags were seen. What is forgotten, at a restart or beyond the bound of teams, may come anew."""
+    """Remembers the tags in use. A restart, or eviction beyond the bound of teams, forgets them."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, set[str]] = OrderedDict()
 
     def admit(self, team_id: str, tag: str) -> None:
-        """Raises BadRequest for one tag too many."""
+        """Records a tag. Raises BadRequest when the team has too many."""
         tags = self._seen.get(team_id)
         if tags is None:
             tags = self._seen[team_id] = set()

@@ -1,4 +1,4 @@
-"""Whether a target has room for a request: a place in its queue, its engines' own room, and time enough."""
+"""Target admission: reserves room at a target - a queue slot, free engines, and enough time before the deadline."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -12,25 +12,26 @@ from proxy.routed_request import RoutedRequest
 from selfhosted.replica import PoolFullness
 
 _FEWEST: Final = 4
-"""An answer may well have a quarter of the tokens that were predicted."""
+"""The divisor of the predicted answer tokens that gives a safe lower bound: an answer may well have a quarter of them.
+"""
 
 
 class QueueDoor(Protocol):
-    """The queues before targets that are short."""
+    """The queues before targets, as the dispatcher sees them."""
 
     def queue_of(self, target_id: str) -> str | None: ...
 
     async def enter(self, target_id: str, work: Work) -> Slot:
-        """A place, after a wait. Raises NoRoom."""
+        """Waits for a slot. Raises NoRoom."""
         ...
 
     def try_enter(self, target_id: str, work: Work) -> Slot:
-        """A place at once, or none. Raises NoRoom."""
+        """Returns a slot without waiting. Raises NoRoom."""
         ...
 
 
 class TargetRoom:
-    """Every target's room, as this process knows it. Without queues and pools there is always some."""
+    """The room of every target, as this process knows it. Unlimited without queues and pools."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class TargetRoom:
         self._clock = clock
 
     async def take(self, candidate: Candidate, routed: RoutedRequest, *, waits: bool) -> Slot | None:
-        """A place at the target, after a wait where there is a queue; None where nobody counts places.
+        """Returns a slot at the target, after a wait if `waits`; None where the target has no queue.
 
         Raises NoRoom, or DeadlineExceeded for what the target cannot do in time.
         """
@@ -57,7 +58,7 @@ class TargetRoom:
         if routed.deadline.cannot_make_it(now, expected, fewest, stream=stream):
             raise routed.deadline.unreachable(target_id)
         if self._queues is None or self._queues.queue_of(target_id) is None:
-            self._look_at_engines(candidate.target)
+            self._check_engines(candidate.target)
             return None
         settings, asked_for = routed.caller.settings, routed.origin == "caller"
         work = Work(
@@ -71,8 +72,8 @@ class TargetRoom:
         )
         return await self._queues.enter(target_id, work) if waits else self._queues.try_enter(target_id, work)
 
-    def _look_at_engines(self, target: Target) -> None:
-        """A pool without a queue of ours takes what its engines take. Raises NoRoom."""
+    def _check_engines(self, target: Target) -> None:
+        """Checks that a pool without a queue has a replica that takes work. Raises NoRoom."""
         crowd = None if self._replicas is None or target.pool is None else self._replicas.crowd(target)
         if crowd is not None:
             raise _too_crowded(crowd)

@@ -1,4 +1,4 @@
-"""A quality floor, in words that people use, as the tolerance that planning uses.
+"""Tolerances: converts a quality floor into the loss of P(adequate) that planning may accept for one prompt.
 
 A floor of 0.95 says: of what the reference would get right, keep 95 %. The tolerance says what one prompt may lose. The
 curve between them is computed over a sample of weighed prompts, either the one that the trained model brings along or,
@@ -26,13 +26,13 @@ Value = TypeVar("Value")
 
 MAX_CACHED: Final = 512
 MAX_GROUNDS: Final = 8
-"""Each is about a megabyte."""
+"""The most cached choice tables, about a megabyte each."""
 FLOORS: Final = (0.90, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0)
 
-Asked = tuple[float, frozenset[str] | None, str]
-"""A floor, the models that may be used, and the team that asked."""
+RequestedFloor = tuple[float, frozenset[str] | None, str]
+"""A request for a tolerance: the floor, the allowed models, and the team."""
 Basis = Literal["sample", "own", "none"]
-"""What a curve was computed on: the trained model's sample, a team's own requests, or nothing."""
+"""The basis of a curve: the trained model's sample, a team's own requests, or nothing."""
 
 # Long enough that a target's habit of long answers shows through the rounding to whole tokens.
 _PROBE: Final = Prompt(text="Write about 1000 words on how bridges carry their loads.")
@@ -41,7 +41,7 @@ _REQUESTS: Final = 1_000
 
 
 class Sample(Protocol):
-    """Weighed prompts, one row each."""
+    """Classified prompts, one row each."""
 
     @property
     def vectors(self) -> NDArray[np.float32]: ...
@@ -55,25 +55,25 @@ class Sample(Protocol):
 
 @runtime_checkable
 class MeasuredClassifier(Classifier, Protocol):
-    """A trained classifier, which knows how often each target is right. The plain rule does not."""
+    """A trained classifier, which predicts P(adequate) per target; the heuristic one does not."""
 
     def sample(self) -> Sample | None:
-        """Prompts that it was not trained on, or None when it knows none."""
+        """Prompts that it was not trained on, or None."""
 
     def adequacies(self, vectors: NDArray[np.float32], target_ids: Sequence[str]) -> NDArray[np.floating]:
-        """(n, T): the probabilities that these targets' answers are adequate."""
+        """P(adequate) of these targets' answers, as an array of shape (prompts, targets)."""
 
 
 class FloorResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one floor would do. Money is for 1,000 requests."""
+    """The predicted effect of one floor. Money is for 1,000 requests."""
 
     floor: float
     tolerance: float
     reached: bool
-    """False when no tolerance keeps so much: this is then the best there is."""
+    """False when no tolerance keeps so much quality; the figures are then the best there is."""
     kept: float
     kept_error: float
-    """The standard error of `kept` that comes from the sample's size."""
+    """The standard error of `kept` due to the sample's size."""
     cost_nanousd: int
     saving: float | None
     """The share of the all-reference cost that is saved; None when the reference has no price."""
@@ -82,22 +82,22 @@ class FloorResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """Floors side by side. Without a curve `offers` is empty and every prompt may lose 1 - floor."""
+    """Floors side by side. Without a curve `offers` is empty, and each prompt may lose 1 - floor."""
 
     basis: Basis
     requests: int
     reference: tuple[str, ...]
-    """The target that the others are compared with; several where the best of them stands for it."""
+    """The target that others are compared with; several where the best of them is taken."""
     reference_cost_nanousd: int | None
     unmeasured: tuple[str, ...]
-    """Targets that `auto` may choose by their declared capability; no figure here contains them."""
+    """Targets that `auto` may choose by declared capability; no figure here includes them."""
     current_floor: float
     current_tolerance: float
     offers: tuple[FloorResult, ...]
 
 
-class _Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample with everything that could be chosen for it."""
+class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample with the adequacy and cost of every target that could be chosen."""
 
     choices: Choices
     columns: tuple[str, ...]
@@ -106,7 +106,7 @@ class _Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tolerances:
-    """One set of rules' tolerances. A reload or a new tuning makes a new one."""
+    """The tolerances under one configuration; a reload or a new tuning makes a new instance."""
 
     def __init__(self, *, catalog: Catalog, policy: Policy, classifier: Classifier) -> None:
         self._catalog = catalog
@@ -122,57 +122,57 @@ class Tolerances:
         }
         self.artifact = probe.artifact
         self._known: OrderedDict[tuple[float, frozenset[str] | None], float] = OrderedDict()
-        self._asked: OrderedDict[Asked, float | None] = OrderedDict()
-        self._grounds: OrderedDict[frozenset[str] | None, _Sample | None] = OrderedDict()
+        self._requested: OrderedDict[RequestedFloor, float | None] = OrderedDict()
+        self._tables: OrderedDict[frozenset[str] | None, _ChoiceTable | None] = OrderedDict()
         # The one that most requests will ask for, so that none of them has to wait for it.
         self.of(None, None)
 
     def renewed(self) -> "Tolerances":
-        """The same afresh: for when the classifier was tuned, and old sums no longer hold."""
+        """A fresh instance, for when the classifier was tuned and cached values are outdated."""
         return Tolerances(catalog=self._catalog, policy=self._policy, classifier=self._classifier)
 
     @property
     def width(self) -> int:
-        """Numbers in a vector; 0 when there is no sample to tell."""
+        """The length of a sample vector; 0 without a sample."""
         return 0 if self._sample is None else int(self._sample.vectors.shape[1])
 
     @property
     def teams(self) -> tuple[str, ...]:
-        """The teams that asked lately, the latest first."""
-        return tuple(dict.fromkeys(team_id for _, _, team_id in reversed(self._asked)))
+        """The teams that asked recently, latest first."""
+        return tuple(dict.fromkeys(team_id for _, _, team_id in reversed(self._requested)))
 
     def of(self, floor: float | None, allowed: frozenset[str] | None, team_id: str = "") -> float:
-        """The tolerance that keeps `floor` of the reference's quality among the targets a team may use.
+        """Returns the tolerance that keeps `floor` of the reference's quality among the allowed targets.
 
-        Milliseconds the first time, then a look-up. None takes the gateway's floor.
+        Takes milliseconds the first time, then a look-up. A floor of None takes the gateway's.
         """
         wanted = self._policy.quality_floor if floor is None else floor
         if team_id:
-            own = self._asked_by(wanted, allowed, team_id)
+            own = self._own_tolerance(wanted, allowed, team_id)
             if own is not None:
                 return own
         key = (wanted, allowed)
         found = self._known.get(key)
         if found is None:
-            found = _tolerance(self._known_ground(allowed), wanted)
+            found = _tolerance(self._cached_table(allowed), wanted)
         _remember(self._known, key, found)
         return found
 
-    def of_own(self, team_id: str, own: Sample | None) -> dict[Asked, float | None]:
-        """What the team's own requests make of the floors that it asked for; pure, and some milliseconds each."""
-        asked = [each for each in tuple(self._asked) if each[2] == team_id]
+    def of_own(self, team_id: str, own: Sample | None) -> dict[RequestedFloor, float | None]:
+        """Computes tolerances from the team's own requests for each floor it asked for. Pure; some milliseconds each."""
+        asked = [each for each in tuple(self._requested) if each[2] == team_id]
         if own is None:
             return dict.fromkeys(asked)
-        return {each: _tolerance(self._ground(own, each[1]), each[0]) for each in asked}
+        return {each: _tolerance(self._choice_table(own, each[1]), each[0]) for each in asked}
 
-    def adopt(self, own: Mapping[Asked, float | None]) -> None:
-        """Puts tolerances from own requests in the place of the sample's; None goes back to that."""
-        self._asked.update({key: own[key] for key in own if key in self._asked})
+    def adopt(self, own: Mapping[RequestedFloor, float | None]) -> None:
+        """Adopts tolerances computed from own requests; None returns to the sample's."""
+        self._requested.update({key: own[key] for key in own if key in self._requested})
 
-    def _asked_by(self, floor: float, allowed: frozenset[str] | None, team_id: str) -> float | None:
+    def _own_tolerance(self, floor: float, allowed: frozenset[str] | None, team_id: str) -> float | None:
         key = (floor, allowed, team_id)
-        own = self._asked.get(key)
-        _remember(self._asked, key, own)
+        own = self._requested.get(key)
+        _remember(self._requested, key, own)
         return own
 
     def preview(
@@ -183,12 +183,12 @@ class Tolerances:
         current: float | None = None,
         own: Sample | None = None,
     ) -> Preview:
-        """What each floor would do. `current` is the team's own floor, `own` its requests when they are known."""
+        """Computes the effect of each floor. `current` is the team's floor, `own` its own requests where known."""
         floor = self._policy.quality_floor if current is None else current
         sample = own if own is not None else self._sample
-        ground = self._ground(sample, allowed)
+        ground = self._choice_table(sample, allowed)
         if sample is None or ground is None:
-            return self._blank(floor, allowed)
+            return self._plain_preview(floor, allowed)
         points = {each: tolerance_for(ground.choices, each) for each in sorted({*floors, floor})}
         return Preview(
             basis="sample" if own is None else "own",
@@ -198,10 +198,10 @@ class Tolerances:
             unmeasured=self._unmeasured(allowed),
             current_floor=floor,
             current_tolerance=points[floor].tolerance,
-            offers=tuple(_offer(each, point, ground, current=each == floor) for each, point in points.items()),
+            offers=tuple(_floor_result(each, point, ground, current=each == floor) for each, point in points.items()),
         )
 
-    def _blank(self, floor: float, allowed: frozenset[str] | None) -> Preview:
+    def _plain_preview(self, floor: float, allowed: frozenset[str] | None) -> Preview:
         return Preview(
             basis="none",
             requests=0,
@@ -217,14 +217,14 @@ class Tolerances:
         pool = choosable(self._policy, self._catalog, allowed)
         return tuple(target.target_id for target in pool if target.target_id not in self._lengths)
 
-    def _known_ground(self, allowed: frozenset[str] | None) -> _Sample | None:
-        """The sample's, kept for the next floor: most of the work is the same for every floor."""
-        if allowed not in self._grounds:
-            _remember(self._grounds, allowed, self._ground(self._sample, allowed), most=MAX_GROUNDS)
-        return self._grounds[allowed]
+    def _cached_table(self, allowed: frozenset[str] | None) -> _ChoiceTable | None:
+        """The sample's choice table for these models, cached as it is the same for every floor."""
+        if allowed not in self._tables:
+            _remember(self._tables, allowed, self._choice_table(self._sample, allowed), most=MAX_GROUNDS)
+        return self._tables[allowed]
 
-    def _ground(self, sample: Sample | None, allowed: frozenset[str] | None) -> _Sample | None:
-        """None when there is no sample, or nothing to compare with, or the sample makes no sense."""
+    def _choice_table(self, sample: Sample | None, allowed: frozenset[str] | None) -> _ChoiceTable | None:
+        """Builds a choice table; None without a sample, without a reference, or from values that are not finite."""
         reference = yardstick(self._lengths, self._policy, self._catalog, allowed)
         targets = [
             target
@@ -244,7 +244,7 @@ class Tolerances:
             return None
         cost = np.column_stack([self._cost(target, target.price, sample) for target in targets if target.price])
         weights = np.asarray(sample.weights, dtype=np.float64)[takable]
-        return _Sample(
+        return _ChoiceTable(
             choices=Choices(
                 adequate=adequate[takable],
                 cost=cost[takable],
@@ -265,7 +265,7 @@ class Tolerances:
         return float(self._cost(target, target.price, sample)[rows] @ weights / weights.sum())
 
     def _cost(self, target: Target, price: Price, sample: Sample) -> Floats:
-        """Nano-dollars of each prompt, rounded as a booking is; a statistic, so floats will do."""
+        """The cost of each prompt in nano-dollars, rounded as a booking is; floats, as it is a statistic."""
         length = self._lengths.get(target.target_id, 1.0)
         output = np.minimum(np.rint(np.asarray(sample.output_tokens) * length), target.max_output_tokens)
         total = np.asarray(sample.input_tokens, dtype=np.float64) * price.input_nanousd + output * price.output_nanousd
@@ -275,19 +275,19 @@ class Tolerances:
 async def learn_from_own_requests(
     tolerances: Tolerances, read: Callable[[str], Awaitable[Sample | None]], pause_s: float = 0.05
 ) -> None:
-    """Takes the requests of the teams that asked lately over, one team after the other. `read` finds a team's."""
+    """Computes and adopts tolerances from the own requests of teams that asked recently; `read` fetches a team's."""
     for team_id in tolerances.teams:
         own = await read(team_id)
         tolerances.adopt(await asyncio.to_thread(tolerances.of_own, team_id, own))
         await asyncio.sleep(pause_s)
 
 
-def _tolerance(ground: _Sample | None, floor: float) -> float:
+def _tolerance(ground: _ChoiceTable | None, floor: float) -> float:
     return plain_tolerance(floor) if ground is None else tolerance_for(ground.choices, floor).tolerance
 
 
 def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: int = MAX_CACHED) -> None:
-    """Makes it the latest, and forgets the oldest when there are too many."""
+    """Stores a value as the latest, and evicts the oldest beyond `most`."""
     cache[key] = value
     cache.move_to_end(key)
     if len(cache) > most:
@@ -295,7 +295,7 @@ def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: i
 
 
 def plain_tolerance(floor: float) -> float:
-    """Without a curve each prompt may lose what the floor gives up. Most lose less, so most often this keeps more."""
+    """The tolerance without a curve: 1 - floor. Most prompts lose less, so it usually keeps more than the floor."""
     return 1.0 - floor
 
 
@@ -304,7 +304,7 @@ def _fits(targets: Sequence[Target], sample: Sample) -> NDArray[np.bool_]:
     return np.asarray(np.asarray(sample.input_tokens)[:, None] < room)
 
 
-def _offer(floor: float, point: Point, ground: _Sample, *, current: bool) -> FloorResult:
+def _floor_result(floor: float, point: Point, ground: _ChoiceTable, *, current: bool) -> FloorResult:
     reference = ground.reference_cost
     return FloorResult(
         floor=floor,

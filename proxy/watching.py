@@ -1,4 +1,4 @@
-"""Requests watched from outside: callers that hang up, uploads and readers that are too slow, a process that stops.
+"""Watchers that cut requests: callers that hang up, slow uploads and readers, and a stopping process.
 
 Each cut says why, and cancels the request's task; the pipeline ends and settles it from there.
 """
@@ -14,7 +14,7 @@ from proxy.reply import read_body
 
 
 async def watch_caller(context: RequestContext, receive: Receive) -> None:
-    """Cuts the request when its caller hangs up, which in turn cuts the upstream."""
+    """Cuts the request when its caller hangs up, which in turn cancels the upstream call."""
     while (await receive())["type"] != "http.disconnect":
         pass
     # With an Idempotency-Key its caller will ask for the answer again.
@@ -23,7 +23,7 @@ async def watch_caller(context: RequestContext, receive: Receive) -> None:
 
 
 async def body_in_time(context: RequestContext, scope: Scope, receive: Receive, now: float) -> bytes:
-    """The request's body. Raises BodyTooLarge, UploadTimeout, or CancelledError when the caller hung up."""
+    """Reads the request's body. Raises BodyTooLarge, UploadTimeout, or CancelledError when the caller hung up."""
     config = context.config
     context.reading_since = now
     try:
@@ -40,14 +40,14 @@ async def body_in_time(context: RequestContext, scope: Scope, receive: Receive, 
 
 
 def cut_off(contexts: Iterable[RequestContext]) -> None:
-    """Ends everything that is under way, because the process has to stop: each is told, and settled."""
+    """Cuts every running request because the process must stop; each is told and settled."""
     for context in tuple(contexts):
         if not context.reply.done:
             context.cut("cut_off")
 
 
 def cut_the_slow(contexts: Iterable[RequestContext], now: float, slow_reader_s: float, body_timeout_s: float) -> None:
-    """Refuses uploads that take too long, and cuts callers whose buffer has been full for too long."""
+    """Cuts uploads that take too long, and callers whose send buffer has been full for too long."""
     for context in tuple(contexts):
         if context.reading_since is not None:
             if context.ended_by is None and now - context.reading_since > body_timeout_s:

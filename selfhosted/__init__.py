@@ -1,1 +1,1 @@
-"""Our own GPUs: replicas and pools."""
+"""Self-hosted inference: pools of engine replicas, their health, balancing and scaling."""

@@ -1,4 +1,4 @@
-"""What /metrics shows of LoRA adapters."""
+"""Prometheus metrics of LoRA adapters."""
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -6,7 +6,7 @@ from selfhosted.adapters import AdapterObserver, LoadResult
 
 
 class AdapterMetrics(AdapterObserver):
-    """What became of adapters at replicas. Pools are configured, so they need no cap."""
+    """Counts adapter loads by pool and result. Pools come from the configuration, so they need no cap."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._loads = Counter(

@@ -1,7 +1,8 @@
-"""LoRA adapters: which replica has which, and loading one where it is missing, through vLLM's API for it.
+"""LoRA adapters: knows which replica has which, and loads a missing one through vLLM's runtime API.
 
-What is loaded is asked of the engines every few seconds, for other processes load too. One load of one adapter runs at a
-replica at a time, whoever waits for it; where the engine's places are taken, what was idle longest makes room.
+Engines are asked for their loaded adapters every few seconds, as other processes load too. One load of an adapter runs
+at a replica at a time, and all requests that need it wait for the same one. Where the engine's slots are taken, the
+adapter idle longest is unloaded.
 """
 
 import asyncio
@@ -24,11 +25,12 @@ LoadResult = Literal["loaded", "unloaded", "failed", "busy"]
 
 _EVERY_S: Final = 5.0
 _LOAD_S: Final = 60.0
-"""A load reads weights from a disk or from afar."""
+"""Timeout of one load, which reads weights from a disk or a remote store."""
 _IDLE_S: Final = 10.0
-"""Who used an adapter so lately may be about to use it again, and what runs in the engine tells only every second."""
+"""An adapter used within this time is not unloaded: it may be needed again, and the engine's own report of running
+adapters is only read every second."""
 _AGAIN_S: Final = 10.0
-"""A load that failed is not tried again before."""
+"""Pause after a failed load before the next try."""
 _MAX_BYTES: Final = 1_000_000
 _AT_ONCE: Final = 16
 _OK: Final = 200
@@ -37,25 +39,27 @@ _NOT_FOUND: Final = 404
 
 
 class AdapterUnavailable(UpstreamUnavailable):
-    """The replica does not have the adapter and cannot be made to. Another one may; it is well otherwise."""
+    """The replica does not have the adapter and could not load it. The replica itself is healthy, and another may have
+    it.
+    """
 
     gateway_failure = False
 
 
 class AdapterUnknown(AdapterUnavailable):
-    """The pool has no such adapter."""
+    """The adapter is not configured for the pool."""
 
 
 class AdapterRefused(AdapterUnavailable):
-    """The engine would not load it: no such files, a wrong rank, or it was started without `--enable-lora`."""
+    """The engine refused to load the adapter: no such files, a wrong rank, or it was started without `--enable-lora`."""
 
 
 class AdapterUnreachable(AdapterUnavailable):
-    """The engine did not answer, or not in time."""
+    """The engine did not answer the load request, or not in time."""
 
 
 class Residency(Protocol):
-    """Where the replicas are known: a PoolWatch."""
+    """The store of which replica has which adapters; implemented by PoolWatch."""
 
     @property
     def snapshot(self) -> PoolSnapshot: ...
@@ -64,7 +68,7 @@ class Residency(Protocol):
 
 
 class AdapterObserver:
-    """Is told what becomes of adapters; this one counts nothing."""
+    """Receives the results of adapter loads and unloads; this base class ignores them."""
 
     def count_adapter_load(self, pool: str, result: LoadResult) -> None: ...
 
@@ -77,14 +81,14 @@ class _Models(msgspec.Struct, frozen=True):
     data: list[_Model]
 
 
-class _Fault(msgspec.Struct, frozen=True):
+class _NestedError(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _Refusal(msgspec.Struct, frozen=True):
-    """Newer engines nest the message, older ones do not; FastAPI's own 404 has a `detail`."""
+class _ErrorReply(msgspec.Struct, frozen=True):
+    """An engine's error body. Newer engines nest the message, older ones do not; FastAPI's own 404 has a `detail`."""
 
-    error: _Fault | None = None
+    error: _NestedError | None = None
     message: str = ""
     detail: str = ""
 
@@ -99,18 +103,18 @@ class _Unload(msgspec.Struct, frozen=True):
 
 
 _MODELS: Final = msgspec.json.Decoder(_Models)
-_REFUSAL: Final = msgspec.json.Decoder(_Refusal)
+_ERROR_REPLY: Final = msgspec.json.Decoder(_ErrorReply)
 
 
 class _Failure(msgspec.Struct, frozen=True):
-    """How a load ended that did not load."""
+    """A failed load: the error to raise, and the reason for the log."""
 
     error: type[AdapterUnavailable]
     why: str
 
 
 class _Place:
-    """What this process knows and does at one replica's address."""
+    """Adapter loads, failures and last uses at one replica's address."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -119,11 +123,11 @@ class _Place:
         self.used_at: dict[str, float] = {}
         self.failures: dict[str, tuple[float, _Failure]] = {}
         self.changes = 0
-        """Loads and unloads so far: an answer that was asked for before one of them is out of date."""
+        """Counter of loads and unloads: a list of adapters requested before the last change is out of date."""
 
 
 class Adapters:
-    """A pool's adapters at its replicas. Its methods are for one loop."""
+    """The adapters of a pool's replicas. Not thread-safe: all methods run on one event loop."""
 
     def __init__(
         self,
@@ -147,7 +151,7 @@ class Adapters:
         self._places: dict[str, _Place] = {}
 
     async def ensure(self, replica: Replica, adapter: str) -> None:
-        """Returns when the replica has the adapter. Raises AdapterUnavailable."""
+        """Returns when the replica has the adapter, loading it if necessary. Raises AdapterUnavailable."""
         place = self._place(replica)
         place.used_at[adapter] = self._clock()
         if adapter in replica.adapters:
@@ -156,22 +160,24 @@ class Adapters:
         if config is None:
             del place.used_at[adapter]
             raise _error(AdapterUnknown, replica, adapter)
-        failure = await self._loaded(place, replica.name, config)
+        failure = await self._load_once(place, replica.name, config)
         if failure is not None:
             raise _error(failure.error, replica, config.target)
 
     def missing(self, replica: str, adapter: str) -> None:
-        """The engine said that it does not have it, whatever was believed: another process unloaded it."""
+        """Records that the engine answered that it does not have the adapter, such as after another process unloaded
+        it.
+        """
         place = self._places.get(replica)
         if place is not None:
             place.changes += 1
-        self._believe(replica, self._resident(replica) - {adapter})
+        self._set_adapters(replica, self._resident(replica) - {adapter})
 
     async def run(self) -> None:
-        """Asks the engines what they have, until it is cancelled."""
+        """Polls the engines for their loaded adapters until it is cancelled, and then cancels the loads under way."""
         try:
             while True:
-                await self._look()
+                await self._refresh()
                 await asyncio.sleep(self._every_s)
         finally:
             loads = [load for place in self._places.values() for load in place.loads.values()]
@@ -181,7 +187,7 @@ class Adapters:
 
     # --- loading
 
-    async def _loaded(self, place: _Place, name: str, config: AdapterConfig) -> _Failure | None:
+    async def _load_once(self, place: _Place, name: str, config: AdapterConfig) -> _Failure | None:
         again_at, failure = place.failures.get(config.name, (0.0, None))
         if failure is not None and self._clock() < again_at:
             return failure
@@ -189,7 +195,7 @@ class Adapters:
         if load is None:
             load = place.loads[config.name] = asyncio.create_task(self._load(place, name, config))
             load.add_done_callback(lambda _done: place.loads.pop(config.name, None))
-        # A caller that hangs up does not take the adapter from the others who wait for it.
+        # Shielded: a caller that hangs up must not cancel the load for the others that wait for it.
         return await asyncio.shield(load)
 
     async def _load(self, place: _Place, name: str, config: AdapterConfig) -> _Failure | None:
@@ -199,7 +205,7 @@ class Adapters:
             place.changes += 1
             if failure is None:
                 place.failures.pop(config.name, None)
-                self._believe(name, self._resident(name) | {config.name})
+                self._set_adapters(name, self._resident(name) | {config.name})
                 self._observer.count_adapter_load(self._pool, "loaded")
                 return None
         place.failures[config.name] = (self._clock() + _AGAIN_S, failure)
@@ -213,9 +219,11 @@ class Adapters:
             answer = await self._post(place, "load_lora_adapter", body)
         except FetchFailed as failure:
             return _Failure(AdapterUnreachable, str(failure))
-        if answer.status == _OK or (answer.status == _BAD_REQUEST and "already been loaded" in _said(answer)[0]):
+        if answer.status == _OK or (
+            answer.status == _BAD_REQUEST and "already been loaded" in _decode_error(answer)[0]
+        ):
             return None
-        if answer.status == _NOT_FOUND and _said(answer)[1]:
+        if answer.status == _NOT_FOUND and _decode_error(answer)[1]:
             return _Failure(
                 AdapterRefused,
                 "it does not load adapters while it runs; start it with --enable-lora and "
@@ -224,7 +232,9 @@ class Adapters:
         return _Failure(AdapterRefused, f"it answered {answer.status} when it was told to load it")
 
     async def _post(self, place: _Place, path: str, body: bytes) -> Fetched:
-        """Loading twice is loading once, so a connection that turned out to be dead is worth a second try."""
+        """Posts to the engine, a second time where it was unreachable: loading is idempotent, and the connection may
+        have been a dead one from the keep-alive pool.
+        """
         url = f"{place.url}/v1/{path}"
         try:
             return await self._fetch.post(url, body, timeout_s=_LOAD_S, max_bytes=_MAX_BYTES)
@@ -234,7 +244,9 @@ class Adapters:
         return await self._fetch.post(url, body, timeout_s=_LOAD_S, max_bytes=_MAX_BYTES)
 
     async def _make_room(self, place: _Place, name: str) -> None:
-        """Unloads what was idle longest where the engine's places are taken. If nothing is idle, the engine swaps."""
+        """Unloads the adapter that was idle longest where the engine's slots are taken. When none is idle the engine
+        swaps.
+        """
         replica = self._replica(name)
         if replica is None or replica.stats is None or replica.stats.max_adapters is None:
             return
@@ -245,8 +257,8 @@ class Adapters:
         if victim is None:
             self._observer.count_adapter_load(self._pool, "busy")
             return
-        # First, so that nobody is sent there any more who needs it.
-        self._believe(name, self._resident(name) - {victim})
+        # Before the unload, so that no request for it is sent there any more.
+        self._set_adapters(name, self._resident(name) - {victim})
         place.changes += 1
         try:
             answer = await self._post(place, "unload_lora_adapter", msgspec.json.encode(_Unload(victim)))
@@ -254,14 +266,14 @@ class Adapters:
             _log.warning("adapter %s was not unloaded at replica %s of pool %s: %s", victim, name, self._pool, failure)
             return
         place.used_at.pop(victim, None)
-        # Not found is gone, too. After any other answer the next look tells whether it still is there.
+        # Not found means unloaded, too. After any other answer the next refresh finds out.
         if answer.status in (_OK, _NOT_FOUND):
             self._observer.count_adapter_load(self._pool, "unloaded")
 
-    # --- what is where
+    # --- residency
 
-    async def _look(self) -> None:
-        """All replicas that answer, some at a time."""
+    async def _refresh(self) -> None:
+        """Reads the loaded adapters of all replicas that answer, at most `_AT_ONCE` at a time."""
         snapshot = self._watch.snapshot
         names = {replica.name for replica in snapshot.replicas}
         for gone in self._places.keys() - names:
@@ -270,11 +282,11 @@ class Adapters:
 
         async def look(replica: Replica) -> None:
             async with few:
-                await self._look_at(replica)
+                await self._refresh_replica(replica)
 
         await asyncio.gather(*(look(each) for each in snapshot.replicas if each.state in ("ready", "draining")))
 
-    async def _look_at(self, replica: Replica) -> None:
+    async def _refresh_replica(self, replica: Replica) -> None:
         place = self._place(replica)
         before = place.changes
         try:
@@ -283,9 +295,9 @@ class Adapters:
         except (FetchFailed, msgspec.DecodeError, RecursionError):
             models = None
         if models is not None and place.changes == before and not place.turn.locked():
-            self._believe(replica.name, frozenset(model.id for model in models) & self._by_name.keys())
+            self._set_adapters(replica.name, frozenset(model.id for model in models) & self._by_name.keys())
 
-    def _believe(self, name: str, adapters: frozenset[str]) -> None:
+    def _set_adapters(self, name: str, adapters: frozenset[str]) -> None:
         self._watch.set_adapters(name, adapters)
 
     def _resident(self, name: str) -> frozenset[str]:
@@ -304,16 +316,20 @@ class Adapters:
 
 
 def least_used(adapters: frozenset[str], used_at: Mapping[str, float], *, idle_since: float) -> str | None:
-    """The one that was used longest ago, if that is before `idle_since`; of those never used here the first by name."""
+    """The least recently used adapter, if its last use was before `idle_since`; None when there is none. Adapters never
+    used here come first, by name.
+    """
     never = float("-inf")
     idle = [name for name in adapters if used_at.get(name, never) <= idle_since]
     return min(idle, key=lambda name: (used_at.get(name, never), name)) if idle else None
 
 
-def _said(answer: Fetched) -> tuple[str, bool]:
-    """The engine's message, to recognise and not to show; and whether there was no such path at all."""
+def _decode_error(answer: Fetched) -> tuple[str, bool]:
+    """The engine's error message, to match and not to show; and whether the error is FastAPI's own, as for an unknown
+    path.
+    """
     try:
-        refusal = _REFUSAL.decode(answer.body)
+        refusal = _ERROR_REPLY.decode(answer.body)
     except (msgspec.DecodeError, RecursionError):
         return answer.body.decode(errors="replace"), False
     message = refusal.message if refusal.error is None else refusal.error.message
@@ -321,5 +337,5 @@ def _said(answer: Fetched) -> tuple[str, bool]:
 
 
 def _error(kind: type[AdapterUnavailable], replica: Replica, target: str) -> AdapterUnavailable:
-    """Callers are not told how our engines are run; the log is."""
+    """The error for the caller, without details of the engines; the reason is logged."""
     return kind("A replica could not load this model's adapter.", deployment_id=f"{target}/{replica.name}")

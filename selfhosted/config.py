@@ -21,7 +21,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=_NA
 
 
 def _reachable(origin: str) -> str:
-    """Its port is one, and its brackets are closed. Who uses it need not expect anything else."""
+    """Checks that the origin has a host and a valid port, so that later parsing cannot fail."""
     parts = urlsplit(origin)
     if not parts.hostname or parts.port == 0:
         raise ValueError("has no host, or no port that there is")
@@ -44,7 +44,7 @@ def _network(value: str) -> str:
 
 
 def _without_secrets(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """It is shown, and written into manifests."""
+    """Rejects variables that look like secrets: the environment is shown, and written into manifests."""
     for name, value in environment.items():
         if _SECRET_NAME.search(name) or is_reference(value):
             raise ValueError(
@@ -55,7 +55,7 @@ def _without_secrets(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class PoolUnfit(Exception):
-    """A pool whose configuration does not have what a command needs of it. The message says what."""
+    """The pool's configuration lacks what a command needs of it. The message says what."""
 
 
 class ReplicaConfig(Section):
@@ -75,7 +75,7 @@ class DnsConfig(Section):
 
 
 class KubernetesConfig(Section):
-    """Replicas behind a Service, as the cluster's API tells them: with their names, and who is terminating."""
+    """Replicas behind a Service, from the cluster's API, with their pods' names and whether they are terminating."""
 
     service: str = Field(min_length=1, max_length=63, pattern=_HOST, description="The Service's name.")
     namespace: str = Field(default="", max_length=63, description="Its namespace; the gateway's own when not set.")
@@ -97,7 +97,7 @@ class KubernetesConfig(Section):
 
 
 class RegistrationConfig(Section):
-    """Engines, or who starts them, that say themselves where they are."""
+    """Replicas that register themselves, or are registered by whatever starts them."""
 
     token: SecretRef = Field(description="Where the bearer token is found that they must send.")
     networks: tuple[Annotated[str, AfterValidator(_network)], ...] = Field(
@@ -111,7 +111,7 @@ class RegistrationConfig(Section):
 
 
 class WatchConfig(Section):
-    """How engines are probed and read."""
+    """Probing and scraping of engines."""
 
     every_s: Finite = Field(default=1.0, ge=0.05, le=60, description="How often each is probed and read.")
     timeout_s: Finite = Field(default=0.8, gt=0, le=60, description="How long a probe or a reading may take.")
@@ -167,7 +167,7 @@ class WatchConfig(Section):
 
 
 class BalanceConfig(Section):
-    """How a replica is chosen."""
+    """The choice of a replica for a request."""
 
     policy: Literal["prefix", "least-loaded", "round-robin"] = Field(
         default="prefix",
@@ -200,7 +200,7 @@ class BalanceConfig(Section):
 
 
 class RoomConfig(Section):
-    """When a pool takes no more, so that requests wait in our queue, or go elsewhere, rather than in the engine's."""
+    """Fullness of a pool, beyond which requests wait in the gateway's queue or go elsewhere."""
 
     kv_high: Finite = Field(
         default=0.95, gt=0, le=1, description="A replica whose KV cache is in use beyond this is full."
@@ -231,7 +231,7 @@ class AdapterConfig(Section):
 
 
 class ScaleConfig(Section):
-    """How many replicas a pool should have. The defaults are the owner's: up at 70 %, down at 20 % of GPU memory."""
+    """Autoscaling of a pool. The defaults scale up at 70 % and down at 20 % of GPU memory."""
 
     min_replicas: int = Field(default=1, ge=0, le=10_000, description="Never fewer.")
     max_replicas: int = Field(default=10, ge=0, le=10_000, description="Never more.")
@@ -283,7 +283,7 @@ class ScaleConfig(Section):
 
 
 class LaunchConfig(Section):
-    """How `weighbridge selfhosted run` starts an engine on this machine."""
+    """Launching of engines on one machine by `weighbridge selfhosted run`."""
 
     command: tuple[str, ...] = Field(
         min_length=1,
@@ -321,7 +321,7 @@ class LaunchConfig(Section):
 
     @field_validator("address")
     @classmethod
-    def _literal(cls, value: str | None) -> str | None:
+    def _ip_literal(cls, value: str | None) -> str | None:
         if value is not None:
             ip_address(value)
         return value
@@ -380,12 +380,12 @@ class PoolConfig(Section):
 
     @property
     def served(self) -> tuple[str, ...]:
-        """Every target that it serves, adapters included."""
+        """Every target that the pool serves, adapters included."""
         return (*self.targets, *(adapter.target for adapter in self.adapters))
 
 
-def _told_apart(pools: Sequence[PoolConfig]) -> Sequence[PoolConfig]:
-    """No two pools of one name, and no target in two pools."""
+def _unique_names(pools: Sequence[PoolConfig]) -> Sequence[PoolConfig]:
+    """Checks that no two pools share a name or a target."""
     names: set[str] = set()
     owners: dict[str, str] = {}
     for pool in pools:
@@ -402,12 +402,12 @@ def _told_apart(pools: Sequence[PoolConfig]) -> Sequence[PoolConfig]:
 
 
 class SelfhostedSection(Section):
-    """Our own engines."""
+    """The `selfhosted` section: pools of self-hosted engines."""
 
-    pools: Annotated[tuple[PoolConfig, ...], AfterValidator(_told_apart)] = Field(
+    pools: Annotated[tuple[PoolConfig, ...], AfterValidator(_unique_names)] = Field(
         default=(), max_length=100, description="Each serves one model."
     )
 
     def pool_of_target(self) -> dict[str, str]:
-        """Target → the name of the pool that serves it."""
+        """Name of the pool that serves each target, by target id."""
         return {target: pool.name for pool in self.pools for target in pool.served}

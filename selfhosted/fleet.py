@@ -1,7 +1,7 @@
-"""The fleet: every pool of ours, found, watched and balanced, as the rest of the gateway sees it.
+"""The fleet: all self-hosted pools, as the rest of the gateway sees them.
 
-The deployments of a target that a pool serves are the pool's replicas. Who they are changes now and then, which of them
-take work with every probe. Each process watches all of them by itself, so that all of them know alike.
+The deployments of a target that a pool serves are the pool's replicas. The replicas change now and then, their states
+with every probe. Each process watches all of them itself, so all processes come to the same view.
 """
 
 import asyncio
@@ -21,20 +21,22 @@ from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.rendering import rendered, root_of
 from selfhosted.replica import PoolFullness, PoolSnapshot, ReplicaChoice, ReplicaRequest, ReplicaState
 
-_LOOK_AGAIN_S: Final = 0.02
-_SEVERAL: Final = 2
+_POLL_S: Final = 0.02
+_LEAST_READY: Final = 2
 _BYTES_A_TOKEN: Final = 4
-"""Of English text, the rule of thumb of OpenAI's tokenizer guide."""
+"""Bytes of English text in a token, the rule of thumb of OpenAI's tokenizer guide."""
 
 
 class FleetObserver:
-    """Is told of the fleet's decisions; this one counts nothing. Pools are configured, so there are few."""
+    """Receives the fleet's decisions; this base class ignores them. Pool names come from the configuration, so there
+    are few.
+    """
 
     def count_choice(self, pool: str, why: str) -> None: ...
 
 
 class _Ready(msgspec.Struct, frozen=True):
-    """Which of a target's deployments take work, of one snapshot and one catalog."""
+    """Cache entry: the deployments of a target that take requests, for one snapshot and one list of deployments."""
 
     snapshot: PoolSnapshot
     of: tuple[Deployment, ...]
@@ -43,7 +45,7 @@ class _Ready(msgspec.Struct, frozen=True):
 
 
 class Fleet:
-    """All pools of this process. It does nothing by itself until `run`."""
+    """All self-hosted pools of this process. Starts no task itself: the caller runs `loops`."""
 
     def __init__(
         self,
@@ -53,24 +55,26 @@ class Fleet:
         observer: FleetObserver,
         salt_of: Callable[[Deployment, Caller], str],
     ) -> None:
-        """`salt_of` gives what separates callers' cached prefixes at a deployment, empty where nothing does."""
+        """`salt_of` returns the cache salt that separates callers' cached prefixes at a deployment; empty where nothing
+        does.
+        """
         self.pools = pools
         self._clock = clock
         self._observer = observer
         self._salt_of = salt_of
         self._ready: dict[str, _Ready] = {}
         self.cleared: Callable[[str], None] = lambda _deployment_id: None
-        """Hears of each deployment that is known to work again."""
+        """Callback with the id of each deployment that has become ready again."""
         for pool in pools.values():
-            pool.watch.turned = functools.partial(self._turned, pool)
+            pool.watch.turned = functools.partial(self._on_state_change, pool)
 
     def deployments(self) -> dict[str, tuple[Deployment, ...]]:
-        """Of every target that a pool serves, all replicas that are known."""
+        """Deployments by target id, for every target that a pool serves: one for each known replica."""
         return {target: pool.deployments(target) for pool in self.pools.values() for target in pool.config.served}
 
     def ready(self, target: Target) -> tuple[Deployment, ...]:
-        """Those of its deployments that take work; all, where no pool serves it."""
-        pool = self._of(target)
+        """The target's deployments that take requests; all of them where no pool serves the target."""
+        pool = self._pool_of(target)
         if pool is None:
             return target.deployments
         snapshot, known = pool.snapshot, self._ready.get(target.target_id)
@@ -81,21 +85,23 @@ class Fleet:
         return known.deployments
 
     def crowd(self, target: Target) -> PoolFullness | None:
-        """How many are there, when no replica of the target's pool takes more."""
-        pool = self._of(target)
+        """The load of the target's pool when all its replicas are full; None when one is not, or no pool serves the
+        target.
+        """
+        pool = self._pool_of(target)
         return None if pool is None else pool.crowd(self._clock())
 
     def ask(
         self, target: Target, request: ChatRequest, *, input_tokens: int, output_tokens: int, caller: Caller
     ) -> ReplicaRequest:
-        """The request as the pool's balancer sees it. The target must be served by a pool."""
+        """Describes the request for the pool's balancer. Raises KeyError when no pool serves the target."""
         pool = self.pools[target.pool or ""]
         balance = pool.config.balance
         salt = self._salt_of(target.deployments[0], caller) if target.deployments else ""
         text = rendered(request, most_bytes=balance.block_bytes * balance.prompt_blocks, salt=salt)
         blocks = prompt_blocks(text, block_bytes=balance.block_bytes, most=balance.prompt_blocks)
         whole = len(text) < balance.block_bytes * balance.prompt_blocks
-        # Of a prompt that was cut off it is not known how many bytes it has in all; what has no block tells nothing.
+        # The full length of a prompt that was cut off is unknown, and one without a block gives no ratio.
         known = whole and bool(blocks)
         tokens_a_block = balance.block_bytes * (input_tokens / len(text) if known else 1 / _BYTES_A_TOKEN)
         return ReplicaRequest(
@@ -111,7 +117,7 @@ class Fleet:
     def pick(
         self, target: Target, among: Sequence[Deployment], ask: ReplicaRequest
     ) -> tuple[Deployment, ReplicaChoice] | None:
-        """The best of these for the request. Takes nothing."""
+        """The best replica among these deployments for the request, or None when none takes requests. Reserves nothing."""
         pool = self.pools[target.pool or ""]
         known = self._ready.get(target.target_id)
         # Mostly it is just those that take work.
@@ -123,12 +129,12 @@ class Fleet:
     def take(
         self, target: Target, choice: ReplicaChoice, ask: ReplicaRequest, request: ChatRequest, caller: Caller
     ) -> ReplicaLease:
-        """Counts the request as load of its replica, from now until the lease ends."""
+        """Counts the request as load of its replica until the returned lease ends."""
         pool = self.pools[target.pool or ""]
         self._observer.count_choice(pool.config.name, choice.why)
         pool.watch.began(choice.replica)
         load = pool.balancer.take(choice, ask, self._clock())
-        # A whole answer does not tell when its first token came; vectors have no second one.
+        # An answer that is not streamed hides when its first token came; embeddings are computed by the prefill alone.
         streams = request.stream or request.operation == "embeddings"
         lease = ReplicaLease(load, pool, choice.replica, self._clock, streams=streams)
         if pool.kv_events is not None and ask.rendered_bytes and request.operation == "chat":
@@ -159,26 +165,28 @@ class Fleet:
         )
 
     def missing(self, target: Target, deployment: Deployment) -> None:
-        """The replica does not know the deployment's adapter, whatever was known of it."""
-        pool = self._of(target)
+        """Records that the replica answered that it does not have the deployment's adapter."""
+        pool = self._pool_of(target)
         if pool is not None and pool.adapters is not None and deployment.adapter is not None:
             pool.adapters.missing(_replica_of(deployment), deployment.adapter)
 
     def turned_away(self, target: Target, tokens: int) -> None:
-        """A request that was meant for the target's pool found no room: demand all the same."""
-        pool = self._of(target)
+        """Counts the tokens of a request that was refused for lack of room: the autoscaler treats them as demand."""
+        pool = self._pool_of(target)
         if pool is not None:
             pool.turned_away_tokens += tokens
 
     def give_up_the_silent(self) -> None:
-        """Requests that wait at replicas which have stopped answering, however well they are by their probes, go elsewhere.
+        """Loses the overdue requests of replicas that answer probes but produce no tokens, so that they are retried
+        elsewhere.
 
-        Of a replica that answered anybody since, or where nobody else could answer, nothing is given up.
+        Skipped for a replica that answered any request since the oldest overdue one began, and where fewer than two
+        replicas of the pool are ready.
         """
         now = self._clock()
         for pool in self.pools.values():
             silent_s = pool.config.watch.silent_s
-            if not silent_s or len(pool.snapshot.ready) < _SEVERAL:
+            if not silent_s or len(pool.snapshot.ready) < _LEAST_READY:
                 continue
             for name, waiting in list(pool.unanswered.items()):
                 overdue = [lease for lease in waiting if lease.overdue(now, silent_s)]
@@ -187,7 +195,9 @@ class Fleet:
                         lease.lose()
 
     async def prepare(self, target: Target, deployment: Deployment) -> None:
-        """Loads the deployment's adapter where that is missing. Raises an UpstreamError."""
+        """Loads the deployment's adapter where the replica lacks it. Raises UpstreamUnavailable when the replica is
+        gone, and AdapterUnavailable when the adapter cannot be loaded.
+        """
         pool = self.pools[target.pool or ""]
         name = _replica_of(deployment)
         replica = next((each for each in pool.snapshot.replicas if each.name == name), None)
@@ -197,19 +207,21 @@ class Fleet:
             await pool.adapters.ensure(replica, deployment.adapter)
 
     def tokens(self, targets: Sequence[str]) -> int:
-        """Tokens of requests that the pools behind these targets carry now."""
+        """Tokens of requests that the pools of these targets can carry now, summed."""
         pools = [pool for pool in self.pools.values() if not set(pool.config.served).isdisjoint(targets)]
         return sum(pool.tokens() for pool in pools)
 
     async def known(self, timeout_s: float) -> None:
-        """Returns when every replica was looked at once, or after about that time."""
-        for _ in range(round(timeout_s / _LOOK_AGAIN_S)):
-            if not self._unseen():
+        """Waits until every replica was probed once, or about `timeout_s` seconds."""
+        for _ in range(round(timeout_s / _POLL_S)):
+            if not self._any_unprobed():
                 return
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(_POLL_S)
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """What looks after the pools, each to be run until it is cancelled."""
+        """The background coroutines of all pools (discovery, watch, adapters, KV events), each to be run until it is
+        cancelled.
+        """
         found: list[Coroutine[Any, Any, None]] = []
         for pool in self.pools.values():
             found += [pool.discovery.run(), pool.watch.run()]
@@ -219,8 +231,10 @@ class Fleet:
                 found.append(pool.kv_events.run())
         return found
 
-    def _turned(self, pool: Pool, replica: str, state: ReplicaState) -> None:
-        """A replica is in another state. Who waits for the first word of one that is down need not wait any longer."""
+    def _on_state_change(self, pool: Pool, replica: str, state: ReplicaState) -> None:
+        """Handles a replica's change of state: reports its deployments as recovered when it is ready, and loses the
+        requests that wait for a first token when it is down.
+        """
         if state == "ready":
             for target in pool.config.served:
                 self.cleared(f"{target}/{replica}")
@@ -228,10 +242,10 @@ class Fleet:
             for lease in tuple(pool.unanswered.get(replica, ())):
                 lease.lose()
 
-    def _unseen(self) -> bool:
+    def _any_unprobed(self) -> bool:
         return any(replica.state == "starting" for pool in self.pools.values() for replica in pool.snapshot.replicas)
 
-    def _of(self, target: Target) -> Pool | None:
+    def _pool_of(self, target: Target) -> Pool | None:
         return None if target.pool is None else self.pools.get(target.pool)
 
 

@@ -1,4 +1,4 @@
-"""What /metrics shows of the choice between replicas."""
+"""Prometheus metrics of the choice between replicas."""
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -6,7 +6,9 @@ from selfhosted.fleet import FleetObserver
 
 
 class FleetMetrics(FleetObserver):
-    """Where requests were sent. Pools are configured, and the reasons are five words of ours, so neither needs a cap."""
+    """Counts requests by pool and by the reason for the replica. Pools come from the configuration and there are five
+    reasons, so neither label needs a cap.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._choices = Counter(

@@ -1,4 +1,4 @@
-"""The fleet as operators, and the pages that show it, are told of it. Pure; every state is one word out of a short list."""
+"""The JSON of GET /v1/fleet, also read by the dashboard. Pure functions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -14,28 +14,29 @@ from selfhosted.registry.store import RegistryStore, ScaleTarget
 from selfhosted.replica import EngineStats, PoolSnapshot, Replica, ReplicaState
 
 PoolState = Literal["ok", "degraded", "starting", "draining", "down", "empty", "scaled_to_zero"]
-"""`ok`: all is well. `degraded`: it serves, but a replica is suspect or down, or something is to be looked into.
-`starting`, `draining`: nobody is ready, but some start, or all that are there finish their work. `down`: replicas are
-there and none can serve. `empty`: there are none, though there should be. `scaled_to_zero`: there are none, as decided."""
+"""State of a pool. `ok`: all is well. `degraded`: it serves, but a replica is suspect or down, or it has a problem.
+`starting`, `draining`: none is ready, but some start, or all that are there finish their work. `down`: there are
+replicas and none can serve. `empty`: there are none, though there should be. `scaled_to_zero`: there are none, as
+decided."""
 
 STATES: Final[tuple[ReplicaState, ...]] = ("ready", "starting", "suspect", "draining", "down")
 _PLACES: Final = 4
 
 
 class WatchedPool(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool, and who knows what of it."""
+    """A pool and the sources of what is shown of it."""
 
     config: PoolConfig
     snapshot: Callable[[], PoolSnapshot]
     discovery: Discovery
     token: str | None = None
-    """What registrations must show; None: it takes none. Never show it."""
+    """Bearer token required for registrations; None: the pool accepts none. Must never be shown."""
     kv_events: Callable[[], Mapping[str, KvState]] | None = None
-    """How it stands with each replica's KV events; None where nobody listens for them."""
+    """State of each replica's KV events by name; None where the pool does not subscribe to them."""
 
 
 class FleetView(msgspec.Struct, frozen=True):
-    """All pools, as one process sees them."""
+    """All pools as one process sees them, with the shared registry."""
 
     pools: Mapping[str, WatchedPool]
     registry: Registry
@@ -43,7 +44,7 @@ class FleetView(msgspec.Struct, frozen=True):
 
 
 def fleet_as_json(view: FleetView, now: float) -> dict[str, Any]:
-    """What GET /v1/fleet says. `now` is of the monotonic clock."""
+    """The body of GET /v1/fleet. `now` is on the monotonic clock, in seconds."""
     problem = view.registry.problem
     return {
         "object": "list",
@@ -53,7 +54,7 @@ def fleet_as_json(view: FleetView, now: float) -> dict[str, Any]:
 
 
 def told_pool(watched: WatchedPool, registry: Registry, now: float) -> dict[str, Any]:
-    """One pool, with its replicas."""
+    """JSON object of one pool, with its replicas."""
     config, snapshot = watched.config, watched.snapshot()
     wish = registry.target(config.name)
     desired = None if wish is None else wish.desired
@@ -69,11 +70,11 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float) -> dict[str,
         **told_wish(wish),
         "counts": {name: sum(each.state == name for each in snapshot.replicas) for name in STATES},
         **_load(snapshot.replicas),
-        "problems": [*map(_told_problem, problems), *_own_problems(state, desired)],
+        "problems": [*map(_problem_as_json, problems), *_state_problems(state, desired)],
         "replicas": [
             {
                 **told_replica(each, now, ordered=each.name in registry.ordered(config.name)),
-                "kv_events": _told_events(events, each.name),
+                "kv_events": _events_as_json(events, each.name),
             }
             for each in snapshot.replicas
         ],
@@ -81,7 +82,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float) -> dict[str,
 
 
 def state_of(replicas: Sequence[Replica], problems: Sequence[Problem], desired: int | None) -> PoolState:
-    """The pool in one word."""
+    """The pool's state, from its replicas' states, its problems and the desired number of replicas (None: undecided)."""
     states = {replica.state for replica in replicas}
     if not states:
         return "scaled_to_zero" if desired == 0 else "empty"
@@ -93,14 +94,16 @@ def state_of(replicas: Sequence[Replica], problems: Sequence[Problem], desired: 
 
 
 def told_wish(wish: ScaleTarget | None) -> dict[str, Any]:
-    """How many replicas there should be, and who says so; nulls where nobody decided."""
+    """The desired number of replicas, the reason and the time of the decision; null, empty and null where there was
+    none.
+    """
     if wish is None or wish.desired is None:
         return {"desired": None, "desired_reason": "", "decided_at": None}
     return {"desired": wish.desired, "desired_reason": wish.reason, "decided_at": iso(wish.decided_us)}
 
 
 def told_replica(replica: Replica, now: float, *, ordered: bool) -> dict[str, Any]:
-    """One replica. Statistics that are unknown are null, never 0."""
+    """JSON object of one replica. Statistics that are unknown are null, never 0."""
     return {
         "name": replica.name,
         "url": replica.address.url,
@@ -109,18 +112,18 @@ def told_replica(replica: Replica, now: float, *, ordered: bool) -> dict[str, An
         "why": replica.why,
         "since_s": round(max(0.0, now - replica.since), 1),
         "drain_ordered": ordered,
-        "stats": None if replica.stats is None else _told_stats(replica.stats, now),
+        "stats": None if replica.stats is None else _stats_as_json(replica.stats, now),
         "adapters": sorted(replica.adapters),
     }
 
 
-def _told_events(events: Mapping[str, KvState] | None, name: str) -> dict[str, Any] | None:
-    """Null where caches are inferred, as configured."""
+def _events_as_json(events: Mapping[str, KvState] | None, name: str) -> dict[str, Any] | None:
+    """The state of one replica's KV events; None where the pool does not subscribe to them."""
     found = None if events is None else events.get(name)
     return None if found is None else msgspec.structs.asdict(found)
 
 
-def _told_stats(stats: EngineStats, now: float) -> dict[str, Any]:
+def _stats_as_json(stats: EngineStats, now: float) -> dict[str, Any]:
     return {
         "age_s": round(max(0.0, now - stats.at), 1),
         "running": stats.running,
@@ -134,7 +137,7 @@ def _told_stats(stats: EngineStats, now: float) -> dict[str, Any]:
 
 
 def _load(replicas: Iterable[Replica]) -> dict[str, Any]:
-    """Over those that serve, of those whose statistics are known."""
+    """Load of the replicas that serve, summed or averaged over those with known statistics; null when there are none."""
     serving = [replica for replica in replicas if replica.state in {"ready", "suspect", "draining"}]
     known = [replica.stats for replica in serving if replica.stats is not None]
     kv = [stats.kv_usage for stats in known if stats.kv_usage is not None]
@@ -148,14 +151,16 @@ def _load(replicas: Iterable[Replica]) -> dict[str, Any]:
 
 
 def hit_rate(known: Iterable[EngineStats]) -> float | None:
-    """The part of prompt tokens that engines found in their caches since they started."""
+    """Fraction of prompt tokens that the engines found in their prefix caches since they started, 0 to 1; None when
+    unknown.
+    """
     pairs = [(each.prefix_hits, each.prefix_queries) for each in known]
-    told_of = [(hits, queries) for hits, queries in pairs if hits is not None and queries is not None]
-    queries = sum(queries for _, queries in told_of)
-    return _rounded(sum(hits for hits, _ in told_of) / queries) if queries > 0 else None
+    reported = [(hits, queries) for hits, queries in pairs if hits is not None and queries is not None]
+    queries = sum(queries for _, queries in reported)
+    return _rounded(sum(hits for hits, _ in reported) / queries) if queries > 0 else None
 
 
-def _own_problems(state: PoolState, desired: int | None) -> list[dict[str, str]]:
+def _state_problems(state: PoolState, desired: int | None) -> list[dict[str, str]]:
     match state:
         case "empty":
             wanted = "" if desired is None else f", though {desired} should be"
@@ -167,7 +172,7 @@ def _own_problems(state: PoolState, desired: int | None) -> list[dict[str, str]]
     return [{"kind": "no_replicas" if state == "empty" else "none_ready", "source": "watch", "text": text}]
 
 
-def _told_problem(problem: Problem) -> dict[str, str]:
+def _problem_as_json(problem: Problem) -> dict[str, str]:
     return {"kind": problem.kind, "source": problem.source, "text": problem.text}
 
 

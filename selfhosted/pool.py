@@ -1,4 +1,4 @@
-"""One pool: where its replicas are, how they are, and how much they carry."""
+"""A pool of replicas: its discovery, watch, balancer, and requests in flight."""
 
 from collections.abc import Callable
 from typing import Final
@@ -16,16 +16,17 @@ from selfhosted.replica import PoolFullness, PoolSnapshot, Replica
 from selfhosted.scale.signals import FirstTokens
 from selfhosted.watch.watch import PoolWatch
 
-_FAR_LONGER: Final = 3.0
+_OVERDUE_FACTOR: Final = 3.0
 _RETRY_LEAST_S: Final = 0.5
 _RETRY_MOST_S: Final = 30.0
 _TTFT_TARGET_S: Final = 1.0
-_AT_ONCE: Final = 8
-"""Requests that wait in an engine's queue and start together, roughly, when those before them end."""
+_STARTED_TOGETHER: Final = 8
+"""Requests of an engine's queue assumed to start together when running ones end. A rough figure, for Retry-After only.
+"""
 
 
 class Pool:
-    """One pool: where its replicas are, how they are, and which one is next."""
+    """A pool of replicas that serve the same targets, with its discovery, watch and balancer."""
 
     def __init__(
         self,
@@ -47,16 +48,17 @@ class Pool:
         self.kv_events = kv_events
         self.first_tokens = FirstTokens(_TTFT_TARGET_S if config.scale is None else config.scale.ttft_target_s)
         self.unanswered: dict[str, dict[ReplicaLease, None]] = {}
-        """By replica, the requests that wait for its first word."""
+        """Leases of requests that wait for their first token, by replica name; the inner dict is an ordered set, oldest
+        first."""
         self.turned_away_tokens = 0
-        """Of requests that found no room here, ever."""
+        """Counter: tokens of requests refused because every replica was full. The autoscaler reads it as demand."""
 
     @property
     def snapshot(self) -> PoolSnapshot:
         return self.watch.snapshot
 
     def deployments(self, target_id: str) -> tuple[Deployment, ...]:
-        """Of every replica that is known, in whatever state."""
+        """One deployment of the target for each known replica, in whatever state."""
         config = self.config
         adapter = next((each for each in config.adapters if each.target == target_id), None)
         model = adapter.name if adapter is not None else config.upstream_model or target_id
@@ -77,8 +79,8 @@ class Pool:
         )
 
     def tokens(self) -> int:
-        """Tokens of requests that its replicas carry now: what the caches hold of those that take more, and what is in use
-        in those that are full.
+        """Tokens of requests that the replicas can carry now: of each full one what it has in use, of each other one
+        its KV capacity times `kv_high` times `overcommit`.
         """
         config, whole = self.config.room, 0.0
         for replica in self.snapshot.taking:
@@ -92,6 +94,7 @@ class Pool:
         return int(whole)
 
     def crowd(self, now: float) -> PoolFullness | None:
+        """The load of the pool when all its replicas are full, with the seconds to retry after; otherwise None."""
         snapshot = self.snapshot
         if not self.balancer.full(snapshot, now):
             return None
@@ -108,7 +111,7 @@ class Pool:
 
     @staticmethod
     def _retry_after_s(waiting: int, ttft_s: float | None) -> float:
-        return min(_RETRY_MOST_S, max(_RETRY_LEAST_S, (ttft_s or 0.0) * (1 + waiting / _AT_ONCE)))
+        return min(_RETRY_MOST_S, max(_RETRY_LEAST_S, (ttft_s or 0.0) * (1 + waiting / _STARTED_TOGETHER)))
 
 
 def _kv_tokens(replica: Replica, otherwise: int) -> int:
@@ -117,7 +120,9 @@ def _kv_tokens(replica: Replica, otherwise: int) -> int:
 
 
 def known_ttft_s(snapshot: PoolSnapshot) -> float | None:
-    """The mean time to the first token over all that the engines ever served, or None."""
+    """Mean time to first token in seconds, over all requests that the ready engines ever served; None when no engine
+    reports it.
+    """
     total_s = served = 0.0
     for replica in snapshot.ready:
         stats = replica.stats
@@ -128,7 +133,9 @@ def known_ttft_s(snapshot: PoolSnapshot) -> float | None:
 
 
 class ReplicaLease:
-    """A request's load at a replica, and what the replica's health learns of it. Ends once."""
+    """The reservation of one request at a replica: its load at the balancer, and the evidence of the replica's health
+    that its outcome gives. Ending it twice has no further effect.
+    """
 
     __slots__ = ("_clock", "_ended", "_load", "_name", "_pool", "_streams", "began_at", "lost", "sample", "when_lost")
 
@@ -143,14 +150,16 @@ class ReplicaLease:
         self.began_at = clock()
         self._ended = False
         self.sample: Sample | None = None
-        """What the pool's KV events are to learn from, when the replica has cached it."""
+        """Prompt to tokenize so that the pool's KV events can be mapped to its blocks; offered once the replica has
+        cached it."""
         self.lost = False
         self.when_lost: Callable[[], None] | None = None
         pool.unanswered.setdefault(name, {})[self] = None
 
     def first_token(self) -> None:
+        """Records the first token: the replica works, and its prompt is prefilled."""
         now = self._clock()
-        self._answered()
+        self._stop_waiting()
         self._load.first_token(now, told=self._streams)
         self._pool.watch.succeeded(self._name)
         if self._streams:
@@ -159,12 +168,14 @@ class ReplicaLease:
             self._pool.kv_events.offer(self.sample)
 
     def overdue(self, now: float, least_s: float) -> bool:
-        """It waits for a first token, and has for far longer than was to be expected there."""
+        """True when a streamed request has waited longer than `least_s`, and than three times the expected time, for
+        its first token.
+        """
         expected_s = self._load.ahead_s + self._load.work * self._load.load.token_s
-        return self._streams and now - self.began_at > max(least_s, _FAR_LONGER * expected_s)
+        return self._streams and now - self.began_at > max(least_s, _OVERDUE_FACTOR * expected_s)
 
     def lose(self) -> None:
-        """The replica is down, or silent, and this one still waits for it."""
+        """Marks the request as lost, since its replica is down or silent, and calls `when_lost`."""
         self.lost = True
         if self.when_lost is not None:
             self.when_lost()
@@ -177,11 +188,16 @@ class ReplicaLease:
         cached_tokens: int | None = None,
         output_tokens: int | None = None,
     ) -> None:
-        """`failed` says whether the replica did; None says nothing about it. One that was silent may only be busy."""
+        """Releases the load and reports the outcome to the replica's health.
+
+        `failed`: True when the replica was at fault, False when it answered, None when the outcome says nothing about
+        it. `silent`: the failure was a missing answer, which does not count against a replica that has answered others
+        since, as it may only be busy.
+        """
         if self._ended:
             return
         self._ended = True
-        self._answered()
+        self._stop_waiting()
         self._load.end(self._clock(), cached_tokens=cached_tokens, output_tokens=output_tokens)
         watch = self._pool.watch
         if failed and not (silent and watch.answered_since(self._name, self.began_at)):
@@ -191,8 +207,8 @@ class ReplicaLease:
         else:
             watch.left(self._name, self.began_at)
 
-    def _answered(self) -> None:
-        """It does not wait any more."""
+    def _stop_waiting(self) -> None:
+        """Removes the lease from those that wait for a first token."""
         waiting = self._pool.unanswered.get(self._name)
         if waiting is not None:
             waiting.pop(self, None)

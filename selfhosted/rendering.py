@@ -1,7 +1,7 @@
-"""A prompt as its engine will see it, as far as caching goes: what begins alike here begins alike there.
+"""Approximate rendering of a prompt for prefix caching: prompts that begin alike here begin alike in the engine.
 
-It is no chat template. It only has to be the same for the same conversation, grow at its end when the conversation does,
-and differ where the engine's own rendering differs.
+No chat template is applied. The rendering only has to be the same for the same conversation, grow at its end when the
+conversation does, and differ where the engine's own rendering differs.
 """
 
 from collections.abc import Iterator
@@ -11,13 +11,14 @@ from typing import Final
 from providers.wire import ChatRequest, Message
 
 _ROOT_CHARS: Final = 4_096
-"""Of each text that names a conversation; longer ones differ before that, or by their length."""
+"""Characters of each text that are hashed into the conversation's root; texts that differ later share a root unless
+their lengths differ."""
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 _DEFINITIONS: Final = ("tools", "functions")
 
 
 def rendered(request: ChatRequest, *, most_bytes: int, salt: str = "") -> bytes:
-    """The first `most_bytes` bytes. Those with another salt share nothing."""
+    """The first `most_bytes` bytes of the rendered prompt. Renderings with different salts share no prefix."""
     parts: list[bytes] = [salt.encode(), b"\x00"]
     # Templates put definitions of tools before the conversation.
     parts += [bytes(request.fields[name]) for name in _DEFINITIONS if name in request.fields]
@@ -31,7 +32,9 @@ def rendered(request: ChatRequest, *, most_bytes: int, salt: str = "") -> bytes:
 
 
 def instructions(request: ChatRequest) -> bytes:
-    """What comes before the conversation: definitions of tools and the system prompt, as far as `rendered` begins with it."""
+    """The instructions that precede the conversation: tool definitions and leading system messages, joined by NUL
+    bytes. This is the order in which `rendered` begins.
+    """
     parts = [bytes(request.fields[name]) for name in _DEFINITIONS if name in request.fields]
     for message in request.messages:
         if message.role not in _INSTRUCTING:
@@ -41,7 +44,9 @@ def instructions(request: ChatRequest) -> bytes:
 
 
 def root_of(request: ChatRequest, *, salt: str = "") -> int:
-    """64 bits that name the conversation: what it was told at first, and what was asked first. The same in each process."""
+    """64-bit hash of the conversation's instructions and first message: stays the same as it grows, and in every
+    process.
+    """
     digest = blake2b(salt.encode(), digest_size=8)
     if request.operation == "embeddings":
         digest.update(bytes(request.fields["input"])[:_ROOT_CHARS])
@@ -56,7 +61,7 @@ def root_of(request: ChatRequest, *, salt: str = "") -> int:
 
 def _pieces(request: ChatRequest) -> Iterator[bytes]:
     if not all(_is_text(message) for message in request.messages):
-        # Pictures and sound are part of what is cached, and only the raw messages hold them.
+        # Images and audio are part of what is cached, and only the raw messages hold them.
         yield bytes(request.fields["messages"])
         return
     for message in request.messages:

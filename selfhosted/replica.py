@@ -1,7 +1,7 @@
-"""What is known of our own engines: where they are, how they are, and what they say of themselves.
+"""Values that describe self-hosted engines: addresses, health states and engine statistics.
 
-Everything here is a frozen value. A snapshot of a pool is what the balancer, the admission and the autoscaler decide on;
-the simulator makes the same values, so that they decide the same there.
+Everything here is a frozen value. A snapshot of a pool is what the balancer, the admission and the autoscaler decide
+on; the simulator makes the same values, so that they decide the same there.
 """
 
 from typing import Literal
@@ -11,10 +11,10 @@ import msgspec
 from providers.target import DeploymentKind
 
 Source = Literal["configured", "dns", "kubernetes", "registered"]
-"""Who says that a replica is there."""
+"""The kind of source that named a replica: the configuration, DNS, Kubernetes, or the replica's own registration."""
 
 Why = Literal["prefix", "adapter", "ring", "load", "only"]
-"""What decided which replica a request goes to."""
+"""The reason for choosing a replica; `ReplicaChoice.why` explains each."""
 ReplicaState = Literal["starting", "ready", "suspect", "draining", "down"]
 """`starting`: it has never answered a probe. `ready`: it takes work. `suspect`: a request failed there, or a probe was
 missed; it gets no work until a probe answered. `draining`: it finishes what runs and takes nothing new. `down`: several
@@ -22,7 +22,7 @@ probes in a row were not answered, or its address is not usable."""
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine process, by its name within the pool."""
+    """The address of one engine process, by its name within the pool."""
 
     pool: str
     name: str
@@ -34,55 +34,58 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One scrape of an engine, in one vocabulary for all kinds. None: this engine does not tell, or told nonsense."""
+    """The statistics of one engine at one scrape, in one vocabulary for all kinds of engine. A field is None where the
+    engine does not expose it, or exposed an impossible value.
+    """
 
     at: float
-    """Of the monotonic clock, when it was read."""
+    """Monotonic clock, in seconds, when it was read."""
     running: int
-    """Requests that generate now."""
+    """Requests in the engine's running batch."""
     waiting: int
     """Requests in the engine's own queue."""
     kv_usage: float | None = None
-    """The part of the KV cache that running requests occupy, 0 to 1."""
+    """Fraction of the KV cache that running requests occupy, 0 to 1."""
     kv_tokens: int | None = None
-    """Tokens that the KV cache holds in all."""
+    """Capacity of the KV cache, in tokens."""
     block_tokens: int | None = None
-    """Tokens a block of the KV cache."""
+    """Size of a block of the KV cache, in tokens."""
     max_running: int | None = None
-    """Requests that the engine runs at once at most (llama.cpp: its slots)."""
+    """The most requests that the engine runs at once (llama.cpp: its slots)."""
     prefix_queries: float | None = None
     """Counter: prompt tokens looked up in the prefix cache."""
     prefix_hits: float | None = None
-    """Counter: of those found there."""
+    """Counter: those of `prefix_queries` that were found there."""
     prompt_tokens: float | None = None
-    """Counter: tokens of prompts, cached or not."""
+    """Counter: prompt tokens, cached or not."""
     output_tokens: float | None = None
-    """Counter: tokens generated."""
+    """Counter: generated tokens."""
     preemptions: float | None = None
     ttft_sum_s: float | None = None
     ttft_count: float | None = None
     tpot_sum_s: float | None = None
     tpot_count: float | None = None
     adapters: frozenset[str] | None = None
-    """LoRA adapters that run or wait there now, which says nothing of those that are loaded and idle."""
+    """LoRA adapters with requests running or waiting now. Adapters that are loaded but idle are not among them."""
     max_adapters: int | None = None
     gpu_memory: float | None = None
-    """The part of the GPUs' memory that is in use, 0 to 1, where an exporter was configured."""
+    """Fraction of the GPUs' memory in use, 0 to 1; known only where a GPU exporter is configured."""
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine process as it is known now."""
+    """The current state of one engine process."""
 
     address: Address
     state: ReplicaState
     since: float
-    """Of the monotonic clock, since when it is in this state."""
+    """Monotonic clock, in seconds, when it entered this state."""
     why: str = ""
-    """For people: why it is not ready, or why its statistics are unknown. Never what the engine sent, at most in part."""
+    """Explanation for people of why it is not ready, or why its statistics are unknown. Quotes at most a part of what
+    the engine sent."""
     stats: EngineStats | None = None
-    """None when they are unknown: never read, or too old. Unknown is not idle."""
+    """Statistics of the last scrape; None when unknown, that is never read or too old. Unknown does not mean idle."""
     adapters: frozenset[str] = frozenset()
-    """LoRA adapters that are loaded there, as far as is known."""
+    """LoRA adapters known to be loaded there."""
 
     @property
     def name(self) -> str:
@@ -90,7 +93,7 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool at one moment, in the order of the replicas' names."""
+    """All replicas of a pool at one moment, sorted by name."""
 
     pool: str
     at: float
@@ -102,7 +105,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def taking(self) -> tuple[Replica, ...]:
-        """Those that get work. Where nobody is ready, a suspect one is better than none."""
+        """Replicas that receive requests: the ready ones or, where there are none, the suspect ones."""
         return self.ready or tuple(replica for replica in self.replicas if replica.state == "suspect")
 
 
@@ -110,38 +113,40 @@ class ReplicaRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the balancer sees it."""
 
     blocks: tuple[int, ...]
-    """Hashes of the rendered prompt's blocks, each of the prompt up to its end: equal hash, equal prefix."""
+    """Chained hashes of the rendered prompt's whole blocks: equal hashes mean an equal prefix up to the end of that
+    block."""
     block_tokens: float
-    """About how many tokens a block has."""
+    """Estimated prompt tokens in one block."""
     root: int
-    """Names the conversation, the same in every process: where nothing is known yet, they agree on where it goes."""
+    """64-bit hash of the conversation, the same in every process: key of the consistent-hashing ring."""
     tokens: int
-    """Of the prompt, estimated."""
+    """Prompt tokens, estimated."""
     output_tokens: int
-    """Of the answer, expected."""
+    """Completion tokens, expected."""
     adapter: str | None = None
     rendered_bytes: int = 0
-    """Of the whole rendered prompt; 0 when it was cut off, so that `blocks` are not all of it."""
+    """Length of the whole rendered prompt in bytes; 0 when it was cut off, so that `blocks` do not cover all of it."""
 
 
 class ReplicaChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The replica that a request goes to, and why."""
+    """The replica chosen for a request, and the reason."""
 
     replica: str
     why: Why
-    """`prefix`: most of it is cached there; `adapter`: it has the adapter; `ring`: consistent hashing; `load`: the least
-    loaded of those that were compared; `only`: there was no other."""
+    """`prefix`: most of the prompt is cached there; `adapter`: it has the LoRA adapter; `ring`: consistent hashing;
+    `load`: the least loaded of those compared; `only`: there was no other candidate."""
     matched_tokens: int
-    """Of the prompt, believed to be cached there."""
+    """Prompt tokens believed to be cached there."""
 
 
 class PoolFullness(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool of which no replica takes more, told to who is refused."""
+    """The load of a pool whose replicas are all full, for the refusal sent to the caller."""
 
     pool: str
     running: int
     waiting: int
-    """In the engines' own queues."""
+    """Requests in the engines' own queues."""
     kv_tokens: int
-    """What the caches of its replicas hold, 0 where they do not tell."""
+    """Total KV cache capacity of the replicas that take requests, in tokens; a replica that does not report it counts
+    as `room.tokens`."""
     retry_after_s: float

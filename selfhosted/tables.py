@@ -1,4 +1,4 @@
-"""The fleet's tables: who registered, who counts the hours, what each pool should have, and how stable prompts are."""
+"""Database tables of the fleet: registrations, drain orders, hour clocks, scaling targets, and prompt habits."""
 
 from typing import ClassVar
 
@@ -12,7 +12,9 @@ URL_CHARS = 2_048
 
 
 class RegisteredReplica(SQLModel, table=True):
-    """An engine that said itself, or whose starter said, where it is. It is gone when it was not seen for its time to live."""
+    """A registration by an engine or by whoever starts it. It expires when it has not been renewed within its time to
+    live.
+    """
 
     __tablename__: ClassVar[str] = "registered_replica"
 
@@ -20,15 +22,15 @@ class RegisteredReplica(SQLModel, table=True):
     name: str = Field(sa_column=Column(String(NAME_CHARS), primary_key=True))
     url: str = Field(sa_column=Column(String(URL_CHARS), nullable=False))
     instance: str = Field(sa_column=Column(String(64), nullable=False))
-    """Chosen by who registers, anew for each process: a second one of the same name is told apart by it."""
+    """Random id that the registering process chooses at its start: tells it from another process of the same name."""
     draining: bool = Field(default=False, nullable=False)
     registered_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     seen_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """By the database's clock."""
+    """Last renewal, by the database's clock."""
 
 
 class DrainOrder(SQLModel, table=True):
-    """A person's or the autoscaler's word that a replica, wherever it came from, takes no new work."""
+    """An order, by a person or the autoscaler, that a replica of any source takes no new work."""
 
     __tablename__: ClassVar[str] = "drain_order"
 
@@ -39,7 +41,7 @@ class DrainOrder(SQLModel, table=True):
 
 
 class ReplicaClock(SQLModel, table=True):
-    """Up to when a replica's time up was counted into its pool's hours."""
+    """The time up to which a replica's uptime was counted into its pool's hours."""
 
     __tablename__: ClassVar[str] = "replica_clock"
 
@@ -49,7 +51,7 @@ class ReplicaClock(SQLModel, table=True):
 
 
 class PoolTarget(SQLModel, table=True):
-    """How many replicas a pool should have, decided by the one process that holds the lease."""
+    """The desired number of a pool's replicas, decided by the one process that holds the lease."""
 
     __tablename__: ClassVar[str] = "pool_target"
 
@@ -58,16 +60,17 @@ class PoolTarget(SQLModel, table=True):
     reason: str = Field(sa_column=Column(Text, nullable=False))
     decided_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     holder: str = Field(sa_column=Column(String(64), nullable=False))
-    """The boot id of the process that decides; another takes over when the lease ran out."""
+    """Boot id of the process that holds the lease; another takes over when it has run out."""
     lease_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     state: str = Field(default="", sa_column=Column(Text, nullable=False, default=""))
-    """What the policy learnt of demand and of what a replica carries, as JSON."""
+    """The policy's learnt state as JSON: demand, and throughput of a replica."""
 
 
 class PromptHabit(SQLModel, table=True):
-    """One way in which a team begins its prompts, on one day: how often, and how much of it the caches could not keep.
+    """One way in which a team begins its prompts, on one day: how often, and how many tokens missed the cache for it.
 
-    It holds no text: `skeleton` is a keyed hash of the beginning with everything that varies masked, empty for various.
+    It holds no text: `skeleton` is a keyed hash of the beginning with everything that varies masked; empty for all
+    others.
     """
 
     __tablename__: ClassVar[str] = "prompt_habit"
@@ -80,10 +83,11 @@ class PromptHabit(SQLModel, table=True):
     requests: int = Field(sa_column=Column(BigInteger, nullable=False))
     prompt_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
     broken: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """Requests whose beginning was a new one of a skeleton that had been seen: no cache could have it whole."""
+    """Requests with a new variant of a skeleton that had been seen, so that no cache could hold the whole beginning."""
     broken_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """Tokens of those that would have been the same but for what varies before them."""
+    """Tokens of those requests that come after the varying part and would otherwise have been the same."""
     first_break_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """The least number of tokens before what varies."""
+    """The smallest number of tokens before the varying part."""
     kinds: str = Field(sa_column=Column(String(128), nullable=False))
-    """What varies: a sorted list, with commas, of `date`, `time`, `clock`, `uuid`, `id`, `hex`, `number`, `other`."""
+    """Kinds of varying parts, sorted and joined by commas: `date`, `time`, `clock`, `uuid`, `id`, `hex`, `number`,
+    `other`."""

@@ -1,1 +1,1 @@
-"""What the sections of the configuration are made of."""
+"""Base classes and error wording shared by the configuration's sections."""

@@ -1,4 +1,4 @@
-"""A fault that pydantic found in one value, and a misspelt name, in the words of the person who wrote them."""
+"""Plain wording for a pydantic validation error of one value, and for a misspelt name."""
 
 import difflib
 import re
@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 _DECIMAL = re.compile(r"Decimal\('([^']*)'\)")
-_MIN_PART = 4
+_MIN_PARTIAL_CHARS = 4
 
 EXPECTED = {
     "int_type": "a whole number",
@@ -50,7 +50,7 @@ EXPECTED = {
     "url_too_long": "a shorter address",
     "path_type": "a path",
 }
-"""What a value should have been, by pydantic's kind of error."""
+"""The expected value in words, by pydantic's error type."""
 
 _BOUNDS = {
     "greater_than": "must be greater than {gt}",
@@ -68,13 +68,13 @@ _BOUNDS = {
 
 
 def in_words(detail: ErrorDetails) -> str:
-    """One fault of a single value, such as an environment variable, as the end of a sentence."""
+    """One validation error of a single value, such as an environment variable, as the end of a sentence."""
     expected = EXPECTED.get(detail["type"])
     return f"must be {expected}" if expected else bound(detail["type"], detail.get("ctx", {}))
 
 
 def bound(kind: str, context: Mapping[str, Any]) -> str:
-    """The bound that a value broke, as the end of a sentence."""
+    """The bound that a value violates, as the end of a sentence; `kind` and `context` are pydantic's type and ctx."""
     if context.get("min_length") == 1:
         return "must not be empty"
     # Pydantic tells a decimal bound as Python writes it.
@@ -83,14 +83,14 @@ def bound(kind: str, context: Mapping[str, Any]) -> str:
 
 
 def closest(word: str, allowed: Iterable[str]) -> str | None:
-    """The allowed word that was probably meant."""
-    by_shape = {_shape(name): name for name in allowed}
-    shape = _shape(word)
+    """The allowed word most similar to a misspelt one, or None."""
+    by_shape = {_normalized(name): name for name in allowed}
+    shape = _normalized(word)
     near = difflib.get_close_matches(shape, by_shape, n=1, cutoff=0.6)
-    if not near and len(shape) >= _MIN_PART:
+    if not near and len(shape) >= _MIN_PARTIAL_CHARS:
         near = [name for name in by_shape if shape.removesuffix("s") in name]
     return by_shape[near[0]] if near else None
 
 
-def _shape(word: str) -> str:
+def _normalized(word: str) -> str:
     return word.lower().replace("-", "_").strip("_")

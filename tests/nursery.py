@@ -2,7 +2,7 @@
 
 `python -m tests.nursery` imports what a gateway imports, and forks for each order that it reads. A child has the
 environment, the folder and the log that it was ordered with and runs `weighbridge` with its arguments; that it was not
-executed anew is all that is different. `tests/proxy/process` and the demo start the command itself.
+executed anew is all that is different. `tests/gateway/process` and the demo start the command itself.
 """
 
 import atexit
@@ -26,7 +26,7 @@ _MODULES: Final = (
     "gateway.cli",
     "gateway.app",
     "gateway.process.serve",
-    "classifier.encoder",
+    "classifier.onnx_classifier",
     "onnxruntime",
     "uvicorn.config",
 )
@@ -124,7 +124,7 @@ def _tell(news: News) -> None:
     os.write(sys.stdout.fileno(), msgspec.json.encode(news) + b"\n")
 
 
-def _bury() -> None:
+def _reap() -> None:
     """Tells of all that have ended."""
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -164,7 +164,7 @@ def _work() -> bool:
         if told in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(told, 4_096)
-        _bury()
+        _reap()
         if 0 not in ready:
             continue
         piece = os.read(0, 1_048_576)

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
+from dashboards.web.patience import be_more_patient
 from gateway.app import create_app
 from gateway.asgi import AsgiApp
 from gateway.configuration.settings import Environment, load, peppers
@@ -138,6 +139,8 @@ async def _served(app: AsgiApp) -> AsyncIterator[str]:
 
 async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
     """A start that fails is this test's failure: an exit out of a task tears the loop from all fixtures that come after."""
+    # A busy machine is no database that does not answer.
+    be_more_patient(5)
     try:
         await server.serve(sockets=[listener])
     except SystemExit as error:

@@ -1,1 +1,1 @@
-"""The audit log: who changed what, as a hash chain."""
+"""The audit log: every administrative change with its actor, as a hash chain."""

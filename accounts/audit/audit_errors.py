@@ -1,4 +1,4 @@
-"""What can go wrong with the audit log."""
+"""Errors of the audit log."""
 
 from accounts.errors import AccountsError
 
@@ -8,7 +8,7 @@ class AuditError(AccountsError):
 
 
 class AuditHeadMissing(AuditError):
-    """The row that says which entry is the last is gone: somebody took it away, or the schema is not migrated."""
+    """The head's row, which names the last entry, is gone: it was deleted, or the schema is not migrated."""
 
 
 class BadExport(AuditError):
@@ -16,4 +16,4 @@ class BadExport(AuditError):
 
 
 class BadAnchor(AuditError):
-    """A number and hash to hold the log against are not of that shape."""
+    """An anchor is not of the shape `number:hash`."""

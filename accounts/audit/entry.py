@@ -1,4 +1,4 @@
-"""One entry of the audit log: who did what to which object, from where, and what that changed."""
+"""One entry of the audit log: actor, action, object, address, and the object's state before and after."""
 
 import json
 from typing import Any, Literal
@@ -8,11 +8,11 @@ import msgspec
 from accounts.access import Principal
 
 ActorKind = Literal["person", "key", "console", "gateway"]
-"""Somebody who signed in, an API key, somebody at the command line, or the gateway by itself."""
+"""A person who signed in, an API key, the command line, or the gateway itself."""
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
-    """Who did it, and from where."""
+    """The party that made a change, and its network address."""
 
     kind: ActorKind
     actor_id: str
@@ -22,7 +22,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_principal(cls, principal: Principal, address: str = "") -> "Actor":
-        """Somebody who signed in, or a key's owner."""
+        """The actor for a principal: a person who signed in, or a key's owner."""
         return cls(
             kind=principal.kind,
             actor_id=principal.principal_id,
@@ -33,7 +33,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One field that is not as it was. None: it was, or is, not there."""
+    """One field that changed. None: the field did not exist before, or does not after."""
 
     name: str
     before: str | None
@@ -61,7 +61,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
     def differences(self) -> list[Difference]:
-        """Field by field what changed, in the order of their names."""
+        """The changed fields, with dotted names in alphabetical order."""
         before, after = _flat(_parsed(self.before)), _flat(_parsed(self.after))
         return [
             Difference(name=name, before=before.get(name), after=after.get(name))
@@ -74,12 +74,12 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text) if text else {}
     except ValueError:
-        # Somebody changed it; that is for `verify` to say, and the page shows what is there.
+        # The row was tampered with; `verify` reports that, and the page shows the text as it is.
         return {"": text}
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:
-    """`{"limits": {"burst": 5}}` as `limits.burst: 5`."""
+    """Nested mappings as dotted names: `{"limits": {"burst": 5}}` as `limits.burst: 5`."""
     if isinstance(value, dict):
         return {
             found: shown

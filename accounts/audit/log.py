@@ -1,4 +1,4 @@
-"""The audit log: entries are appended together with the change that they tell of, and nothing is ever rewritten."""
+"""The audit log: entries are written in the transaction of the change they describe, and are never rewritten."""
 
 import contextlib
 import hashlib
@@ -24,54 +24,57 @@ from accounts.transactions import within
 
 MAX_REASON_CHARS: Final = 1_000
 MAX_STATE_CHARS: Final = 32_768
-"""Of what was before, and as much of what is after."""
+"""Limit of an entry's `before`, and again of its `after`; a longer state is stored as its length and SHA-256."""
 MAX_PAGE: Final = 500
 _BATCH: Final = 500
 SPAN: Final = 10_000
-"""Entries that one statement looks through at most."""
+"""Entry numbers that one statement of a search covers at most."""
 SEARCH_S: Final = 0.5
-"""When a search has taken this long, no earlier part of the log is begun."""
+"""Seconds after which a search begins no further span."""
 _ADDRESS_CHARS: Final = 64
 _ACTION: Final = re.compile(r"[a-z_]{1,30}\.[a-z_]{1,33}")
 _KIND: Final = re.compile(r"[a-z_]{1,32}")
-_ONLY: Final = 1
-_anchors: Final = logging.getLogger("weighbridge.audit")
+_HEAD_KEY: Final = 1
+_anchor_log: Final = logging.getLogger("weighbridge.audit")
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose entries are read. Without an organisation: everybody's, which is for who runs the gateway at its console."""
+    """The part of the log that a reader may see.
+
+    Without an organisation it is everybody's, which is only for the gateway's own command line.
+    """
 
     organisation_id: str | None
     team_id: str | None = None
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for. Empty: anything."""
+    """Search criteria; an empty one matches anything."""
 
     actor: str = ""
-    """Its id, or a part of its name."""
+    """The actor's id, or a part of its name in any case."""
     action: str = ""
-    """The whole of it, or only the kind: `key` finds `key.created` and `key.revoked`."""
+    """A whole action, or its kind alone: `key` finds `key.created` and `key.revoked`."""
     object: str = ""
-    """Its id, or its kind."""
+    """The object's id, or its kind."""
     team_id: str = ""
     first_us: int | None = None
+    """Earliest time, inclusive, in Unix microseconds."""
     until_us: int | None = None
-    """The first microsecond that is not looked at any more."""
+    """Latest time, exclusive, in Unix microseconds."""
 
     @property
     def is_searching(self) -> bool:
-        """Whether every entry has to be looked at: no index has what is asked for."""
+        """True when a filter is set that no index serves, so that every entry has to be read."""
         return bool(self.actor or self.action or self.object)
 
 
 class LogEntries(msgspec.Struct, frozen=True):
-    """Entries of the log, the newest first. `reached` is the number up to which was looked, where time was up before all
-    was.
-    """
+    """One page of entries, newest first."""
 
     entries: list[Entry]
     reached: int | None = None
+    """The entry number up to which was searched, when time ran out first; None when the search is complete."""
 
 
 class _Head(NamedTuple):
@@ -80,7 +83,7 @@ class _Head(NamedTuple):
 
 
 class _ObjectChange(NamedTuple):
-    """What a change has said of one object."""
+    """One object's part of a change, as an entry stores it."""
 
     object_kind: str
     object_id: str
@@ -91,14 +94,14 @@ class _ObjectChange(NamedTuple):
 
 
 class Change:
-    """A change on its way: the transaction that it happens in, and what it tells of itself."""
+    """A change in progress: its transaction, and the object changes that it reports."""
 
     def __init__(self, connection: AsyncConnection, team_id: str, organisation_id: str) -> None:
         self.within: Final[AsyncEngine] = within(connection)
-        """Stands in for the engine of every store that the change needs."""
-        self.told: Final[list[_ObjectChange]] = []
+        """The engine to give to every store that the change needs."""
+        self.object_changes: Final[list[_ObjectChange]] = []
         self.entries: tuple[Entry, ...] = ()
-        """What was written, once the change is done."""
+        """The entries that were written; empty until the transaction has ended."""
         self._team_id = team_id
         self._organisation_id = organisation_id
 
@@ -112,7 +115,7 @@ class Change:
         team_id: str | None = None,
         organisation_id: str | None = None,
     ) -> None:
-        """How the object was and is; None: it is not there. Where both are the same, nothing happened and nothing is told."""
+        """Reports an object's state before and after; None means that it does not exist. Equal states are not logged."""
         was, now = plain(before), plain(after)
         if was != now:
             self.add(object_kind, object_id, was, now, team_id=team_id, organisation_id=organisation_id)
@@ -127,15 +130,15 @@ class Change:
         team_id: str | None = None,
         organisation_id: str | None = None,
     ) -> None:
-        """An entry whether or not something changed."""
+        """Reports an object whether or not it changed. Raises ValueError for a malformed kind of object."""
         if not _KIND.fullmatch(object_kind):
             raise ValueError(f"{object_kind!r} is no kind of object")
-        self.told.append(
+        self.object_changes.append(
             _ObjectChange(
                 object_kind,
                 one_line(object_id, NAME_CHARS),
-                _stated(masked(was)),
-                _stated(masked(now, was)),
+                _state_json(masked(was)),
+                _state_json(masked(now, was)),
                 self._team_id if team_id is None else team_id,
                 self._organisation_id if organisation_id is None else organisation_id,
             )
@@ -143,7 +146,7 @@ class Change:
 
 
 class AuditLog:
-    """Appends to the log and reads it. Writers come one after the other: each holds the head's row to the end."""
+    """Appends to the log and reads it. Writers are serialised: each locks the head's row until its transaction ends."""
 
     def __init__(
         self,
@@ -164,20 +167,21 @@ class AuditLog:
     async def change(
         self, actor: Actor, action: str, *, team_id: str = "", reason: str = "", organisation_id: str | None = None
     ) -> AsyncIterator[Change]:
-        """One transaction: what is done with `change.within` and the entries of what was told are there together or not at all.
+        """One transaction for a change and its entries: both are committed, or neither.
 
-        The entries stand in the actor's organisation's log unless another one is named. Never begin one inside of another.
+        The entries go to the log of the actor's organisation unless another is named. Raises ValueError for a malformed
+        action. Never nest two: the second would wait for the first one's lock.
         """
         if not _ACTION.fullmatch(action):
             raise ValueError(f"{action!r} is no action: use object.what_was_done")
         owner = actor.organisation_id if organisation_id is None else organisation_id
         async with self._engine.begin() as connection:
-            head = await _take_head(connection)
+            head = await _lock_head(connection)
             change = Change(connection, team_id, owner)
             yield change
-            change.entries = await self._append(connection, head, change.told, actor, action, reason)
+            change.entries = await self._append(connection, head, change.object_changes, actor, action, reason)
         for entry in change.entries:
-            _anchor(entry)
+            _log_anchor(entry)
 
     async def note(
         self,
@@ -192,7 +196,7 @@ class AuditLog:
         after: Mapping[str, Any] | None = None,
         organisation_id: str | None = None,
     ) -> Entry:
-        """An entry for what changes no object, such as signing in."""
+        """Appends one entry for an event that changes no object, such as signing in, and returns it."""
         async with self.change(
             actor, action, team_id=team_id, reason=reason, organisation_id=organisation_id
         ) as change:
@@ -208,7 +212,7 @@ class AuditLog:
         after_number: int | None = None,
         limit: int = 50,
     ) -> list[Entry]:
-        """What `search` finds."""
+        """The entries that `search` finds."""
         found = await self.search(scope, filters, before_number=before_number, after_number=after_number, limit=limit)
         return found.entries
 
@@ -221,8 +225,9 @@ class AuditLog:
         after_number: int | None = None,
         limit: int = 50,
     ) -> LogEntries:
-        """The newest entries first: the last ones, those before a number, or the next ones after one. What no index finds is
-        looked for a part of the log at a time, for as long as there is time.
+        """Up to `limit` entries, newest first: the last ones, those before a number, or the next ones after one.
+
+        Filters without an index are applied one span of the log at a time, and no further span is begun once SEARCH_S have passed.
         """
         filters, limit = filters or Filters(), max(1, min(limit, MAX_PAGE))
         forward = after_number is not None and before_number is None
@@ -239,44 +244,46 @@ class AuditLog:
             else:
                 begin, end = max(first, last - span + 1), last
                 last = begin - 1
-            entries += await self._between(scope, filters, begin, end, limit - len(entries), forward=forward)
+            entries += await self._entries_between(scope, filters, begin, end, limit - len(entries), forward=forward)
             if len(entries) < limit and first <= last and self._clock() - begun > self._search_s:
                 return LogEntries(entries[::-1] if forward else entries, end if forward else begin)
         return LogEntries(entries[::-1] if forward else entries)
 
     async def _bounds(self, scope: Scope, filters: Filters) -> tuple[int, int]:
-        """The first and the last number of the scope's entries in the days that are asked for; nothing: 0 and -1."""
+        """The first and last entry number of the scope within the filters' time range; (0, -1) when there is none."""
         days = Filters(first_us=filters.first_us, until_us=filters.until_us)
         number = col(AuditEntryRow.number)
         # Each by itself: an index has one at either end.
-        ends = [select(end(number)).where(*_wanted(scope, days)).scalar_subquery() for end in (func.min, func.max)]
+        ends = [select(end(number)).where(*_conditions(scope, days)).scalar_subquery() for end in (func.min, func.max)]
         async with self._engine.connect() as connection:
             first, last = (await connection.execute(select(*ends))).one()
         return (0, -1) if first is None else (int(first), int(last))
 
-    async def _between(
+    async def _entries_between(
         self, scope: Scope, filters: Filters, first: int, last: int, limit: int, *, forward: bool
     ) -> list[Entry]:
         number = col(AuditEntryRow.number)
-        wanted = [*_wanted(scope, filters), number >= first, number <= last]
+        wanted = [*_conditions(scope, filters), number >= first, number <= last]
         query = select(*_COLUMNS).where(*wanted).order_by(number.asc() if forward else number.desc()).limit(limit)
         async with self._engine.connect() as connection:
-            return [_entry(row) for row in await connection.execute(query)]
+            return [_entry_of(row) for row in await connection.execute(query)]
 
     async def entry(self, scope: Scope, number: int) -> Entry | None:
-        """One entry, if it is the scope's."""
-        query = select(*_COLUMNS).where(*_wanted(scope, Filters()), col(AuditEntryRow.number) == number)
+        """One entry by number; None when it does not exist or is outside of the scope."""
+        query = select(*_COLUMNS).where(*_conditions(scope, Filters()), col(AuditEntryRow.number) == number)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
-        return None if row is None else _entry(row)
+        return None if row is None else _entry_of(row)
 
     async def export(
         self, scope: Scope, filters: Filters | None = None, *, limit: int | None = None
     ) -> AsyncIterator[Entry]:
-        """All of them, the oldest first, a few at a time; `limit` at most."""
+        """Every entry of the scope, oldest first, read in batches; `limit` entries at most."""
         last, left = None, limit
         while left is None or left > 0:
-            found = await self._after(scope, filters or Filters(), last, _BATCH if left is None else min(_BATCH, left))
+            found = await self._entries_after(
+                scope, filters or Filters(), last, _BATCH if left is None else min(_BATCH, left)
+            )
             for entry in found:
                 yield entry
             if not found:
@@ -285,43 +292,43 @@ class AuditLog:
             left = None if left is None else left - len(found)
 
     async def head(self) -> tuple[int, str]:
-        """The last entry's number and hash; 0 and zeros before the first."""
+        """The last entry's number and hash; 0 and zeros before the first. Raises AuditHeadMissing."""
         async with self._engine.connect() as connection:
-            return _found_head((await connection.execute(_HEAD)).first())
+            return _head_of((await connection.execute(_HEAD)).first())
 
     async def verify(self, anchors: Sequence[Anchor] = ()) -> VerifyResult:
-        """Whether every entry is there, unchanged and in its place; `anchors` are hashes that were noted elsewhere."""
+        """Checks every entry's presence, content and place; `anchors` are hashes that were noted elsewhere."""
         async with self._engine.connect() as connection:
             row = (await connection.execute(_HEAD_AND_LAST)).first()
-        number, digest = _found_head(row)
+        number, digest = _head_of(row)
         newest = None if row is None else row[2]
         verification = Verification(anchors)
         async for entry in self.export(Scope(organisation_id=None)):
             if entry.number > number:
                 break
-            verification.look(entry)
-        return verification.ended(number, digest, newest=newest)
+            verification.check(entry)
+        return verification.result(number, digest, newest=newest)
 
-    async def _after(self, scope: Scope, filters: Filters, last: int | None, limit: int) -> list[Entry]:
+    async def _entries_after(self, scope: Scope, filters: Filters, last: int | None, limit: int) -> list[Entry]:
         number = col(AuditEntryRow.number)
-        wanted = _wanted(scope, filters)
+        wanted = _conditions(scope, filters)
         if last is not None:
             wanted.append(number > last)
         query = select(*_COLUMNS).where(*wanted).order_by(number).limit(limit)
         async with self._engine.connect() as connection:
-            return [_entry(row) for row in await connection.execute(query)]
+            return [_entry_of(row) for row in await connection.execute(query)]
 
     async def _append(
         self,
         connection: AsyncConnection,
         head: _Head,
-        told: Sequence[_ObjectChange],
+        object_changes: Sequence[_ObjectChange],
         actor: Actor,
         action: str,
         reason: str,
     ) -> tuple[Entry, ...]:
         entries: list[Entry] = []
-        for each in told:
+        for each in object_changes:
             entry = sealed(
                 Entry(
                     number=head.number + 1,
@@ -335,7 +342,7 @@ class AuditLog:
                     action=action,
                     object_kind=each.object_kind,
                     object_id=each.object_id,
-                    reason=_reason(reason),
+                    reason=_clean_reason(reason),
                     before=each.before,
                     after=each.after,
                     previous_hash=head.hash,
@@ -346,29 +353,32 @@ class AuditLog:
             entries.append(entry)
         if entries:
             await connection.execute(insert(AuditEntryRow), [msgspec.structs.asdict(entry) for entry in entries])
-            moved = update(AuditHeadRow).where(col(AuditHeadRow.only) == _ONLY)
+            moved = update(AuditHeadRow).where(col(AuditHeadRow.only) == _HEAD_KEY)
             await connection.execute(moved.values(number=head.number, hash=head.hash))
         return tuple(entries)
 
 
 _COLUMNS: Final = tuple(col(getattr(AuditEntryRow, name)) for name in Entry.__struct_fields__)
-_HEAD: Final = select(col(AuditHeadRow.number), col(AuditHeadRow.hash)).where(col(AuditHeadRow.only) == _ONLY)
+_HEAD: Final = select(col(AuditHeadRow.number), col(AuditHeadRow.hash)).where(col(AuditHeadRow.only) == _HEAD_KEY)
 # One statement sees one moment, also while others write.
 _HEAD_AND_LAST: Final = _HEAD.add_columns(select(func.max(col(AuditEntryRow.number))).scalar_subquery())
 
 
-def _entry(row: Row[*tuple[Any, ...]]) -> Entry:
+def _entry_of(row: Row[*tuple[Any, ...]]) -> Entry:
     return Entry(**row._mapping)  # noqa: SLF001
 
 
-async def _take_head(connection: AsyncConnection) -> _Head:
-    """The head, which nobody else gets before this transaction ends; it begins with a write, as stores need it."""
-    taking = update(AuditHeadRow).where(col(AuditHeadRow.only) == _ONLY).values(number=col(AuditHeadRow.number))
+async def _lock_head(connection: AsyncConnection) -> _Head:
+    """Locks the head for this transaction and returns it.
+
+    The lock is an UPDATE, so the transaction begins with a write, which savepoints on SQLite need.
+    """
+    taking = update(AuditHeadRow).where(col(AuditHeadRow.only) == _HEAD_KEY).values(number=col(AuditHeadRow.number))
     row = (await connection.execute(taking.returning(col(AuditHeadRow.number), col(AuditHeadRow.hash)))).first()
-    return _found_head(row)
+    return _head_of(row)
 
 
-def _found_head(row: Any) -> _Head:
+def _head_of(row: Any) -> _Head:
     if row is None:
         raise AuditHeadMissing(
             "the audit log has no head: its row in audit_head was taken away. Restore it from a backup; "
@@ -377,8 +387,8 @@ def _found_head(row: Any) -> _Head:
     return _Head(row[0], row[1])
 
 
-def _wanted(scope: Scope, filters: Filters) -> list[ColumnElement[bool]]:
-    """The scope's own columns come first: nothing that is asked for gets past them."""
+def _conditions(scope: Scope, filters: Filters) -> list[ColumnElement[bool]]:
+    """WHERE conditions. The scope's come first: no filter can widen it."""
     row = AuditEntryRow
     wanted: list[ColumnElement[bool]] = []
     if scope.organisation_id is not None:
@@ -402,8 +412,8 @@ def _wanted(scope: Scope, filters: Filters) -> list[ColumnElement[bool]]:
     return wanted
 
 
-def _stated(state: Any) -> str:
-    """JSON, or empty for nothing. What is too long is named by its hash: changed it is recognised all the same."""
+def _state_json(state: Any) -> str:
+    """A state as JSON, empty for None. One that is too long becomes its length and hash, so a change still shows."""
     if state is None:
         return ""
     text = canonical(state)
@@ -413,14 +423,14 @@ def _stated(state: Any) -> str:
     return canonical({"too_long": f"{len(text)} characters", "sha256": digest})
 
 
-def _reason(reason: str) -> str:
-    """It may have lines, but no other control characters, which PostgreSQL would not take."""
+def _clean_reason(reason: str) -> str:
+    """The reason masked and bounded. Line ends stay; other control characters go, which PostgreSQL would refuse."""
     lines = (one_line(line, MAX_REASON_CHARS) for line in mask_text(reason[: 2 * MAX_REASON_CHARS]).splitlines())
     return "\n".join(lines).strip()[:MAX_REASON_CHARS]
 
 
-def _anchor(entry: Entry) -> None:
-    """Number and hash leave for the process's log, so that who rewrites the database's chain is found out there."""
+def _log_anchor(entry: Entry) -> None:
+    """Logs the entry's number and hash, so that a chain rewritten in the database is found out by the process's log."""
     who = f"{entry.actor_kind} {entry.actor_id} of {entry.organisation_id}"
     what = f"{entry.action} {entry.object_kind} {entry.object_id}"
-    _anchors.warning("entry %d %s: %s, %s", entry.number, entry.hash, who, what)
+    _anchor_log.warning("entry %d %s: %s, %s", entry.number, entry.hash, who, what)

@@ -1,4 +1,4 @@
-"""What an entry tells of an object: plain values, bounded, and none of a secret but that there is one."""
+"""An object's state as an audit entry may store it: plain values, bounded, with every secret masked."""
 
 import hashlib
 import math
@@ -12,18 +12,18 @@ import msgspec
 
 MASK: Final = "•••"
 CHANGED: Final = "••• (changed)"
-"""Stands after a change of a secret, since both masked would look as if nothing had happened."""
+"""Mask of a secret that was changed; two plain masks would look as if nothing had happened."""
 MAX_TEXT_CHARS: Final = 2_000
 MAX_DEPTH: Final = 6
 
 _WORDS: Final = re.compile(r"[a-z]+|[A-Z][a-z]*|[0-9]+")
 # Any of these words in a name makes it a secret's; of the second kind only the last one does, as in
 # `metrics_token`, since `token_burst` and `password_min_chars` are no secrets.
-_ANYWHERE: Final = frozenset({"secret", "secrets", "passphrase", "plaintext", "credential", "credentials"})
-_AT_THE_END: Final = frozenset(
+_SECRET_WORDS: Final = frozenset({"secret", "secrets", "passphrase", "plaintext", "credential", "credentials"})
+_SECRET_LAST_WORDS: Final = frozenset(
     {"password", "passwd", "token", "digest", "pepper", "peppers", "cookie", "cookies", "authorization", "key"}
 )
-_SHAPES: Final = (
+_SECRET_PATTERNS: Final = (
     # Our own keys keep their public part, so that the entry says which it was.
     (re.compile(r"\b(wb-[0-9a-z]{12})-[0-9A-Za-z]{8,}"), rf"\1-{MASK}"),
     (re.compile(r"\b(?:sk|xai|pk|rk)-[A-Za-z0-9_-]{12,}|\b(?:hf|gsk|ghp|glpat)[_-][A-Za-z0-9_-]{12,}"), MASK),
@@ -36,7 +36,10 @@ _SHAPES: Final = (
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """As JSON has it and in one order; nothing is masked yet. Values that differ stay different."""
+    """The value as JSON types in one canonical order, not masked yet. Values that differ stay different.
+
+    Raises ValueError for nesting deeper than MAX_DEPTH, TypeError for a type that has no plain form.
+    """
     if depth > MAX_DEPTH:
         raise ValueError(f"the audit log keeps nothing that is nested deeper than {MAX_DEPTH} times")
     match value:
@@ -49,10 +52,10 @@ def plain(value: Any, depth: int = 0) -> Any:
         case list() | tuple():
             return [plain(item, depth + 1) for item in value]
         case _:
-            return _single(value)
+            return _plain_scalar(value)
 
 
-def _single(value: Any) -> Any:
+def _plain_scalar(value: Any) -> Any:
     match value:
         case None | bool() | int():
             return value
@@ -69,7 +72,9 @@ def _single(value: Any) -> Any:
 
 
 def masked(value: Any, beside: Any = None, name: str = "") -> Any:
-    """`value`, which is plain, with its secrets masked; one that differs from what was `beside` it says so."""
+    """A plain value with its secrets masked; a secret that differs from `beside`, the other state, is marked as
+    changed.
+    """
     match value:
         case str():
             if value and _is_secret(name):
@@ -89,25 +94,25 @@ def masked(value: Any, beside: Any = None, name: str = "") -> Any:
 
 
 def mask_text(text: str) -> str:
-    """A text without what looks like a secret."""
-    for shape, instead in _SHAPES:
+    """The text with everything of a secret's shape masked: API keys, tokens, passwords in URLs, private keys."""
+    for shape, instead in _SECRET_PATTERNS:
         text = shape.sub(instead, text)
     return text
 
 
 def one_line(text: str, limit: int) -> str:
-    """Printable, without a secret's shape, at most `limit` characters: fit for a column and for a log line."""
+    """The text on one printable line of at most `limit` characters, secrets masked: fit for a column and a log line."""
     shown = "".join(char if char.isprintable() else " " for char in mask_text(text[: 4 * limit])).strip()
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 def _is_secret(name: str) -> bool:
     words = [word.lower() for word in _WORDS.findall(name)]
-    return bool(words) and (words[-1] in _AT_THE_END or not _ANYWHERE.isdisjoint(words))
+    return bool(words) and (words[-1] in _SECRET_LAST_WORDS or not _SECRET_WORDS.isdisjoint(words))
 
 
 def _bounded(text: str) -> str:
-    """Without lone surrogates, which no encoding knows, and not endless."""
+    """The text without lone surrogates, which no encoding accepts, cut to MAX_TEXT_CHARS with the rest's hash."""
     whole = text.encode("utf-8", "replace").decode()
     if len(whole) <= MAX_TEXT_CHARS:
         return whole

@@ -9,7 +9,7 @@ from accounts.tables import ID_CHARS, NAME_CHARS
 
 
 class AuditEntryRow(SQLModel, table=True):
-    """Who did what to which object, from where, and how it was before and after. Nothing is ever updated or deleted."""
+    """One entry: actor, action, object, and the object's state before and after. Rows are never updated or deleted."""
 
     __tablename__: ClassVar[str] = "audit_entry"
     __table_args__ = (
@@ -23,7 +23,7 @@ class AuditEntryRow(SQLModel, table=True):
     """1, 2, 3, … without a gap, over all organisations."""
     at_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     organisation_id: str = Field(sa_column=Column(String(ID_CHARS), nullable=False))
-    """Whose log it stands in."""
+    """The organisation whose log the entry is in."""
     team_id: str = Field(sa_column=Column(String(ID_CHARS), nullable=False))
     actor_kind: str = Field(sa_column=Column(String(16), nullable=False))
     actor_id: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
@@ -35,7 +35,7 @@ class AuditEntryRow(SQLModel, table=True):
     object_id: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
     reason: str = Field(sa_column=Column(Text, nullable=False))
     before: str = Field(sa_column=Column(Text, nullable=False))
-    """JSON, or empty: there was nothing. Secrets are masked before they come here."""
+    """JSON, or empty where the object did not exist. Secrets are masked already."""
     after: str = Field(sa_column=Column(Text, nullable=False))
     previous_hash: str = Field(sa_column=Column(String(64), nullable=False))
     hash: str = Field(sa_column=Column(String(64), nullable=False))
@@ -43,7 +43,7 @@ class AuditEntryRow(SQLModel, table=True):
 
 
 class AuditHeadRow(SQLModel, table=True):
-    """The last entry. Whoever adds one changes this row first, so that entries come one after the other."""
+    """The last entry's number and hash, in one row. Writers update it first, which serialises them."""
 
     __tablename__: ClassVar[str] = "audit_head"
 

@@ -1,1 +1,1 @@
-"""Who signs in: people, passwords, sessions, one-time links and locks."""
+"""Sign-in of people: passwords, OpenID, sessions, one-time links and lockout."""

@@ -1,4 +1,4 @@
-"""One-time links, with which people choose their password: the first one, or a new one."""
+"""One-time links with which people set a password: the first one, or a new one."""
 
 import secrets
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _KEPT_US: Final = 30 * 86_400 * _US
 
 
 class OneTimeLinks:
-    """The only writer of the table `one_time_link`, but for ending those of somebody who is disabled."""
+    """Writer of the table `one_time_link`; only disabling a person and setting a password end links elsewhere."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class OneTimeLinks:
         self._random_bytes = random_bytes
 
     def within(self, engine: AsyncEngine) -> Self:
-        """The same in a transaction that somebody else began."""
+        """The same links, in a transaction that was begun elsewhere."""
         return type(self)(
             engine,
             self._section,
@@ -56,7 +56,10 @@ class OneTimeLinks:
         )
 
     async def make(self, person_id: str) -> str:
-        """A new link's token, which is in the answer and nowhere else. Earlier links of this person end."""
+        """A new link's token, which is returned and not stored. Earlier open links of this person end.
+
+        Raises UnknownPerson, also for a disabled one.
+        """
         token = new_secret(self._random_bytes)
         now_us = self._now_us()
         values = {
@@ -83,7 +86,7 @@ class OneTimeLinks:
         return token
 
     async def peek(self, token: str) -> Person | None:
-        """Whose link it is, while it can be used. Looking does not use it up: mail programs look too."""
+        """The person of a usable link, else None. Looking does not use it up: mail programs open links too."""
         if not is_secret(token):
             return None
         query = (
@@ -96,12 +99,13 @@ class OneTimeLinks:
         return None if row is None else person_of(row)
 
     async def use(self, token: str, password: str) -> Person:
-        """Choose a password with a link, which ends it."""
+        """Sets the password with a link, which ends it. Raises LinkUnusable, WeakPassword or SignInBusy."""
         return await self.accept(token, await self.hashed(token, password))
 
     async def hashed(self, token: str, password: str) -> str:
-        """The password's hash for `accept`, once both link and password are found fit. Takes time, so outside of any
-        transaction.
+        """The password's hash for `accept`, after link and password were checked.
+
+        It takes time, so call it outside of any transaction. Raises LinkUnusable, WeakPassword or SignInBusy.
         """
         person = await self.peek(token)
         if person is None:
@@ -110,7 +114,7 @@ class OneTimeLinks:
         return await self._passwords.hash(password)
 
     async def accept(self, token: str, hashed: str) -> Person:
-        """Use the link up: the password is this one, every session and every lock of the person ends."""
+        """Uses up the link: stores the hash, ends every session and lock of the person. Raises LinkUnusable."""
         async with self._engine.begin() as connection:
             person_id = await connection.scalar(select(col(OneTimeLinkRow.person_id)).where(self._usable(token)))
             entitled = and_(col(PersonRow.person_id) == person_id, col(PersonRow.disabled_at).is_(None))
@@ -137,11 +141,11 @@ class OneTimeLinks:
 
 
 def known_of(person: Person) -> list[str]:
-    """What everybody knows of a person, so that no password is made of it."""
+    """Words that others know of a person, which no password may be made of."""
     words = [person.email, person.email.partition("@")[0], person.organisation_id, "weighbridge", person.name]
     return [*words, *person.name.split()]
 
 
 def link_url(base: str, token: str) -> str:
-    """What somebody is sent. `base` is where people reach the gateway, such as `sign_in.public_url`."""
+    """The URL of a link. `base` is the gateway's public address, such as `sign_in.public_url`."""
     return f"{base.rstrip('/')}{WELCOME}/{token}"

@@ -1,4 +1,4 @@
-"""What an OpenID provider says of somebody, and what that makes of them here. Pure; the signature was checked before."""
+"""An OpenID provider's claims as an identity and its rights here. Pure; signatures are checked before."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,7 +16,7 @@ SUBJECT_CHARS: Final = 255
 
 
 class IdentityRefused(Exception):
-    """Somebody whom the provider knows may not come in. `message` is for them, `reason` for logs."""
+    """An identity that may not sign in, or whose claims cannot be used. `message` is for the person, `reason` for logs."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(reason)
@@ -25,31 +25,31 @@ class IdentityRefused(Exception):
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody as a provider knows them."""
+    """A person as an OpenID provider describes them."""
 
     issuer: str
     subject: str
     email: str | None
-    """In lower case, and only if the provider vouches for it."""
+    """Lower-case e-mail address; None unless the provider says that it is verified."""
     name: str
     groups: frozenset[str] = frozenset()
 
 
 class GroupRights(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody's groups give."""
+    """The organisation role and team roles that a person's groups give."""
 
     role: OrganisationRole
     teams: Mapping[str, TeamRole]
 
 
 def identity_of(claims: Mapping[str, Any], section: OidcSection) -> Identity:
-    """Raises IdentityRefused for somebody whom the configuration keeps out."""
-    email = _vouched_email(claims, section)
+    """The identity in verified claims. Raises IdentityRefused for a person whom the configuration keeps out."""
+    email = _verified_email(claims, section)
     identity = Identity(
         issuer=section.issuer,
         subject=_subject(claims),
         email=email,
-        name=_name(claims, email),
+        name=_display_name(claims, email),
         groups=groups_of(claims, section.groups_claim),
     )
     _check_domain(identity, section)
@@ -63,7 +63,10 @@ def identity_of(claims: Mapping[str, Any], section: OidcSection) -> Identity:
 
 
 def standing_of(groups: frozenset[str], section: OidcSection) -> GroupRights:
-    """The role of the first rule that fits and has one; every team, as its administrator if any rule says so."""
+    """The rights that groups give: the role of the first matching rule that has one, and every matching rule's team.
+
+    Of several rules for one team, `admin` wins.
+    """
     fitting = [rule for rule in section.groups if rule.group in groups]
     role: OrganisationRole = next((rule.role for rule in fitting if rule.role is not None), "")
     teams: dict[str, TeamRole] = {}
@@ -74,12 +77,12 @@ def standing_of(groups: frozenset[str], section: OidcSection) -> GroupRights:
 
 
 def groups_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
-    """The groups; none where the claim is missing. Raises IdentityRefused when the provider sent only a part of them."""
+    """The groups in the claim; none where it is missing. Raises IdentityRefused when the provider left some out."""
     elsewhere = claims.get("_claim_names")
     if claim not in claims and isinstance(elsewhere, Mapping) and claim in elsewhere:
         # Entra ID does this beyond 200 groups. Taking them for none would take rights away without a word.
         raise _too_many_groups()
-    found = claims[claim] if claim in claims else _inside(claims, claim)
+    found = claims[claim] if claim in claims else _claim_at(claims, claim)
     listed = [found] if isinstance(found, str) else found if isinstance(found, list) else []
     if len(listed) > MAX_GROUPS:
         raise _too_many_groups()
@@ -94,7 +97,7 @@ def _too_many_groups() -> IdentityRefused:
     )
 
 
-def _inside(claims: Mapping[str, Any], path: str) -> Any:
+def _claim_at(claims: Mapping[str, Any], path: str) -> Any:
     found: Any = claims
     for name in path.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -108,7 +111,7 @@ def _subject(claims: Mapping[str, Any]) -> str:
     return subject
 
 
-def _vouched_email(claims: Mapping[str, Any], section: OidcSection) -> str | None:
+def _verified_email(claims: Mapping[str, Any], section: OidcSection) -> str | None:
     email, verified = claims.get("email"), claims.get("email_verified")
     # Some providers write the boolean as a text.
     vouched = verified is True or verified == "true" if verified is not None else section.emails_are_verified
@@ -132,7 +135,7 @@ def _check_domain(identity: Identity, section: OidcSection) -> None:
         )
 
 
-def _name(claims: Mapping[str, Any], email: str | None) -> str:
+def _display_name(claims: Mapping[str, Any], email: str | None) -> str:
     for name in (claims.get("name"), claims.get("preferred_username"), email):
         if isinstance(name, str):
             shown = "".join(char for char in name if char.isprintable()).strip()[:NAME_CHARS]

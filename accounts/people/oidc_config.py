@@ -1,4 +1,4 @@
-"""The `sign_in.providers` part of the configuration: OpenID providers, and what their groups mean here."""
+"""The `sign_in.providers` part of the configuration: OpenID providers, and the rights that their groups give."""
 
 import ipaddress
 from pathlib import Path
@@ -21,7 +21,7 @@ Text = Annotated[str, Field(min_length=1, max_length=_GROUP_CHARS)]
 
 
 def is_secure(address: str) -> bool:
-    """Whether nobody between us and the address can read along or answer in its place: https, or this very machine."""
+    """True for an https URL, or an http one on a loopback host: nobody in between can read or answer."""
     try:
         parts = urlsplit(address)
         # Reading the port is what checks it.
@@ -50,7 +50,7 @@ def _issuer(value: str) -> str:
 
 
 class GroupRule(Section):
-    """What the members of one of the provider's groups are here."""
+    """The role and team that the members of one of the provider's groups get."""
 
     group: Text = Field(description="The group as the provider names it, to the letter.")
     role: Literal["admin", "finance", "operator"] | None = Field(
@@ -134,5 +134,5 @@ class OidcSection(Section):
 
     @property
     def gives_roles(self) -> bool:
-        """Whether its groups decide about roles of the organisation."""
+        """True when any rule gives a role of the organisation."""
         return any(rule.role for rule in self.groups)

@@ -1,4 +1,4 @@
-"""Passwords: which are good enough, and their Argon2id hashes, made and checked beside the event loop."""
+"""Password rules, and Argon2id hashes that are made and checked in threads beside the event loop."""
 
 import asyncio
 import threading
@@ -16,20 +16,20 @@ Result = TypeVar("Result")
 
 MAX_CHARS: Final = 256
 # A letter can be typed as several characters that make one.
-_MOST_TYPED: Final = 4 * MAX_CHARS
+_MAX_TYPED_CHARS: Final = 4 * MAX_CHARS
 # OWASP's first choice of parameters: 19 MiB, two passes, one lane.
 MEMORY_KIB: Final = 19_456
 PASSES: Final = 2
 LANES: Final = 1
-_FEWEST_DIFFERENT: Final = 5
-_FEWEST_TELLING: Final = 4
+_MIN_DIFFERENT_CHARS: Final = 5
+_MIN_KNOWN_WORD_CHARS: Final = 4
 # Each takes 19 MiB and a core; a flood waits here and takes neither from requests to models.
-_AT_ONCE: Final = 2
-_WAITING: Final = 64
+_MAX_CONCURRENT: Final = 2
+_MAX_WAITING: Final = 64
 
 
 class Hasher(Protocol):
-    """What is used of `argon2.PasswordHasher`."""
+    """The part of `argon2.PasswordHasher` that is used."""
 
     def hash(self, password: str) -> str: ...
 
@@ -39,82 +39,82 @@ class Hasher(Protocol):
 
 
 def argon2id() -> Hasher:
-    """Argon2id as OWASP recommends it."""
+    """An Argon2id hasher with the first parameters of OWASP's Password Storage Cheat Sheet."""
     return PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
 
 
 class Passwords:
-    """Hashes and checks a few at a time; when too many wait, the next is refused at once."""
+    """Hashes and verifies passwords, two at a time; when too many wait, the next raises SignInBusy at once."""
 
-    def __init__(self, *, min_chars: int, hasher: Hasher | None = None, waiting: int = _WAITING) -> None:
+    def __init__(self, *, min_chars: int, hasher: Hasher | None = None, waiting: int = _MAX_WAITING) -> None:
         self._min_chars = min_chars
         self._hasher = hasher or argon2id()
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="passwords")
-        self._room = threading.BoundedSemaphore(_AT_ONCE + waiting)
-        self._nobodys: str | None = None
+        self._threads = ThreadPoolExecutor(_MAX_CONCURRENT, thread_name_prefix="passwords")
+        self._slots = threading.BoundedSemaphore(_MAX_CONCURRENT + waiting)
+        self._cached_dummy_hash: str | None = None
 
     async def hash(self, password: str) -> str:
-        """In PHC's notation, with its parameters and salt."""
-        plain = _normal(password)
-        return await self._beside(lambda: self._hasher.hash(plain))
+        """The Argon2id hash in PHC notation, with its parameters and salt. Raises SignInBusy."""
+        plain = _normalized(password)
+        return await self._in_thread(lambda: self._hasher.hash(plain))
 
     async def matches(self, password: str, stored: str | None) -> bool:
-        """Whether it is the password. Without a stored one the answer is no, after the same work."""
-        plain = _normal(password)
-        compared = stored if len(password) <= _MOST_TYPED else None
-        return await self._beside(lambda: self._verify(plain, compared))
+        """True when the password fits the hash; with None, False after the same work. Raises SignInBusy."""
+        plain = _normalized(password)
+        compared = stored if len(password) <= _MAX_TYPED_CHARS else None
+        return await self._in_thread(lambda: self._verify(plain, compared))
 
     def is_weaker(self, stored: str) -> bool:
-        """Whether the hash was made with other parameters than those of today."""
+        """True when the hash was made with other parameters than today's."""
         return self._hasher.check_needs_rehash(stored)
 
     def check(self, password: str, *, known: Iterable[str] = ()) -> None:
-        """Raises WeakPassword, which says what to do. `known`: what everybody knows of the person."""
-        plain = _normal(password)
+        """Raises WeakPassword, whose message says what to do. `known` are words that others know of the person."""
+        plain = _normalized(password)
         if len(plain) < self._min_chars:
             raise WeakPassword(f"Use at least {self._min_chars} characters; a few words in a row are easy to remember.")
-        if len(plain) > MAX_CHARS or len(password) > _MOST_TYPED:
+        if len(plain) > MAX_CHARS or len(password) > _MAX_TYPED_CHARS:
             raise WeakPassword(f"Use at most {MAX_CHARS} characters.")
-        if len(set(plain)) < _FEWEST_DIFFERENT:
-            raise WeakPassword(f"Use at least {_FEWEST_DIFFERENT} different characters.")
+        if len(set(plain)) < _MIN_DIFFERENT_CHARS:
+            raise WeakPassword(f"Use at least {_MIN_DIFFERENT_CHARS} different characters.")
         folded = plain.casefold()
         for word in known:
             # What remains once the word is taken out has to be a password by itself, if a short one.
-            if len(word) >= _FEWEST_TELLING and len(folded.replace(word.casefold(), "")) < self._min_chars // 2:
+            if len(word) >= _MIN_KNOWN_WORD_CHARS and len(folded.replace(word.casefold(), "")) < self._min_chars // 2:
                 raise WeakPassword("Use a password that is not made of your name, e-mail address or organisation.")
 
     def _verify(self, plain: str, stored: str | None) -> bool:
-        # Made before it is known whether it is needed, so that the first attempt tells nothing either.
-        nobodys = self._nobodys_hash()
-        return self._try(plain, stored or nobodys) and stored is not None
+        # Made before it is known whether it is needed, so that the first attempt's time tells nothing either.
+        dummy = self._dummy_hash()
+        return self._verifies(plain, stored or dummy) and stored is not None
 
-    def _nobodys_hash(self) -> str:
-        if self._nobodys is None:
-            self._nobodys = self._hasher.hash("of nobody")
-        return self._nobodys
+    def _dummy_hash(self) -> str:
+        if self._cached_dummy_hash is None:
+            self._cached_dummy_hash = self._hasher.hash("of nobody")
+        return self._cached_dummy_hash
 
-    def _try(self, plain: str, stored: str) -> bool:
+    def _verifies(self, plain: str, stored: str) -> bool:
         try:
             return self._hasher.verify(stored, plain)
         except (VerificationError, InvalidHashError):
             return False
 
-    async def _beside(self, work: Callable[[], Result]) -> Result:
-        if not self._room.acquire(blocking=False):
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        if not self._slots.acquire(blocking=False):
             raise SignInBusy
         try:
             future = self._threads.submit(work)
         except BaseException:
-            self._room.release()
+            self._slots.release()
             raise
         # In the thread's own callback: a caller that goes away leaves the work running, and it still takes its room.
-        future.add_done_callback(self._leave)
+        future.add_done_callback(self._release_slot)
         return await asyncio.wrap_future(future)
 
-    def _leave(self, _future: "Future[Result]") -> None:
-        self._room.release()
+    def _release_slot(self, _future: "Future[Result]") -> None:
+        self._slots.release()
 
 
-def _normal(password: str) -> str:
-    """The same for a password typed on another keyboard."""
-    return unicodedata.normalize("NFKC", password[:_MOST_TYPED])
+def _normalized(password: str) -> str:
+    """The NFKC form, so that the same password typed on another keyboard is equal."""
+    return unicodedata.normalize("NFKC", password[:_MAX_TYPED_CHARS])

@@ -1,7 +1,6 @@
-"""People and their places in teams, in the database. Every value is a bound parameter.
+"""People and their team memberships in the database. Every value is a bound parameter.
 
-Whatever changes somebody names the organisation too, and it stands in the statement: another organisation's person is
-not found, whoever asks.
+Every change names the organisation in its statement: another organisation's person is not found, whoever asks.
 """
 
 import contextlib
@@ -36,7 +35,7 @@ _EMAIL: Final = re.compile(
 
 
 def normal_email(text: str) -> str:
-    """The address as it is stored and looked for."""
+    """The address in lower case, as it is stored and looked up. Raises BadEmail."""
     email = text.strip().lower()
     if len(email) > EMAIL_CHARS or _EMAIL.fullmatch(email) is None:
         raise BadEmail("an e-mail address looks like name@example.com")
@@ -69,14 +68,14 @@ class PeopleStore:
         issuer: str | None = None,
         subject: str | None = None,
     ) -> Person:
-        """Add a person, who has no password yet."""
+        """Adds a person, without a password. Raises PersonExists, BadEmail, BadName, BadSetting or UnknownOrganisation."""
         person = Person(
             person_id=f"person_{self._random_bytes(_ID_BYTES).hex()}",
             organisation_id=organisation_id,
             email=normal_email(email),
             name=_checked_name(name),
-            role=_checked(role, OrganisationRole),
-            source=_checked(source, Source),
+            role=_checked_choice(role, OrganisationRole),
+            source=_checked_choice(source, Source),
             created_at=self._clock(),
             disabled_at=None,
             signed_in_at=None,
@@ -93,42 +92,42 @@ class PeopleStore:
         return person
 
     async def get(self, person_id: str, *, organisation_id: str | None = None) -> Person:
-        """One person, or UnknownPerson."""
-        person = await self._one(col(PersonRow.person_id) == person_id, organisation_id)
+        """One person; raises UnknownPerson."""
+        person = await self._find_one(col(PersonRow.person_id) == person_id, organisation_id)
         if person is None:
             raise UnknownPerson("there is no such person")
         return person
 
     async def find(self, email: str, *, organisation_id: str | None = None) -> Person | None:
-        """Who has this e-mail address; nobody has one that is none."""
+        """The person with this e-mail address, or None; None for a malformed address too."""
         try:
             wanted = normal_email(email)
         except BadEmail:
             return None
-        return await self._one(col(PersonRow.email) == wanted, organisation_id)
+        return await self._find_one(col(PersonRow.email) == wanted, organisation_id)
 
     async def find_subject(self, issuer: str, subject: str) -> Person | None:
-        """Whom an OpenID provider knows under this subject."""
-        return await self._one(and_(col(PersonRow.issuer) == issuer, col(PersonRow.subject) == subject), None)
+        """The person linked to this subject of an OpenID provider, or None."""
+        return await self._find_one(and_(col(PersonRow.issuer) == issuer, col(PersonRow.subject) == subject), None)
 
     async def of_organisation(self, organisation_id: str, *, limit: int = MAX_PEOPLE) -> list[Person]:
-        """An organisation's people by e-mail address, those who are disabled too."""
+        """An organisation's people by e-mail address, disabled ones included."""
         return await self._people(col(PersonRow.organisation_id) == organisation_id, limit)
 
     async def all(self, *, limit: int = MAX_PEOPLE) -> list[Person]:
-        """Everybody, for the command line."""
+        """Everybody by e-mail address, for the command line."""
         return await self._people(None, limit)
 
     async def members_of(self, team_id: str) -> list[Member]:
-        """A team's people by e-mail address, those who are disabled too."""
+        """A team's members by e-mail address, disabled ones included."""
         return await self._members(col(TeamMemberRow.team_id) == team_id)
 
     async def memberships_of(self, person_id: str) -> list[Member]:
-        """A person's places, by team."""
+        """A person's memberships, by team id."""
         return await self._members(col(TeamMemberRow.person_id) == person_id)
 
     async def teams_of(self, person_ids: Iterable[str]) -> dict[str, dict[str, TeamRole]]:
-        """The teams of each of these people with the role there. Everybody asked for is in the answer."""
+        """Role by team id, for each of these people; every id asked for is a key of the result."""
         wanted = sorted(set(person_ids))
         found: dict[str, dict[str, TeamRole]] = {person_id: {} for person_id in wanted}
         columns: tuple[Any, ...]
@@ -140,32 +139,32 @@ class PeopleStore:
         return found
 
     async def rename(self, person_id: str, name: str, *, organisation_id: str) -> Person:
-        """Give somebody another name."""
-        return await self._change(person_id, organisation_id, {"name": _checked_name(name)})
+        """Sets a person's name. Raises BadName or UnknownPerson."""
+        return await self._update(person_id, organisation_id, {"name": _checked_name(name)})
 
     async def set_role(
         self, person_id: str, role: OrganisationRole, *, organisation_id: str, source: Source | None = None
     ) -> Person:
-        """What somebody is to the organisation. Without a `source` whoever decided it goes on deciding."""
-        changes: dict[str, Any] = {"role": _checked(role, OrganisationRole)}
+        """Sets a person's role in the organisation, and its `source` if given. Raises BadSetting or UnknownPerson."""
+        changes: dict[str, Any] = {"role": _checked_choice(role, OrganisationRole)}
         if source is not None:
-            changes["source"] = _checked(source, Source)
-        return await self._change(person_id, organisation_id, changes)
+            changes["source"] = _checked_choice(source, Source)
+        return await self._update(person_id, organisation_id, changes)
 
     async def link_subject(self, person_id: str, issuer: str, subject: str, *, organisation_id: str) -> Person:
-        """Let an OpenID provider's subject sign in as this person."""
+        """Lets an OpenID provider's subject sign in as this person. Raises PersonExists or UnknownPerson."""
         try:
-            return await self._change(person_id, organisation_id, {"issuer": issuer, "subject": subject})
+            return await self._update(person_id, organisation_id, {"issuer": issuer, "subject": subject})
         except IntegrityError as failure:
             raise PersonExists("somebody else signs in with this account of the provider already") from failure
 
     async def disable(self, person_id: str, *, organisation_id: str) -> Person:
-        """Nobody signs in as this person any more; sessions and open links end with it. Twice keeps the first moment."""
+        """Disables a person, which ends sessions and open links. A second call keeps the first time."""
         async with self._engine.begin() as connection:
-            person = await self._locked(connection, person_id, organisation_id)
+            person = await self._lock_person(connection, person_id, organisation_id)
             if person.disabled_at is None:
                 person = msgspec.structs.replace(person, disabled_at=self._clock())
-                change = update(PersonRow).where(_is(person_id, organisation_id))
+                change = update(PersonRow).where(_person_is(person_id, organisation_id))
                 await connection.execute(change.values(disabled_at=person.disabled_at))
             await connection.execute(delete(SessionRow).where(col(SessionRow.person_id) == person_id))
             open_links = and_(col(OneTimeLinkRow.person_id) == person_id, col(OneTimeLinkRow.used_us).is_(None))
@@ -173,22 +172,23 @@ class PeopleStore:
         return person
 
     async def enable(self, person_id: str, *, organisation_id: str) -> Person:
-        """Let somebody sign in again."""
-        return await self._change(person_id, organisation_id, {"disabled_at": None})
+        """Lets a disabled person sign in again."""
+        return await self._update(person_id, organisation_id, {"disabled_at": None})
 
     async def put_member(
         self, person_id: str, team_id: str, role: TeamRole, *, organisation_id: str, source: Source = "local"
     ) -> Member:
-        """Give somebody a place in a team of the same organisation, or another role there.
+        """Gives a person a membership in a team of the same organisation, or another role there.
 
-        What a provider's group gives does not replace what somebody here gave; the other way round it does.
+        A membership from a provider's group (`oidc`) does not replace a `local` one; the other way round it does.
+        Raises UnknownTeam, UnknownPerson or BadSetting.
         """
-        role, source = _checked(role, TeamRole), _checked(source, Source)
+        role, source = _checked_choice(role, TeamRole), _checked_choice(source, Source)
         values = {"person_id": person_id, "team_id": team_id, "role": role, "source": source}
         row = self._insert(TeamMemberRow).values(values)
         kept = col(TeamMemberRow.source) == "oidc" if source == "oidc" else None
         async with self._engine.begin() as connection:
-            person = await self._locked(connection, person_id, organisation_id)
+            person = await self._lock_person(connection, person_id, organisation_id)
             own = and_(col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
             if not await connection.scalar(select(exists().select_from(Team).where(own))):
                 raise UnknownTeam(f"there is no team {team_id[:80]!r}")
@@ -197,22 +197,24 @@ class PeopleStore:
                     index_elements=("person_id", "team_id"), set_={"role": role, "source": source}, where=kept
                 )
             )
-            stands = select(col(TeamMemberRow.role), col(TeamMemberRow.source)).where(_place(person_id, team_id))
+            stands = select(col(TeamMemberRow.role), col(TeamMemberRow.source)).where(
+                _membership_is(person_id, team_id)
+            )
             now = (await connection.execute(stands)).one()
         return Member(person=person, team_id=team_id, role=now.role, source=now.source)
 
     async def remove_member(
         self, person_id: str, team_id: str, *, organisation_id: str, source: Source | None = None
     ) -> bool:
-        """Take somebody's place in a team away, or only one that `source` gave; whether there was one."""
+        """Ends a membership, or only one of this `source`; returns False when there was none."""
         own = select(col(Team.team_id)).where(col(Team.organisation_id) == organisation_id)
-        places = delete(TeamMemberRow).where(_place(person_id, team_id), col(TeamMemberRow.team_id).in_(own))
+        places = delete(TeamMemberRow).where(_membership_is(person_id, team_id), col(TeamMemberRow.team_id).in_(own))
         if source is not None:
             places = places.where(col(TeamMemberRow.source) == source)
         async with self._engine.begin() as connection:
             return bool((await connection.execute(places)).rowcount)
 
-    async def _one(self, condition: ColumnElement[bool], organisation_id: str | None) -> Person | None:
+    async def _find_one(self, condition: ColumnElement[bool], organisation_id: str | None) -> Person | None:
         query = select(*PERSON_COLUMNS).where(condition)
         if organisation_id is not None:
             query = query.where(col(PersonRow.organisation_id) == organisation_id)
@@ -243,13 +245,13 @@ class PeopleStore:
             for row in rows
         ]
 
-    async def _change(self, person_id: str, organisation_id: str, changes: dict[str, Any]) -> Person:
+    async def _update(self, person_id: str, organisation_id: str, changes: dict[str, Any]) -> Person:
         async with self._engine.begin() as connection:
-            await connection.execute(update(PersonRow).where(_is(person_id, organisation_id)).values(changes))
-            return await self._locked(connection, person_id, organisation_id)
+            await connection.execute(update(PersonRow).where(_person_is(person_id, organisation_id)).values(changes))
+            return await self._lock_person(connection, person_id, organisation_id)
 
-    async def _locked(self, connection: AsyncConnection, person_id: str, organisation_id: str) -> Person:
-        query = select(*PERSON_COLUMNS).where(_is(person_id, organisation_id)).with_for_update()
+    async def _lock_person(self, connection: AsyncConnection, person_id: str, organisation_id: str) -> Person:
+        query = select(*PERSON_COLUMNS).where(_person_is(person_id, organisation_id)).with_for_update()
         row = (await connection.execute(query)).first()
         if row is None:
             raise UnknownPerson("there is no such person")
@@ -280,20 +282,20 @@ PERSON_COLUMNS: Final[tuple[Any, ...]] = (
 
 def person_of(row: Row[*tuple[Any, ...]]) -> Person:
     """The person in a row that has PERSON_COLUMNS."""
-    told = row._mapping  # noqa: SLF001
-    values = {name: told[name] for name in Person.__struct_fields__}
+    columns = row._mapping  # noqa: SLF001
+    values = {name: columns[name] for name in Person.__struct_fields__}
     return Person(**values | {"has_password": bool(values["has_password"])})
 
 
-def _is(person_id: str, organisation_id: str) -> ColumnElement[bool]:
+def _person_is(person_id: str, organisation_id: str) -> ColumnElement[bool]:
     return and_(col(PersonRow.person_id) == person_id, col(PersonRow.organisation_id) == organisation_id)
 
 
-def _place(person_id: str, team_id: str) -> ColumnElement[bool]:
+def _membership_is(person_id: str, team_id: str) -> ColumnElement[bool]:
     return and_(col(TeamMemberRow.person_id) == person_id, col(TeamMemberRow.team_id) == team_id)
 
 
-def _checked(value: Any, choices: Any) -> Any:
+def _checked_choice(value: Any, choices: Any) -> Any:
     if value not in get_args(choices):
         known = ", ".join(each or "none" for each in cast("tuple[str, ...]", get_args(choices)))
         raise BadSetting(f"one of {known} is expected, not {str(value)[:80]!r}")

@@ -1,4 +1,4 @@
-"""What can go wrong with people and signing in. No message holds a password, a token or a part of one."""
+"""Errors of people and of signing in. No message holds a password, a token or a part of one."""
 
 from accounts.errors import AccountsError
 from accounts.people.person import Person
@@ -11,11 +11,11 @@ class UnknownPerson(AccountsError):
 
 
 class PersonExists(AccountsError):
-    """Somebody has this e-mail address already."""
+    """The e-mail address, or the OpenID subject, belongs to another person already."""
 
 
 class BadEmail(AccountsError):
-    """The text is no e-mail address that we take."""
+    """The text is no e-mail address that is accepted."""
 
 
 class WeakPassword(AccountsError):
@@ -23,14 +23,14 @@ class WeakPassword(AccountsError):
 
 
 class WrongCredentials(AccountsError):
-    """The address and the password are not those of somebody who may sign in; which of them was wrong is not told."""
+    """E-mail address and password do not match, or the person may not sign in; which of it is not told."""
 
     def __init__(self, *, locked: bool = False, person: Person | None = None) -> None:
         super().__init__("The e-mail address or the password is wrong.")
         self.locked = locked
-        """This failure locked the account or the address; for the audit log."""
+        """True when this failure locked the account or the address; for the audit log."""
         self.person = person
-        """Whose account was tried; for the audit log, never for the answer."""
+        """The person whose account was tried; for the audit log, never for the answer."""
 
 
 class Locked(AccountsError):
@@ -42,7 +42,7 @@ class Locked(AccountsError):
 
 
 class SignInBusy(AccountsError):
-    """More people sign in at this moment than passwords can be checked."""
+    """More sign-ins are in progress than passwords can be verified."""
 
     retry_after_s = 2
 
@@ -58,7 +58,7 @@ class PasswordsOff(AccountsError):
 
 
 class LinkUnusable(AccountsError):
-    """The link was used, is too old, was replaced by a newer one, or never was one."""
+    """The link was used, has expired, was replaced by a newer one, or never existed."""
 
     def __init__(self) -> None:
         super().__init__(

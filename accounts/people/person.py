@@ -1,4 +1,4 @@
-"""Who a person is, as the stores tell it. The password's hash is no part of it."""
+"""Persons and memberships as the stores return them, without the password's hash."""
 
 from datetime import datetime
 from typing import Literal
@@ -8,7 +8,7 @@ import msgspec
 from accounts.access import OrganisationRole, TeamRole
 
 Source = Literal["local", "oidc"]
-"""Who decides a role: somebody here, or an OpenID provider."""
+"""Origin of a role: set here, or by an OpenID provider."""
 
 
 class Person(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A person's place in a team."""
+    """A person's membership in a team."""
 
     person: Person
     team_id: str

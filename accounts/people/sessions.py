@@ -1,4 +1,4 @@
-"""Who is signed in. A session's secret lies in its bearer's cookie; the database has a digest under the pepper."""
+"""Sessions of people. The secret is in the browser's cookie; the database has its digest under the pepper."""
 
 import base64
 import hmac
@@ -24,32 +24,32 @@ from accounts.tables import NAME_CHARS
 
 Via = Literal["password", "link", "oidc"]
 MAX_SESSIONS: Final = 20
-"""Of one person; one more ends the one that was used least lately."""
+"""Sessions of one person; one more ends the least recently used."""
 _US: Final = 1_000_000
 _RENEWED_EVERY_US: Final = 60 * _US
 _PURGED_EVERY_US: Final = 3600 * _US
 REMEMBERED_US: Final = 900 * _US
-"""So long a process knows who was signed in while the database does not answer."""
-_MOST_REMEMBERED: Final = 1_000
+"""Microseconds for which a process remembers a session while the database does not answer."""
+_MAX_REMEMBERED: Final = 1_000
 _ADDRESS_CHARS: Final = 64
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who is signed in, as a request shows it."""
+    """A signed-in person, as a request presents it."""
 
     digest: str
     person: Person
     teams: Mapping[str, TeamRole]
     csrf: str
-    """What a form of this session has to bring back. It comes from the cookie's secret and tells nothing about it."""
+    """CSRF token that forms have to send back: an HMAC of the cookie's secret, which it does not reveal."""
     created_us: int
     expires_us: int
     via: Via
     address: str
 
     def principal(self, operator: str) -> Principal:
-        """What the rights are asked of; `operator` is the organisation that runs the gateway."""
+        """The session's principal; `operator` is the id of the organisation that runs the gateway."""
         return Principal(
             kind="person",
             principal_id=self.person.person_id,
@@ -62,7 +62,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as a list shows it. Its digest opens nothing."""
+    """A session as lists show it. Its digest cannot be used as a cookie."""
 
     digest: str
     created_us: int
@@ -74,7 +74,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sessions:
-    """The only writer of the table `session`, but for ending those of somebody who is disabled or has a new password."""
+    """Writer of the table `session`; only disabling a person and setting a password end sessions elsewhere."""
 
     def __init__(
         self,
@@ -95,13 +95,16 @@ class Sessions:
         self._remembered: dict[str, tuple[int, Session]] = {}
 
     def within(self, engine: AsyncEngine) -> Self:
-        """The same in a transaction that somebody else began."""
+        """The same sessions, in a transaction that was begun elsewhere."""
         same = type(self)(engine, self._section, self._peppers, now_us=self._now_us, random_bytes=self._random_bytes)
         same._remembered = self._remembered  # noqa: SLF001
         return same
 
     async def open(self, person_id: str, *, via: Via, address: str, agent: str, replaces: str | None = None) -> str:
-        """Sign somebody in: the value of the cookie, which is always a new one. `replaces`: the cookie from before."""
+        """Signs a person in and returns the value of the cookie, which is always a new one.
+
+        `replaces` is the browser's earlier cookie, whose session ends. Raises UnknownPerson, also for a disabled one.
+        """
         secret = new_secret(self._random_bytes)
         now_us = self._now_us()
         values = {
@@ -122,15 +125,16 @@ class Sessions:
             if replaces is not None and is_secret(replaces):
                 old = col(SessionRow.digest).in_(self._digests.any(replaces))
                 await connection.execute(delete(SessionRow).where(old))
-            await self._make_room(connection, person_id, now_us)
+            await self._trim_sessions(connection, person_id, now_us)
             await connection.execute(insert(SessionRow).values(values))
         await self._purge(now_us)
         return secret
 
     async def find(self, cookie: str, *, renew: bool = True) -> Session | None:
-        """Whose cookie it is: the person with all teams, in one query. Nobody's: unknown, ended, too old, disabled.
+        """The cookie's session with the person and all teams, in one query.
 
-        Without `renew` it is not put down as used: a page that asks by itself keeps nobody signed in.
+        None when it is unknown, ended, expired or idle too long, or the person is disabled. Without `renew` the session
+        is not marked as used: a page that polls by itself keeps nobody signed in.
         """
         if not is_secret(cookie):
             return None
@@ -148,11 +152,11 @@ class Sessions:
         async with self._engine.connect() as connection:
             rows = (await connection.execute(query)).all()
         if not rows:
-            self._forget_cookie(cookie)
+            self._evict_cookie(cookie)
             return None
         first = rows[0]
         if renew and now_us - first.seen_us >= _RENEWED_EVERY_US:
-            await self._seen(first.digest, now_us)
+            await self._mark_used(first.digest, now_us)
         found = Session(
             digest=first.digest,
             person=person_of(first),
@@ -164,16 +168,15 @@ class Sessions:
             address=first.address,
         )
         self._remembered.pop(found.digest, None)
-        while len(self._remembered) >= _MOST_REMEMBERED:
+        while len(self._remembered) >= _MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
         self._remembered[found.digest] = (now_us, found)
         return found
 
     def remembered(self, cookie: str) -> Session | None:
-        """Whose cookie it was when the database told so last, a quarter of an hour ago at most.
+        """The cookie's session as the database last confirmed it, REMEMBERED_US ago at most; else None.
 
-        It is for looking at what is wrong while the database does not answer, and for nothing else: that the session
-        was ended meanwhile, nobody can know.
+        Only for looking at what is wrong while the database does not answer: the session may have been ended meanwhile.
         """
         if not is_secret(cookie):
             return None
@@ -184,42 +187,42 @@ class Sessions:
                 return session
         return None
 
-    def _forget_cookie(self, cookie: str) -> None:
+    def _evict_cookie(self, cookie: str) -> None:
         # By its digests, and not by looking through all: strangers send cookies by the thousand.
         for digest in self._digests.any(cookie):
             self._remembered.pop(digest, None)
 
-    def _forget(self, ended: Callable[[str, Session], bool]) -> None:
+    def _evict(self, ended: Callable[[str, Session], bool]) -> None:
         for digest, (_, session) in list(self._remembered.items()):
             if ended(digest, session):
                 del self._remembered[digest]
 
     async def close(self, cookie: str) -> None:
-        """Sign out."""
+        """Signs out the cookie's session."""
         if is_secret(cookie):
-            self._forget_cookie(cookie)
+            self._evict_cookie(cookie)
             async with self._engine.begin() as connection:
                 ended = col(SessionRow.digest).in_(self._digests.any(cookie))
                 await connection.execute(delete(SessionRow).where(ended))
 
     async def close_all(self, person_id: str, *, but: str | None = None) -> int:
-        """Sign somebody out everywhere, or everywhere else; how many sessions ended."""
+        """Ends all sessions of a person, or all but the one with the digest `but`; returns how many."""
         ended = delete(SessionRow).where(col(SessionRow.person_id) == person_id)
         if but is not None:
             ended = ended.where(col(SessionRow.digest) != but)
-        self._forget(lambda digest, session: session.person.person_id == person_id and digest != but)
+        self._evict(lambda digest, session: session.person.person_id == person_id and digest != but)
         async with self._engine.begin() as connection:
             return (await connection.execute(ended)).rowcount
 
     async def close_one(self, person_id: str, digest: str) -> bool:
-        """End one of a person's own sessions; whether there was one."""
+        """Ends one of a person's own sessions; returns False when there was none."""
         ended = delete(SessionRow).where(col(SessionRow.person_id) == person_id, col(SessionRow.digest) == digest)
-        self._forget(lambda known, session: session.person.person_id == person_id and known == digest)
+        self._evict(lambda known, session: session.person.person_id == person_id and known == digest)
         async with self._engine.begin() as connection:
             return bool((await connection.execute(ended)).rowcount)
 
     async def of_person(self, person_id: str) -> list[SessionRecord]:
-        """A person's open sessions, the one used last first."""
+        """A person's open sessions, most recently used first."""
         columns = [col(getattr(SessionRow, name)) for name in SessionRecord.__struct_fields__]
         now_us = self._now_us()
         query = (
@@ -236,13 +239,13 @@ class Sessions:
     def _idle_us(self) -> int:
         return self._section.idle_s * _US
 
-    async def _seen(self, digest: str, now_us: int) -> None:
+    async def _mark_used(self, digest: str, now_us: int) -> None:
         # Only forward: of two requests at once the later one counts, and a session that was ended stays ended.
         still = and_(col(SessionRow.digest) == digest, col(SessionRow.seen_us) < now_us)
         async with self._engine.begin() as connection:
             await connection.execute(update(SessionRow).where(still).values(seen_us=now_us))
 
-    async def _make_room(self, connection: AsyncConnection, person_id: str, now_us: int) -> None:
+    async def _trim_sessions(self, connection: AsyncConnection, person_id: str, now_us: int) -> None:
         own = col(SessionRow.person_id) == person_id
         ended = or_(col(SessionRow.expires_us) <= now_us, col(SessionRow.seen_us) <= now_us - self._idle_us)
         await connection.execute(delete(SessionRow).where(own, ended))
@@ -251,7 +254,7 @@ class Sessions:
         await connection.execute(delete(SessionRow).where(own, col(SessionRow.digest).not_in(kept)))
 
     async def _purge(self, now_us: int) -> None:
-        """Forgets now and then what nobody will come back for; by itself, so that nobody's sign-in waits for another's."""
+        """Deletes expired sessions once an hour, in a transaction of its own so that no sign-in waits for it."""
         if now_us >= self._purge_us:
             self._purge_us = now_us + _PURGED_EVERY_US
             async with self._engine.begin() as connection:

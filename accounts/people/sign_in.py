@@ -1,6 +1,6 @@
-"""Signing in with a password.
+"""Sign-in with a password.
 
-Who guesses is slowed down by account and by network address. An account that does not exist is treated like one that
+Guessing is slowed down per account and per network address. An account that does not exist is treated like one that
 does: the same answer, the same work, the same locks.
 """
 
@@ -24,31 +24,31 @@ from accounts.people.sign_in_config import SignInSection
 from accounts.people.tables import OneTimeLinkRow, PersonRow, SignInFailureRow
 
 _US: Final = 1_000_000
-_FORGOTTEN_US: Final = 86_400 * _US
+_FAILURE_TTL_US: Final = 86_400 * _US
 _PURGED_EVERY_US: Final = 3600 * _US
-_MOST_DOUBLINGS: Final = 4
+_MAX_DOUBLINGS: Final = 4
 # Many people share the address of an office.
 _ADDRESS_FACTOR: Final = 5
 # A customer gets a whole /64 of IPv6 addresses.
 _IPV6_NETWORK: Final = 64
 
 
-class _Counted(NamedTuple):
-    """An attempt, put down before its outcome is known: a thousand guesses at once are a thousand guesses."""
+class _CountedAttempt(NamedTuple):
+    """An attempt, counted before its outcome is known: a thousand guesses at once count a thousand."""
 
     account: str
     address: str
     locked: frozenset[str]
-    """The digests, of the account or the address, that this attempt locked: until its outcome is known, or for longer."""
+    """Digests, of the account or the address, that this attempt locked."""
 
     @property
     def locks(self) -> bool:
-        """If it fails, the account or the address is locked."""
+        """True when the account or the address is locked if this attempt fails."""
         return bool(self.locked)
 
 
 class SignIn:
-    """Checks passwords, counts failures, and lets people change their own."""
+    """Verifies passwords, counts failures, and lets people change their own password."""
 
     def __init__(
         self,
@@ -69,40 +69,42 @@ class SignIn:
         self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
 
     async def check(self, email: str, password: str, address: str) -> Person:
-        """Who it is; otherwise WrongCredentials, Locked, SignInBusy or PasswordsOff."""
+        """The person with this e-mail address and password.
+
+        Raises WrongCredentials, Locked, SignInBusy or PasswordsOff.
+        """
         if not self._section.passwords:
             raise PasswordsOff
-        counted = await self._count(_account(email), address)
+        counted = await self._count_attempt(_account_name(email), address)
         person, stored = await self._find(email)
         entitled = None if person is None or person.disabled_at is not None else stored
         try:
             matches = await self._passwords.matches(password, entitled)
         except SignInBusy:
             # Nothing was tried.
-            await self._uncount(counted, whole=False)
+            await self._take_back(counted, whole=False)
             raise
         if person is None or not matches:
             raise WrongCredentials(locked=counted.locks, person=person)
-        await self._uncount(counted, whole=True)
+        await self._take_back(counted, whole=True)
         if entitled is not None and self._passwords.is_weaker(entitled):
-            await self._replace(person.person_id, entitled, await self._passwords.hash(password))
+            await self._replace_hash(person.person_id, entitled, await self._passwords.hash(password))
         return person
 
     async def check_own(self, person: Person, password: str, address: str) -> None:
-        """Ask somebody who is signed in for their password again. It counts like signing in."""
+        """Verifies the password of a signed-in person again; it counts, and raises, like `check`."""
         await self.check(person.email, password, address)
 
     async def hashed(self, person: Person, password: str) -> str:
-        """The hash of somebody's new password for `set_password`, or WeakPassword. Takes time, so outside of any
-        transaction.
+        """The hash of a person's new password for `set_password`; it takes time, so call it outside of any transaction.
+
+        Raises WeakPassword or SignInBusy.
         """
         self._passwords.check(password, known=known_of(person))
         return await self._passwords.hash(password)
 
     async def set_password(self, person_id: str, hashed: str, *, engine: AsyncEngine | None = None) -> None:
-        """The password is this one from now on, and no open link can replace it; `engine` stands for the transaction that
-        it belongs to.
-        """
+        """Stores the hash and ends open links, in the transaction of `engine` if given. Raises UnknownPerson."""
         async with (engine or self._engine).begin() as connection:
             change = update(PersonRow).where(col(PersonRow.person_id) == person_id).values(password=hashed)
             if not (await connection.execute(change)).rowcount:
@@ -111,47 +113,47 @@ class SignIn:
             await connection.execute(delete(OneTimeLinkRow).where(open_links))
 
     async def unlock(self, email: str) -> None:
-        """Forget the failures of an account."""
+        """Deletes the recorded failures of an account."""
         async with self._engine.begin() as connection:
-            digests = self._accounts.any(_account(email))
+            digests = self._accounts.any(_account_name(email))
             await connection.execute(delete(SignInFailureRow).where(col(SignInFailureRow.digest).in_(digests)))
 
     async def _find(self, email: str) -> tuple[Person | None, str | None]:
         query = select(*PERSON_COLUMNS, col(PersonRow.password).label("password"))
         async with self._engine.connect() as connection:
-            row = (await connection.execute(query.where(col(PersonRow.email) == _account(email)))).first()
+            row = (await connection.execute(query.where(col(PersonRow.email) == _account_name(email)))).first()
         return (None, None) if row is None else (person_of(row), row.password)
 
-    async def _replace(self, person_id: str, old: str, new: str) -> None:
+    async def _replace_hash(self, person_id: str, old: str, new: str) -> None:
         # Only the hash that was checked: a password chosen in between stays.
         same = (col(PersonRow.person_id) == person_id, col(PersonRow.password) == old)
         async with self._engine.begin() as connection:
             await connection.execute(update(PersonRow).where(*same).values(password=new))
 
-    async def _count(self, account: str, address: str) -> _Counted:
+    async def _count_attempt(self, account: str, address: str) -> _CountedAttempt:
         now_us = self._now_us()
-        digests = self._accounts.newest(account), self._addresses.newest(_network(address))
+        digests = self._accounts.newest(account), self._addresses.newest(_network_of(address))
         limits = self._section.failures, self._section.failures * _ADDRESS_FACTOR
         locked: set[str] = set()
         async with self._engine.begin() as connection:
             # Always accounts before addresses, so that two attempts wait for each other and do not deadlock.
             for digest, limit in zip(digests, limits, strict=True):
-                if await self._count_one(connection, digest, limit, now_us):
+                if await self._count_for(connection, digest, limit, now_us):
                     locked.add(digest)
             if now_us >= self._purge_us:
                 self._purge_us = now_us + _PURGED_EVERY_US
-                too_old = col(SignInFailureRow.last_us) < now_us - _FORGOTTEN_US
+                too_old = col(SignInFailureRow.last_us) < now_us - _FAILURE_TTL_US
                 await connection.execute(delete(SignInFailureRow).where(too_old))
-        return _Counted(account=digests[0], address=digests[1], locked=frozenset(locked))
+        return _CountedAttempt(account=digests[0], address=digests[1], locked=frozenset(locked))
 
-    async def _count_one(self, connection: AsyncConnection, digest: str, limit: int, now_us: int) -> bool:
-        """Whether a failure now locks. Raises Locked when it is locked already: the attempt then does not count."""
+    async def _count_for(self, connection: AsyncConnection, digest: str, limit: int, now_us: int) -> bool:
+        """Counts one attempt; True when a failure now locks. Raises Locked, uncounted, when it is locked already."""
         failures, last, until = (
             col(getattr(SignInFailureRow, name)) for name in ("failures", "last_us", "locked_until_us")
         )
         same = col(SignInFailureRow.digest) == digest
         row = self._insert(SignInFailureRow).values(digest=digest, failures=1, last_us=now_us, locked_until_us=0)
-        fresh = case((last < now_us - _FORGOTTEN_US, 1), else_=failures + 1)
+        fresh = case((last < now_us - _FAILURE_TTL_US, 1), else_=failures + 1)
         upsert = row.on_conflict_do_update(
             index_elements=("digest",), set_={"failures": fresh, "last_us": now_us}, where=until <= now_us
         )
@@ -161,23 +163,25 @@ class SignIn:
             raise Locked(max(1, -(-(locked_until_us - now_us) // _US)))
         if count < limit:
             return False
-        lock_us = self._section.lock_s * 2 ** min(count - limit, _MOST_DOUBLINGS) * _US
+        lock_us = self._section.lock_s * 2 ** min(count - limit, _MAX_DOUBLINGS) * _US
         await connection.execute(update(SignInFailureRow).where(same).values(locked_until_us=now_us + lock_us))
         return True
 
-    async def _uncount(self, counted: _Counted, *, whole: bool) -> None:
-        """It was no failure. A success forgets all of the account's, but only its own of the address: whoever has one
-        account must not get endless guesses at the others.
+    async def _take_back(self, counted: _CountedAttempt, *, whole: bool) -> None:
+        """Takes back an attempt that did not fail.
+
+        `whole`, for a success, clears all failures of the account, but of the address only this attempt's: owning one
+        account must not give endless guesses at the others.
         """
         async with self._engine.begin() as connection:
             if whole:
                 account = col(SignInFailureRow.digest) == counted.account
                 await connection.execute(delete(SignInFailureRow).where(account))
             else:
-                await self._uncount_one(connection, counted.account, counted)
-            await self._uncount_one(connection, counted.address, counted)
+                await self._take_back_for(connection, counted.account, counted)
+            await self._take_back_for(connection, counted.address, counted)
 
-    async def _uncount_one(self, connection: AsyncConnection, digest: str, counted: _Counted) -> None:
+    async def _take_back_for(self, connection: AsyncConnection, digest: str, counted: _CountedAttempt) -> None:
         failures = col(SignInFailureRow.failures)
         changes: dict[str, Any] = {"failures": case((failures > 0, failures - 1), else_=0)}
         if digest in counted.locked:
@@ -187,7 +191,7 @@ class SignIn:
         await connection.execute(update(SignInFailureRow).where(same).values(changes))
 
 
-def _account(email: str) -> str:
+def _account_name(email: str) -> str:
     try:
         return normal_email(email)
     except BadEmail:
@@ -195,7 +199,7 @@ def _account(email: str) -> str:
         return email[:254].strip().lower()
 
 
-def _network(address: str) -> str:
+def _network_of(address: str) -> str:
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

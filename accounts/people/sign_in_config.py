@@ -13,7 +13,7 @@ _DAY_S = 86_400
 
 
 class SignInSection(Section):
-    """How people sign in to the dashboards, and for how long."""
+    """Sign-in of people to the dashboards: passwords, sessions, lockout and OpenID providers."""
 
     public_url: str | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""Which account of an OpenID provider somebody signs in with."""
+"""The link between a person and an account of an OpenID provider."""
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -8,7 +8,7 @@ from accounts.people.tables import PersonRow
 
 
 async def is_linked(engine: AsyncEngine, person_id: str, organisation_id: str) -> bool:
-    """Whether it is decided already which one it is."""
+    """True when an OpenID subject is stored for this person of this organisation."""
     query = select(col(PersonRow.subject)).where(
         col(PersonRow.person_id) == person_id, col(PersonRow.organisation_id) == organisation_id
     )

@@ -1,4 +1,4 @@
-"""The tables of people: who they are, which teams they belong to, and how they are signed in."""
+"""The tables of people: persons, team memberships, sessions, one-time links and failed sign-ins."""
 
 from datetime import datetime
 from typing import ClassVar
@@ -44,19 +44,19 @@ class PersonRow(SQLModel, table=True):
     role: str = Field(sa_column=Column(String(16), nullable=False, server_default=text("''")))
     """`admin`, `finance`, `operator`, or empty: nothing beside what its teams let it do."""
     password: str | None = Field(sa_column=Column(Text, nullable=True))
-    """Argon2id in PHC's notation; null for who signs in elsewhere or has not accepted the invitation yet."""
+    """Argon2id in PHC notation; null for a person who signs in elsewhere or has not accepted the invitation yet."""
     issuer: str | None = Field(sa_column=Column(String(NAME_CHARS), nullable=True))
     subject: str | None = Field(sa_column=Column(String(255), nullable=True))
-    """Who an OpenID provider says that it is."""
+    """The `sub` claim of the OpenID account that signs in as this person; unique with `issuer`."""
     source: str = Field(sa_column=Column(String(16), nullable=False))
-    """Who decides its role: `local` or `oidc`."""
+    """Origin of the role: `local` or `oidc`."""
     created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
     disabled_at: datetime | None = Field(sa_column=Column(UtcDateTime(), nullable=True))
     signed_in_at: datetime | None = Field(sa_column=Column(UtcDateTime(), nullable=True))
 
 
 class TeamMemberRow(SQLModel, table=True):
-    """A person's place in a team."""
+    """A person's membership in a team."""
 
     __tablename__: ClassVar[str] = "team_member"
     __table_args__ = (
@@ -72,11 +72,11 @@ class TeamMemberRow(SQLModel, table=True):
     )
     role: str = Field(sa_column=Column(String(16), nullable=False))
     source: str = Field(sa_column=Column(String(16), nullable=False))
-    """`local`, or `oidc` where a group of the provider gave it: that one is taken back when the group is left."""
+    """`local`, or `oidc` where a provider's group gave the membership, which then ends with the group."""
 
 
 class SessionRow(SQLModel, table=True):
-    """Somebody who is signed in. The cookie's secret is not stored, only its digest."""
+    """A session of a signed-in person. Of the cookie's secret only the digest is stored."""
 
     __tablename__: ClassVar[str] = "session"
     __table_args__ = (Index("ix_session_person_id", "person_id"), Index("ix_session_expires_us", "expires_us"))
@@ -87,9 +87,9 @@ class SessionRow(SQLModel, table=True):
     )
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     seen_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """When it was last used, to the minute."""
+    """Time of the last use, to the minute, in Unix microseconds."""
     expires_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """The end that no use puts off."""
+    """Absolute end, in Unix microseconds, that no use extends."""
     via: str = Field(sa_column=Column(String(16), nullable=False))
     address: str = Field(sa_column=Column(String(64), nullable=False))
     agent: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
@@ -113,12 +113,12 @@ class OneTimeLinkRow(SQLModel, table=True):
 
 
 class SignInFailureRow(SQLModel, table=True):
-    """How often signing in failed lately, by account and by address; whether the account exists makes no difference."""
+    """Recent failed sign-ins by account and by address, counted whether or not the account exists."""
 
     __tablename__: ClassVar[str] = "sign_in_failure"
 
     digest: str = Field(sa_column=Column(String(DIGEST_CHARS), primary_key=True))
-    """Of the account's e-mail address or of the network address, so that the table tells nobody who tried."""
+    """Digest of the e-mail address or of the network address, so that the table does not show who tried."""
     failures: int = Field(sa_column=Column(Integer, nullable=False))
     last_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     locked_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))

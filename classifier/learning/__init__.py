@@ -1,1 +1,1 @@
-"""Learning from own traffic: what is kept of it, and what is fitted to it."""
+"""Learning from own traffic: stored requests and verdicts, and the tunings fitted to them."""

@@ -1,9 +1,9 @@
-"""Groups of similar prompts within one team, and what each adds to a target's logit.
+"""Groups of similar prompts within one team, and the shift that each adds to a target's logit.
 
-A team's applications send prompts cut from a few templates, so its prompts fall into clusters in the space
-of sketches, and "which application is this" says more of a prompt than any model trained elsewhere can.
-A group's shift is shrunk towards 0, that is towards the model of all prompts, by empirical Bayes: how far
-shifts may lie from 0 is itself estimated from the team's verdicts, and where groups do not differ it is nil.
+A team's applications send prompts cut from a few templates, so its prompts fall into clusters in the space of sketches,
+and the cluster says more of a prompt than any model trained elsewhere can. A group's shift is shrunk towards 0, that is
+towards the model of all prompts, by empirical Bayes: the variance of shifts is itself estimated from the team's
+verdicts, and where groups do not differ the shifts are 0.
 """
 
 import hashlib
@@ -19,40 +19,41 @@ from classifier.tuning import SKETCH, Group
 
 MAX_GROUPS: Final = 32
 MIN_PROMPTS: Final = 20
-"""Fewer do not make a group."""
+"""Least prompts of a group."""
 MIN_TEAM_PROMPTS: Final = 100
-"""With fewer the groups of real prompts (`classifier/training/learning_curve.py`) lowered the loss and spoilt the order
-of two targets by chance."""
+"""Least prompts of a team that gets groups: with fewer, groups of real prompts
+(`classifier/training/learning_curve.py`) lowered the loss but spoilt the order of two targets by chance.
+"""
 
 _COUNTS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-_MOST_CLUSTERED: Final = 2_000
-"""Prompts that centres are found from; they do not get better from more."""
-_MAX_ROUNDS: Final = 15
+_MAX_CLUSTERED: Final = 2_000
+"""Prompts that centres are computed from at most; more do not improve them."""
+_MAX_ITERATIONS: Final = 15
 _STARTS: Final = 2
 _FOLDS: Final = 4
 _SPREADS: Final = (0.1, 0.2, 0.35, 0.6, 1.0, 1.5, 2.2)
 """Standard deviations of shifts that are tried: 0.1 is next to nothing, at 2.2 an even chance becomes nine in ten."""
-_NEWTON_ROUNDS: Final = 12
+_NEWTON_ITERATIONS: Final = 12
 _SMALL_STEP: Final = 1e-4
-_LONGEST_STEP: Final = 2.0
-_LEAST_GAIN_ERRORS: Final = 1.5
-"""Groups are kept when what they gain on rows not used for them is beyond so many standard errors."""
-_LEAST_SHIFT: Final = 0.02
+_MAX_STEP: Final = 2.0
+_MIN_GAIN_ERRORS: Final = 1.5
+"""Standard errors by which the gain on held-out rows has to exceed 0 for groups to be kept."""
+_MIN_SHIFT: Final = 0.02
 _REACH_PERCENTILE: Final = 2.0
-_LEAST_REACH: Final = 0.2
-"""Prompts of unlike words have a likeness of 0 ± 0.125 with SKETCH numbers."""
+_MIN_REACH: Final = 0.2
+"""Lower bound of a group's reach: unrelated prompts have a cosine similarity of 0 ± 0.125 with SKETCH numbers."""
 
 Sketch = NDArray[np.float32]
 
 
 class GroupTable:
-    """Every team's groups, laid out so that finding a prompt's group takes one product of a small matrix."""
+    """Every team's groups, laid out so that finding a prompt's group is one product of a small matrix."""
 
     def __init__(self, groups: Mapping[str, Sequence[Group]]) -> None:
         self._teams = {team_id: (_matrix(each), tuple(each)) for team_id, each in groups.items() if each}
 
     def assign(self, team_id: str, sketch: Sketch) -> Group | None:
-        """The group whose centre is most like the prompt, or None when even that one is unlike it."""
+        """The group whose centre is most similar to the prompt; None when the similarity is below its reach."""
         found = self._teams.get(team_id)
         if found is None:
             return None
@@ -65,7 +66,7 @@ class GroupTable:
 
 
 def assign(sketch: Sketch, groups: Sequence[Group]) -> Group | None:
-    """The same for one prompt, without a table."""
+    """The same for one prompt and one list of groups."""
     return GroupTable({"": groups}).assign("", sketch)
 
 
@@ -77,13 +78,13 @@ def _matrix(groups: Sequence[Group]) -> NDArray[np.float32]:
 
 
 class _Clusters(msgspec.Struct, frozen=True):
-    """Unit vectors, and the least likeness that still belongs to each."""
+    """Unit vectors, each with the least similarity of its members."""
 
     centres: Floats
     reach: Floats
 
     def members(self, sketches: Floats) -> Integers:
-        """The cluster of each row, -1 where none is near."""
+        """The cluster number of each row, -1 where none is near."""
         if not len(self.centres):
             return np.full(len(sketches), -1, np.intp)
         likeness = sketches @ self.centres.T
@@ -93,10 +94,10 @@ class _Clusters(msgspec.Struct, frozen=True):
 
 
 def learn_groups(labels: Labels, logits: Floats, team_id: str, rng: np.random.Generator) -> list[Group]:
-    """The groups of one team, or none where they would not help. `logits` are the rows' own, without groups.
+    """The groups of one team; none where they would not help. `logits` are the rows' own, without groups.
 
-    Rows are cut into folds by request. How many groups there are is chosen by the loss on rows whose shifts
-    were found without them, and so is whether there are any.
+    The number of groups, and whether there are any, is chosen by cross-validation with folds by request: the loss on
+    rows whose shifts were fitted without them.
     """
     if len(one_a_request(labels)) < MIN_TEAM_PROMPTS:
         return []
@@ -104,9 +105,9 @@ def learn_groups(labels: Labels, logits: Floats, team_id: str, rng: np.random.Ge
     alone = losses(logits, labels.adequate)
     best: tuple[float, _Clusters] | None = None
     for clusters in _candidates(labels, rng):
-        shifted = _cross_shifted(labels, logits, clusters.members(labels.sketches), len(clusters.centres), folds)
+        shifted = _cross_fitted_logits(labels, logits, clusters.members(labels.sketches), len(clusters.centres), folds)
         gain = labels.weights * (alone - losses(shifted, labels.adequate))
-        beyond_chance = float(gain.mean() - _LEAST_GAIN_ERRORS * gain.std() / np.sqrt(len(gain)))
+        beyond_chance = float(gain.mean() - _MIN_GAIN_ERRORS * gain.std() / np.sqrt(len(gain)))
         if beyond_chance > (best[0] if best is not None else 0.0):
             best = beyond_chance, clusters
     return _groups(labels, logits, best[1], team_id) if best is not None else []
@@ -121,29 +122,28 @@ def _folds(labels: Labels, rng: np.random.Generator) -> Integers:
 
 def _candidates(labels: Labels, rng: np.random.Generator) -> list[_Clusters]:
     prompts = labels.sketches[one_a_request(labels)]
-    if len(prompts) > _MOST_CLUSTERED:
-        prompts = prompts[np.sort(rng.choice(len(prompts), _MOST_CLUSTERED, replace=False))]
+    if len(prompts) > _MAX_CLUSTERED:
+        prompts = prompts[np.sort(rng.choice(len(prompts), _MAX_CLUSTERED, replace=False))]
     most = min(MAX_GROUPS, len(prompts) // MIN_PROMPTS)
     return [clusters(prompts, count, rng) for count in _COUNTS if count <= most]
 
 
 def clusters(prompts: Floats, count: int, rng: np.random.Generator) -> _Clusters:
-    """Spherical k-means, the best of a few seeded starts; clusters of too few prompts are left out."""
+    """Spherical k-means, the best of a few seeded starts; clusters of fewer than MIN_PROMPTS are left out."""
     # Half the bytes take half the time, and a sketch has no more digits than this.
     short = prompts.astype(np.float32)
-    tried = [_settle(short, _spread_out(short, count, rng)) for _ in range(_STARTS)]
+    tried = [_converge(short, _starting_centres(short, count, rng)) for _ in range(_STARTS)]
     centres, likeness = max(tried, key=lambda each: float(each[1].max(axis=1).sum()))
     members = likeness.argmax(axis=1)
     kept = [number for number in range(len(centres)) if (members == number).sum() >= MIN_PROMPTS]
     reach = [
-        max(_LEAST_REACH, float(np.percentile(likeness[members == number, number], _REACH_PERCENTILE)))
-        for number in kept
+        max(_MIN_REACH, float(np.percentile(likeness[members == number, number], _REACH_PERCENTILE))) for number in kept
     ]
     return _Clusters(centres[kept], np.array(reach))
 
 
-def _spread_out(prompts: Sketch, count: int, rng: np.random.Generator) -> Sketch:
-    """Starting centres that lie apart (k-means++)."""
+def _starting_centres(prompts: Sketch, count: int, rng: np.random.Generator) -> Sketch:
+    """Starting centres by k-means++ (Arthur and Vassilvitskii 2007)."""
     chosen = [int(rng.integers(len(prompts)))]
     apart = 1 - prompts @ prompts[chosen[0]]
     while len(chosen) < count:
@@ -157,9 +157,9 @@ def _spread_out(prompts: Sketch, count: int, rng: np.random.Generator) -> Sketch
     return prompts[chosen]
 
 
-def _settle(prompts: Sketch, centres: Sketch) -> tuple[Floats, Floats]:
+def _converge(prompts: Sketch, centres: Sketch) -> tuple[Floats, Floats]:
     members: Integers = np.full(len(prompts), -1, np.intp)
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(_MAX_ITERATIONS):
         nearest = (prompts @ centres.T).argmax(axis=1)
         if (nearest == members).all():
             break
@@ -172,25 +172,27 @@ def _settle(prompts: Sketch, centres: Sketch) -> tuple[Floats, Floats]:
 
 
 def _cells(labels: Labels, members: Integers, clusters_count: int) -> tuple[Integers, list[str]]:
-    """A number for each row's cluster and target together, -1 for rows of no cluster."""
+    """A number for each row's (target, cluster), -1 for rows of no cluster; and the target ids in order."""
     targets, target = np.unique(labels.targets, return_inverse=True)
     cells: Integers = np.where(members >= 0, target * clusters_count + members, -1)
     return cells, targets.tolist()
 
 
-def _cross_shifted(labels: Labels, logits: Floats, members: Integers, count: int, folds: Integers) -> Floats:
-    """Each row's logit with the shift that the other folds' verdicts give its group."""
+def _cross_fitted_logits(labels: Labels, logits: Floats, members: Integers, count: int, folds: Integers) -> Floats:
+    """Each row's logit plus its group's shift, as fitted to the other folds' verdicts."""
     cells, targets = _cells(labels, members, count)
     shifted = logits.copy()
     for fold in range(_FOLDS):
         seen, rest = (folds != fold) & (cells >= 0), (folds == fold) & (cells >= 0)
-        found = _shrunk(logits[seen], labels.adequate[seen], labels.weights[seen], cells[seen], count * len(targets))
+        found = _shrunken_shifts(
+            logits[seen], labels.adequate[seen], labels.weights[seen], cells[seen], count * len(targets)
+        )
         shifted[rest] += found[cells[rest]]
     return shifted
 
 
-def _shrunk(logits: Floats, adequate: Floats, weights: Floats, cells: Integers, count: int) -> Floats:
-    """The shift of each cell under the spread of shifts that explains the verdicts best, 0 where none does."""
+def _shrunken_shifts(logits: Floats, adequate: Floats, weights: Floats, cells: Integers, count: int) -> Floats:
+    """The shift of each cell under the standard deviation with the highest evidence; all 0 where none beats no shifts."""
     best_evidence, best = 0.0, np.zeros(count)
     found = best
     for spread in _SPREADS:
@@ -203,18 +205,18 @@ def _shrunk(logits: Floats, adequate: Floats, weights: Floats, cells: Integers, 
 def _posterior(
     logits: Floats, adequate: Floats, weights: Floats, cells: Integers, shift: Floats, precision: float
 ) -> tuple[Floats, float]:
-    """The most probable shifts, and how much better than no shifts they explain the verdicts.
+    """The most probable shifts, and the log evidence gained over no shifts.
 
-    One Newton iteration for all cells at once, from `shift` on; the evidence is Laplace's.
+    One Newton iteration for all cells at once, starting at `shift`; the evidence is Laplace's approximation.
     """
     count = len(shift)
     curvature = np.full(count, precision)
-    for _ in range(_NEWTON_ROUNDS):
+    for _ in range(_NEWTON_ITERATIONS):
         chances = probability(logits + shift[cells])
         slope = np.bincount(cells, weights * (adequate - chances), count) - precision * shift
         curvature = np.bincount(cells, weights * chances * (1 - chances), count) + precision
         # The prior keeps the curvature from vanishing; the bound keeps a far start from leaping over the top.
-        step = np.clip(slope / curvature, -_LONGEST_STEP, _LONGEST_STEP)
+        step = np.clip(slope / curvature, -_MAX_STEP, _MAX_STEP)
         shift = shift + step
         if np.abs(step).max(initial=0.0) < _SMALL_STEP:
             break
@@ -228,7 +230,9 @@ def _groups(labels: Labels, logits: Floats, found: _Clusters, team_id: str) -> l
     count = len(found.centres)
     cells, targets = _cells(labels, members, count)
     near = cells >= 0
-    shift = _shrunk(logits[near], labels.adequate[near], labels.weights[near], cells[near], count * len(targets))
+    shift = _shrunken_shifts(
+        logits[near], labels.adequate[near], labels.weights[near], cells[near], count * len(targets)
+    )
     by_target = shift.reshape(len(targets), count)
     verdicts = np.bincount(members[members >= 0], minlength=count)
     groups = [
@@ -238,7 +242,7 @@ def _groups(labels: Labels, logits: Floats, found: _Clusters, team_id: str) -> l
             shift={
                 target_id: round(float(value), 6)
                 for target_id, value in zip(targets, by_target[:, number], strict=True)
-                if abs(value) >= _LEAST_SHIFT
+                if abs(value) >= _MIN_SHIFT
             },
             verdicts=int(verdicts[number]),
             reach=round(float(found.reach[number]), 4),
@@ -250,6 +254,6 @@ def _groups(labels: Labels, logits: Floats, found: _Clusters, team_id: str) -> l
 
 
 def _group_id(team_id: str, centre: Floats) -> str:
-    """A name that the same centre always gets; it tells nothing of the prompts."""
+    """A stable name of a centre, which tells nothing of the prompts."""
     digest = hashlib.blake2b(centre.astype("<f4").tobytes(), key=team_id.encode()[:64], digest_size=4)
     return f"g_{digest.hexdigest()}"

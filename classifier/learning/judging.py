@@ -1,4 +1,4 @@
-"""How good probabilities are on rows that they were not fitted to, with bootstrap intervals of a change."""
+"""Quality of probabilities on held-out rows, with bootstrap intervals of a change."""
 
 from typing import Final
 
@@ -10,24 +10,24 @@ from classifier.learning.labels import Floats, Integers, losses, probability
 _BINS: Final = 10
 _RESAMPLES: Final = 300
 _INTERVAL: Final = (2.5, 97.5)
-_MOST_CELLS: Final = 4_000_000
+_MAX_CELLS: Final = 4_000_000
 """Resamples times rows held at once; more rows get fewer resamples, and need fewer."""
-_FEWEST_RESAMPLES: Final = 40
+_MIN_RESAMPLES: Final = 40
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one target's probabilities. The first three are better when lower, the last when higher."""
+    """Quality of one target's probabilities. The first three are better when lower, the last when higher."""
 
     log_loss: float
     brier: float
     ece: float
     """Expected calibration error, in ten bins of equal width."""
     pair_accuracy: float
-    """Of an adequate and an inadequate answer, how often the adequate one was rated higher; 0.5 is a coin."""
+    """Area under the ROC curve: how often an adequate answer was rated above an inadequate one; 0.5 is chance."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The same rows before and after; `low` and `high` bound the difference after - before in 95 of 100 resamples."""
+    """Measures of the same rows before and after; `low` and `high` bound after - before, a 95 % bootstrap interval."""
 
     before: Measures
     after: Measures
@@ -36,27 +36,27 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(before: Floats, after: Floats, adequate: Floats, weights: Floats, rng: np.random.Generator) -> Change:
-    """Two rows of logits for the same verdicts."""
+    """Compares two vectors of logits for the same verdicts."""
     rows = len(adequate)
-    resamples = max(_FEWEST_RESAMPLES, min(_RESAMPLES, _MOST_CELLS // max(rows, 1)))
+    resamples = max(_MIN_RESAMPLES, min(_RESAMPLES, _MAX_CELLS // max(rows, 1)))
     drawn = rng.multinomial(rows, np.full(rows, 1 / rows), size=resamples) * weights
-    differences = _measured(after, adequate, drawn) - _measured(before, adequate, drawn)
+    differences = _measure_all(after, adequate, drawn) - _measure_all(before, adequate, drawn)
     low, high = np.nanpercentile(differences, _INTERVAL, axis=1)
     return Change(
-        before=_named(_measured(before, adequate, weights[None])[:, 0]),
-        after=_named(_measured(after, adequate, weights[None])[:, 0]),
-        low=_named(low),
-        high=_named(high),
+        before=_as_measures(_measure_all(before, adequate, weights[None])[:, 0]),
+        after=_as_measures(_measure_all(after, adequate, weights[None])[:, 0]),
+        low=_as_measures(low),
+        high=_as_measures(high),
     )
 
 
-def _named(values: Floats) -> Measures:
+def _as_measures(values: Floats) -> Measures:
     log_loss, brier, ece, pair_accuracy = values.tolist()
     return Measures(log_loss=log_loss, brier=brier, ece=ece, pair_accuracy=pair_accuracy)
 
 
-def _measured(logits: Floats, adequate: Floats, weights: Floats) -> Floats:
-    """The four measures, a column for each row of weights."""
+def _measure_all(logits: Floats, adequate: Floats, weights: Floats) -> Floats:
+    """(4, resamples): the measures for each row of weights."""
     chances = probability(logits)
     total = weights.sum(axis=1)
     # A resample of a few rows could miss all that count.
@@ -79,7 +79,7 @@ def _calibration_error(chances: Floats, adequate: Floats, weights: Floats) -> Fl
 
 
 def _pair_accuracy(chances: Floats, adequate: Floats, weights: Floats) -> Floats:
-    """The area under the ROC curve, with ties as halves; a coin where there is only one class."""
+    """The area under the ROC curve, with ties as halves; 0.5 where there is only one class."""
     order = np.argsort(chances, kind="stable")
     starts: Integers = np.flatnonzero(np.r_[True, np.diff(chances[order]) > 0])
     ordered = weights[:, order]

@@ -1,4 +1,4 @@
-"""Labels as arrays: what learning reads of the stored outcomes, with everything odd left out and counted."""
+"""Stored outcomes as arrays of labels; unusable ones are left out and counted."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,14 +16,14 @@ Integers = NDArray[np.intp]
 Names = NDArray[np.str_]
 
 MAX_LABELS: Final = 50_000
-"""The newest ones; more of them would not change a few dozen numbers a target."""
+"""Newest labels that are used; more would not change a few dozen numbers a target."""
 _BYTES_A_NUMBER: Final = 2
-_FARTHEST: Final = 30.0
-"""Logits are kept within this: beyond it a probability is 0 or 1 in every digit."""
+_MAX_LOGIT: Final = 30.0
+"""Bound of logits: beyond it a probability is 0 or 1 in every digit."""
 
 
 class Outcome(Protocol):
-    """One target's verdict on one request, as the store gives it."""
+    """One target's verdict on one request, as the store returns it."""
 
     @property
     def request_id(self) -> str: ...
@@ -42,7 +42,7 @@ class Outcome(Protocol):
 
 
 class Labels(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows side by side: prompt's loads and sketch, whose verdict it is, and what it says."""
+    """Columns of equal length, one row for each verdict: the prompt's loads and sketch, its origin, and the verdict."""
 
     loads: Floats
     sketches: Floats
@@ -57,16 +57,16 @@ class Labels(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.adequate)
 
     def where(self, chosen: Bools | Integers) -> "Labels":
-        """Some of the rows."""
+        """The selected rows."""
         return Labels(**{name: getattr(self, name)[chosen] for name in self.__struct_fields__})
 
 
 def read_labels(outcomes: Iterable[Outcome], loads: int) -> tuple[Labels, dict[str, int]]:
-    """The usable rows, oldest first, and how many were left out for what reason. `loads` numbers stand before a sketch."""
+    """The usable rows, oldest first, and the number left out by reason. A vector has `loads` numbers before its sketch."""
     dropped: dict[str, int] = {}
     kept: list[Outcome] = []
     for outcome in outcomes:
-        reason = _unusable(outcome, loads)
+        reason = _drop_reason(outcome, loads)
         if reason is None:
             kept.append(outcome)
         else:
@@ -93,7 +93,7 @@ def read_labels(outcomes: Iterable[Outcome], loads: int) -> tuple[Labels, dict[s
     return labels.where(finite), dropped
 
 
-def _unusable(outcome: Outcome, loads: int) -> str | None:
+def _drop_reason(outcome: Outcome, loads: int) -> str | None:
     if len(outcome.vector) != (loads + SKETCH) * _BYTES_A_NUMBER:
         return "vector of another model"
     if not 0 <= outcome.adequate <= 1:
@@ -105,12 +105,12 @@ def _unusable(outcome: Outcome, loads: int) -> str | None:
 
 def probability(logits: Floats) -> Floats:
     """The logistic function, never exactly 0 or 1."""
-    chances: Floats = 1 / (1 + np.exp(-np.clip(logits, -_FARTHEST, _FARTHEST)))
+    chances: Floats = 1 / (1 + np.exp(-np.clip(logits, -_MAX_LOGIT, _MAX_LOGIT)))
     return chances
 
 
 def logits_of(labels: Labels, abilities: Mapping[str, Ability]) -> Floats:
-    """Each row's logit by its target's ability; every target must have one."""
+    """Each row's logit by its target's ability. Raises KeyError for a target without one."""
     logits = np.zeros(len(labels))
     for target_id in np.unique(labels.targets).tolist():
         rows = labels.targets == target_id
@@ -120,14 +120,14 @@ def logits_of(labels: Labels, abilities: Mapping[str, Ability]) -> Floats:
 
 
 def losses(logits: Floats, adequate: Floats) -> Floats:
-    """Each row's log loss; a verdict between 0 and 1 is a mixture of both."""
-    bounded = np.clip(logits, -_FARTHEST, _FARTHEST)
+    """Each row's log loss; a verdict between 0 and 1 counts as a mixture of both."""
+    bounded = np.clip(logits, -_MAX_LOGIT, _MAX_LOGIT)
     each: Floats = np.logaddexp(0, bounded) - adequate * bounded
     return each
 
 
 def held_out(labels: Labels, share: float) -> Bools:
-    """Marks the newest requests: what a refit is judged by must come after what it saw, as it will in use."""
+    """Marks the newest `share` of requests: a refit is judged on requests after those it saw, as it will be used."""
     # A request's rows, of several targets or signals, stand on one side: they are about one and the same prompt.
     requests, first = np.unique(labels.requests, return_index=True)
     newest_first = np.argsort(-labels.at_us[first], kind="stable")

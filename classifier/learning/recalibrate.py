@@ -1,8 +1,8 @@
-"""Refits what targets are able to do from the verdicts of one's own traffic. Pure: rows in, a proposal out.
+"""Refitting of targets' abilities to verdicts on own traffic. Pure: rows in, a proposal out.
 
-A target's row is fitted as a logistic regression whose prior is the row that it has, so that a few labels
-move its level, some hundred its slope, and only many its direction. What is shown of a proposal is measured
-on the newest requests, which the shown fit did not see; the proposed rows are then fitted to everything.
+A target's row is fitted as a logistic regression whose prior is the row that it has, so that a few labels move its
+level, some hundred its slope, and only many its direction. The reported measures are taken on the newest requests,
+which that fit did not see; the proposed rows are then fitted to everything.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ from classifier.learning.labels import (
 from classifier.tuning import Ability, Group, Tuning
 
 MIN_LABELS: Final = 30
-"""Fewer of a target cannot be split into a part to learn from and a part to be judged by."""
+"""Least labels of a target, to be split into a part to fit and a part to judge by."""
 HELD_OUT_SHARE: Final = 0.3
 
 # After so many labels the fit stands halfway between the prior and what the labels alone would say. The level of a
@@ -37,24 +37,24 @@ _LEVEL_LABELS: Final = 20.0
 _SLOPE_LABELS: Final = 50.0
 _DIRECTION_LABELS: Final = 150.0
 _POOLED_STRENGTH: Final = 0.3
-"""A prior that is only guessed from targets of like capability gives way sooner."""
+"""Strength of a prior that is only guessed from targets of similar capability."""
 _INFORMATION: Final = 0.2
-"""What a label tells of a logit, p times 1 - p, where p is neither near 0 nor near 1."""
+"""Fisher information of a label about a logit, p · (1 - p), where p is neither near 0 nor near 1."""
 
 _MAX_STEPS: Final = 50
 _MAX_HALVINGS: Final = 20
 _SMALL_STEP: Final = 1e-8
-_STILL: Final = 1e-6
-_LIKE: Final = 0.15
-"""How far apart two capabilities may lie and still tell of each other."""
-_LEAST_CHANCE, _MOST_CHANCE = 0.5, 0.95
-"""How often targets of capability 0 and 1 are taken to be adequate when nothing at all is known."""
+_MIN_DEVIATION: Final = 1e-6
+_CAPABILITY_WIDTH: Final = 0.15
+"""Width of the kernel over capabilities within which targets inform each other's guess."""
+_MIN_CHANCE, _MAX_CHANCE = 0.5, 0.95
+"""Assumed adequacy of targets of capability 0 and 1 when nothing is known."""
 
 TargetVerdict = Literal["better", "worse", "too-few"]
 
 
 class TooFewLabels(Exception):
-    """Nothing can be refitted yet. `counts` has the labels by target."""
+    """No target has enough labels to be refitted. `counts` has the labels by target."""
 
     def __init__(self, counts: Mapping[str, int], dropped: Mapping[str, int]) -> None:
         told = ", ".join(f"{target_id} {count}" for target_id, count in sorted(counts.items())) or "none at all"
@@ -64,16 +64,16 @@ class TooFewLabels(Exception):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands before a refit. `loads` is how many numbers the artifact computes of a prompt."""
+    """The state before a refit. `loads` is the number of loads that the artifact computes of a prompt."""
 
     artifact: str
     loads: int
     abilities: Mapping[str, Ability] = {}
-    """The artifact's rows by target id, as the configuration names them."""
+    """The artifact's rows, by target id as configured."""
     capabilities: Mapping[str, float] = {}
     """The declared capability of every configured target, for those without a row."""
     tuning: Tuning | None = None
-    """The tuning in use. One that was fitted to another artifact is not looked at."""
+    """The tuning in use. One that was fitted to another artifact is ignored."""
 
 
 class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,14 +82,14 @@ class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
     target_id: str
     verdict: TargetVerdict
     is_new: bool
-    """It had no row before; its `before` is a guess from its declared capability."""
+    """True for a target that had no row; its `before` is a guess from its declared capability."""
     labels: int
     held_out: int
     change: Change | None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a proposal rests on and what it brings on the held-out part."""
+    """The labels behind a proposal, and its effect on the held-out part."""
 
     labels: int
     requests: int
@@ -97,18 +97,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     dropped: dict[str, int]
     targets: list[TargetReport]
     groups: dict[str, int]
-    """How many groups each team has in the proposal."""
+    """Number of groups in the proposal, by team."""
     team_id: str | None
-    """Set when only this team's groups were learned, and no target's row."""
+    """The team, when only its groups were learned and no target's row."""
 
     @property
     def improves(self) -> bool:
-        """Whether there is anything to accept."""
+        """True when any target became better, so that there is something to accept."""
         return any(target.verdict == "better" for target in self.targets)
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A tuning that could stand in for the one in use, and why."""
+    """A tuning that could replace the one in use, and its report."""
 
     tuning: Tuning
     report: Report
@@ -119,8 +119,8 @@ def recalibrate(
 ) -> Proposal:
     """Proposes a tuning. Raises TooFewLabels.
 
-    With `team_id` the rows are that team's and only its groups are learned: one team's verdicts say how
-    its prompts differ, and must not move the rows that every team's prompts are weighed by.
+    With `team_id` only that team's rows are used and only its groups are learned: one team's verdicts must not move the
+    rows that every team's prompts are scored by.
     """
     labels, dropped = read_labels(outcomes, known.loads)
     if team_id is not None:
@@ -133,7 +133,7 @@ def recalibrate(
     start = _starting_rows(known, old, counts)
     usable = labels.where(np.isin(labels.targets, refitted))
     test = held_out(usable, HELD_OUT_SHARE)
-    work = _Work(known, old, start, refitted if team_id is None else [], team_id, seed)
+    work = _Refit(known, old, start, refitted if team_id is None else [], team_id, seed)
     judged = _judge(work, usable, test, refitted)
     better = [target_id for target_id, change in judged.items() if change.after.log_loss < change.before.log_loss]
     tuning = work.fitted(usable, version, better)
@@ -164,15 +164,15 @@ def _counts(labels: Labels) -> dict[str, int]:
     return dict(zip(targets.tolist(), counts.tolist(), strict=True))
 
 
-class _Start(msgspec.Struct, frozen=True):
-    """Where each target's fit begins. `in_use` is what serves now, `priors` what a fit is held to."""
+class _StartingRows(msgspec.Struct, frozen=True):
+    """Each target's starting row: `in_use` is what serves now, `priors` is what a fit is shrunk towards."""
 
     in_use: dict[str, Ability]
     priors: dict[str, Ability]
     measured: frozenset[str]
 
 
-def _starting_rows(known: Known, old: Tuning | None, counts: Mapping[str, int]) -> _Start:
+def _starting_rows(known: Known, old: Tuning | None, counts: Mapping[str, int]) -> _StartingRows:
     tuned = old.abilities if old is not None else {}
     shipped = {target_id: row for target_id, row in known.abilities.items() if len(row.weights) == known.loads}
     measured = {**shipped, **tuned}
@@ -187,21 +187,21 @@ def _starting_rows(known: Known, old: Tuning | None, counts: Mapping[str, int]) 
         if target_id in tuned and tuned[target_id].verdicts > count:
             prior = tuned[target_id]
         priors[target_id] = prior
-    return _Start(in_use, priors, frozenset(measured))
+    return _StartingRows(in_use, priors, frozenset(measured))
 
 
 def pooled_ability(
     abilities: Mapping[str, Ability], capabilities: Mapping[str, float], capability: float, loads: int
 ) -> Ability:
-    """A guess at a target that nothing was measured of, from targets of like declared capability."""
+    """A guess of an unmeasured target's ability, from targets of similar declared capability."""
     near = [
-        (np.exp(-(((capabilities.get(target_id, 0.5) - capability) / _LIKE) ** 2)), ability)
+        (np.exp(-(((capabilities.get(target_id, 0.5) - capability) / _CAPABILITY_WIDTH) ** 2)), ability)
         for target_id, ability in abilities.items()
         if len(ability.weights) == loads
     ]
     total = sum(weight for weight, _ in near)
     if total < np.exp(-4):
-        chance = _LEAST_CHANCE + (_MOST_CHANCE - _LEAST_CHANCE) * min(1.0, max(0.0, capability))
+        chance = _MIN_CHANCE + (_MAX_CHANCE - _MIN_CHANCE) * min(1.0, max(0.0, capability))
         return Ability(weights=[0.0] * loads, bias=float(np.log(chance / (1 - chance))))
     mean = sum((weight * np.asarray(row.weights) for weight, row in near), np.zeros(loads)) / total
     return Ability(
@@ -211,11 +211,17 @@ def pooled_ability(
     )
 
 
-class _Work:
-    """One refit's fixed parts, used twice: once to be judged and once to be proposed."""
+class _Refit:
+    """The inputs of one refit, which runs twice: once to be judged and once to be proposed."""
 
     def __init__(
-        self, known: Known, old: Tuning | None, start: _Start, refitted: list[str], team_id: str | None, seed: int
+        self,
+        known: Known,
+        old: Tuning | None,
+        start: _StartingRows,
+        refitted: list[str],
+        team_id: str | None,
+        seed: int,
     ) -> None:
         self.known = known
         self.start = start
@@ -226,9 +232,9 @@ class _Work:
         self._seed = seed
 
     def fitted(self, labels: Labels, version: int, targets: Iterable[str]) -> Tuning:
-        """A tuning in which these targets stand on these rows; everything else stays as it is."""
+        """A tuning with these targets fitted to these rows; everything else stays as it is."""
         chosen = set(targets)
-        fresh = {target_id: self._row(labels, target_id) for target_id in self._refitted if target_id in chosen}
+        fresh = {target_id: self._fit_row(labels, target_id) for target_id in self._refitted if target_id in chosen}
         abilities = {**self.start.in_use, **fresh}
         own = labels.where(np.isin(labels.targets, sorted(chosen)))
         groups = dict(self.old_groups)
@@ -246,7 +252,7 @@ class _Work:
             groups={team: each for team, each in groups.items() if each},
         )
 
-    def _row(self, labels: Labels, target_id: str) -> Ability:
+    def _fit_row(self, labels: Labels, target_id: str) -> Ability:
         prior = self.start.priors[target_id]
         guessed = target_id not in self.start.measured
         rows = labels.where(labels.targets == target_id)
@@ -254,7 +260,7 @@ class _Work:
 
 
 def _kept_shifts(groups: Iterable[Group], refitted: set[str]) -> list[Group]:
-    """Old groups without the shifts of targets whose row has changed under them."""
+    """Old groups without the shifts of targets whose row has been refitted."""
     left = [
         msgspec.structs.replace(
             group, shift={name: shift for name, shift in group.shift.items() if name not in refitted}
@@ -265,7 +271,7 @@ def _kept_shifts(groups: Iterable[Group], refitted: set[str]) -> list[Group]:
 
 
 def _with_old_shifts(groups: Iterable[Group], before: list[Group], refitted: set[str]) -> list[Group]:
-    """New groups with what the old ones said, there where they are, of the targets that stay as they were."""
+    """New groups, with the nearest old group's shifts of targets that were not refitted."""
     carried = []
     for group in groups:
         old = assign(np.asarray(group.centre, np.float32), before) if before else None
@@ -274,8 +280,8 @@ def _with_old_shifts(groups: Iterable[Group], before: list[Group], refitted: set
     return carried
 
 
-def _judge(work: _Work, labels: Labels, test: Bools, targets: Iterable[str]) -> dict[str, Change]:
-    """What a fit to the older rows brings on the newest ones, by target."""
+def _judge(work: _Refit, labels: Labels, test: Bools, targets: Iterable[str]) -> dict[str, Change]:
+    """The change on the newest rows by a fit to the older ones, by target."""
     trial = work.fitted(labels.where(~test), 0, targets)
     rows = labels.where(test)
     before = logits_of(rows, work.start.in_use) + shifts(rows, work.old_groups)
@@ -290,7 +296,7 @@ def _judge(work: _Work, labels: Labels, test: Bools, targets: Iterable[str]) -> 
 
 
 def shifts(labels: Labels, groups: Mapping[str, list[Group]]) -> Floats:
-    """What the groups add to each row's logit, found as serving finds it."""
+    """The shift that groups add to each row's logit, found as serving finds it."""
     table = GroupTable(groups)
     added = np.zeros(len(labels))
     for row, (team, target_id) in enumerate(zip(labels.teams.tolist(), labels.targets.tolist(), strict=True)):
@@ -301,15 +307,15 @@ def shifts(labels: Labels, groups: Mapping[str, list[Group]]) -> Floats:
 
 
 def fit_ability(labels: Labels, prior: Ability, *, strength: float = 1.0) -> Ability:
-    """The most probable row of one target given its labels and its prior row. Labels are its own.
+    """The most probable row of one target, given its prior row and labels, which are all of this target.
 
-    In coordinates where loads are centred and of one scale, the prior's precision is that of so many labels
-    for the level, for the prior's own direction (its slope), and for every other direction.
+    In coordinates where loads are centred and of one scale, the prior's precision is that of so many labels for the
+    level, for the prior's own direction (its slope), and for every other direction.
     """
     centre = labels.loads.mean(axis=0)
     scale = labels.loads.std(axis=0)
     # A load that never moved in these rows says nothing, and must not be divided by.
-    still = scale < _STILL
+    still = scale < _MIN_DEVIATION
     scale[still] = 1.0
     inputs = np.c_[np.ones(len(labels)), np.where(still, 0.0, (labels.loads - centre) / scale)]
     row = np.asarray(prior.weights, np.float64)
@@ -326,7 +332,7 @@ def fit_ability(labels: Labels, prior: Ability, *, strength: float = 1.0) -> Abi
 
 
 def _prior_precision(direction: Floats) -> Floats:
-    """Labels' worth of the prior as a matrix: the level, then the loads."""
+    """The prior's precision matrix in units of labels: first the level, then the loads."""
     precision = np.diag(np.r_[_LEVEL_LABELS, np.full(len(direction), _DIRECTION_LABELS)])
     length = float(np.linalg.norm(direction))
     if length > 0:
@@ -336,7 +342,7 @@ def _prior_precision(direction: Floats) -> Floats:
 
 
 def _most_probable(inputs: Floats, adequate: Floats, weights: Floats, mean: Floats, precision: Floats) -> Floats:
-    """Newton's method on a strictly convex loss; a step that does not lower it is halved."""
+    """The maximum a posteriori by Newton's method on a strictly convex loss; steps that do not lower it are halved."""
 
     def loss(point: Floats) -> float:
         away = point - mean

@@ -1,4 +1,4 @@
-"""What a team's last requests looked like, as numbers: what a floor would do to its own traffic is computed on them."""
+"""A team's latest requests as numbers, to compute the effect of a quality floor on its own traffic."""
 
 from typing import Any, Final
 
@@ -12,13 +12,14 @@ from sqlmodel import col
 from classifier.learning.tables import WeighingRow
 
 FEWEST: Final = 200
-"""With fewer requests their mix is mostly chance."""
+"""Requests below which their mix is mostly chance."""
 MOST: Final = 2_000
+"""Requests that are read at most, the newest."""
 _HALF: Final = np.dtype("<f2")
 
 
 class OwnRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of one team, one row each, in the shape of the artifact's own sample."""
+    """Requests of one team, one row each, with the columns of the artifact's own sample."""
 
     vectors: NDArray[np.float32]
     input_tokens: NDArray[np.int64]
@@ -27,7 +28,7 @@ class OwnRequests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def own_requests(engine: AsyncEngine, team_id: str, artifact: str, width: int) -> OwnRequests | None:
-    """The team's newest requests that this trained model weighed; None when there are too few."""
+    """The team's newest requests that this artifact scored; None when there are fewer than FEWEST."""
     if not artifact or width < 1:
         return None
     newest = (
@@ -43,7 +44,7 @@ async def own_requests(engine: AsyncEngine, team_id: str, artifact: str, width: 
 
 
 def gathered(rows: list[tuple[Any, ...]]) -> OwnRequests | None:
-    """Rows of vector, input tokens and output tokens as arrays."""
+    """Rows of (vector, input tokens, output tokens) as arrays; None when there are fewer than FEWEST."""
     if len(rows) < FEWEST:
         return None
     vectors = np.frombuffer(b"".join(row[0] for row in rows), dtype=_HALF)

@@ -1,9 +1,8 @@
-"""Requests of which nobody said anything: the other side of signals that only ever speak against an answer.
+"""Answers without any verdict as weak positive labels, to balance signals that only report bad answers.
 
-A refusal or a broken reply is noticed, a good answer is not. Refitting to what was noticed alone would find every
-target bad. So an answer without any verdict counts as adequate, for as much as silence says: if of inadequate answers
-the share s makes a noise, then the likelihood of silence is 1 - s(1 - p), which near p = 1 is that of an adequate
-answer of weight s.
+A refusal or a broken reply is noticed, a good answer is not: refitting to what was noticed alone would find every
+target bad. So an answer without a verdict counts as adequate, with a weight: if the share s of inadequate answers is
+noticed, the likelihood of silence is 1 - s(1 - p), which near p = 1 is that of an adequate answer of weight s.
 """
 
 from typing import Any, Final
@@ -16,14 +15,16 @@ from classifier.learning.store import JudgedAnswer
 from classifier.learning.tables import VerdictRow, WeighingRow
 
 NOTICED: Final = 0.15
-"""s: so much of what is inadequate is taken to leave a trace. A guess, and a low one: silence should not outvote people."""
+"""The share s of inadequate answers that is assumed to be noticed: a low guess, so that silence does not outvote
+people.
+"""
 MAX_SILENT: Final = 20_000
 
 
 async def silent_answers(
     engine: AsyncEngine, artifact: str, *, since_us: int = 0, team_id: str | None = None, limit: int = MAX_SILENT
 ) -> list[JudgedAnswer]:
-    """The newest of them. Where there are more, each stands for several, so that what was noticed keeps its share."""
+    """The newest answers without a verdict. Where there are more than `limit`, their weight makes up for the rest."""
     spoken = exists().where(
         col(VerdictRow.team_id) == col(WeighingRow.team_id), col(VerdictRow.request_id) == col(WeighingRow.request_id)
     )

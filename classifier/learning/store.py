@@ -1,4 +1,4 @@
-"""What was weighed and how it turned out, in the database. Every value is a bound parameter.
+"""Classified requests, verdicts and tunings in the database. Every value is a bound parameter.
 
 What belongs to a team is read by its team's id, in the query itself.
 """
@@ -23,9 +23,9 @@ VerdictSource = Literal["feedback", "implicit", "shadow"]
 
 MAX_OUTCOMES: Final = 100_000
 MAX_LISTED_TUNINGS: Final = 1_000
-_FORGET_BATCH: Final = 1_000
+_DELETE_BATCH: Final = 1_000
 # Between two batches of a clean-up, whoever waits to write has its turn.
-_FORGET_PAUSE_S: Final = 0.005
+_DELETE_PAUSE_S: Final = 0.005
 _VERSION_TRIES: Final = 5
 
 
@@ -38,11 +38,11 @@ class UnknownTuning(LearningError):
 
 
 class UnreadableTuning(LearningError):
-    """A stored tuning is not one that this program can read."""
+    """A stored tuning cannot be decoded by this version of the program."""
 
 
 class ClassifiedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An answered `auto` request. `target_id` answered; the digests are hexadecimal."""
+    """An answered `auto` request. `target_id` answered it; the digests are hexadecimal."""
 
     request_id: str
     at_us: int
@@ -59,15 +59,15 @@ class ClassifiedRequest(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str = ""
     request_digest: str = ""
     prompt: str | None = None
-    """JSON of a `Prompt`, cut to a limit."""
+    """JSON of a `Prompt`, cut to a limit; None unless the team's learning is `prompts`."""
 
     def __repr__(self) -> str:
-        # What a team let us keep is not for logs.
+        # Prompts that a team allowed us to keep must not reach logs.
         return f"Weighing({self.team_id!r}, {self.request_id!r}, target_id={self.target_id!r})"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How adequate one target's answer was, in [0, 1], and how much that counts beside a person's word, which is 1."""
+    """One target's adequacy on one request, in [0, 1]; `weight` is relative to a person's verdict, which has 1."""
 
     request_id: str
     at_us: int
@@ -82,7 +82,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict beside the numbers of the prompt that it is about; `target_id` is the target judged."""
+    """A verdict with the vector of its prompt; `target_id` is the target judged."""
 
     request_id: str
     team_id: str
@@ -98,7 +98,7 @@ class JudgedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerdictCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many verdicts of one kind there are, and the mean of what they say."""
+    """Number of verdicts of one kind, and their mean adequacy."""
 
     team_id: str
     target_id: str
@@ -109,7 +109,7 @@ class VerdictCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TuningRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A version as a list shows it, without its body."""
+    """A tuning's version as lists show it, without its body."""
 
     version: int
     at_us: int
@@ -124,7 +124,7 @@ def _now_us() -> int:
 
 
 class LearningStore:
-    """The only writer and reader of the tables `weighing`, `verdict` and `tuning`."""
+    """The only writer of the tables `weighing`, `verdict` and `tuning`."""
 
     def __init__(self, engine: AsyncEngine, *, now_us: Callable[[], int] = _now_us) -> None:
         self._engine = engine
@@ -132,11 +132,11 @@ class LearningStore:
         self._insert: Callable[..., Any] = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def add_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """Write some; of the same source and signal about the same answer, the last one stays."""
+        """Stores verdicts; a new one replaces one of the same source and signal on the same answer."""
         await self.add((), verdicts)
 
     async def add(self, weighings: Sequence[ClassifiedRequest], verdicts: Sequence[Verdict]) -> None:
-        """Write both, all or nothing."""
+        """Stores requests and verdicts in one transaction."""
         if not weighings and not verdicts:
             return
         async with self._engine.begin() as connection:
@@ -151,7 +151,7 @@ class LearningStore:
                 await connection.execute(said, _rows(verdicts, _VERDICT_KEY))
 
     async def find_weighing(self, team_id: str, request_id: str) -> ClassifiedRequest | None:
-        """One request of this team; another team's looks like one that never was."""
+        """One request of this team; None for another team's request too."""
         query = _WEIGHINGS.where(col(WeighingRow.team_id) == team_id, col(WeighingRow.request_id) == request_id)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
@@ -165,9 +165,9 @@ class LearningStore:
         team_id: str | None = None,
         per_team: int | None = None,
     ) -> list[JudgedAnswer]:
-        """The verdicts on prompts that this trained model weighed, newest first: of one team, or of all.
+        """The verdicts on prompts that this artifact scored, newest first: of one team, or of all.
 
-        With `per_team` no team has more rows than that, so that a busy one does not crowd out the others.
+        `per_team` limits the rows of each team, so that a busy one does not crowd out the others.
         """
         query = _JUDGED.where(col(WeighingRow.artifact) == artifact)
         if team_id is not None:
@@ -184,7 +184,7 @@ class LearningStore:
             return [JudgedAnswer(**_fields(row)) for row in await connection.execute(query.limit(limit))]
 
     async def counts(self, team_id: str | None = None) -> list[VerdictCount]:
-        """How many verdicts there are by team, target, source and signal: of one team, or of all."""
+        """Verdicts by team, target, source and signal: of one team, or of all."""
         kinds = (col(VerdictRow.team_id), col(VerdictRow.target_id), col(VerdictRow.source), col(VerdictRow.signal))
         query = select(
             *kinds, func.count().label("verdicts"), func.avg(col(VerdictRow.adequate)).label("adequate")
@@ -195,10 +195,10 @@ class LearningStore:
             return [VerdictCount(**_fields(row)) for row in await connection.execute(query.order_by(*kinds))]
 
     async def adequacy(self, organisation_id: str, team_id: str | None, start_us: int, end_us: int) -> tuple[int, int]:
-        """How many answers given in this time were adequate, and how many were judged: of one team, or of all.
+        """(adequate answers, judged answers) among those given from `start_us` until `end_us`: of one team, or of all.
 
-        Only what people and comparisons say counts: signals of requests by themselves speak against an answer or not
-        at all, and would make the share what nobody measured. Several verdicts on an answer are weighed together.
+        Only feedback and shadow comparisons count: implicit signals speak against an answer or not at all, and would
+        bias the share. Several verdicts on one answer are averaged by weight; from 0.5 on it is adequate.
         """
         where = [
             # An answer is judged after it was given, and few are: its verdicts lead to it, not the other way round.
@@ -207,7 +207,7 @@ class LearningStore:
             col(WeighingRow.organisation_id) == organisation_id,
             col(WeighingRow.at_us) + 0 >= start_us,
             col(WeighingRow.at_us) + 0 < end_us,
-            col(VerdictRow.source).in_(_BOTH_WAYS),
+            col(VerdictRow.source).in_(_TWO_SIDED_SOURCES),
             col(VerdictRow.weight) > 0,
         ]
         if team_id is not None:
@@ -228,27 +228,27 @@ class LearningStore:
         return int(adequate or 0), int(judged)
 
     async def forget(self, before_us: int) -> int:
-        """Delete what is older, and tell how many rows that were."""
+        """Deletes requests and verdicts from before `before_us`; returns how many rows that were."""
         old_weighings = _deletion(WeighingRow, _WEIGHING_KEY, col(WeighingRow.at_us) < before_us)
         old_verdicts = _deletion(VerdictRow, _VERDICT_KEY, col(VerdictRow.at_us) < before_us)
         return await self._in_batches(old_weighings) + await self._in_batches(old_verdicts)
 
     async def forget_team(self, team_id: str) -> int:
-        """Delete everything that was kept of a team, as it asks for by turning learning off."""
+        """Deletes everything stored of a team, for a team that turned learning off; returns how many rows."""
         weighings = _deletion(WeighingRow, _WEIGHING_KEY, col(WeighingRow.team_id) == team_id)
         verdicts = _deletion(VerdictRow, _VERDICT_KEY, col(VerdictRow.team_id) == team_id)
         return await self._in_batches(weighings) + await self._in_batches(verdicts)
 
     async def teams_with_prompts(self) -> list[str]:
-        """The teams of whom texts are kept."""
+        """Ids of the teams of whom prompt texts are stored."""
         query = select(col(WeighingRow.team_id)).where(col(WeighingRow.prompt).is_not(None)).distinct()
         async with self._engine.connect() as connection:
             return sorted((await connection.execute(query)).scalars())
 
     async def forget_prompts(self, team_id: str) -> int:
-        """Delete the texts of a team and keep the numbers."""
+        """Deletes the stored texts of a team and keeps the numbers; returns how many."""
         mine = (col(WeighingRow.team_id) == team_id, col(WeighingRow.prompt).is_not(None))
-        some = select(col(WeighingRow.request_id)).where(*mine).limit(_FORGET_BATCH).scalar_subquery()
+        some = select(col(WeighingRow.request_id)).where(*mine).limit(_DELETE_BATCH).scalar_subquery()
         emptied = update(WeighingRow).where(*mine, col(WeighingRow.request_id).in_(some)).values(prompt=None)
         return await self._in_batches(emptied)
 
@@ -258,12 +258,15 @@ class LearningStore:
             async with self._engine.begin() as connection:
                 changed = (await connection.execute(statement)).rowcount
             total += changed
-            if changed < _FORGET_BATCH:
+            if changed < _DELETE_BATCH:
                 return total
-            await asyncio.sleep(_FORGET_PAUSE_S)
+            await asyncio.sleep(_DELETE_PAUSE_S)
 
     async def add_tuning(self, tuning: Tuning, *, metrics: Mapping[str, Any] | None = None, note: str = "") -> int:
-        """Keep a version, not yet in use, and tell its number, which is the next free one whatever `tuning` says."""
+        """Stores a tuning, not yet in use, and returns its version, the next free one whatever `tuning` says.
+
+        Raises LearningError when other processes took every version that was tried.
+        """
         for _ in range(_VERSION_TRIES):
             try:
                 async with self._engine.begin() as connection:
@@ -304,7 +307,7 @@ class LearningStore:
         return _decoded(body)
 
     async def activate(self, version: int | None) -> None:
-        """Use this version from now on, or none of them. No version is ever deleted."""
+        """Puts a version in use, or none. No version is ever deleted. Raises UnknownTuning."""
         # All rows in one statement: of two that do this at once, the second waits for the first and undoes it whole.
         chosen = False if version is None else col(TuningRow.version) == version
         async with self._engine.begin() as connection:
@@ -315,13 +318,13 @@ class LearningStore:
             await connection.execute(update(TuningRow).values(active=chosen))
 
     async def active_version(self) -> int | None:
-        """Which version is in use: cheap enough to ask every few seconds."""
+        """The version in use, or None; cheap enough to ask every few seconds."""
         async with self._engine.connect() as connection:
             version: int | None = await connection.scalar(select(col(TuningRow.version)).where(_ACTIVE))
         return version
 
     async def active_tuning(self) -> Tuning | None:
-        """The version in use, or None; raises UnreadableTuning."""
+        """The tuning in use, or None; raises UnreadableTuning."""
         body = await self._body(_ACTIVE)
         return None if body is None else _decoded(body)
 
@@ -333,12 +336,12 @@ class LearningStore:
 
 def _deletion(table: type[WeighingRow | VerdictRow], key: Iterable[str], condition: Any) -> Delete:
     columns = [getattr(table, name) for name in key]
-    some = select(*columns).where(condition).limit(_FORGET_BATCH)
+    some = select(*columns).where(condition).limit(_DELETE_BATCH)
     return delete(table).where(tuple_(*columns).in_(some))
 
 
 def _rows(values: Sequence[ClassifiedRequest | Verdict], key: Sequence[str]) -> list[dict[str, Any]]:
-    """One row a key, the last one given, in the key's order: two writers then never wait for each other in a circle."""
+    """One row for each key, the last one given, in the key's order, so that two writers cannot deadlock."""
     order = itemgetter(*key)
     rows = {order(row): row for row in map(msgspec.structs.asdict, values)}
     return [rows[place] for place in sorted(rows)]
@@ -366,15 +369,15 @@ _NEWEST_FIRST: Final = (
     col(VerdictRow.target_id),
     col(VerdictRow.signal),
 )
-_OF_THE_PROMPT: Final = frozenset({"vector", "group_id"})
+_REQUEST_COLUMNS: Final = frozenset({"vector", "group_id"})
 _SAME_REQUEST: Final = (col(VerdictRow.team_id) == col(WeighingRow.team_id)) & (
     col(VerdictRow.request_id) == col(WeighingRow.request_id)
 )
-_BOTH_WAYS: Final = ("feedback", "shadow")
-"""The sources that say of an answer that it was adequate as well as that it was not."""
+_TWO_SIDED_SOURCES: Final = ("feedback", "shadow")
+"""Sources of verdicts that call an answer adequate as well as inadequate."""
 _ADEQUATE: Final = 0.5
 _SKEW_US: Final = 3_600_000_000
-"""Clocks of two machines differ by less."""
+"""Upper bound of the clocks' difference between two machines."""
 _JUDGED: Final = select(
-    *(getattr(WeighingRow if name in _OF_THE_PROMPT else VerdictRow, name) for name in JudgedAnswer.__struct_fields__)
+    *(getattr(WeighingRow if name in _REQUEST_COLUMNS else VerdictRow, name) for name in JudgedAnswer.__struct_fields__)
 ).join_from(VerdictRow, WeighingRow, _SAME_REQUEST)

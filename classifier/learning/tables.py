@@ -1,4 +1,4 @@
-"""The tables of learning: what was weighed, how answers turned out, and what was learned from both."""
+"""The tables of learning: classified requests, verdicts on their answers, and tunings."""
 
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ NAME_CHARS = 64
 
 
 class WeighingRow(SQLModel, table=True):
-    """One answered `auto` request of a team that lets us learn. It is kept for a while and then deleted."""
+    """One answered `auto` request of a team that allows learning. It is deleted after `classifier.learning.keep_days`."""
 
     __tablename__: ClassVar[str] = "weighing"
     __table_args__ = (
@@ -53,14 +53,14 @@ class WeighingRow(SQLModel, table=True):
     output_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
     cost_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     conversation: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
-    """A digest: what a caller names a conversation may say something."""
+    """Digest of the caller's conversation id, which may itself be confidential."""
     request_digest: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
     prompt: str | None = Field(sa_column=Column(Text, nullable=True))
     """JSON of a `Prompt` cut to a limit; null unless the team's learning is `prompts`."""
 
 
 class VerdictRow(SQLModel, table=True):
-    """What one source said of one target's answer. Said again, it replaces what was said before."""
+    """One source's verdict on one target's answer; a new one of the same source and signal replaces it."""
 
     __tablename__: ClassVar[str] = "verdict"
     __table_args__ = (
@@ -81,7 +81,7 @@ class VerdictRow(SQLModel, table=True):
 
 
 class TuningRow(SQLModel, table=True):
-    """One version of what was learned. None is ever changed or deleted; at most one is active."""
+    """One version of a tuning. None is ever changed or deleted; at most one is active."""
 
     __tablename__: ClassVar[str] = "tuning"
 
@@ -91,6 +91,6 @@ class TuningRow(SQLModel, table=True):
     body: str = Field(sa_column=Column(Text, nullable=False))
     """JSON of a `Tuning`."""
     metrics: str = Field(sa_column=Column(Text, nullable=False))
-    """JSON of what it changed on the held-out part."""
+    """JSON of its effect on the held-out part."""
     note: str = Field(sa_column=Column(Text, nullable=False))
     active: bool = Field(sa_column=Column(Boolean, nullable=False))

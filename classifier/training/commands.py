@@ -1,4 +1,4 @@
-"""What `weighbridge classifier train|evaluate|calibrate` do, without a command line: files in, values out."""
+"""Implementation of `weighbridge classifier train|evaluate|calibrate` without a command line: files in, values out."""
 
 import functools
 import shutil
@@ -28,20 +28,20 @@ CrossValidated = Callable[[Corpus, Split], Scored]
 
 PACKAGED: Final = Path(__file__).parent.parent / "artifacts"
 SHIPPED: Final = "shipped"
-_NAMED: Final = 10
+_MAX_NAMED: Final = 10
 
 
 class NothingToJudge(Exception):
-    """No number can be given that would be honest."""
+    """No honest number can be given."""
 
 
 def train(data: Path, out: Path, seed: int, say: Say, *, measure: bool = True) -> Artifact:
-    """Trains on everything in `data`, and writes the artifact with the hashes of what it was taught.
+    """Trains on everything in `data`, and writes the artifact with the hashes of its training prompts.
 
-    What the manifest tells of its quality comes from cross-validation on the same data.
+    The manifest's measures come from cross-validation on the same data. Raises BadData.
     """
     corpus = load(data)
-    say(_told_size(corpus))
+    say(_size_note(corpus))
     # Before the minutes of training: a place that cannot be written to is told at once.
     out.mkdir(parents=True, exist_ok=True)
     from classifier.training import train as training  # noqa: PLC0415 - Judging needs none of its libraries.
@@ -55,9 +55,9 @@ def train(data: Path, out: Path, seed: int, say: Say, *, measure: bool = True) -
 
 
 def measured_anew(corpus: Corpus, in_domain: Scored, *, seed: int, say: Say) -> dict[str, Any]:
-    """Cross-validation for a manifest: numbers without times, so that the same data give the same manifest.
+    """Cross-validated measures for a manifest, without times, so that the same data give the same manifest.
 
-    `in_domain` are the ten folds, which training has gone through anyway.
+    `in_domain` are the scores of the ten folds, which training computes anyway.
     """
     nothing = np.full(len(corpus.texts), np.nan)
     splits = {**_splits(corpus, None, cross_validation(seed, say), SPLITS), "10-fold": lambda: in_domain}
@@ -73,19 +73,19 @@ def _calibration(each: Target) -> dict[str, Any]:
 
 
 def cross_validation(seed: int, say: Say) -> CrossValidated:
-    """What trains anew on each split, out of the training code."""
+    """A function that trains anew on each fold of a split and returns the held-out scores."""
     from classifier.training import train as training  # noqa: PLC0415 - as above
 
     return functools.partial(training.cross_validated, seed=seed, say=say)
 
 
-def _told_size(corpus: Corpus) -> str:
+def _size_note(corpus: Corpus) -> str:
     questions = len(np.unique(corpus.groups))
     return f"{len(corpus.texts)} prompts, {questions} questions, {len(corpus.models)} models"
 
 
 def open_shipped(folder: Path | None, models: list[str]) -> OnnxClassifier:
-    """The artifact as it serves, with a target for each model; never the heuristic in its place."""
+    """The artifact as it serves, with a target for each model. Raises NothingToJudge in place of the heuristic."""
     classifier = load_classifier(ClassifierSection(artifact_dir=folder), {model: model for model in models})
     if not isinstance(classifier, OnnxClassifier):
         raise NothingToJudge(f"the artifact cannot be used: {classifier.fallback_reason}")
@@ -93,7 +93,7 @@ def open_shipped(folder: Path | None, models: list[str]) -> OnnxClassifier:
 
 
 def taught(folder: Path | None) -> Hashes:
-    """The hashes of the prompts that the artifact was trained on; without them nothing can be called unseen."""
+    """Hashes of the prompts that the artifact was trained on. Raises NothingToJudge when they are missing."""
     stems = read_stems(folder or PACKAGED)
     if stems is None:
         raise NothingToJudge(
@@ -112,15 +112,18 @@ def evaluate(
     seed: int = 0,
     say: Say = lambda _line: None,
 ) -> Evaluation:
-    """The artifact on prompts that it has never seen, and every split of cross-validation when that is wanted."""
+    """Evaluates the artifact on prompts that it was not trained on, and every split of cross-validation when wanted.
+
+    Raises NothingToJudge when neither is possible, and BadData.
+    """
     corpus = load(data)
-    say(_told_size(corpus))
+    say(_size_note(corpus))
     new, notes = _new_rows(corpus, artifact_dir, needed=cross_validate is None)
     say(notes[0])
     if not new.any() and cross_validate is None:
         raise NothingToJudge(f"{notes[0]}; leave out --no-cross-validate, or give other prompts")
     classifier = open_shipped(artifact_dir, corpus.models)
-    notes += _told_unmeasured(classifier, corpus)
+    notes += _unmeasured_notes(classifier, corpus)
     found = weighed(classifier, corpus, np.flatnonzero(new), say)
     if cross_validate is not None:
         notes.append(proven(corpus, splits, seed))
@@ -136,14 +139,14 @@ def evaluate(
 
 
 def _new_rows(corpus: Corpus, artifact_dir: Path | None, *, needed: bool) -> tuple[Rows, list[str]]:
-    """Which prompts the artifact was not trained on. When it does not tell, cross-validation is all there is."""
+    """Marks the prompts that the artifact was not trained on, with notes; none where it does not tell, unless `needed`."""
     try:
         new = unseen(corpus.texts, taught(artifact_dir))
     except NothingToJudge as error:
         if needed:
             raise
         return np.zeros(len(corpus.texts), np.bool_), [str(error)]
-    return new, [_told_unseen(new)]
+    return new, [_unseen_note(new)]
 
 
 def _splits(
@@ -156,13 +159,13 @@ def _splits(
 
 
 def proven(corpus: Corpus, splits: Sequence[Split], seed: int) -> str:
-    """Goes through every fold, which proves it or raises NotDisjoint, and tells how many there were."""
+    """A note with the number of folds of each split, which were all checked to be disjoint. Raises NotDisjoint."""
     counts = {split: sum(1 for _ in corpus.questions.folds(split, seed)) for split in splits}
     told = ", ".join(f"{split} ({count})" for split, count in counts.items())
     return f"no question is on both sides of any fold, by normalised prompt text: {told}"
 
 
-def _told_unseen(new: Rows) -> str:
+def _unseen_note(new: Rows) -> str:
     seen, size = int((~new).sum()), len(new)
     if not seen:
         return f"none of the {size} prompts is among those that the artifact was trained on"
@@ -171,17 +174,19 @@ def _told_unseen(new: Rows) -> str:
     return f"{seen} of {size} prompts are among those that the artifact was trained on and are left out of its rows"
 
 
-def _told_unmeasured(classifier: OnnxClassifier, corpus: Corpus) -> list[str]:
-    """A model that the artifact does not know has no probability to judge or to mend; a slip in its name looks the same."""
+def _unmeasured_notes(classifier: OnnxClassifier, corpus: Corpus) -> list[str]:
+    """A note on models that the artifact has no ability for; a misspelt name looks the same."""
     absent = [model for model in corpus.models if model not in classifier.manifest.abilities]
     if not absent:
         return []
-    more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
-    return [f"the artifact has no ability of this name, so no probability of it: {', '.join(absent[:_NAMED])}{more}"]
+    more = f" and {len(absent) - _MAX_NAMED} more" if len(absent) > _MAX_NAMED else ""
+    return [
+        f"the artifact has no ability of this name, so no probability of it: {', '.join(absent[:_MAX_NAMED])}{more}"
+    ]
 
 
 class Recalibrated(msgspec.Struct, frozen=True):
-    """One ability before and after, judged on a half of the prompts that the change was not fitted to."""
+    """One ability before and after, judged on the half of the prompts that the change was not fitted to."""
 
     model: str
     fitted_on: int
@@ -194,22 +199,27 @@ class Recalibrated(msgspec.Struct, frozen=True):
 
     @property
     def better(self) -> bool:
+        """True when the Brier score became lower."""
         return self.brier_after < self.brier_before
 
 
 def calibrate(data: Path, *, artifact_dir: Path | None = None, seed: int = 0, say: Say) -> list[Recalibrated]:
-    """Fits slope and shift of each ability's logit on one half of the new prompts, and judges them on the other."""
+    """Fits slope and shift of each ability's logit on one half of the new prompts, and judges them on the other.
+
+    Raises NothingToJudge and BadData.
+    """
     corpus = load(data)
     new = np.flatnonzero(unseen(corpus.texts, taught(artifact_dir)))
     say(f"{len(new)} of {len(corpus.texts)} prompts are new to the artifact")
     classifier = open_shipped(artifact_dir, corpus.models)
-    for note in _told_unmeasured(classifier, corpus):
+    for note in _unmeasured_notes(classifier, corpus):
         say(note)
     found = weighed(classifier, corpus.only(new), np.arange(len(new)), say)
     return recalibrated(corpus.only(new), found.scored, seed)
 
 
 def recalibrated(corpus: Corpus, scored: Scored, seed: int) -> list[Recalibrated]:
+    """The same for scores that were computed before. Raises NothingToJudge when no target has enough labels."""
     groups = np.unique(corpus.groups)
     first_half = np.random.default_rng(seed).permutation(groups)[: len(groups) // 2]
     fitting = np.isin(corpus.groups, first_half)
@@ -235,7 +245,7 @@ def _recalibrated(model: str, said: Floats, true: Floats, fitting: Integers, jud
 
 
 def mended(ability: Ability, change: Platt) -> Ability:
-    """The row whose logit is the old one's, stretched and shifted."""
+    """The ability whose logit is the old one's, stretched and shifted."""
     return msgspec.structs.replace(
         ability,
         weights=[change.slope * weight for weight in ability.weights],
@@ -244,23 +254,23 @@ def mended(ability: Ability, change: Platt) -> Ability:
 
 
 def accept(found: list[Recalibrated], folder: Path, out: Path) -> list[str]:
-    """Writes the artifact of `folder` with the abilities that the held-out half found better; gives their names."""
+    """Writes the artifact of `folder` with the abilities that became better on held-out prompts; returns their names."""
     artifact = read_artifact(folder)
     table = artifact.manifest.abilities
     better = {
         each.model: mended(table[each.model], each.change) for each in found if each.better and each.model in table
     }
     manifest = msgspec.structs.replace(artifact.manifest, abilities={**table, **better})
-    changed = _told_anew(msgspec.structs.replace(artifact, manifest=manifest))
+    changed = _with_new_calibration(msgspec.structs.replace(artifact, manifest=manifest))
     if out.resolve() != folder.resolve():
-        # What lies beside it, such as the hashes of what was taught, goes with it as it is.
+        # Files beside the model, such as the hashes of its training prompts, are copied unchanged.
         shutil.copytree(folder, out, dirs_exist_ok=True)
     write_artifact(out, changed)
     return sorted(better)
 
 
-def _told_anew(artifact: Artifact) -> Artifact:
-    """Complexity is a share of held-out prompts, which are beside the model: with other abilities, of other gains."""
+def _with_new_calibration(artifact: Artifact) -> Artifact:
+    """The artifact with calibration and reference predictions recomputed for its changed abilities."""
     manifest = artifact.manifest
     classifier = OnnxClassifier(artifact, {name: name for name in manifest.abilities})
     sample = classifier.sample()

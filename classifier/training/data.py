@@ -1,6 +1,6 @@
-"""Prompts and outcomes from Parquet, checked row by row, and what the model is taught of them.
+"""Prompts and outcomes from two Parquet files, checked row by row, as a corpus for training.
 
-Two files in one folder. What is wrong with them is told at once and by row, not found by a number that is a little off.
+Everything wrong with the files is reported at once and by row, so that no result is silently a little off.
 """
 
 import hashlib
@@ -33,16 +33,16 @@ NEEDED: Final = {
 CHARS_PER_TOKEN: Final = 4.0
 
 BROKEN: Final = frozenset({("bfcl_v1", "gpt-4o-2024-08-06"), ("bfcl_v1", "mistral-large-2407")})
-"""Runs whose score says that their reply format was not read (0.26 beside 0.85 in function-calling mode)."""
-_MOST: Final = 1e9
+"""Runs whose reply format was evidently not parsed: they score 0.26, and 0.85 in function-calling mode."""
+_MAX_FACT: Final = 1e9
 
-_TOLD: Final = 10
+_MAX_NAMED_ROWS: Final = 10
 _MAX_TEXT: Final = 60
 _SPLIT_COLUMN: Final = "split"
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong, with the rows where it is. Rows count from 1."""
+    """One kind of fault, with the rows that have it. Rows count from 1."""
 
     what: str
     rows: list[str]
@@ -50,13 +50,13 @@ class Problem(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if not self.rows:
             return self.what
-        named = "".join(f"\n    {row}" for row in self.rows[:_TOLD])
-        more = f"\n    and {len(self.rows) - _TOLD} more" if len(self.rows) > _TOLD else ""
+        named = "".join(f"\n    {row}" for row in self.rows[:_MAX_NAMED_ROWS])
+        more = f"\n    and {len(self.rows) - _MAX_NAMED_ROWS} more" if len(self.rows) > _MAX_NAMED_ROWS else ""
         return f"{self.what}:{named}{more}"
 
 
 class BadData(Exception):
-    """The data cannot be used as it is; the message says what is wrong and in which rows."""
+    """The data cannot be used; the message names every fault and its rows."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)
@@ -71,7 +71,7 @@ class Corpus(msgspec.Struct, frozen=True):
     sources: NDArray[np.str_]
     categories: NDArray[np.str_]
     groups: Integers
-    """A number for each question: copies and other wordings of its choices share it."""
+    """The number of each prompt's question; copies, and other wordings of its choices, share it."""
     stems: Hashes
     whole: Hashes
     features: list[Features]
@@ -86,19 +86,22 @@ class Corpus(msgspec.Struct, frozen=True):
 
     @property
     def scores(self) -> dict[str, Floats]:
+        """(prompts,) scores by model."""
         return {model: self.outcomes[:, at] for at, model in enumerate(self.models)}
 
     @property
     def questions(self) -> Questions:
+        """The part of the corpus that splitting needs."""
         return Questions(self.sources, self.categories, self.groups, self.stems, self.whole)
 
     def gain(self, weak: str, strong: str) -> Floats:
+        """(prompts,): the strong model's score less the weak one's; NaN where either was not asked."""
         at = self.models.index
         gain: Floats = self.outcomes[:, at(strong)] - self.outcomes[:, at(weak)]
         return gain
 
     def prompt(self, row: int) -> Prompt:
-        """A row as a request would bring it."""
+        """A row as the classifier gets it from a request."""
         return Prompt(text=self.texts[row], tools=int(self.tools[row]))
 
     def only(self, rows: Integers) -> "Corpus":
@@ -137,7 +140,7 @@ class _Outcomes(msgspec.Struct, frozen=True):
 
 
 class _Problems:
-    """Collects what is wrong, by kind, so that everything is told at once."""
+    """Collects faults by kind, so that all are reported at once."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[str]] = {}
@@ -151,7 +154,7 @@ class _Problems:
 
 
 def load(folder: Path) -> Corpus:
-    """Reads both files, or raises BadData with everything that is wrong in them."""
+    """Reads both files. Raises BadData with everything that is wrong in them."""
     tables = _tables(folder)
     problems = _Problems()
     prompts = _prompts(tables[PROMPTS_FILE], problems)
@@ -180,7 +183,7 @@ def load(folder: Path) -> Corpus:
 
 
 def _tables(folder: Path) -> dict[str, Any]:
-    """Both files, once they are there, readable, with their columns and with rows."""
+    """Both files as tables with the needed columns and with rows. Raises BadData."""
     found, problems = {}, []
     for name, needed in NEEDED.items():
         table, what = _table(folder / name, needed)
@@ -214,12 +217,12 @@ def _column(table: Any, name: str) -> list[Any]:
     return values
 
 
-def _name(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
     """A source, id or model as text; None when it is empty."""
     return str(value) if value is not None and str(value).strip() else None
 
 
-def _row(number: int, *parts: object) -> str:
+def _row_name(number: int, *parts: object) -> str:
     told = " / ".join("(nothing)" if part is None else str(part)[:_MAX_TEXT] for part in parts)
     return f"row {number}: {told}"
 
@@ -229,8 +232,8 @@ def _prompts(table: Any, problems: _Problems) -> _Prompts:
     splits: dict[str, tuple[object, int]] = {}
     columns = (_column(table, name) for name in (*NEEDED[PROMPTS_FILE], _SPLIT_COLUMN))
     for number, (given_source, given_id, given_text, category, side) in enumerate(zip(*columns, strict=True), 1):
-        source, prompt_id = _name(given_source), _name(given_id)
-        where = _row(number, given_source, given_id)
+        source, prompt_id = _text_or_none(given_source), _text_or_none(given_id)
+        where = _row_name(number, given_source, given_id)
         if source is None or prompt_id is None:
             problems.add(f"{PROMPTS_FILE}: no source or no prompt_id", where)
             continue
@@ -251,12 +254,12 @@ def _prompts(table: Any, problems: _Problems) -> _Prompts:
         found.sources.append(source)
         found.prompt_ids.append(prompt_id)
         found.texts.append(text)
-        found.categories.append(_name(category) or "")
+        found.categories.append(_text_or_none(category) or "")
     return found
 
 
 def _outcomes(table: Any, prompts: _Prompts, problems: _Problems) -> _Outcomes:
-    names = sorted({name for value in _column(table, "model") if (name := _name(value))})
+    names = sorted({name for value in _column(table, "model") if (name := _text_or_none(value))})
     at_model = {name: at for at, name in enumerate(names)}
     rows = 1 + max(prompts.row_of.values(), default=-1)
     scores, tokens = (np.full((rows, len(names)), np.nan) for _ in range(2))
@@ -264,8 +267,8 @@ def _outcomes(table: Any, prompts: _Prompts, problems: _Problems) -> _Outcomes:
     seen: dict[tuple[int, int], int] = {}
     for number, (source, prompt_id, model, score, extra) in enumerate(_outcome_rows(table), 1):
         at = prompts.row_of.get((str(source), str(prompt_id)))
-        where = _row(number, source, prompt_id, model)
-        what = _wrong(at, model, score)
+        where = _row_name(number, source, prompt_id, model)
+        what = _fault_of(at, model, score)
         if what or at is None:
             problems.add(f"{OUTCOMES_FILE}: {what}", f"{where}: {score!r:.40}" if at is not None else where)
             continue
@@ -285,10 +288,10 @@ def _outcome_rows(table: Any) -> Iterator[tuple[Any, ...]]:
     return zip(*(_column(table, name) for name in (*NEEDED[OUTCOMES_FILE], "extra")), strict=True)
 
 
-def _wrong(at: int | None, model: object, score: object) -> str:
+def _fault_of(at: int | None, model: object, score: object) -> str:
     if at is None:
         return "an outcome without a prompt"
-    if _name(model) is None:
+    if _text_or_none(model) is None:
         return "no model"
     if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
         return "the score is not a number"
@@ -296,7 +299,7 @@ def _wrong(at: int | None, model: object, score: object) -> str:
 
 
 def _facts(extra: object) -> dict[str, float]:
-    """The numbers in `extra`, none of them negative; nothing when it is broken, for it is only extra."""
+    """The numbers in `extra` that are not negative; none when it cannot be decoded, as it is optional."""
     if not isinstance(extra, str | bytes):
         return {}
     try:
@@ -306,7 +309,7 @@ def _facts(extra: object) -> dict[str, float]:
     if not isinstance(found, dict):
         return {}
     numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
-    return {name: float(value) for name, value in numbers.items() if 0 <= value <= _MOST}
+    return {name: float(value) for name, value in numbers.items() if 0 <= value <= _MAX_FACT}
 
 
 def _check_two_classes(scores: Floats) -> None:

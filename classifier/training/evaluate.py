@@ -1,7 +1,8 @@
-"""The protocol: which pairs are judged on which rows, and what is told of each. Knows no model, only what it says.
+"""The evaluation protocol: the pairs of models that are judged, on which rows, and the measures of each.
 
-A model's word is a `Scored`: of every prompt of the corpus the probability that each target's answer is adequate, NaN
-where it must not or cannot say. So no number comes from a row that was trained on, whoever made the Scored.
+It knows no classifier, only its `Scored`: for every prompt of the corpus the probability that each target's answer is
+adequate, NaN where there is none. Whoever makes a Scored leaves out rows that were trained on, so no number comes from
+them.
 """
 
 import math
@@ -48,18 +49,21 @@ __all__ = [
 
 
 class Pair(msgspec.Struct, frozen=True):
+    """A weak and a strong model of one source, with results known from before."""
+
     source: str
     weak: str
     strong: str
     baseline: float | None = None
-    """TF-IDF and ridge trained on this pair alone, ten folds, as measured before; the number to beat."""
+    """APGR of TF-IDF and ridge trained on this pair alone, ten folds; the number to beat."""
     baseline_categories: float | None = None
-    """The same, categories left out."""
+    """The same with categories left out."""
     ceiling: float | None = None
-    """Knowing how many other models did on the very prompt."""
+    """APGR of knowing how many other models succeeded on the very prompt."""
 
     @property
     def name(self) -> str:
+        """The pair as tables show it."""
         return f"{self.source}: {self.weak} / {self.strong}"
 
 
@@ -106,7 +110,7 @@ STANDARD: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
     ),
     ((MINI,), _GPT_4_CLASS),
 )
-"""For a source that has none of PAIRS: of each family the first two models that both answered."""
+"""Model families for a source that has none of PAIRS: of each, the first two models with enough outcomes."""
 FEWEST_ROWS: Final = 100
 FLOORS: Final = tuple(round(0.90 + step / 100, 2) for step in range(10))
 TARGETS: Final[tuple[str, ...]] = (LLAMA, GPT_4O, SONNET, HAIKU)
@@ -114,7 +118,7 @@ REFERENCE: Final[str] = SONNET
 
 
 class Price(msgspec.Struct, frozen=True):
-    """US dollars per million tokens, and since when."""
+    """US dollars per million tokens, the date since when, and the provider."""
 
     input: float
     output: float
@@ -139,15 +143,15 @@ UNKNOWN_OUTPUT: Final = {"text": 250.0, "tools": 60.0}
 
 
 class Scored(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model says of each prompt of a corpus, by target; NaN where it says nothing."""
+    """A classifier's probabilities for each prompt of a corpus, by target; NaN where it gives none."""
 
     adequate: Mapping[str, Floats]
     complexity: Floats | None = None
-    """What routes between targets of which no outcome is known."""
+    """Complexity of each prompt, which routes between targets without a known ability."""
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """Milliseconds of each prompt on this machine; NaN where it was not timed."""
+    """Milliseconds and characters of each prompt on this machine; NaN where it was not timed."""
 
     spent: Floats
     characters: Floats
@@ -169,26 +173,28 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """A row with what the report tells beside it."""
+    """A row with the further values of the report."""
 
     row: Row
     pair: Pair
     savings: dict[str, float]
-    """Saved at 95, 98 and 100 % of the strong model's quality; empty where a price is unknown."""
+    """Share of the cost saved at 95, 98 and 100 % of the strong model's quality; empty where a price is unknown."""
     kept: dict[str, float]
-    """Quality kept, as a share of the strong model's, when 30, 50 and 70 % are saved."""
+    """Quality as a share of the strong model's, when 30, 50 and 70 % of the cost are saved."""
     calls: Floats
     won: Floats
 
 
 class Target(msgspec.Struct, frozen=True):
+    """Calibration of one model's probabilities on one split."""
+
     split: str
     model: str
     found: Calibrated
 
 
 class AllTargets(msgspec.Struct, frozen=True):
-    """All targets at once, on one split."""
+    """Routing among all targets at once, on one split."""
 
     split: str
     sources: list[str]
@@ -197,6 +203,8 @@ class AllTargets(msgspec.Struct, frozen=True):
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """All results, with notes on what was left out."""
+
     prompts: dict[str, int]
     data_sha256: str
     notes: list[str]
@@ -207,11 +215,12 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> list[Row]:
+        """The rows of `evaluate --json`."""
         return [each.row for each in self.judged]
 
 
 def pairs_of(corpus: Corpus) -> tuple[list[Pair], list[str]]:
-    """The pairs that can be judged here, and of each other one why it cannot; BadData when none can."""
+    """The pairs that can be judged, and for each other one a note with the reason. Raises BadData when there is none."""
     pairs: list[Pair] = []
     notes: list[str] = []
     for source in dict.fromkeys([pair.source for pair in PAIRS] + np.unique(corpus.sources).tolist()):
@@ -225,8 +234,8 @@ def pairs_of(corpus: Corpus) -> tuple[list[Pair], list[str]]:
 
 def _pairs_in(corpus: Corpus, source: str, rows: NDArray[np.bool_], notes: list[str]) -> list[Pair]:
     listed = [pair for pair in PAIRS if pair.source == source]
-    for candidates in (listed, _standard(corpus, source, rows), _extremes(corpus, source, rows)):
-        reasons = [(pair, _unfit(corpus, pair, rows)) for pair in candidates]
+    for candidates in (listed, _family_pairs(corpus, source, rows), _extreme_pair(corpus, source, rows)):
+        reasons = [(pair, _exclusion_reason(corpus, pair, rows)) for pair in candidates]
         notes += [f"{pair.name}: left out, {why}" for pair, why in reasons if why]
         fit = [pair for pair, why in reasons if not why]
         if fit:
@@ -236,7 +245,7 @@ def _pairs_in(corpus: Corpus, source: str, rows: NDArray[np.bool_], notes: list[
     return []
 
 
-def _unfit(corpus: Corpus, pair: Pair, rows: NDArray[np.bool_]) -> str:
+def _exclusion_reason(corpus: Corpus, pair: Pair, rows: NDArray[np.bool_]) -> str:
     absent = [name for name in (pair.weak, pair.strong) if name not in corpus.models]
     if absent:
         return f"no outcomes of {' and '.join(absent)}"
@@ -249,13 +258,13 @@ def _unfit(corpus: Corpus, pair: Pair, rows: NDArray[np.bool_]) -> str:
     return "" if gain.sum() > 0 else "the strong model gains nothing over the weak one"
 
 
-def _answered(corpus: Corpus, rows: NDArray[np.bool_]) -> dict[str, int]:
+def _answer_counts(corpus: Corpus, rows: NDArray[np.bool_]) -> dict[str, int]:
     counts = np.count_nonzero(~np.isnan(corpus.outcomes[rows]), axis=0)
     return {model: int(count) for model, count in zip(corpus.models, counts, strict=True) if count}
 
 
-def _standard(corpus: Corpus, source: str, rows: NDArray[np.bool_]) -> list[Pair]:
-    answered = _answered(corpus, rows)
+def _family_pairs(corpus: Corpus, source: str, rows: NDArray[np.bool_]) -> list[Pair]:
+    answered = _answer_counts(corpus, rows)
     firsts = (
         [next((name for name in side if answered.get(name, 0) >= FEWEST_ROWS), None) for side in family]
         for family in STANDARD
@@ -263,23 +272,25 @@ def _standard(corpus: Corpus, source: str, rows: NDArray[np.bool_]) -> list[Pair
     return [Pair(source, weak, strong) for weak, strong in firsts if weak and strong]
 
 
-def _extremes(corpus: Corpus, source: str, rows: NDArray[np.bool_]) -> list[Pair]:
-    """Of models that nobody listed: the one that does worst and the one that does best."""
-    enough = [name for name, count in _answered(corpus, rows).items() if count >= FEWEST_ROWS]
+def _extreme_pair(corpus: Corpus, source: str, rows: NDArray[np.bool_]) -> list[Pair]:
+    """The worst and the best model of a source without any known pair."""
+    enough = [name for name, count in _answer_counts(corpus, rows).items() if count >= FEWEST_ROWS]
     level = {name: float(np.nanmean(corpus.scores[name][rows])) for name in enough}
     ranked = sorted(level, key=lambda name: (level[name], name))
     return [Pair(source, ranked[0], ranked[-1])] if len(ranked) > 1 else []
 
 
 class PairScores(msgspec.Struct, frozen=True):
-    """What a Scored says of one pair on the rows where it says something."""
+    """A classifier's routing scores of one pair, on the rows where it has one."""
 
     rows: Integers
     score: Floats
 
 
 def said_of(scored: Scored, corpus: Corpus, pair: Pair) -> PairScores:
-    """Higher is more in need of the strong model: P(strong adequate) less P(weak adequate)."""
+    """P(strong adequate) less P(weak adequate) for each prompt, else its complexity; higher needs the strong model
+    more.
+    """
     known = {pair.weak, pair.strong} <= scored.adequate.keys()
     here = (corpus.sources == pair.source) & ~np.isnan(corpus.gain(pair.weak, pair.strong))
     score = scored.adequate[pair.strong] - scored.adequate[pair.weak] if known else None
@@ -290,7 +301,7 @@ def said_of(scored: Scored, corpus: Corpus, pair: Pair) -> PairScores:
 
 
 def judge_pair(corpus: Corpus, scored: Scored, pair: Pair, split: str, timing: Timing, seed: int) -> Judged | None:
-    """The pair's row as it is served; None on too few prompts."""
+    """The measures of one pair; None on fewer than FEWEST_ROWS prompts, or where the strong model gains nothing."""
     said = said_of(scored, corpus, pair)
     gain = corpus.gain(pair.weak, pair.strong)[said.rows]
     if len(gain) < FEWEST_ROWS or gain.sum() <= 0:
@@ -298,17 +309,17 @@ def judge_pair(corpus: Corpus, scored: Scored, pair: Pair, split: str, timing: T
     found = measured(said.score, gain, seed)
     p50, p99 = (round(float(value), 4) for value in np.percentile(timing.spent[said.rows], [50, 99]))
     row = Row(pair.name, split, found.n, found.apgr, found.low, found.high, found.cpt50, found.cpt80, p50, p99)
-    savings, kept = _money(corpus, pair, said.rows, said.score)
-    return Judged(row, pair, savings, kept, *_thinned(*curve(said.score, gain)))
+    savings, kept = _savings_and_quality(corpus, pair, said.rows, said.score)
+    return Judged(row, pair, savings, kept, *_resampled(*curve(said.score, gain)))
 
 
-def _thinned(calls: Floats, won: Floats, points: int = 201) -> tuple[Floats, Floats]:
+def _resampled(calls: Floats, won: Floats, points: int = 201) -> tuple[Floats, Floats]:
     grid = np.linspace(0, 1, points)
     return grid, np.interp(grid, calls, won)
 
 
 def cost_of(corpus: Corpus, model: str, rows: Integers) -> Floats:
-    """Nano-dollars of each prompt with its own answer's length where that is known."""
+    """Cost of each prompt in nano-dollars, with the real answer's length where it is known."""
     price = PRICES[model]
     spent = corpus.output_tokens[rows, corpus.models.index(model)]
     usual = np.where(corpus.tools[rows] > 0, UNKNOWN_OUTPUT["tools"], UNKNOWN_OUTPUT["text"])
@@ -317,7 +328,9 @@ def cost_of(corpus: Corpus, model: str, rows: Integers) -> Floats:
     return cost
 
 
-def _money(corpus: Corpus, pair: Pair, rows: Integers, score: Floats) -> tuple[dict[str, float], dict[str, float]]:
+def _savings_and_quality(
+    corpus: Corpus, pair: Pair, rows: Integers, score: Floats
+) -> tuple[dict[str, float], dict[str, float]]:
     if not {pair.weak, pair.strong} <= PRICES.keys():
         return {}, {}
     weak, strong = (corpus.scores[name][rows] for name in (pair.weak, pair.strong))
@@ -328,7 +341,7 @@ def _money(corpus: Corpus, pair: Pair, rows: Integers, score: Floats) -> tuple[d
 
 
 def judge_targets(corpus: Corpus, scored: Scored, split: str, models: Iterable[str]) -> list[Target]:
-    """How true each target's probabilities are, over every source at once."""
+    """Calibration of each model's probabilities, over all sources together."""
     found = []
     for model in models:
         if model in scored.adequate and model in corpus.models:
@@ -340,7 +353,7 @@ def judge_targets(corpus: Corpus, scored: Scored, split: str, models: Iterable[s
 
 
 def judge_many(corpus: Corpus, scored: Scored, split: str, seed: int) -> AllTargets | None:
-    """The targets of the house all at once, on the prompts that every one of them answered."""
+    """Routing among TARGETS, on the prompts that every one of them answered; None where there are too few."""
     names = [name for name in TARGETS if name in corpus.models and name in scored.adequate]
     if REFERENCE not in names or len(names) < 3:
         return None
@@ -360,7 +373,7 @@ def judge_many(corpus: Corpus, scored: Scored, split: str, seed: int) -> AllTarg
 def judge_split(
     corpus: Corpus, scored: Scored, split: str, pairs: Sequence[Pair], timing: Timing, seed: int
 ) -> Evaluation:
-    """Everything that is told of one split. The learning curve's splits tell of pairs only."""
+    """All measures of one split; the learning curve's splits (`own-N`) have pairs only."""
     rows = (judge_pair(corpus, scored, pair, split, timing, seed) for pair in pairs)
     judged = [row for row in rows if row is not None]
     if split in OWN:
@@ -386,7 +399,7 @@ def evaluated(
     seed: int = 0,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Evaluation:
-    """Every split's numbers. Each split's Scored is made when its turn comes, and forgotten after."""
+    """The measures of every split. Each split's Scored is made when its turn comes, and dropped after."""
     pairs, left_out = pairs_of(corpus)
     parts = []
     for split, make in scored.items():

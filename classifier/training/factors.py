@@ -1,9 +1,9 @@
-"""Item-response theory on a table of outcomes: prompts have loads, models have abilities.
+"""Item-response theory on a table of outcomes: prompts have loads (factor loadings), models have abilities.
 
-Outcome ≈ level(source, model) + loads(prompt) · ability(model). The factors are found by probabilistic
-principal components with missing entries (EM; Tipping and Bishop 1999), and every prompt's outcomes are
-then told by a few *loads* in one basis that all sources share. One model's 0 or 1 is mostly noise; what
-thirty models did of a prompt is much less so, and that is what the network is taught.
+Outcome ≈ level(source, model) + loads(prompt) · ability(model). The factors are found by probabilistic principal
+components with missing entries (EM; Tipping and Bishop 1999), and every prompt's outcomes are then described by a few
+*loads* in one basis that all sources share. One model's 0 or 1 is mostly noise; the results of thirty models on a
+prompt are much less so, and those are what the network is trained on.
 """
 
 from typing import Final
@@ -19,9 +19,9 @@ LOADS: Final = 16
 FACTORS: Final = 12
 ROUNDS: Final = 25
 LEAST_OUTCOMES: Final = 200
-"""A model with fewer has no ability of its own."""
+"""Least outcomes of a model that gets an ability of its own."""
 OWN_VOICE: Final = 4.0
-"""How many models must have answered before what they say together counts as much as a single outcome of its own."""
+"""Number of answering models at which their common estimate weighs as much as a single outcome itself."""
 _LEAST_SHARE: Final = 0.02
 _LEVEL_ROUNDS: Final = 200
 _LEVEL_PRIOR: Final = 0.3
@@ -30,7 +30,7 @@ _LEAST_NOISE: Final = 0.01
 
 
 class Basis(msgspec.Struct, frozen=True):
-    """Loads to outcomes: `mean + loads @ rows` is the expected outcome of each model, before calibration."""
+    """A linear map from loads to outcomes: `mean + loads @ rows` is each model's expected outcome, before calibration."""
 
     mean: Floats
     """(models,)"""
@@ -38,21 +38,23 @@ class Basis(msgspec.Struct, frozen=True):
     """(loads, models), orthonormal."""
 
     def outcomes(self, loads: Floats) -> Floats:
+        """(prompts, models): expected outcomes."""
         return self.mean + loads @ self.rows
 
     def loads(self, outcomes: Floats) -> Floats:
+        """(prompts, loads): the loads that fit these outcomes best."""
         return (outcomes - self.mean) @ self.rows.T
 
 
 class TrainingTarget(msgspec.Struct, frozen=True):
-    """What the network is to be taught: loads (prompts, LOADS) in a basis."""
+    """The values that the network is trained to predict: loads (prompts, LOADS) in a basis."""
 
     basis: Basis
     loads: Floats
 
 
 def taught_loads(outcomes: Floats, sources: NDArray[np.str_], *, loads: int = LOADS) -> TrainingTarget:
-    """Loads of every prompt from its outcomes (prompts, models; NaN where a model was not asked)."""
+    """The loads of every prompt, from its outcomes (prompts, models; NaN where a model was not asked)."""
     level, _ = source_levels(outcomes, sources)
     together = level + shared_part(outcomes - level)
     known = ~np.isnan(outcomes)
@@ -74,10 +76,10 @@ def equal_sources(sources: NDArray[np.str_]) -> Floats:
 
 
 def source_levels(outcomes: Floats, sources: NDArray[np.str_]) -> tuple[Floats, Floats]:
-    """(prompts, models): a model's mean in the prompt's source; and (sources, models).
+    """(prompts, models): each model's mean in the prompt's source; and the same as (sources, models).
 
-    A model that was not asked in a source gets what its level elsewhere says: on the logit scale, a
-    source has an easiness and a model a strength, and the two add up.
+    For a model that was not asked in a source it is extrapolated: on the logit scale, a source has an easiness and a
+    model a strength, and the two add up.
     """
     names, which = np.unique(sources, return_inverse=True)
     known = ~np.isnan(outcomes)
@@ -95,7 +97,7 @@ def source_levels(outcomes: Floats, sources: NDArray[np.str_]) -> tuple[Floats, 
 
 
 def shared_part(residuals: Floats, *, factors: int = FACTORS, rounds: int = ROUNDS) -> Floats:
-    """(prompts, models): what is left of the residuals when only what models have in common is kept."""
+    """(prompts, models): the part of the residuals that the models have in common, by `factors` factors."""
     known = ~np.isnan(residuals)
     values = np.where(known, residuals, 0.0)
     patterns, which = np.unique(known, axis=0, return_inverse=True)

@@ -29,14 +29,14 @@ from classifier.tuning import Ability, Tuning
 
 COUNTS: Final = (0, 50, 200, 1_000)
 DRAWS: Final = 6
-"""Sets of labels that are drawn for each count; a single one says as much of its luck as of its size."""
+"""Sets of labels drawn for each count; a single one shows its luck as much as its size."""
 _TEAM: Final = "team"
 _RANDOM_LOADS: Final = 16
 _WEAK_CAPABILITY, _STRONG_CAPABILITY = 0.5, 0.9
 
 
 class TrainedClassifier(Protocol):
-    """The trained classifier, as far as it is needed here."""
+    """The part of the trained classifier that is needed here."""
 
     @property
     def artifact(self) -> str: ...
@@ -74,14 +74,14 @@ class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """The prompt's side of a corpus: rows of loads and a sketch, and where targets start from."""
+    """A corpus's prompts as vectors of loads and sketch, and the targets' starting point."""
 
     rows: list[bytes]
     known: Known
 
 
 def shipped_vectors(classifier: TrainedClassifier, corpus: Corpus, rows: Sequence[int], pair: Pair) -> Vectors:
-    """From a trained artifact, by the code that serves."""
+    """Vectors by a trained artifact, through the code that serves."""
     classifier.adopt({model: model for model in (pair.weak, pair.strong)})
     made = [classifier.classify(corpus.prompt(row)).vector for row in rows]
     known = Known(
@@ -94,7 +94,7 @@ def shipped_vectors(classifier: TrainedClassifier, corpus: Corpus, rows: Sequenc
 
 
 def random_vectors(corpus: Corpus, rows: Sequence[int], pair: Pair) -> Vectors:
-    """Hashed words through a random projection: what can be learned when nothing was."""
+    """Vectors by a random projection of hashed words: a baseline without any training."""
     projection = np.random.default_rng(0).normal(size=(1 << 17, _RANDOM_LOADS)).astype(np.float32)
     made = []
     for row in rows:
@@ -108,7 +108,7 @@ def random_vectors(corpus: Corpus, rows: Sequence[int], pair: Pair) -> Vectors:
 
 
 def halves(questions: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
-    """True where a prompt is judged; wordings of one question stand on one side."""
+    """True where a prompt is judged; all wordings of one question are on one side."""
     numbers = np.unique(questions)
     chosen = np.random.default_rng(seed).permutation(numbers)[: len(numbers) // 2]
     judged: NDArray[np.bool_] = np.isin(questions, chosen)
@@ -116,7 +116,7 @@ def halves(questions: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
 
 
 def curve(vectors: Vectors, weak: Floats, strong: Floats, questions: NDArray[np.int64], pair: Pair) -> list[Row]:
-    """The rows of one pair, for every count that its pool can give."""
+    """The rows of one pair, for every count that its pool of labels allows."""
     judged = halves(questions, seed=1)
     pool = np.flatnonzero(~judged)
     gain = (strong - weak)[judged]
@@ -127,8 +127,10 @@ def curve(vectors: Vectors, weak: Floats, strong: Floats, questions: NDArray[np.
     for count in COUNTS:
         if count > len(pool):
             break
-        draws = [_drawn(vectors, pool, count, (weak, strong), pair, draw) for draw in range(DRAWS if count else 1)]
-        scores = [_judged(vectors, tuning, test, pair) for tuning in draws]
+        draws = [
+            _tuning_of_draw(vectors, pool, count, (weak, strong), pair, draw) for draw in range(DRAWS if count else 1)
+        ]
+        scores = [_scores_and_loss(vectors, tuning, test, pair) for tuning in draws]
         each = [apgr(score, gain) for score, _ in scores]
         middle = scores[int(np.argsort(each)[len(each) // 2])][0]
         low, high = np.percentile(bootstrap_apgr(middle, gain, 0), [2.5, 97.5])
@@ -148,10 +150,10 @@ def curve(vectors: Vectors, weak: Floats, strong: Floats, questions: NDArray[np.
     return found
 
 
-def _drawn(
+def _tuning_of_draw(
     vectors: Vectors, pool: NDArray[np.intp], count: int, scores: tuple[Floats, Floats], pair: Pair, draw: int
 ) -> Tuning:
-    """What `weighbridge classifier recalibrate --accept` would have put in use after so many labelled prompts."""
+    """The tuning that `weighbridge classifier recalibrate --accept` would put in use after `count` labelled prompts."""
     nothing = Tuning(version=0, artifact=vectors.known.artifact)
     rows = np.random.default_rng([2, draw]).permutation(pool)[:count]
     outcomes = [
@@ -168,7 +170,7 @@ def _drawn(
 
 
 def _labels(vectors: Vectors, rows: NDArray[np.intp], weak: Floats, strong: Floats, pair: Pair) -> Labels:
-    """The judged prompts twice: once for each target, in this order."""
+    """The judged prompts as labels, all for the weak target and then all for the strong one."""
     raw = np.frombuffer(b"".join(vectors.rows[row] for row in rows.tolist()), "<f2").astype(np.float64)
     raw = np.tile(raw.reshape(len(rows), -1), (2, 1))
     count = len(raw)
@@ -184,8 +186,8 @@ def _labels(vectors: Vectors, rows: NDArray[np.intp], weak: Floats, strong: Floa
     )
 
 
-def _judged(vectors: Vectors, tuning: Tuning, test: Labels, pair: Pair) -> tuple[Floats, float]:
-    """The router's score of each judged prompt, P(strong) - P(weak), and the log loss of both probabilities."""
+def _scores_and_loss(vectors: Vectors, tuning: Tuning, test: Labels, pair: Pair) -> tuple[Floats, float]:
+    """P(strong) - P(weak) of each judged prompt, and the mean log loss of both probabilities."""
     known = vectors.known
     rows: dict[str, Ability] = {}
     for model in (pair.weak, pair.strong):
@@ -198,7 +200,7 @@ def _judged(vectors: Vectors, tuning: Tuning, test: Labels, pair: Pair) -> tuple
 
 
 def study(corpus: Corpus, classifier: TrainedClassifier | None) -> list[Row]:
-    """Every pair that the data has; without a classifier from random projections."""
+    """The rows of every pair in the data; without a classifier, by random projections."""
     found: list[Row] = []
     for pair in pairs_of(corpus)[0]:
         weak, strong = corpus.scores[pair.weak], corpus.scores[pair.strong]

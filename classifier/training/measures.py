@@ -1,4 +1,4 @@
-"""What a router is judged by: exact, with ties in expectation, and with bootstrap intervals. Knows no model and no file.
+"""Measures of a router: exact, with ties in expectation, and with bootstrap intervals. Knows no model and no file.
 
 PGR(c) is the share of the strong model's lead that is won when the share c of the prompts goes to it; APGR is its
 integral; CPT(x) the smallest c in percent with PGR(c) >= x (RouteLLM, arXiv 2406.18665). A constant score is exactly
@@ -21,30 +21,32 @@ BOOTSTRAPS: Final = 500
 MIXED_BOOTSTRAPS: Final = 100
 BINS: Final = 10
 CHUNK_CELLS: Final = 4_000_000
-"""So many numbers are held at once while drawing."""
+"""Numbers held at once while drawing bootstrap samples."""
 NEVER: Final = 1e-6
 TINY: Final = 1e-12
 
 
 def curve(score: Floats, gain: Floats) -> tuple[Floats, Floats]:
-    """(c, PGR) with one knot for each distinct score."""
+    """(c, PGR(c)) with one knot for each distinct score."""
     order = np.argsort(-score, kind="stable")
-    ends = _ends(score[order])
+    ends = _block_ends(score[order])
     return np.r_[0.0, ends / len(score)], np.r_[0.0, np.cumsum(gain[order])[ends - 1]] / gain.sum()
 
 
-def _ends(ordered: Floats) -> Integers:
-    """Where each block of equal scores ends."""
+def _block_ends(ordered: Floats) -> Integers:
+    """The index after each block of equal scores."""
     ends: Integers = np.r_[np.flatnonzero(np.diff(ordered)) + 1, len(ordered)].astype(np.int64)
     return ends
 
 
 def apgr(score: Floats, gain: Floats) -> float:
+    """The integral of PGR over c, 0.5 for a random router."""
     calls, won = curve(score, gain)
     return float(np.trapezoid(won, calls))
 
 
 def cpt(share: float, score: Floats, gain: Floats) -> float:
+    """The smallest percentage of calls to the strong model at which PGR reaches `share`."""
     calls, won = curve(score, gain)
     at = int(np.argmax(won >= share - TINY))
     if at == 0:
@@ -54,12 +56,12 @@ def cpt(share: float, score: Floats, gain: Floats) -> float:
 
 
 def bootstrap_apgr(score: Floats, gain: Floats, seed: int, draws: int = BOOTSTRAPS) -> Floats:
-    """APGR of each draw of as many prompts, with repetition; a draw in which the strong model gains nothing has none.
+    """APGR of each bootstrap sample; a sample in which the strong model gains nothing has none.
 
-    A draw is how often each prompt stands in it, so the prompts are sorted once and not once a draw.
+    A sample is the count of each prompt in it, so the prompts are sorted once and not once a sample.
     """
     order = np.argsort(-score, kind="stable")
-    ordered, ends = gain[order], _ends(score[order])
+    ordered, ends = gain[order], _block_ends(score[order])
     chance, size = np.random.default_rng(seed), len(gain)
     found: list[Floats] = []
     at_once = max(1, CHUNK_CELLS // size)
@@ -77,6 +79,8 @@ def bootstrap_apgr(score: Floats, gain: Floats, seed: int, draws: int = BOOTSTRA
 
 
 class Measured(msgspec.Struct, frozen=True):
+    """APGR with its 95 % interval, and CPT, of one pair."""
+
     n: int
     apgr: float
     low: float
@@ -97,13 +101,13 @@ def measured(score: Floats, gain: Floats, seed: int) -> Measured:
 
 
 class TradeOff(msgspec.Struct, frozen=True):
-    """What is saved and what is kept, one knot for each distinct score; both beside the strong model alone."""
+    """Cost saved and quality kept, as shares of the strong model alone; one knot for each distinct score."""
 
     saving: Floats
     quality: Floats
 
     def saving_at(self, floor: float) -> float:
-        """The most that is saved while the share `floor` of the strong model's quality is kept; NaN when nothing keeps it."""
+        """The largest saving that keeps the share `floor` of the strong model's quality; NaN when nothing keeps it."""
         enough = self.quality >= floor - TINY
         best = float(self.saving[enough].max()) if enough.any() else float("nan")
         crossing = np.flatnonzero(enough[1:] != enough[:-1])
@@ -113,7 +117,7 @@ class TradeOff(msgspec.Struct, frozen=True):
         return float(max(best, at.max())) if len(at) else best
 
     def quality_at(self, saving: float) -> float:
-        """The share of the strong model's quality that is kept when so much is saved; NaN beyond what can be saved."""
+        """The share of the strong model's quality kept at this saving; NaN outside of what can be saved."""
         if not self.saving.min() <= saving <= self.saving.max():
             return float("nan")
         order = np.argsort(self.saving, kind="stable")
@@ -121,9 +125,9 @@ class TradeOff(msgspec.Struct, frozen=True):
 
 
 def traded(score: Floats, weak: Floats, strong: Floats, weak_cost: Floats, strong_cost: Floats) -> TradeOff:
-    """Prompts in the order of their scores go to the strong model, from all of them to none of them."""
+    """The trade-off when prompts go to the strong model in the order of their scores, from none of them to all."""
     order = np.argsort(-score, kind="stable")
-    ends = _ends(score[order])
+    ends = _block_ends(score[order])
 
     def mixed(low: Floats, high: Floats) -> Floats:
         moved = np.cumsum((high - low)[order])[ends - 1]
@@ -135,28 +139,32 @@ def traded(score: Floats, weak: Floats, strong: Floats, weak_cost: Floats, stron
 
 
 def brier(said: Floats, true: Floats) -> float:
+    """The mean squared error of probabilities (Brier 1950)."""
     return float(np.mean((said - true) ** 2))
 
 
 def log_loss(said: Floats, true: Floats) -> float:
+    """The mean log loss, with probabilities bounded by NEVER."""
     sure = np.clip(said, NEVER, 1 - NEVER)
     return float(-np.mean(true * np.log(sure) + (1 - true) * np.log(1 - sure)))
 
 
 class Bin(msgspec.Struct, frozen=True):
+    """One bin of a reliability diagram: mean probability said, and mean true score."""
+
     n: int
     said: float
     true: float
     low: float
     high: float
-    """Where the true share lies in 95 of 100 cases (Wilson)."""
+    """`low` and `high`: 95 % Wilson interval of the true share."""
 
 
 def reliability(said: Floats, true: Floats, bins: int = BINS) -> list[Bin]:
-    """Bins of equal mass, in rising order; prompts with one probability are never in two of them."""
+    """Bins of equal mass, in rising order; prompts of equal probability are always in one bin."""
     order = np.argsort(said, kind="stable")
     # A cut in the middle of equal probabilities moves to their end.
-    ends = _ends(said[order])
+    ends = _block_ends(said[order])
     wanted = np.linspace(0, len(said), min(bins, len(said)) + 1)[1:]
     cuts = np.unique(ends[np.minimum(np.searchsorted(ends, wanted - 0.5), len(ends) - 1)])
     parts = np.split(order, cuts[:-1])
@@ -177,16 +185,19 @@ def ece(said: Floats, true: Floats, bins: int = BINS) -> float:
 
 
 class Calibrated(msgspec.Struct, frozen=True):
+    """Calibration of one model's probabilities."""
+
     n: int
     brier: float
     log_loss: float
     ece: float
     base_brier: float
-    """Of always saying the mean, which is what a probability has to beat."""
+    """Brier score of always saying the mean, which probabilities have to beat."""
     bins: list[Bin]
 
 
 def calibration(said: Floats, true: Floats) -> Calibrated:
+    """All calibration measures of these probabilities."""
     base = float(np.mean((true - true.mean()) ** 2))
     return Calibrated(
         len(said), brier(said, true), log_loss(said, true), ece(said, true), base, reliability(said, true)
@@ -194,7 +205,7 @@ def calibration(said: Floats, true: Floats) -> Calibrated:
 
 
 class Platt(msgspec.Struct, frozen=True):
-    """logit of the mended probability = slope · logit of the said one + shift."""
+    """Platt scaling: logit of the new probability = slope · logit of the old one + shift."""
 
     slope: float
     shift: float
@@ -205,13 +216,16 @@ class Platt(msgspec.Struct, frozen=True):
 
 
 def logit(share: Floats) -> Floats:
+    """log(p / (1 - p)), with p bounded by NEVER."""
     sure = np.clip(share, NEVER, 1 - NEVER)
     odds: Floats = np.log(sure / (1 - sure))
     return odds
 
 
 def platt(said: Floats, true: Floats, *, prior: float = 10.0) -> Platt:
-    """Fitted by Newton steps, held to (1, 0) as if by `prior` prompts: few labels change little, and none nothing."""
+    """Platt scaling by Newton's method, with (1, 0) as a prior worth `prior` prompts; without labels it changes
+    nothing.
+    """
     design = np.column_stack([logit(said), np.ones(len(said))])
     start = np.array([1.0, 0.0])
     weights = start.copy()
@@ -228,13 +242,13 @@ def platt(said: Floats, true: Floats, *, prior: float = 10.0) -> Platt:
 
 
 class Mixed(msgspec.Struct, frozen=True):
-    """Several targets at once: our cost-quality curve, each target alone, and drawing targets at random."""
+    """Several targets at once: the router's cost-quality curve, each target alone, and a random choice of targets."""
 
     targets: list[str]
     reference: str
     n: int
     cost: Floats
-    """Ours, a prompt, rising; in the unit of the costs given."""
+    """The router's mean cost of a prompt along the curve, rising; in the unit of the costs given."""
     quality: Floats
     single_cost: Floats
     single_quality: Floats
@@ -244,7 +258,7 @@ class Mixed(msgspec.Struct, frozen=True):
     area_high: float
     random_area: float
     least_lead: float
-    """The smallest distance above the random mix anywhere between the cheapest and the dearest target."""
+    """The smallest lead in quality over the random mix, between the cheapest and the dearest target."""
 
 
 def choices_of(
@@ -254,7 +268,7 @@ def choices_of(
     reference: str,
     weights: Floats,
 ) -> Choices:
-    """Columns in the order of the names. What a target costs is foreseen by its mean, and booked as it was."""
+    """Choices with columns in the order of the names. Targets are ranked by their mean cost and charged their real one."""
     names = sorted(costs)
     said = np.column_stack([adequate[name] for name in names])
     cost = np.column_stack([costs[name] for name in names])
@@ -272,7 +286,7 @@ def choices_of(
 def mixed(
     adequate: Mapping[str, Floats], scores: Mapping[str, Floats], costs: Mapping[str, Floats], reference: str, seed: int
 ) -> Mixed:
-    """The curve by planning's own rule over every tolerance, with bootstrap over the prompts for its area."""
+    """The router's curve over every tolerance, with a bootstrap interval over prompts for its area."""
     size = len(scores[reference])
     choices = choices_of(adequate, scores, costs, reference, np.ones(size))
     exact = choices.curve
@@ -283,7 +297,7 @@ def mixed(
         times = np.bincount(chance.integers(0, size, size), minlength=size).astype(np.float64)
         drawn = choices_of(adequate, scores, costs, reference, times)
         alone, right = singles(drawn)
-        # What is judged is the lead over the random mix of the same draw; prompts that are hard for all move both.
+        # The interval is of the lead over the random mix of the same draw: prompts that are hard for all move both.
         own = area(drawn.curve.cost, drawn.curve.quality, low, high)
         areas.append(own - _random_area(alone, right, low, high))
     random_area = _random_area(cost, quality, low, high)
@@ -313,7 +327,7 @@ def _random_area(cost: Floats, quality: Floats, low: float, high: float) -> floa
 
 
 class FloorOutcome(msgspec.Struct, frozen=True):
-    """A quality floor, what was foretold of it without labels, and what came of it."""
+    """A quality floor, the quality predicted for it without labels, and the quality and saving it really gave."""
 
     floor: float
     tolerance: float
@@ -332,7 +346,7 @@ def promises(
     floors: Sequence[float],
     seed: int,
 ) -> list[FloorOutcome]:
-    """For each floor the tolerance that the probabilities foretell to keep it; then what the outcomes say of that."""
+    """For each floor, the tolerance predicted to keep it, and the real outcome at that tolerance."""
     size = len(scores[reference])
     foretold = choices_of(adequate, None, costs, reference, np.ones(size))
     happened = choices_of(adequate, scores, costs, reference, np.ones(size))

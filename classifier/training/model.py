@@ -1,8 +1,8 @@
-"""The network: ridge on hashed TF-IDF and plain facts, shared by all prompts and once more for each kind of prompt.
+"""The network: ridge regression on hashed TF-IDF and plain facts, with shared weights and weights for each kind.
 
-A kind (grade-school sums, competition mathematics, tool calls, …) has weights of its own beside the shared
-ones: with weights c times as free as the shared, which is ridge on the kernel (1 + c·[same kind]) · K. A
-prompt of no known kind is left with the shared part. A gate, linear in the same features, tells the kind.
+A kind (grade-school sums, competition mathematics, tool calls, …) has weights of its own beside the shared ones, which
+is ridge on the kernel (1 + c·[same kind]) · K, where own weights are c times as free as the shared. A prompt of no
+known kind is left with the shared part. A gate, linear in the same features, predicts the kind.
 """
 
 from collections.abc import Sequence
@@ -24,27 +24,29 @@ Integers = NDArray[np.int64]
 BUCKETS: Final = 2**BUCKET_BITS
 ALPHA: Final = 4.0
 KIND_SHARE: Final = 0.8
-"""Of a prompt's kernel, the part that only prompts of its own kind share: c / (1 + c) for c = 4."""
+"""Part of a prompt's kernel that only prompts of its own kind share: c / (1 + c) for c = 4."""
 STRUCTURE_SCALE: Final = 0.1
-"""Facts are standardised and then made this small, so that ridge trusts words and facts about alike."""
+"""Standard deviation that facts are scaled to, so that ridge trusts words and facts about alike."""
 CLAMP_DEVIATIONS: Final = 3.0
 KNOWN_DOCUMENTS: Final = 3
-"""A bucket is known when this many open prompts of the training data hit it."""
+"""Open prompts of the training data that have to hit a bucket for it to be known."""
 BIG_KIND: Final = 4_000
 SMALL_KIND_SHIFT: Final = 3
-"""A kind of fewer prompts has an eighth of the buckets for its own weights."""
+"""Bits by which buckets are folded for a kind of fewer than BIG_KIND prompts: an eighth of the buckets."""
 GATE_SHARPNESS: Final = 12.0
-"""Softmax of so many times the gate's least-squares scores: .99 where one score is 1 and six are near 0."""
+"""Factor of the gate's least-squares scores in a softmax: .99 where one score is 1 and six are near 0."""
 OPSET: Final = 18
 IR_VERSION: Final = 9
-_ROUNDS: Final = 80
+_MAX_ITERATIONS: Final = 80
 _TOLERANCE: Final = 2e-2
-"""Of the right-hand side's length. At 3e-3 no measure of the ranking differs by more than .003, for twice the time."""
+"""Relative residual at which conjugate gradients stop. At 3e-3 no ranking measure differs by more than .003, for twice
+the time.
+"""
 _LEVELS: Final = 127
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """Facts as the network takes them: clamped to [low, high], then (x - mean) * scale."""
+    """Scaling of facts for the network: clamped to [low, high], then (x - mean) * scale."""
 
     low: Floats
     high: Floats
@@ -52,12 +54,13 @@ class Scale(msgspec.Struct, frozen=True):
     scale: Floats
 
     def of(self, facts: Floats) -> Floats:
+        """The facts scaled."""
         scaled: Floats = (np.clip(facts, self.low, self.high) - self.mean) * self.scale
         return scaled
 
 
 class KindHead(msgspec.Struct, frozen=True):
-    """What one kind adds. `words` has a row for each of its own buckets, which are `bucket >> shift`."""
+    """The weights of one kind. `words` has a row for each of its own buckets, which are `bucket >> shift`."""
 
     shift: int
     words: Floats
@@ -67,13 +70,13 @@ class KindHead(msgspec.Struct, frozen=True):
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """All numbers of the network; weights as they are stored, so that training and serving see the same."""
+    """All parameters of the network, rounded as they are stored, so that training and serving see the same."""
 
     kinds: list[str]
     idf: Floats
     known: NDArray[np.bool_]
     words: Floats
-    """(buckets, loads + kinds): what every prompt shares, and the gate's scores."""
+    """(buckets, loads + kinds): shared weights, and those of the gate."""
     facts: Floats
     bias: Floats
     scale: Scale
@@ -83,6 +86,7 @@ class Fitted(msgspec.Struct, frozen=True):
 
     @property
     def loads(self) -> int:
+        """The number of loads."""
         return len(self.bias) - len(self.kinds)
 
 
@@ -97,18 +101,19 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 class Predicted(msgspec.Struct, frozen=True):
-    """What the network says of many prompts: the reference for its graph."""
+    """The network's outputs for many prompts: the reference for its ONNX graph."""
 
     loads: Floats
     kinds: Floats
     """(prompts, kinds): probabilities."""
     known: Floats
     likeness: Floats
-    """The gate's highest score: near 1 for a prompt like those of its kind, .4 to .5 for what is like none."""
+    """The gate's highest score: near 1 for a prompt like those of its kind, .4 to .5 for one like none."""
     log_tokens: Floats
 
 
 def rows_of(features: Sequence[Features]) -> Rows:
+    """Features of many prompts as arrays."""
     ends = np.cumsum([0, *(len(found.indices) for found in features)])
     indices = np.concatenate([found.indices for found in features])
     counts = np.concatenate([found.counts for found in features]).astype(np.float64)
@@ -140,16 +145,16 @@ def _scale(facts: Floats) -> Scale:
     return Scale(mean - CLAMP_DEVIATIONS * deviation, mean + CLAMP_DEVIATIONS * deviation, mean, scale)
 
 
-class _Own(msgspec.Struct, frozen=True):
-    """The prompts of one kind, over the buckets that they hit, with what only they share."""
+class _KindRows(msgspec.Struct, frozen=True):
+    """The prompts of one kind, over the buckets that they hit."""
 
     at: Integers
     used: Integers
-    """The buckets, rising; columns of `terms` stand for these."""
+    """The buckets that are hit, rising; the columns of `terms`."""
     terms: sparse.csr_matrix
     transposed: sparse.csr_matrix
     fold: sparse.csr_matrix | None
-    """(used, own buckets): which own bucket each falls into; None where every bucket is its own."""
+    """(used, own buckets): the own bucket that each falls into; None where every bucket is its own."""
     facts: Singles
     scale: Scale
     shift: int
@@ -163,7 +168,7 @@ class _Own(msgspec.Struct, frozen=True):
 
 
 class _Weights(msgspec.Struct, frozen=True):
-    """What a vector over the prompts stands for: of words, of facts, and the constant."""
+    """Primal weights: of words, of facts, and the constant."""
 
     words: Singles
     facts: Singles
@@ -171,14 +176,14 @@ class _Weights(msgspec.Struct, frozen=True):
 
 
 class _Kernel(msgspec.Struct, frozen=True):
-    """(1 - kind_share + kind_share · [same kind]) · K, with K = words · words + facts · facts + 1; never made."""
+    """(1 - kind_share + kind_share · [same kind]) · K, with K = words · words + facts · facts + 1; never materialised."""
 
     facts: Singles
-    own: list[_Own]
+    own: list[_KindRows]
     kind_share: float
 
     def primal(self, dual: Singles) -> tuple[_Weights, list[_Weights]]:
-        """The shared weights, and for each kind its own, over the buckets that the kind hits."""
+        """The shared weights of a dual vector, and each kind's own, over the buckets that the kind hits."""
         each = [
             _Weights(own.transposed @ dual[own.at], own.facts.T @ dual[own.at], dual[own.at].sum(axis=0))
             for own in self.own
@@ -187,7 +192,7 @@ class _Kernel(msgspec.Struct, frozen=True):
         for own, one in zip(self.own, each, strict=True):
             words[own.used] += one.words
         shared = _Weights(words, self.facts.T @ dual, dual.sum(axis=0))
-        return _times(shared, 1 - self.kind_share), [_times(one, self.kind_share) for one in each]
+        return _scaled(shared, 1 - self.kind_share), [_scaled(one, self.kind_share) for one in each]
 
     def __matmul__(self, dual: Singles) -> Singles:
         shared, each = self.primal(dual)
@@ -201,12 +206,12 @@ class _Kernel(msgspec.Struct, frozen=True):
         return said
 
 
-def _times(weights: _Weights, share: float) -> _Weights:
+def _scaled(weights: _Weights, share: float) -> _Weights:
     single = np.float32(share)
     return _Weights(weights.words * single, weights.facts * single, weights.bias * single)
 
 
-def _own(terms: sparse.csr_matrix, facts: Floats, at: Integers) -> _Own:
+def _kind_rows(terms: sparse.csr_matrix, facts: Floats, at: Integers) -> _KindRows:
     scale = _scale(facts[at])
     rows = terms[at].astype(np.float32)
     used, columns = np.unique(rows.indices, return_inverse=True)
@@ -218,18 +223,18 @@ def _own(terms: sparse.csr_matrix, facts: Floats, at: Integers) -> _Own:
         ones = np.ones(len(used), np.float32)
         fold = sparse.csr_matrix((ones, place, np.arange(len(used) + 1)))
     scaled = scale.of(facts[at]).astype(np.float32)
-    return _Own(at, used, rows, sparse.csr_matrix(rows.T), fold, scaled, scale, shift)
+    return _KindRows(at, used, rows, sparse.csr_matrix(rows.T), fold, scaled, scale, shift)
 
 
-def _solved(kernel: _Kernel, wanted: Floats, ridge: Singles, *, tolerance: float = _TOLERANCE) -> Singles:
-    """Ridge's dual, (K + ridge) x = wanted, for all columns at once by conjugate gradients; a ridge for each prompt."""
+def _solve(kernel: _Kernel, wanted: Floats, ridge: Singles, *, tolerance: float = _TOLERANCE) -> Singles:
+    """Ridge's dual, (K + ridge) x = wanted, for all columns at once by conjugate gradients; one ridge for each prompt."""
     aim = wanted.astype(np.float32)
     found = np.zeros_like(aim)
     left = aim.copy()
     step = left.copy()
     size = np.einsum("ij,ij->j", left, left)
     enough = tolerance**2 * size
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ITERATIONS):
         image = kernel @ step + ridge[:, None] * step
         length = size / np.maximum(np.einsum("ij,ij->j", step, image), 1e-30)
         found += length * step
@@ -242,7 +247,7 @@ def _solved(kernel: _Kernel, wanted: Floats, ridge: Singles, *, tolerance: float
     return found
 
 
-def _folded(terms: sparse.csr_matrix, shift: int) -> sparse.csr_matrix:
+def _fold_buckets(terms: sparse.csr_matrix, shift: int) -> sparse.csr_matrix:
     if shift == 0:
         return terms
     return sparse.csr_matrix(
@@ -250,14 +255,14 @@ def _folded(terms: sparse.csr_matrix, shift: int) -> sparse.csr_matrix:
     )
 
 
-def _evened(kind_of: Integers) -> Singles:
-    """A ridge that lets every kind count the same, or the gate would give the small ones away."""
+def _balanced_ridge(kind_of: Integers) -> Singles:
+    """A ridge for each prompt that lets every kind count the same; otherwise the gate would ignore small kinds."""
     sizes = np.bincount(kind_of)[kind_of]
     return (ALPHA * sizes * np.count_nonzero(np.bincount(kind_of)) / len(kind_of)).astype(np.float32)
 
 
-def _rounded(columns: Floats) -> Floats:
-    """As 8-bit whole numbers store them, one scale a column."""
+def _quantised(columns: Floats) -> Floats:
+    """Weights rounded to 8-bit integers with one scale for each column, as they are stored."""
     scale = _column_scale(columns)
     rounded: Floats = np.rint(columns / scale) * scale
     return rounded
@@ -271,27 +276,27 @@ def _column_scale(columns: Floats) -> Floats:
 def fit(
     rows: Rows, loads: Floats, kinds: Sequence[str], kind_of: Integers, open_text: NDArray[np.bool_], tokens: Floats
 ) -> Fitted:
-    """Teaches the network `loads` (prompts, L).
+    """Trains the network to predict `loads` (prompts, L).
 
-    `kind_of` numbers each prompt's kind, `open_text` marks what the share of known words is counted on, and
-    `tokens` are answer lengths, NaN where unknown.
+    `kind_of` numbers each prompt's kind, `open_text` marks the prompts that define known words, and `tokens` are answer
+    lengths, NaN where unknown.
     """
     idf = _idf(rows.counts)
     terms = weighed(rows.counts, idf)
     scale = _scale(rows.facts)
     scaled = scale.of(rows.facts).astype(np.float32)
-    own = [_own(terms, rows.facts, np.flatnonzero(kind_of == number)) for number in range(len(kinds))]
+    own = [_kind_rows(terms, rows.facts, np.flatnonzero(kind_of == number)) for number in range(len(kinds))]
     kernel = _Kernel(scaled, own, KIND_SHARE)
-    shared, heads = kernel.primal(_solved(kernel, loads, np.full(len(loads), ALPHA, np.float32)))
+    shared, heads = kernel.primal(_solve(kernel, loads, np.full(len(loads), ALPHA, np.float32)))
     plain = _Kernel(scaled, own, 0.0)
     told = (kind_of[:, None] == np.arange(len(kinds))).astype(np.float64)
-    gate, _ = plain.primal(_solved(plain, told, _evened(kind_of)))
+    gate, _ = plain.primal(_solve(plain, told, _balanced_ridge(kind_of)))
     length, length_bias = _fit_length(scale.of(rows.facts), tokens)
     return Fitted(
         kinds=list(kinds),
         idf=idf,
         known=np.bincount(rows.counts[np.flatnonzero(open_text)].indices, minlength=BUCKETS) >= KNOWN_DOCUMENTS,
-        words=_rounded(np.c_[shared.words, gate.words].astype(np.float64)),
+        words=_quantised(np.c_[shared.words, gate.words].astype(np.float64)),
         facts=np.c_[shared.facts, gate.facts].astype(np.float64),
         bias=np.r_[shared.bias, gate.bias].astype(np.float64),
         scale=scale,
@@ -301,13 +306,13 @@ def fit(
     )
 
 
-def _head(own: _Own, weights: _Weights) -> KindHead:
-    words = _rounded(own.spread(weights.words).astype(np.float64))
+def _head(own: _KindRows, weights: _Weights) -> KindHead:
+    words = _quantised(own.spread(weights.words).astype(np.float64))
     return KindHead(own.shift, words, weights.facts.astype(np.float64), weights.bias.astype(np.float64), own.scale)
 
 
 def _fit_length(facts: Floats, tokens: Floats) -> tuple[Floats, float]:
-    """Ridge of the log of an answer's tokens on the facts alone; a constant where no length is known."""
+    """Ridge of the logarithm of an answer's tokens on the facts alone; zeros where no length is known."""
     known = np.flatnonzero(~np.isnan(tokens))
     if not len(known):
         return np.zeros(facts.shape[1]), 0.0
@@ -332,7 +337,7 @@ def predict(model: Fitted, rows: Rows) -> Predicted:
     for number, head in enumerate(model.heads):
         at = np.flatnonzero(likeliest == number)
         if len(at):
-            own = np.asarray(_folded(terms[at], head.shift) @ head.words)
+            own = np.asarray(_fold_buckets(terms[at], head.shift) @ head.words)
             own += head.scale.of(rows.facts[at]) @ head.facts + head.bias
             loads[at] += kinds[at, number, None] * own
     totals = np.maximum(np.asarray(rows.counts.sum(axis=1)).ravel(), 1)
@@ -340,15 +345,15 @@ def predict(model: Fitted, rows: Rows) -> Predicted:
     return Predicted(loads, kinds, known, said[:, model.loads :].max(axis=1), scaled @ model.length + model.length_bias)
 
 
-def _stored(columns: Floats) -> tuple[NDArray[np.int8], Singles]:
+def _as_int8(columns: Floats) -> tuple[NDArray[np.int8], Singles]:
     scale = _column_scale(columns)
     return np.rint(columns / scale).astype(np.int8), scale.astype(np.float32)
 
 
 def _arrays(model: Fitted) -> dict[str, NDArray[Any]]:
-    table, table_scale = _stored(model.words)
+    table, table_scale = _as_int8(model.words)
     # One table for all kinds' own buckets, one scale for each kind's columns.
-    stored = [_stored(head.words) for head in model.heads]
+    stored = [_as_int8(head.words) for head in model.heads]
     offsets = np.cumsum([0, *(len(words) for words, _ in stored)])[:-1]
     single = np.float32
     return {
@@ -384,7 +389,7 @@ def _arrays(model: Fitted) -> dict[str, NDArray[Any]]:
 
 
 def _nodes() -> list[onnx.NodeProto]:
-    """In the order of computing: terms, what all share, the gate, what the kind adds."""
+    """The graph's nodes in the order of computing: terms, shared part, gate, own part of the kind."""
     node = helper.make_node
     return [
         node("Log", ["counts"], ["log_counts"]),
@@ -447,7 +452,7 @@ def _nodes() -> list[onnx.NodeProto]:
 
 
 def to_onnx(model: Fitted) -> bytes:
-    """The graph: one prompt a call; rows of hit buckets are looked up and summed, nothing dense is made."""
+    """The network as an ONNX graph for one prompt a call; hit buckets' rows are gathered, nothing dense is made."""
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         _nodes(),

@@ -1,4 +1,4 @@
-"""The report's pictures. Each is a Figure of its own; nothing here touches pyplot or a screen.
+"""The report's figures. Nothing here touches pyplot or a screen.
 
 Colours are Okabe and Ito's, which colour-blind people can tell apart; lines differ in their dashes as well.
 """
@@ -34,15 +34,17 @@ LENGTH_BINS: Final = 12
 
 
 class Plot(msgspec.Struct, frozen=True):
+    """One figure with its title and a description."""
+
     name: str
     title: str
     told: str
-    """What is to be seen, for those who cannot see it and those who do not know where to look."""
+    """A description of the figure, for those who cannot see it and those who do not know where to look."""
     figure: Figure
 
 
 def plots(found: Evaluation) -> Iterator[Plot]:
-    """Those for which there are numbers."""
+    """The figures for which there are numbers."""
     main = [each for each in found.judged if each.row.split in STYLES]
     if main:
         yield _pairs(main)
@@ -72,7 +74,7 @@ def _grid(count: int, *, height: float = 3.3) -> tuple[Figure, list[Axes]]:
 
 
 def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend below for all, each label once."""
+    """One legend below all axes, each label once."""
     known: dict[str, Artist] = {}
     for each in axes:
         for handle, label in zip(*each.get_legend_handles_labels(), strict=True):
@@ -85,7 +87,7 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
 
 
 def short(model: str) -> str:
-    """A model's name without its date and what every name has."""
+    """A model's name without its date and without parts that many names have."""
     parts = [part for part in model.split("-") if not (part.isdigit() and len(part) != 1)]
     return "-".join(part for part in parts if part not in {"instruct", "v0.1", "preview"}) or model
 

@@ -1,4 +1,4 @@
-"""Prompts whose predictions are stored beside the model. All written for this purpose."""
+"""Reference prompts whose predictions are stored in the manifest. All were written for this purpose."""
 
 from typing import Final
 

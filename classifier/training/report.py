@@ -1,4 +1,4 @@
-"""What people read of an evaluation: one table on the screen, and a folder with a page and its pictures."""
+"""Output of an evaluation for people: a text table, and a folder with an HTML page and its figures."""
 
 import base64
 import html
@@ -44,19 +44,20 @@ def _interval(row: Row) -> str:
 
 
 def baseline_of(each: Judged) -> float | None:
-    """What was measured before on the same split; the artifact on new rows is held against ten folds."""
+    """The baseline's APGR on the same split; the shipped artifact is compared with ten folds. None where unknown."""
     if each.row.split == "leave-category-out":
         return each.pair.baseline_categories
     return each.pair.baseline if each.row.split in {"10-fold", "shipped"} else None
 
 
 def goal_of(each: Judged) -> float | None:
-    """Half of the way from the baseline to the ceiling."""
+    """The middle between baseline and ceiling; None where either is unknown."""
     baseline = baseline_of(each)
     return None if baseline is None or each.pair.ceiling is None else (baseline + each.pair.ceiling) / 2
 
 
 def verdict(row: Row, number: float | None) -> str:
+    """The row's APGR against a number in words; "clearly" when the number is outside of the interval."""
     if number is None:
         return _NOTHING
     if row.lo > number:
@@ -67,6 +68,7 @@ def verdict(row: Row, number: float | None) -> str:
 
 
 def main_table(found: Evaluation) -> Table:
+    """Every pair and split with its measures, beside the baselines."""
     head = ["pair", "split", "n", "APGR [95 %]", "CPT50 / 80", "baseline", "ours is", "half-way", "ceiling", "RouteLLM"]
     head += ["length", "saved at 95 / 98 / 100 %", "ms p50 / p99"]
     order = list(dict.fromkeys(each.pair.name for each in found.judged))
@@ -82,7 +84,7 @@ def main_table(found: Evaluation) -> Table:
 
 
 def money_table(found: Evaluation) -> Table:
-    """What the pairs with known prices save, and what they keep; the best threshold for each, found afterwards."""
+    """Savings and quality kept of the pairs with known prices, each at its best threshold, found afterwards."""
     judged = [each for each in found.judged if each.savings]
     head = ["pair", "split", *(f"saved at {share} quality" for share in ("95 %", "98 %", "100 %"))]
     head += [f"kept when {saved} is saved" for saved in ("30 %", "50 %", "70 %")]
@@ -94,6 +96,7 @@ def money_table(found: Evaluation) -> Table:
 
 
 def target_table(found: Evaluation) -> Table:
+    """Calibration of each target's probabilities."""
     head = ["target", "split", "n", "ECE", "Brier", "Brier of its mean", "log loss"]
     return head, [_target_row(each) for each in found.targets]
 
@@ -104,6 +107,7 @@ def _target_row(each: Target) -> list[str]:
 
 
 def many_table(found: Evaluation) -> Table:
+    """Routing among several targets, beside a random choice and each target alone."""
     head = ["split", "n", "who", "US$ / 1,000 prompts", "score", "area [95 %]", "least lead on random"]
     rows = []
     for each in found.many:
@@ -118,6 +122,7 @@ def many_table(found: Evaluation) -> Table:
 
 
 def promise_table(found: Evaluation) -> Table:
+    """Quality floors with the predicted and the real outcome."""
     head = ["split", "floor", "tolerance", "foretold", "kept [95 %]", "saved"]
     rows = []
     for each in found.many:
@@ -129,6 +134,7 @@ def promise_table(found: Evaluation) -> Table:
 
 
 def published_table() -> Table:
+    """Published results of other routers."""
     rows = [
         [what, _number(apgr), _NOTHING if low is None or high is None else f"{low:.1f} / {high:.1f}"]
         for what, apgr, low, high in PUBLISHED
@@ -137,12 +143,13 @@ def published_table() -> Table:
 
 
 def price_table() -> Table:
+    """The prices behind all costs."""
     rows = [[name, f"{one.input:g}", f"{one.output:g}", one.since, one.of] for name, one in PRICES.items()]
     return ["model", "input, US$ / million tokens", "output", "since", "of"], rows
 
 
 def aligned(table: Table) -> str:
-    """For a screen: columns as wide as their widest cell."""
+    """A table as text, its columns as wide as their widest cell."""
     head, rows = table
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [head, ["-" * width for width in widths], *rows]
@@ -152,7 +159,7 @@ def aligned(table: Table) -> str:
 
 
 def told(found: Evaluation) -> str:
-    """Everything that the screen shows: one table of ours beside the baselines, then what else was published."""
+    """Everything that the command prints: the main table, published results, several targets, and notes."""
     many = many_table(found)
     parts = [aligned(table) for table in (main_table(found), published_table(), *([many] if many[1] else []))]
     notes = "\n".join(f"note: {note}" for note in found.notes)
@@ -178,7 +185,7 @@ Savings take the best threshold afterwards; "Floors promised and kept" shows wha
 
 
 def page(found: Evaluation, pictures: Sequence[tuple[str, str, bytes]]) -> str:
-    """One file that needs no other: the pictures are in it."""
+    """The report as one HTML file with its figures embedded; `pictures` are (title, caption, SVG)."""
     sources = ", ".join(f"{name} {size}" for name, size in found.prompts.items())
     parts = [
         f"<h1>How good the weighing is</h1><p>{html.escape(' '.join(_PROTOCOL.split()))}</p>",
@@ -220,7 +227,7 @@ def _figure(title: str, said: str, svg: bytes) -> str:
 
 
 def write_report(folder: Path, found: Evaluation) -> Path:
-    """The page, its pictures one by one, and the numbers; gives the page's path."""
+    """Writes page, figures and numbers to the folder; returns the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         pictures = _pictures(folder, found)
@@ -238,7 +245,7 @@ def write_report(folder: Path, found: Evaluation) -> Path:
 
 
 def _pictures(folder: Path, found: Evaluation) -> list[tuple[str, str, bytes]]:
-    """Title, caption and SVG of each; each is also a file in the folder."""
+    """Title, caption and SVG of each figure; each is also written to the folder."""
     # matplotlib takes a second to load, and only this needs it.
     import matplotlib as mpl  # noqa: PLC0415
 

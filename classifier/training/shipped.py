@@ -1,4 +1,4 @@
-"""What a loaded classifier says of a corpus, through the same doors as a request, and how long it takes."""
+"""Scores and times of a loaded classifier on a corpus, through the same interface as a request."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -16,29 +16,33 @@ TOLD_EVERY_S: Final = 10.0
 
 
 class ShippedClassifier(Protocol):
+    """A classifier as requests use it."""
+
     def classify(self, prompt: Prompt) -> Prediction: ...
 
 
 class Weighed(msgspec.Struct, frozen=True):
+    """Scores of the chosen rows, and times of all."""
+
     scored: Scored
     timing: Timing
 
 
 def weighed(classifier: ShippedClassifier, corpus: Corpus, rows: Integers, say: Callable[[str], None]) -> Weighed:
-    """What is said of `rows`; every other prompt is weighed for its time alone."""
+    """Classifies the whole corpus: scores for `rows`, times for every prompt."""
     spent_ms = np.full(len(corpus.texts), np.nan)
-    found = _weigh(classifier, corpus, spent_ms, say)
+    found = _classify_all(classifier, corpus, spent_ms, say)
     characters = np.array([len(text) for text in corpus.texts], np.float64)
-    return Weighed(_table(corpus, rows, {row: found[row] for row in rows.tolist()}), Timing(spent_ms, characters))
+    return Weighed(_as_scored(corpus, rows, {row: found[row] for row in rows.tolist()}), Timing(spent_ms, characters))
 
 
-def _weigh(
+def _classify_all(
     classifier: ShippedClassifier, corpus: Corpus, spent: Floats, say: Callable[[str], None]
 ) -> dict[int, Prediction]:
     for row in range(min(WARM_UP, len(corpus.texts))):
         classifier.classify(corpus.prompt(row))
     found = {}
-    for row in _told(range(len(corpus.texts)), say):
+    for row in _with_progress(range(len(corpus.texts)), say):
         prompt = corpus.prompt(row)
         start = time.perf_counter()
         found[row] = classifier.classify(prompt)
@@ -46,7 +50,7 @@ def _weigh(
     return found
 
 
-def _told(rows: range, say: Callable[[str], None]) -> Iterable[int]:
+def _with_progress(rows: range, say: Callable[[str], None]) -> Iterable[int]:
     told_at = time.monotonic()
     for done, row in enumerate(rows):
         if time.monotonic() - told_at > TOLD_EVERY_S:
@@ -55,8 +59,8 @@ def _told(rows: range, say: Callable[[str], None]) -> Iterable[int]:
         yield row
 
 
-def _table(corpus: Corpus, rows: Integers, found: dict[int, Prediction]) -> Scored:
-    """What was said, by model; NaN for every prompt that is not among the rows."""
+def _as_scored(corpus: Corpus, rows: Integers, found: dict[int, Prediction]) -> Scored:
+    """Predictions as a Scored; NaN for every prompt that is not among the rows."""
     size = len(corpus.texts)
     models = sorted({name for each in found.values() for name in each.outlooks} & set(corpus.models))
     adequate = {name: np.full(size, np.nan) for name in models}

@@ -1,4 +1,4 @@
-"""Which prompts are taught and which are kept aside, and the proof that no question is on both sides."""
+"""Splits into training and held-out prompts, with a check that no question is on both sides."""
 
 import hashlib
 import re
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 Split = Literal["10-fold", "leave-category-out", "leave-source-out", "own-0", "own-50", "own-200", "own-1000"]
-"""`own-N`: taught on the other sources and on N labels of the prompts' own source, judged on the other half of it."""
+"""`own-N`: trained on the other sources and N labels of the judged source, judged on the other half of that source."""
 
 SPLITS: Final[tuple[Split, ...]] = get_args(Split)
 OWN: Final[dict[Split, int]] = {"own-0": 0, "own-50": 50, "own-200": 200, "own-1000": 1000}
 FOLDS: Final = 10
 FEWEST_CATEGORIES: Final = 5
-"""A source with fewer categories than this has nothing that could be left out."""
+"""Least categories of a source of which some can be left out."""
 STEMS_FILE: Final = "training_stems.bin"
 MAX_STEMS_BYTES: Final = 8 * 2**20
 
@@ -28,15 +28,15 @@ _FIRST_CHOICE: Final = re.compile(r"(?:^|\s)\(?A[.):]\s")
 _SECOND_CHOICE: Final = re.compile(r"\s\(?B[.):]\s")
 _WORD: Final = re.compile(r"[^\W_]+")
 _STEM_CHARS: Final = 400
-_TOLD: Final = 10
+_MAX_NAMED_ROWS: Final = 10
 
 
 class NotDisjoint(Exception):
-    """A question that was taught is also one that is judged: no number may come of it."""
+    """A question is both trained on and judged, so no number may come of the fold."""
 
 
 class Fold(msgspec.Struct, frozen=True):
-    """Row numbers. `own` are the taught rows that stand for labels of the judged source's own traffic."""
+    """Row numbers to train on and to judge. `own` are the trained rows that stand for labels of the judged source."""
 
     taught: Integers
     kept: Integers
@@ -44,15 +44,15 @@ class Fold(msgspec.Struct, frozen=True):
 
 
 def normalised(text: str) -> str:
-    """Words and numbers alone: case, white space, signs and ways to write a letter make no other prompt."""
+    """The text's words and numbers alone: case, white space, signs and Unicode forms make no difference."""
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     words = " ".join(_WORD.findall(plain))
-    # What is all signs has only its signs to be known by.
+    # A text of signs alone is identified by its signs.
     return words or text.strip()
 
 
 def stem(text: str) -> str:
-    """A question without its choices: the same question in two sources has one stem."""
+    """A question without its choices, normalised: the same question in two sources has one stem."""
     first = _FIRST_CHOICE.search(text)
     if first and _SECOND_CHOICE.search(text, first.end() - 1) and _WORD.search(text, 0, first.start()):
         text = text[: first.start()]
@@ -64,14 +64,14 @@ def _hash(text: str) -> int:
 
 
 def hashes_of(texts: Sequence[str]) -> tuple[Hashes, Hashes]:
-    """Of each text the hash of its stem and of the whole, both normalised."""
+    """64-bit hashes of each text's stem, and of each whole text, both normalised."""
     stems = np.fromiter((_hash(stem(text)) for text in texts), np.uint64, len(texts))
     whole = np.fromiter((_hash(normalised(text)) for text in texts), np.uint64, len(texts))
     return stems, whole
 
 
 def questions(stems: Hashes, whole: Hashes) -> Integers:
-    """A number for each question: two prompts with one stem, or with one text, are the same question."""
+    """The number of each prompt's question: prompts with one stem, or with one text, are the same question."""
     parent = list(range(len(stems)))
 
     def root(at: int) -> int:
@@ -91,26 +91,27 @@ def questions(stems: Hashes, whole: Hashes) -> Integers:
 
 
 def prove_hashes_disjoint(taught: tuple[Hashes, Hashes], kept: tuple[Hashes, Hashes]) -> None:
-    """Raises NotDisjoint, naming rows of `kept`, when a question of theirs was taught."""
+    """Raises NotDisjoint, naming rows of `kept`, when one of their questions was trained on."""
     both = [np.isin(mine, theirs) for mine, theirs in zip(kept, taught, strict=True)]
     rows = np.flatnonzero(both[0] | both[1])
     if len(rows):
-        named = ", ".join(map(str, rows[:_TOLD].tolist()))
-        more = f" and {len(rows) - _TOLD} more" if len(rows) > _TOLD else ""
+        named = ", ".join(map(str, rows[:_MAX_NAMED_ROWS].tolist()))
+        more = f" and {len(rows) - _MAX_NAMED_ROWS} more" if len(rows) > _MAX_NAMED_ROWS else ""
         raise NotDisjoint(f"{len(rows)} kept prompts are questions that were taught: rows {named}{more}")
 
 
 def stem_hashes(texts: Sequence[str]) -> Hashes:
-    """Sorted and each once: what a model tells of its training prompts, for nobody can read a prompt out of it."""
+    """The distinct stem hashes, sorted; they ship with the artifact, as no prompt can be read out of them."""
     return np.unique(hashes_of(texts)[0])
 
 
 def write_stems(folder: Path, stems: Hashes) -> None:
+    """Writes stem hashes beside the model."""
     (folder / STEMS_FILE).write_bytes(np.unique(stems).astype("<u8").tobytes())
 
 
 def read_stems(folder: Path) -> Hashes | None:
-    """The training prompts' hashes beside the model; None when there are none."""
+    """The stem hashes of the training prompts beside the model; None when there is no such file."""
     path = folder / STEMS_FILE
     try:
         with path.open("rb") as file:
@@ -121,12 +122,12 @@ def read_stems(folder: Path) -> Hashes | None:
 
 
 def unseen(texts: Sequence[str], taught: Hashes) -> NDArray[np.bool_]:
-    """Which of the texts are no question that was taught."""
+    """True for each text whose question was not trained on."""
     return ~np.isin(hashes_of(texts)[0], taught)
 
 
 class Questions(msgspec.Struct, frozen=True):
-    """What splitting needs to know of a corpus: where each prompt comes from, and which question it is."""
+    """The part of a corpus that splitting needs: each prompt's source, category and question."""
 
     sources: NDArray[np.str_]
     categories: NDArray[np.str_]
@@ -135,42 +136,47 @@ class Questions(msgspec.Struct, frozen=True):
     whole: Hashes
 
     def folds(self, split: Split, seed: int) -> Iterator[Fold]:
-        """The folds of a split, each proven before it is given out. A row that nothing can judge is kept in none."""
-        ways = {"10-fold": self._in_domain, "leave-category-out": self._categories, "leave-source-out": self._sources}
-        for fold in ways[split](seed) if split in ways else self._own(OWN[split], seed):
+        """The folds of a split, each checked before it is yielded. A row that nothing can judge is held out in none."""
+        ways = {
+            "10-fold": self._question_folds,
+            "leave-category-out": self._category_folds,
+            "leave-source-out": self._source_folds,
+        }
+        for fold in ways[split](seed) if split in ways else self._own_label_folds(OWN[split], seed):
             self.prove(fold)
             yield fold
 
     def prove(self, fold: Fold) -> None:
+        """Raises NotDisjoint when a question is on both sides of the fold."""
         sides = [(self.stems[rows], self.whole[rows]) for rows in (fold.taught, fold.kept)]
         prove_hashes_disjoint(sides[0], sides[1])
 
     def _without(self, kept: Integers) -> Integers:
-        """Every row that is not kept, nor another wording or copy of what is kept."""
+        """Every row but the kept ones and those of the same questions."""
         return np.flatnonzero(~np.isin(self.groups, self.groups[kept]))
 
-    def _in_domain(self, seed: int) -> Iterator[Fold]:
-        for kept in _dealt(self.groups, seed):
-            yield Fold(self._without(kept), kept, _none())
+    def _question_folds(self, seed: int) -> Iterator[Fold]:
+        for kept in _balanced_folds(self.groups, seed):
+            yield Fold(self._without(kept), kept, _no_rows())
 
-    def _categories(self, seed: int) -> Iterator[Fold]:
-        """Ten folds of each source's categories, all sources at once; sources of few categories are only taught."""
+    def _category_folds(self, seed: int) -> Iterator[Fold]:
+        """Ten folds of each source's categories, all sources at once; sources of few categories are only trained on."""
         folds: list[list[Integers]] = [[] for _ in range(FOLDS)]
         for source in np.unique(self.sources):
             rows = np.flatnonzero(self.sources == source)
             if len(np.unique(self.categories[rows])) >= FEWEST_CATEGORIES:
-                for fold, kept in zip(folds, _dealt(self.categories[rows], seed), strict=False):
+                for fold, kept in zip(folds, _balanced_folds(self.categories[rows], seed), strict=False):
                     fold.append(rows[kept])
         for parts in filter(None, folds):
             kept = np.sort(np.concatenate(parts))
-            yield Fold(self._without(kept), kept, _none())
+            yield Fold(self._without(kept), kept, _no_rows())
 
-    def _sources(self, _seed: int) -> Iterator[Fold]:
+    def _source_folds(self, _seed: int) -> Iterator[Fold]:
         for source in np.unique(self.sources):
             kept = np.flatnonzero(self.sources == source)
-            yield Fold(self._without(kept), kept, _none())
+            yield Fold(self._without(kept), kept, _no_rows())
 
-    def _own(self, labels: int, seed: int) -> Iterator[Fold]:
+    def _own_label_folds(self, labels: int, seed: int) -> Iterator[Fold]:
         for source in np.unique(self.sources):
             rows = np.flatnonzero(self.sources == source)
             draw = np.random.default_rng(seed)
@@ -184,12 +190,12 @@ class Questions(msgspec.Struct, frozen=True):
                 yield Fold(np.sort(np.concatenate([others, own])), kept, own)
 
 
-def _none() -> Integers:
+def _no_rows() -> Integers:
     return np.zeros(0, np.int64)
 
 
-def _dealt(labels: NDArray[np.int64] | NDArray[np.str_], seed: int) -> Iterator[Integers]:
-    """Rows in at most ten hands of about equal size; rows with one label are in one hand."""
+def _balanced_folds(labels: NDArray[np.int64] | NDArray[np.str_], seed: int) -> Iterator[Integers]:
+    """At most ten folds of about equal size; rows with one label are in one fold."""
     _, which, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     hands = min(FOLDS, len(sizes))
     load, hand_of = np.zeros(hands), np.zeros(len(sizes), np.int64)

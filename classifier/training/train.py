@@ -1,7 +1,7 @@
-"""Trains the classifier: outcomes to loads, loads to a network, and from held-out predictions everything that calibrates it.
+"""Training of the classifier: outcomes to loads, loads to a network, and calibration by held-out predictions.
 
-Whatever is fitted to the network's own answers (abilities, the blend's rows, calibration, the sample) is fitted
-to answers about prompts that the answering network had not seen, neither them nor another wording of them.
+Whatever is fitted to the network's own answers (abilities, the blend's rows, calibration, the sample) is fitted to
+answers about prompts that the answering network had not seen, neither them nor another wording of them.
 """
 
 import hashlib
@@ -38,9 +38,9 @@ Yardstick = tuple[Sequence[str], Sequence[str]]
 KNOTS: Final = 65
 RULE_KNOTS: Final = 9
 PRIOR_STRENGTH: Final = 60.0
-"""How firmly an ability is held to what the linear factors say of it: chosen on the held-out folds, of 1, 5, 20 and 60."""
+"""Strength of the prior of abilities, which the linear factors give: the best of 1, 5, 20 and 60 on held-out folds."""
 FEWEST_TAUGHT: Final = 20
-"""A fold that leaves fewer prompts to learn from is not judged."""
+"""Least training prompts of a fold that is judged."""
 SAMPLED: Final = 2_000
 TRUST: Final = {"open": 1.0, "choice": 1.0, "tools": 1.0}
 KNOWN_FROM: Final = 0.45
@@ -52,18 +52,18 @@ FULL_TERMS_TOOLS: Final = 8.0
 YARDSTICK_WEAK: Final = ("llama-3-70b-instruct", "llama-3.1-70b-instruct")
 YARDSTICK_STRONG: Final = ("gpt-4o-2024-05-13", "claude-3-5-sonnet-20240620")
 SAME_KIND: Final = 0.8
-"""Two sources that share so much of the smaller one's questions are one kind."""
+"""Share of the smaller source's questions that two sources of one kind have in common."""
 LIBRARIES: Final = ("numpy", "scipy", "onnx", "onnxruntime", "pyarrow")
 KIND_SPREAD: Final = 0.05
-"""Of prompts of a known kind: judgement, for there is no better weigher to measure it by."""
+"""Spread for prompts of a known kind: judgement, for there is no better classifier to measure it by."""
 RULE_SPREAD: Final = 0.15
-"""Of prompts that only the rule can place: judgement too."""
+"""Spread for prompts that only the rule can place: judgement too."""
 _LENGTH_ROUNDS: Final = 20
 _FEWEST_MODELS: Final = 2
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A corpus as arrays, with the models that have enough outcomes to be given an ability."""
+    """A corpus as arrays, with the models that have enough outcomes to get an ability."""
 
     corpus: Corpus
     rows: Rows
@@ -73,13 +73,13 @@ class Table(msgspec.Struct, frozen=True):
     kinds: list[str]
     kind_of: Integers
     tokens: Floats
-    """The usual length of an answer to each prompt; NaN where no length is known."""
+    """Usual length of an answer to each prompt, in tokens; NaN where no length is known."""
     log_lengths: Floats
-    """(models,): how much longer than usual each model answers."""
+    """(models,): logarithm of the ratio of each model's answers to the usual length."""
 
 
 def table_of(corpus: Corpus) -> Table:
-    """Raises BadData where there are no two models to tell apart."""
+    """A corpus as arrays. Raises BadData where fewer than two models have LEAST_OUTCOMES."""
     enough = np.flatnonzero(np.count_nonzero(~np.isnan(corpus.outcomes), axis=0) >= LEAST_OUTCOMES)
     if len(enough) < _FEWEST_MODELS:
         what = f"{len(enough)} of {len(corpus.models)} models have {LEAST_OUTCOMES} outcomes or more"
@@ -100,7 +100,7 @@ def table_of(corpus: Corpus) -> Table:
 
 
 def kinds_in(corpus: Corpus) -> tuple[list[str], Integers]:
-    """Sources are kinds of prompts; two that hold the same questions are one."""
+    """Names of the kinds, and each prompt's kind. Sources are kinds; two that hold the same questions are one."""
     names = np.unique(corpus.sources).tolist()
     questions = {name: set(corpus.groups[corpus.sources == name].tolist()) for name in names}
     kind = {name: name for name in names}
@@ -115,7 +115,9 @@ def kinds_in(corpus: Corpus) -> tuple[list[str], Integers]:
 
 
 def answer_lengths(tokens: Floats) -> tuple[Floats, Floats]:
-    """Log length = usual length of the prompt's answers + habit of the model. Gives exp of the first, and the second."""
+    """Log length = usual log length of the prompt's answers + habit of the model; returns exp of the first, and the
+    second.
+    """
     logs = np.log(np.maximum(tokens, 1.0))
     known = ~np.isnan(logs)
     habit = np.zeros(tokens.shape[1])
@@ -128,7 +130,7 @@ def answer_lengths(tokens: Floats) -> tuple[Floats, Floats]:
 
 
 def taught(table: Table, rows: Integers) -> tuple[Basis, Fitted]:
-    """A network for these rows alone; nothing of any other row goes into it."""
+    """A network trained on these rows alone; nothing of any other row goes into it."""
     lesson = taught_loads(table.outcomes[rows], table.corpus.sources[rows])
     numbers, kind_of = np.unique(table.kind_of[rows], return_inverse=True)
     kinds = [table.kinds[number] for number in numbers]
@@ -137,30 +139,31 @@ def taught(table: Table, rows: Integers) -> tuple[Basis, Fitted]:
 
 
 class PlacedPrompts(msgspec.Struct, frozen=True):
-    """Loads as abilities take them, and what the blend did for each prompt."""
+    """Loads as abilities take them, and the trust in the network for each prompt."""
 
     loads: Floats
     trust: Floats
 
 
 def trust_of(table: Table, rows: Integers, blend: Blend, said: Predicted) -> Floats:
+    """(rows,): the blend's trust in the network."""
     terms = [table.corpus.features[row].terms for row in rows]
     columns = zip(table.corpus.shapes[rows].tolist(), said.known.tolist(), terms, said.likeness.tolist(), strict=True)
     return np.array([blend.trust_in(*each) for each in columns])
 
 
 def placed(table: Table, rows: Integers, blend: Blend, said: Predicted) -> PlacedPrompts:
-    """What the serving side does of one prompt, for many."""
+    """The serving code's blend of network and rule, for many prompts."""
     trust = trust_of(table, rows, blend, said)
     rule = np.stack([np.interp(table.rule[rows], blend.rule, column) for column in np.array(blend.loads).T], axis=1)
     return PlacedPrompts(trust[:, None] * said.loads + (1 - trust[:, None]) * rule, trust)
 
 
 def blend_of(table: Table, rows: Integers, basis: Basis, loads: Floats) -> Blend:
-    """The rule's rows: the mean loads of prompts that are as hard, among those that the network was asked about.
+    """The blend, whose rows are the mean loads of held-out prompts of similar hardness.
 
-    Hard is what weak models fail and strong ones gain on; both orders count the same, so that a prompt which is
-    easy for all leads the list, and one that only the strong can do ends it.
+    Hard is what weak models fail and strong ones gain on; both orders count the same, so that a prompt which is easy
+    for all leads the list, and one that only the strong can do ends it.
     """
     said = basis.outcomes(loads)
     weak, strong = (
@@ -168,7 +171,7 @@ def blend_of(table: Table, rows: Integers, basis: Basis, loads: Floats) -> Blend
         for names in yardstick_of(table, rows)
     )
     weights = equal_sources(table.corpus.sources[rows])
-    hardness = (_shares(-weak, weights) + _shares(strong - weak, weights)) / 2
+    hardness = (_cumulative_shares(-weak, weights) + _cumulative_shares(strong - weak, weights)) / 2
     order = np.argsort(hardness, kind="stable")
     below = np.cumsum(weights[order])
     knots = np.linspace(0, 1, RULE_KNOTS)
@@ -193,7 +196,7 @@ def blend_of(table: Table, rows: Integers, basis: Basis, loads: Floats) -> Blend
 
 
 def yardstick_of(table: Table, rows: Integers) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The yardstick's models, or, in a corpus that lacks the weak or the strong, its weaker half and its stronger."""
+    """The weak and the strong yardstick models; where either are missing, the corpus's weaker and stronger half."""
     weak = tuple(name for name in YARDSTICK_WEAK if name in table.models)
     strong = tuple(name for name in YARDSTICK_STRONG if name in table.models)
     if weak and strong:
@@ -203,8 +206,8 @@ def yardstick_of(table: Table, rows: Integers) -> tuple[tuple[str, ...], tuple[s
     return tuple(rising[: len(rising) // 2]), tuple(rising[len(rising) // 2 :])
 
 
-def _shares(values: Floats, weights: Floats) -> Floats:
-    """The share of the whole that lies at or below each value."""
+def _cumulative_shares(values: Floats, weights: Floats) -> Floats:
+    """The weighted share of the whole that lies at or below each value."""
     order = np.argsort(values, kind="stable")
     shares = np.empty(len(values))
     shares[order] = np.cumsum(weights[order])
@@ -214,28 +217,28 @@ def _shares(values: Floats, weights: Floats) -> Floats:
 def abilities_of(table: Table, rows: Integers, basis: Basis, loads: Floats) -> dict[str, Ability]:
     """A logistic row for each model, fitted to `loads` of prompts that their network had not seen.
 
-    The prior is what the linear factors say; a model with few outcomes stays near it.
+    The prior comes from the linear factors; a model with few outcomes stays near it.
     """
     found = {}
     for at, name in enumerate(table.models):
-        prior = _linear(basis, at, float(table.log_lengths[at]))
+        prior = _prior_ability(basis, at, float(table.log_lengths[at]))
         known = np.flatnonzero(~np.isnan(table.outcomes[rows, at]))
         found[name] = (
             fit_ability(_labels(loads[known], table.outcomes[rows[known], at]), prior, strength=PRIOR_STRENGTH)
             if len(known)
             else prior
         )
-    return {name: _rounded(ability) for name, ability in found.items()}
+    return {name: _round_ability(ability) for name, ability in found.items()}
 
 
-def _linear(basis: Basis, at: int, log_length: float) -> Ability:
+def _prior_ability(basis: Basis, at: int, log_length: float) -> Ability:
     """The logistic row that agrees with the linear one in value and slope where the loads are 0."""
     level = float(np.clip(basis.mean[at], 0.05, 0.95))
     slope = basis.rows[:, at] / (level * (1 - level))
     return Ability(weights=slope.tolist(), bias=float(np.log(level / (1 - level))), log_length=log_length)
 
 
-def _rounded(ability: Ability) -> Ability:
+def _round_ability(ability: Ability) -> Ability:
     return msgspec.structs.replace(
         ability,
         weights=[round(weight, 5) for weight in ability.weights],
@@ -264,7 +267,7 @@ def chances(ability: Ability, loads: Floats) -> Floats:
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """What networks said of prompts whose questions they had not seen; NaN where no fold judged."""
+    """Networks' outputs for prompts whose questions they had not seen; NaN where no fold judged."""
 
     outcomes: Floats
     """(prompts, models): expected outcomes, straight from the loads."""
@@ -273,19 +276,19 @@ class Answers(msgspec.Struct, frozen=True):
     likeness: Floats
     log_tokens: Floats
     fold_of: Integers
-    """-1 where no fold judged."""
+    """Number of the fold that judged each prompt; -1 where none did."""
     bases: list[Basis]
     asked: list[Bools]
-    """(models,) for each fold: whether the network was taught any outcome of the model."""
+    """(models,) for each fold: True when the network was trained on any outcome of the model."""
 
     def of(self, rows: Integers, basis: Basis) -> Predicted:
-        """Some rows, with their loads in one basis: each network has its own, and outcomes are what they share."""
+        """Some rows, with their loads in one basis: each network has its own, and outcomes are common to all."""
         rest = (each[rows] for each in (self.kinds, self.known, self.likeness, self.log_tokens))
         return Predicted(basis.loads(self.outcomes[rows]), *rest)
 
 
 def answers(table: Table, split: Split, seed: int, say: Say) -> Answers:
-    """Trains a network for each fold of a split and asks it about what the fold keeps."""
+    """Trains a network for each fold of a split and predicts the fold's held-out prompts."""
     size = len(table.corpus.texts)
     outcomes, kinds = np.full((size, len(table.models)), np.nan), np.zeros((size, len(table.kinds)))
     known, likeness, log_tokens = np.zeros(size), np.zeros(size), np.zeros(size)
@@ -308,17 +311,17 @@ def answers(table: Table, split: Split, seed: int, say: Say) -> Answers:
 
 
 class Calibrated(msgspec.Struct, frozen=True):
-    """Everything that is fitted to answers about unseen prompts."""
+    """All parameters that are fitted to answers about unseen prompts."""
 
     blend: Blend
     abilities: dict[str, Ability]
     loads: Floats
-    """Of the rows that it was fitted to, as abilities take them."""
+    """Loads of the rows that it was fitted to, as abilities take them."""
     trust: Floats
 
 
 def calibrated(table: Table, rows: Integers, basis: Basis, said: Predicted) -> Calibrated:
-    """What the blend and the abilities should be, for networks that say this."""
+    """Blend and abilities, fitted to these held-out answers."""
     blend = blend_of(table, rows, basis, said.loads)
     placing = placed(table, rows, blend, said)
     return Calibrated(blend, abilities_of(table, rows, basis, placing.loads), placing.loads, placing.trust)
@@ -330,16 +333,16 @@ def _gain(abilities: Mapping[str, Ability], loads: Floats, weak: Sequence[str], 
 
 
 def cross_validated(corpus: Corpus, split: Split, *, seed: int = 0, say: Say = lambda _line: None) -> Scored:
-    """P(adequate) of every prompt from models that never saw its question, in the very form that ships.
+    """P(adequate) of every prompt, by models in the form that ships that never saw its question.
 
-    NaN where the split judges no such prompt, or leaves next to nothing to learn from.
+    NaN where the split does not judge the prompt, or leaves fewer than FEWEST_TAUGHT prompts to train on.
     """
     table = table_of(corpus)
     return judged(table, answers(table, split, seed, say))
 
 
 def judged(table: Table, found: Answers) -> Scored:
-    """Each fold by abilities, blend and shares that were fitted to the answers about the other folds' prompts."""
+    """Each fold's probabilities, by abilities and blend fitted to the answers about the other folds' prompts."""
     size = len(table.corpus.texts)
     adequate = {name: np.full(size, np.nan) for name in table.models}
     for number, basis in enumerate(found.bases):
@@ -361,7 +364,7 @@ def judged(table: Table, found: Answers) -> Scored:
 def calibration_of(
     loads: Floats, weights: Floats, abilities: Mapping[str, Ability], yardstick: Yardstick
 ) -> Calibration:
-    """The yardstick's gain to its share of the prompts, every source counting the same."""
+    """The map from the yardstick's gain to its share of the prompts, weighted by `weights`."""
     weak, strong = yardstick
     gain = _gain(abilities, loads, weak, strong)
     shares = np.linspace(0, 1, KNOTS)
@@ -379,7 +382,7 @@ def _quantiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
 
 
 def sample_of(table: Table, rows: Integers, loads: Floats, log_tokens: Floats, seed: int) -> Sample:
-    """Some of the held-out prompts, as many of each source, with what stands for a request of its size."""
+    """A sample of the held-out prompts, every source equally likely, with estimated input and output tokens."""
     corpus = table.corpus
     draw = np.random.default_rng(seed)
     weights = equal_sources(corpus.sources[rows])
@@ -402,7 +405,7 @@ def train(
 ) -> Artifact:
     """The artifact for a corpus; the same corpus and seed give the same bytes on one machine.
 
-    `metrics` are told of the ten held-out folds, and what they give goes into the manifest.
+    `metrics` is called with the ten folds' held-out scores, and its result goes into the manifest. Raises BadData.
     """
     table = table_of(corpus)
     everything = np.arange(len(corpus.texts))
@@ -437,7 +440,7 @@ def train(
         lengths=Lengths(network_p90=_p90(log_error), rule_p90=P90_FACTOR),
         references=[],
         metrics={} if metrics is None else metrics(judged(table, found)),
-        training=_told(table, judging, made.trust, said, log_error),
+        training=_training_facts(table, judging, made.trust, said, log_error),
     )
     artifact = Artifact(network, manifest, sample)
     return msgspec.structs.replace(
@@ -450,8 +453,8 @@ def _p90(log_error: Floats) -> float:
     return round(float(np.exp(np.percentile(known, 90))), 3) if len(known) else P90_FACTOR
 
 
-def _told(table: Table, rows: Integers, trust: Floats, said: Predicted, log_error: Floats) -> dict[str, Any]:
-    """What a reader may want to know of how it was made."""
+def _training_facts(table: Table, rows: Integers, trust: Floats, said: Predicted, log_error: Floats) -> dict[str, Any]:
+    """Facts on the training run, for the manifest."""
     off = 100 * np.abs(np.exp(-log_error[~np.isnan(log_error)]) - 1)
     sources = table.corpus.sources[rows]
     return {
@@ -465,7 +468,7 @@ def _told(table: Table, rows: Integers, trust: Floats, said: Predicted, log_erro
 
 
 def _references(artifact: Artifact) -> list[Reference]:
-    """What this run's own artifact says of a few prompts: whoever loads it can check that it says so still."""
+    """Predictions of this artifact for a few prompts, so that whoever loads it can check that they still hold."""
     classifier = OnnxClassifier(artifact)
     said = [(prompt, classifier.classify(prompt)) for prompt in REFERENCE_PROMPTS]
     return [

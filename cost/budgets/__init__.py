@@ -1,1 +1,1 @@
-"""Budgets: what may be spent in a day, a week or a month, held before each attempt so that nothing overruns it."""
+"""Budgets: spending limits per day, week or month; a hard one is enforced by a hold before each attempt."""

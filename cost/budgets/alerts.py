@@ -1,4 +1,4 @@
-"""Warnings at 50, 80 and 100 %: one message for each budget, period and threshold, whoever notices first."""
+"""Budget warnings at 50, 80 and 100 %: one message per budget, period and threshold, however many processes notice."""
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,15 +16,15 @@ _log: Final = logging.getLogger(__name__)
 TYPE: Final = "budget.threshold_reached"
 
 Put = Callable[[str, str, str, Mapping[str, Any]], Awaitable[bool]]
-"""Puts a message (its id, destination, type and body) into an outbox where its id is unique."""
+"""Puts a message (id, destination, type, body) into an outbox in which ids are unique; awaits whether it was new."""
 
 
 Key = tuple[str, int, int]
-"""A warning's budget, the start of its period, and the threshold."""
+"""Identifies a warning: budget id, start of the period in microseconds since 1970, threshold in percent."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that a destination should get."""
+    """A warning addressed to one webhook destination."""
 
     key: Key
     destination: str
@@ -32,13 +32,13 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message_id(self) -> str:
-        """The same for whoever notices it."""
+        """Id that every process derives alike (`budget/ID/DAY/PERCENT`), so that the outbox keeps one message."""
         budget_id, start_us, percent = self.key
         return f"budget/{budget_id}/{moment(start_us):%Y-%m-%d}/{percent}"
 
 
 def due(standings: Iterable[BudgetStatus], destinations: Collection[str], told: Collection[Key]) -> Iterator[Alert]:
-    """The warnings of budgets that have one of these webhooks, less those whose keys are in `told`."""
+    """Yield the warnings whose threshold is reached, for budgets with one of these webhooks, less the keys in `told`."""
     for each in standings:
         if each.budget.webhook in destinations:
             for percent in THRESHOLDS_PERCENT:
@@ -47,28 +47,31 @@ def due(standings: Iterable[BudgetStatus], destinations: Collection[str], told: 
 
 
 class Alerts:
-    """Remembers what this process has put, so that it asks the outbox once."""
+    """Sends budget warnings, and remembers which keys this process has put so that the outbox is asked once for each."""
 
     def __init__(self, put: Put, destinations: Collection[str]) -> None:
         self._put = put
         self._destinations = destinations
-        self._told: set[Key] = set()
-        self._unknown: set[str] = set()
+        self._put_keys: set[Key] = set()
+        self._unknown_webhooks: set[str] = set()
 
     async def tell(self, standings: Sequence[BudgetStatus]) -> None:
-        """Put what is due. What the outbox could not take is due again the next time."""
-        self._tell_of_unknown({each.budget.webhook for each in standings} - {"", *self._destinations})
-        for warning in due(standings, self._destinations, self._told):
+        """Put every due warning into the outbox.
+
+        If `put` raises, that warning and later ones are due again next time.
+        """
+        self._warn_of_unknown({each.budget.webhook for each in standings} - {"", *self._destinations})
+        for warning in due(standings, self._destinations, self._put_keys):
             await self._put(warning.message_id, warning.destination, TYPE, warning.body)
-            self._told.add(warning.key)
+            self._put_keys.add(warning.key)
         # Periods that are over never come back.
         periods = {(each.budget.budget_id, each.start_us) for each in standings}
-        self._told = {key for key in self._told if key[:2] in periods}
+        self._put_keys = {key for key in self._put_keys if key[:2] in periods}
 
-    def _tell_of_unknown(self, names: set[str]) -> None:
-        for name in sorted(names - self._unknown):
+    def _warn_of_unknown(self, names: set[str]) -> None:
+        for name in sorted(names - self._unknown_webhooks):
             _log.warning("a budget's webhook %r is not configured here: nobody is told of it", name)
-        self._unknown = names
+        self._unknown_webhooks = names
 
 
 def _key(standing: BudgetStatus, percent: int) -> Key:
@@ -76,7 +79,7 @@ def _key(standing: BudgetStatus, percent: int) -> Key:
 
 
 def _body(standing: BudgetStatus, percent: int) -> dict[str, Any]:
-    """Amounts are decimal text: a number would lose digits in most readers."""
+    """Return the message's JSON body. Amounts are decimal text: as numbers they would lose digits in most readers."""
     budget = standing.budget
     return {
         "budget_id": budget.budget_id,
@@ -95,5 +98,5 @@ def _body(standing: BudgetStatus, percent: int) -> dict[str, Any]:
 
 
 def dollars(amount_nanousd: int) -> str:
-    """An exact amount as decimal text, never with an exponent."""
+    """Return an exact dollar amount as decimal text without an exponent."""
     return f"{usd(amount_nanousd):f}"

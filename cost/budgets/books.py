@@ -1,4 +1,4 @@
-"""Books that keep budgets: the money of an attempt is held before it is reserved, and spent when it is settled."""
+"""Ledger books that enforce hard budgets: hold an attempt's money, then reserve; settle the hold with the attempt."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from cost.ledger.ledger import Books
 
 
 class BudgetedBooks:
-    """The same books, with every hard budget in front of them. What writes here can overrun none."""
+    """Wraps `Books` and makes every reserve take a hold on all hard budgets first, so that no attempt overruns one."""
 
     def __init__(self, books: Books, holds: Holds) -> None:
         self._books = books
@@ -16,16 +16,16 @@ class BudgetedBooks:
 
     @property
     def boot_id(self) -> str:
-        """The name of this process in its entries."""
+        """Id of this gateway process, as in its entries."""
         return self._books.boot_id
 
     async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
-        """Hold, then reserve. Raises what either raises, and nothing is held then.
+        """Hold the money, then write the reserve. Raises what either raises; nothing is held then.
 
-        `hold_nanousd` is the most that the attempt may cost, the reserve's own cost when left out.
+        `hold_nanousd` is the most that the attempt may cost; None takes the entry's own `cost_nanousd`.
         """
         if await self._holds.hold(entry, hold_nanousd):
-            # It may have waited until after midnight, and is held for the period that it is dated in.
+            # The hold may have waited past midnight, and counts in the period that the entry is dated in.
             entry = msgspec.structs.replace(entry, at_us=max(entry.at_us, self._holds.now_us()))
         try:
             await self._books.reserve(entry, hold_nanousd)
@@ -34,7 +34,7 @@ class BudgetedBooks:
             raise
 
     def settle(self, entry: Entry) -> None:
-        """Close a reserve. Never raises and never waits."""
-        # First, or the database might have the cost before anybody here counts it.
+        """Settle the hold and close the reserve. Never raises and never waits."""
+        # Before the ledger: otherwise the database might have the cost while the hold does not count it yet.
         self._holds.settle(entry)
         self._books.settle(entry)

@@ -1,4 +1,4 @@
-"""A budget, and how it stands."""
+"""The budget and its status: scope, period, limit, and what is spent and held of it."""
 
 import re
 from decimal import Decimal
@@ -19,7 +19,7 @@ State = Literal["open", "warning", "spent"]
 THRESHOLDS_PERCENT: Final = (50, 80, 100)
 _WARNING_PERCENT: Final = 80
 MAX_LIMIT_NANOUSD: Final = 10**18
-"""A billion dollars: far below what a 64-bit column holds, so that sums of several stay there too."""
+"""Largest limit: a billion dollars, far below what a 64-bit column holds, so that sums of several fit too."""
 _LIMIT: Final = "a limit is at least 0 and at most a billion dollars"
 _PERCENT: Final = 100
 _SHARE: Final = Decimal("0.0001")
@@ -29,9 +29,10 @@ _MAX_SCOPE_ID: Final = 200
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What an organisation, a team, a key or a tag may spend in each period.
+    """Spending limit of one organisation, team, key or tag in each period.
 
-    The scope's id of a tag is `organisation/tag`. A `soft` one warns; a `hard` one is never overrun.
+    The `scope_id` of a tag is `organisation/tag`. A `soft` budget only warns; a `hard` one is never overrun. `webhook`
+    names the configured destination of its warnings; empty sends none.
     """
 
     budget_id: str
@@ -46,60 +47,61 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hard(self) -> bool:
-        """Whether it refuses what it has no room for."""
+        """True for a hard budget: it refuses attempts that it has no room for."""
         return self.kind == "hard"
 
     @property
     def shown_id(self) -> str:
-        """A tag without its organisation, which everybody who may see it knows."""
+        """Scope id without the organisation in front of a tag, which everybody who may see the budget knows."""
         return self.scope_id.removeprefix(f"{self.organisation_id}/") if self.scope == "tag" else self.scope_id
 
 
 class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a budget stands at a moment, as the database knows it."""
+    """A budget's standing at the moment `at_us` (microseconds since 1970), as the database has it."""
 
     budget: Budget
     at_us: int
     spent_nanousd: int
-    """Booked in the period that the moment lies in."""
+    """Booked in the period that `at_us` lies in."""
     held_nanousd: int = 0
-    """Granted to processes: held by running requests, kept ready for the next ones, or on its way into the books."""
+    """Granted to processes: held by running requests, kept for the next ones, or settled and not yet in the database.
+    """
 
     @property
     def start_us(self) -> int:
-        """Where its period began."""
+        """First microsecond of the current period."""
         return start_us(self.budget.period, self.at_us)
 
     @property
     def resets_us(self) -> int:
-        """Where the next period begins."""
+        """First microsecond of the next period."""
         return end_us(self.budget.period, self.at_us)
 
     @property
     def share(self) -> Decimal | None:
-        """Spent ÷ limit to four places, rounded down; None for a limit of 0."""
+        """Spent / limit from 0 up, to four places, rounded down; None for a limit of 0."""
         limit = self.budget.limit_nanousd
         return (Decimal(self.spent_nanousd) / limit).quantize(_SHARE, "ROUND_DOWN") if limit else None
 
     def reached(self, percent: int) -> bool:
-        """Whether this much of the limit is spent."""
+        """Return True if something was spent and it is at least `percent` of the limit."""
         return self.spent_nanousd > 0 and self.spent_nanousd * _PERCENT >= self.budget.limit_nanousd * percent
 
     @property
     def state(self) -> State:
-        """In one word."""
+        """`spent` from 100 % of the limit on, `warning` from 80 % on, else `open`."""
         if self.spent_nanousd >= self.budget.limit_nanousd:
             return "spent"
         return "warning" if self.reached(_WARNING_PERCENT) else "open"
 
 
 def tag_id(organisation_id: str, tag: str) -> str:
-    """A tag's scope id: two organisations may use the same tag."""
+    """Return a tag's scope id, `organisation/tag`, since two organisations may use the same tag."""
     return f"{organisation_id}/{tag}"
 
 
 def limit_from_usd(dollars: Decimal | str | int) -> int:
-    """A limit in nano-dollars. Raises BadBudget for what is no amount, too fine, negative or too large."""
+    """Return a dollar limit in nano-dollars. Raises BadBudget if it is no number, too fine, negative or too large."""
     try:
         exact = Decimal(dollars)
         # Compared first: a whole number of a million digits takes a while to make.
@@ -111,13 +113,13 @@ def limit_from_usd(dollars: Decimal | str | int) -> int:
 
 
 def check_id(budget_id: str) -> None:
-    """Raises UnknownBudget for what can be no budget's id; some of it, PostgreSQL would not even look for."""
+    """Raise UnknownBudget for text that no budget id can be; PostgreSQL would fail on some of it, such as a NUL."""
     if not _ID.match(budget_id):
         raise UnknownBudget(f"there is no budget {budget_id[:80]!r}")
 
 
 def checked(budget: Budget) -> Budget:
-    """The budget itself. Raises BadBudget when it could not be kept or found again."""
+    """Return the budget unchanged. Raises BadBudget when one of its fields is not valid."""
     if not _ID.match(budget.budget_id):
         raise BadBudget("a budget's id has 1 to 64 letters, digits, `_`, `.` or `-`")
     if not 0 < len(budget.scope_id) <= _MAX_SCOPE_ID or not budget.scope_id.isprintable():

@@ -1,17 +1,17 @@
-"""What can be wrong with a budget that people set."""
+"""Errors of budgets as operators set them; each message says what to change."""
 
 
 class BudgetError(Exception):
-    """Something about a budget that its reader can mend. The message says what."""
+    """Base of the budget errors below; the message is for the person who made the request."""
 
 
 class BadBudget(BudgetError):
-    """It cannot be kept like this."""
+    """The budget is not valid: its id, scope, tag, webhook or limit."""
 
 
 class UnknownBudget(BudgetError):
-    """There is no such budget, or it is another organisation's: the two must look the same."""
+    """No such budget, or another organisation's: the two must look the same."""
 
 
 class BudgetConflict(BudgetError):
-    """Another budget stands in the way."""
+    """The budget's id or scope is taken, a fixed field would change, or there are too many budgets."""

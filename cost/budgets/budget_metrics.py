@@ -1,4 +1,4 @@
-"""What /metrics shows of budgets."""
+"""Prometheus metrics of budgets."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +12,7 @@ MAX_SHOWN: Final = 1_000
 
 
 class BudgetMetrics:
-    """What budgets allow, what is booked under them, and what they refused."""
+    """Gauges of limit and spending per budget, and a counter of refusals per scope."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._shown: set[str] = set()
@@ -32,11 +32,11 @@ class BudgetMetrics:
         )
 
     def count_refusal(self, scope: Scope) -> None:
-        """One of four words of our own, so it needs no cap."""
+        """Count one refusal. The label has four possible values, so its cardinality needs no cap."""
         self._refusals.labels(scope).inc()
 
     def set_budgets(self, standings: Sequence[BudgetStatus]) -> None:
-        """The first so many of them; a budget that is gone shows nothing."""
+        """Set the gauges of the first `MAX_SHOWN` budgets, and remove those of budgets that are gone."""
         shown = {each.budget.budget_id: each for each in standings[:MAX_SHOWN]}
         for gone in self._shown - shown.keys():
             self._limit.remove(gone)

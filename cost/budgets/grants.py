@@ -1,7 +1,7 @@
-"""Grants: the part of a hard budget that one process may spend without asking again.
+"""Grants: the part of a hard budget that one process may spend without asking the database again.
 
-A grant is what the process holds, what it settled but the database does not have yet, and a little more for the next
-requests. What is spent and all grants together never exceed the limit: whoever changes a grant locks the budget, reads
+A grant covers what the process holds, what it settled but the database does not have yet, and a little more for the
+next requests. Spending and all grants together never exceed the limit: whoever changes a grant locks the budget, reads
 both in one statement, and takes no more than is left.
 """
 
@@ -32,28 +32,28 @@ from cost.ledger.entries import TERMINAL
 from cost.tables import Boot, BudgetGrant, BudgetRow, LedgerEntry, SpendDay
 
 MAX_BUDGETS: Final = 10_000
-"""Every process looks at all of them every few seconds."""
+"""Most budgets in the database: every process reads all of them every few seconds."""
 _AHEAD: Final = 8
-"""What is granted beyond the need: this many times the need, and no more than this fraction of what is left."""
+"""Multiple of the need that is granted ahead, and divisor that caps it: at most this fraction of what is left."""
 _MAX_BOOTS: Final = 1_000
 
 
 class GrantNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process needs of one budget: `floor_nanousd` it cannot give back, `keep_nanousd` it would like to keep."""
+    """One process's need of one budget: `floor_nanousd` it cannot give back, `keep_nanousd` it would like to keep."""
 
     floor_nanousd: int
     keep_nanousd: int = 0
 
 
 class GrantRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that waits for money of each of these budgets; all of them or none."""
+    """A waiting hold: the amount is taken from every budget named, or from none."""
 
     amount_nanousd: int
     budget_ids: tuple[str, ...]
 
 
 class BudgetRoom(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database knows of one budget while it is locked."""
+    """One budget's limit, spending and grants, read while its row is locked."""
 
     budget: Budget
     spent_nanousd: int
@@ -63,43 +63,50 @@ class BudgetRoom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process has now."""
+    """The grant that a process has after a change."""
 
     room: BudgetRoom
     granted_nanousd: int
     lacking: bool
-    """Somebody got nothing for want of this budget."""
+    """True if at least one waiting hold was refused because this budget had too little."""
     scarce: bool
-    """It would have been given more if there were more."""
+    """True if less was granted than the process would have been given of an ample budget."""
 
 
 class Grants(Protocol):
-    """Where grants are kept; GrantStore is one, MemoryGrants another."""
+    """Storage of grants; implemented by GrantStore and MemoryGrants."""
 
     async def regrant(
         self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
     ) -> dict[str, Grant]:
-        """Replace this process's grants of these budgets. One that does not exist as a hard one is left out."""
+        """Replace this process's grants of the budgets in `asks`, and return the new ones by budget id.
+
+        Budgets that are gone or not hard are left out. `wants` are served in order, each whole or not at all. `at_us`
+        picks the period.
+        """
         ...
 
     async def standings(self, at_us: int) -> list[BudgetStatus]:
-        """How every budget stands."""
+        """Return the status of every budget at a moment in microseconds since 1970."""
         ...
 
     async def forget_boot(self, boot_id: str) -> None:
-        """Take back what a process had that is dead and whose attempts are all closed."""
+        """Delete the grants of a dead process whose attempts are all closed."""
         ...
 
     async def closed_boots(self, seen_before_us: int) -> tuple[list[str], list[str]]:
-        """Processes that have grants but no open reserve: those last seen before this time, and those not known."""
+        """Return ids of boots with grants but no open reserve.
+
+        The first list has those last seen before this time, the second those without a `boot` row.
+        """
         ...
 
 
 def share_out(
     rooms: Mapping[str, BudgetRoom], asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest]
 ) -> dict[str, Grant]:
-    """Who gets how much: requests in the order they came, each whole or not at all, then some for the next ones."""
-    left = {each: _left(room, asks[each]) for each, room in rooms.items()}
+    """Divide the room among the holds in order, each whole or not at all, then grant some ahead for the next ones."""
+    left = {each: _room_left(room, asks[each]) for each, room in rooms.items()}
     taken = dict.fromkeys(rooms, 0)
     short = set()
     for want in wants:
@@ -112,13 +119,13 @@ def share_out(
     return {each: _grant(rooms[each], asks[each], taken[each], lacking=each in short) for each in rooms}
 
 
-def _left(room: BudgetRoom, ask: GrantNeed) -> int:
+def _room_left(room: BudgetRoom, ask: GrantNeed) -> int:
     return max(0, room.budget.limit_nanousd - room.spent_nanousd - room.others_nanousd - ask.floor_nanousd)
 
 
 def _grant(room: BudgetRoom, ask: GrantNeed, taken_nanousd: int, *, lacking: bool) -> Grant:
-    """What cannot be given back stays granted even where the limit has no room for it."""
-    after = _left(room, ask) - taken_nanousd
+    """Return the new grant; the floor stays granted even where the limit has no room for it."""
+    after = _room_left(room, ask) - taken_nanousd
     liked = max(ask.keep_nanousd, _AHEAD * taken_nanousd)
     ahead = 0 if lacking else min(liked, after // _AHEAD)
     return Grant(
@@ -130,7 +137,7 @@ def _grant(room: BudgetRoom, ask: GrantNeed, taken_nanousd: int, *, lacking: boo
 
 
 class GrantStore:
-    """Grants in the database."""
+    """Grants in the table `budget_grant`."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -145,10 +152,10 @@ class GrantStore:
         ids = sorted(asks)
         async with self._engine.begin() as connection:
             await self._lock(connection, ids)
-            # The locks first: this statement then sees all that was committed before they were had.
-            rooms = await _rooms(connection, ids, boot_id, at_us)
+            # Lock first: the next statement then sees all that was committed before the locks were taken.
+            rooms = await _read_rooms(connection, ids, boot_id, at_us)
             given = share_out(rooms, asks, wants)
-            await _write(connection, boot_id, given)
+            await _write_grants(connection, boot_id, given)
         return given
 
     async def _lock(self, connection: AsyncConnection, ids: Sequence[str]) -> None:
@@ -156,26 +163,29 @@ class GrantStore:
             await connection.exec_driver_sql("BEGIN IMMEDIATE")
             return
         locked = select(col(BudgetRow.budget_id)).where(col(BudgetRow.budget_id).in_(ids))
-        # In the order of their ids, so that two processes never wait for each other in a circle.
+        # In the order of their ids, so that two processes never deadlock.
         await connection.execute(locked.order_by(col(BudgetRow.budget_id)).with_for_update())
 
     async def standings(self, at_us: int) -> list[BudgetStatus]:
-        """How every budget stands."""
+        """Return the status of every budget at a moment in microseconds since 1970."""
         async with self._engine.connect() as connection:
             return await standings(connection, at_us)
 
     async def forget_boot(self, boot_id: str) -> None:
-        """Take back what a process had that is dead and whose attempts are all closed."""
+        """Delete the grants of a dead process whose attempts are all closed."""
         async with self._engine.begin() as connection:
             await connection.execute(delete(BudgetGrant).where(col(BudgetGrant.boot_id) == boot_id))
 
     async def closed_boots(self, seen_before_us: int) -> tuple[list[str], list[str]]:
-        """Processes that have grants but no open reserve: those last seen before this time, and those not known."""
+        """Return ids of boots with grants but no open reserve.
+
+        The first list has those last seen before this time, the second those without a `boot` row.
+        """
         granted = select(col(BudgetGrant.boot_id).label("boot_id")).distinct().subquery()
         query = (
             select(granted.c.boot_id, col(Boot.seen_us))
             .select_from(granted.outerjoin(Boot, col(Boot.boot_id) == granted.c.boot_id))
-            .where(~_open_reserve(granted.c.boot_id))
+            .where(~_has_open_reserve(granted.c.boot_id))
             .order_by(granted.c.boot_id)
             .limit(_MAX_BOOTS)
         )
@@ -188,9 +198,9 @@ class GrantStore:
 
 
 async def standings(connection: AsyncConnection, at_us: int, *where: ColumnElement[bool]) -> list[BudgetStatus]:
-    """How budgets stand: those that the conditions leave, by scope."""
-    held = _granted()
-    query = select(*_COLUMNS, _spent(at_us), held).where(*where).limit(MAX_BUDGETS)
+    """Return the status of the budgets that match `where`, by scope, scope id and id; at most `MAX_BUDGETS`."""
+    held = _granted_subquery()
+    query = select(*_COLUMNS, _spent_subquery(at_us), held).where(*where).limit(MAX_BUDGETS)
     query = query.order_by(col(BudgetRow.scope), col(BudgetRow.scope_id), col(BudgetRow.budget_id))
     rows = (await connection.execute(query)).all()
     return [
@@ -200,15 +210,21 @@ async def standings(connection: AsyncConnection, at_us: int, *where: ColumnEleme
 
 
 def budget_of(row: Sequence[Any]) -> Budget:
-    """The budget of a row that begins with its columns."""
+    """Return the budget of a row that begins with the budget columns."""
     return Budget(**dict(zip(Budget.__struct_fields__, row, strict=False)))
 
 
-async def _rooms(connection: AsyncConnection, ids: Sequence[str], boot_id: str, at_us: int) -> dict[str, BudgetRoom]:
+async def _read_rooms(
+    connection: AsyncConnection, ids: Sequence[str], boot_id: str, at_us: int
+) -> dict[str, BudgetRoom]:
     others, mine = col(BudgetGrant.boot_id) != boot_id, col(BudgetGrant.boot_id) == boot_id
-    query = select(*_COLUMNS, _spent(at_us), _spent(at_us, later=True), _granted(others), _granted(mine)).where(
-        col(BudgetRow.budget_id).in_(ids), col(BudgetRow.kind) == "hard"
-    )
+    query = select(
+        *_COLUMNS,
+        _spent_subquery(at_us),
+        _spent_subquery(at_us, later=True),
+        _granted_subquery(others),
+        _granted_subquery(mine),
+    ).where(col(BudgetRow.budget_id).in_(ids), col(BudgetRow.kind) == "hard")
     return {
         row.budget_id: BudgetRoom(
             budget=budget_of(row),
@@ -221,7 +237,7 @@ async def _rooms(connection: AsyncConnection, ids: Sequence[str], boot_id: str, 
     }
 
 
-async def _write(connection: AsyncConnection, boot_id: str, given: Mapping[str, Grant]) -> None:
+async def _write_grants(connection: AsyncConnection, boot_id: str, given: Mapping[str, Grant]) -> None:
     changed = {each: grant for each, grant in given.items() if grant.granted_nanousd != grant.room.mine_nanousd}
     if not changed:
         return
@@ -239,8 +255,8 @@ async def _write(connection: AsyncConnection, boot_id: str, given: Mapping[str, 
 _COLUMNS: Final = tuple(col(getattr(BudgetRow, name)) for name in Budget.__struct_fields__)
 
 
-def _spent(at_us: int, *, later: bool = False) -> ScalarSelect[int]:
-    """What was booked in the budget's period, or in later ones."""
+def _spent_subquery(at_us: int, *, later: bool = False) -> ScalarSelect[int]:
+    """Build the subquery of what was booked in the budget's period at `at_us`, or with `later` after that period."""
     period = col(BudgetRow.period)
     start = case(
         (period == "day", literal(start_us("day", at_us), BigInteger)),
@@ -262,7 +278,7 @@ def _spent(at_us: int, *, later: bool = False) -> ScalarSelect[int]:
     )
 
 
-def _granted(*where: ColumnElement[bool]) -> ScalarSelect[int]:
+def _granted_subquery(*where: ColumnElement[bool]) -> ScalarSelect[int]:
     return (
         select(func.coalesce(func.sum(col(BudgetGrant.granted_nanousd)), 0))
         .where(col(BudgetGrant.budget_id) == col(BudgetRow.budget_id), *where)
@@ -271,7 +287,7 @@ def _granted(*where: ColumnElement[bool]) -> ScalarSelect[int]:
     )
 
 
-def _open_reserve(boot_id: ColumnElement[str]) -> ColumnElement[bool]:
+def _has_open_reserve(boot_id: ColumnElement[str]) -> ColumnElement[bool]:
     reserve, closing = aliased(LedgerEntry), aliased(LedgerEntry)
     closed = exists().where(
         col(closing.request_id) == col(reserve.request_id),
@@ -280,7 +296,7 @@ def _open_reserve(boot_id: ColumnElement[str]) -> ColumnElement[bool]:
     )
     return exists().where(
         col(reserve.boot_id) == boot_id,
-        # Written out, so that the partial index is known to serve.
+        # Inlined as a literal, so that the planner can use the partial index.
         col(reserve.entry) == literal("reserve", literal_execute=True),
         ~closed,
     )

@@ -1,8 +1,8 @@
-"""Holds: the money of hard budgets, held before an attempt and turned into spending after it.
+"""Holds: money of hard budgets, held before an attempt and turned into spending after it.
 
-Of each hard budget a process knows three amounts: what it was granted, what it holds for running attempts, and what
-it settled that the database does not have yet. The grant covers the other two, always; what is over serves the next
-attempts at once. When nothing is over, all that wait share one transaction (`cost.budgets.grants`).
+Of each hard budget a process knows three amounts: its grant, its holds for running attempts, and what it settled that
+the database does not have yet. The grant always covers the other two; the rest serves the next attempts without a
+query. When nothing is left over, all waiting holds share one transaction (`cost.budgets.grants`).
 
 An attempt that is settled after midnight counts where it is booked. Its hold is part of the grant before and after, so
 it fits in both periods.
@@ -27,41 +27,41 @@ from cost.times import moment, wall_us
 _log: Final = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.25
-"""How often what is over is given back of a budget that others need."""
+"""Interval at which unused grants of scarce budgets are given back."""
 _IDLE_S: Final = 1.0
-"""How often it is of any budget."""
+"""Interval at which unused grants of all budgets are given back."""
 _FORGET_S: Final = 300.0
 _DEAD_AFTER_US: Final = 3_600_000_000
 _GONE_AFTER_US: Final = 600_000_000
 _SETTLING_S: Final = 0.02
-"""Long enough for a commit to be told to the one who waits for it."""
+"""Pause before a second look: long enough for `booked` to hear of a commit."""
 _MAX_WAITING: Final = 20_000
 _DUTY_PATIENCE: Final = 5
-"""A duty may take so many times as long as a request waits."""
+"""Timeout of a background duty, as a multiple of `patience_s`."""
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 _UNAVAILABLE: Final = (
     "Whether the budgets have room cannot be told now: the database does not answer. Try again shortly."
 )
 
 Key = tuple[str, int]
-"""Of an attempt: its request and its number."""
+"""An attempt: request id and attempt number."""
 Teller = Callable[[Sequence[BudgetStatus]], Awaitable[None]]
 
 
 class BudgetCheck(msgspec.Struct, frozen=True):
-    """What is known of the budgets that a request falls under, without asking anybody."""
+    """Status of the budgets that a request falls under, as this process knows it without a query."""
 
     exceeded: BudgetExceeded | None = None
-    """A hard one is spent."""
+    """Set if a hard budget is spent; to be raised or told."""
     downgrade: bool = False
-    """A soft one is spent whose owner asked for the cheapest capable target then."""
+    """True if a soft budget is spent whose `on_exhausted` is `downgrade`: take the cheapest capable target."""
 
 
 NOTHING: Final = BudgetCheck()
 
 
 class _LocalBudget:
-    """One budget as this process knows it. Only hard ones have anything but their spending."""
+    """One budget as this process knows it. Only hard budgets have grants and holds; soft ones have their spending."""
 
     __slots__ = (
         "asking",
@@ -88,26 +88,26 @@ class _LocalBudget:
         self.held = 0
         self.unbooked = 0
         self.booked = 0
-        """All that this process ever brought into the database; it only grows."""
+        """All that this process ever brought into the database, in nano-dollars; it only grows."""
         self.stored = 0
-        """The grant as the database has it: never less than `granted`."""
+        """The grant as the database has it, never less than `granted`; -1 while unknown."""
         self.asking = False
-        """Its grant is being changed, so nothing may be taken from it."""
+        """True while its grant is being changed: nothing may be taken from it then."""
         self.used = 0
-        """Held since what is over was last given back, however it ended: the next second may need as much."""
+        """Held since grants were last given back, however it ended: the next second may need as much."""
         self.scarce = False
         self.lacking = False
-        """It was what the last change had too little of, for somebody at least."""
+        """True if the last change refused at least one hold for want of this budget."""
         self.removed = False
 
     @property
     def floor(self) -> int:
-        """What cannot be given back."""
+        """Part of the grant that cannot be given back: held, or settled and not yet in the database."""
         return self.held + self.unbooked
 
     @property
     def free(self) -> int:
-        """What may be held at once."""
+        """Part of the grant that a new hold can take at once."""
         return self.granted - self.held - self.unbooked
 
     def fits(self, amount_nanousd: int) -> bool:
@@ -119,7 +119,7 @@ class _LocalBudget:
         self.until_us = end_us(budget.period, at_us)
 
     def is_spent(self, now_us: int, amount_nanousd: int = 0) -> bool:
-        """Known for sure: what is booked leaves no room for this amount, or for anything."""
+        """Return True if booked spending alone leaves no room for this amount, or for anything; False if unsure."""
         left = self.budget.limit_nanousd - self.spent
         return now_us < self.until_us and (left <= 0 or amount_nanousd > left)
 
@@ -138,7 +138,7 @@ class _LocalBudget:
 
 
 class _Hold(msgspec.Struct, frozen=True):
-    pots: tuple[_LocalBudget, ...]
+    budgets: tuple[_LocalBudget, ...]
     amount_nanousd: int
 
 
@@ -150,7 +150,7 @@ class _Waiter(msgspec.Struct):
 
 
 class Holds:
-    """All holds of one process. Use from one event loop."""
+    """All holds of one process; single-threaded, for one event loop."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Holds:
         self._refused = refused
         self._tell = tell
         self._learned = False
-        self._pots: dict[str, _LocalBudget] = {}
+        self._budgets: dict[str, _LocalBudget] = {}
         self._index: dict[tuple[str, str], tuple[_LocalBudget, ...]] = {}
         self._open: dict[Key, _Hold] = {}
         self._unbooked: dict[Key, _Hold] = {}
@@ -181,148 +181,154 @@ class Holds:
         self._worker: asyncio.Task[None] | None = None
         self._loop: asyncio.Task[None] | None = None
         self._closed = False
-        self._gone_since_us: dict[str, int] = {}
+        self._dead_since_us: dict[str, int] = {}
         self.failures = 0
-        """How often the database did not answer."""
+        """Times that the database failed or did not answer in time."""
 
-    # What a request asks.
+    # Called for each request.
 
     def check(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetCheck:
-        """What is known of the budgets of a caller, as of the last poll."""
+        """Return whether a caller's budgets are spent, as of the last poll; no query."""
         if not self._index:
             return NOTHING
         now_us = self.now_us()
-        spent = [pot for pot in self._applying(organisation_id, team_id, key_id, tag) if pot.is_spent(now_us)]
-        hard = next((pot for pot in spent if pot.budget.hard), None)
+        spent = [local for local in self._applicable(organisation_id, team_id, key_id, tag) if local.is_spent(now_us)]
+        hard = next((local for local in spent if local.budget.hard), None)
         if hard is not None:
             self._refused(hard.budget.scope)
             return BudgetCheck(exceeded=hard.exceeded(now_us))
-        return BudgetCheck(downgrade=any(pot.budget.on_exhausted == "downgrade" for pot in spent))
+        return BudgetCheck(downgrade=any(local.budget.on_exhausted == "downgrade" for local in spent))
 
     async def hold(self, entry: Entry, hold_nanousd: int | None) -> bool:
-        """Hold money for an attempt of every hard budget that it falls under; tells whether it had to wait.
+        """Hold money for an attempt on every hard budget that it falls under; return whether it had to wait.
 
-        Raises BudgetExceeded, BudgetsUnavailable or UnpricedUnderBudget, and holds nothing then.
+        `hold_nanousd` None takes the entry's own cost. Raises BudgetExceeded, BudgetsUnavailable or
+        UnpricedUnderBudget, and holds nothing then.
         """
         if not self._learned:
-            await self._learn()
+            await self._ensure_polled()
         if not self._index:
             return False
-        pots = tuple(
-            pot
-            for pot in self._applying(entry.organisation_id, entry.team_id, entry.key_id, entry.tag)
-            if pot.budget.hard
+        budgets = tuple(
+            local
+            for local in self._applicable(entry.organisation_id, entry.team_id, entry.key_id, entry.tag)
+            if local.budget.hard
         )
-        if not pots:
+        if not budgets:
             return False
         amount = entry.cost_nanousd if hold_nanousd is None else hold_nanousd
         if amount is None:
             raise UnpricedUnderBudget(
-                f"`{entry.target_id}` has no price, so it cannot be called under a hard budget of {_whose(pots[0])}."
+                f"`{entry.target_id}` has no price, so it cannot be called under a hard budget of {_scope_label(budgets[0])}."
             )
-        self._refuse_what_is_spent(pots, amount)
-        hold, key = _Hold(pots, max(0, amount)), (entry.request_id, entry.attempt)
-        if all(pot.fits(hold.amount_nanousd) and not pot.asking for pot in pots):
-            self._take(key, hold)
+        self._refuse_spent(budgets, amount)
+        hold, key = _Hold(budgets, max(0, amount)), (entry.request_id, entry.attempt)
+        if all(local.fits(hold.amount_nanousd) and not local.asking for local in budgets):
+            self._take_hold(key, hold)
             return False
-        await self._wait(key, hold)
+        await self._wait_for_grant(key, hold)
         return True
 
     def release(self, entry: Entry) -> None:
-        """Give a hold back whose attempt is not made."""
-        self._give_back((entry.request_id, entry.attempt))
+        """Drop the hold of an attempt that is not made."""
+        self._drop_hold((entry.request_id, entry.attempt))
 
     def settle(self, entry: Entry) -> None:
-        """Turn a hold into what its attempt did cost. An attempt without a hold changes nothing."""
+        """Turn a hold into what its attempt cost. An attempt without a hold changes nothing."""
         key = (entry.request_id, entry.attempt)
-        hold = self._give_back(key)
+        hold = self._drop_hold(key)
         cost = 0 if entry.entry == "void" else entry.cost_nanousd or 0
         if hold is not None and cost > 0:
-            self._unbooked[key] = _Hold(hold.pots, cost)
-            for pot in hold.pots:
-                pot.unbooked += cost
+            self._unbooked[key] = _Hold(hold.budgets, cost)
+            for local in hold.budgets:
+                local.unbooked += cost
 
     def booked(self, entries: Iterable[Entry]) -> None:
-        """The database has these entries now, and so their cost is no longer this process's to cover."""
+        """Take note that the database has these entries: their cost leaves this process's grant."""
         if not self._unbooked:
             return
         for entry in entries:
             settled = self._unbooked.pop((entry.request_id, entry.attempt), None) if entry.entry in TERMINAL else None
             if settled is None:
                 continue
-            for pot in settled.pots:
-                pot.unbooked -= settled.amount_nanousd
-                pot.granted -= settled.amount_nanousd
-                pot.booked += settled.amount_nanousd
+            for local in settled.budgets:
+                local.unbooked -= settled.amount_nanousd
+                local.granted -= settled.amount_nanousd
+                local.booked += settled.amount_nanousd
 
-    # The process's life.
+    # Lifecycle and background duties.
 
     async def start(self) -> None:
-        """Learn the budgets, and keep looking. Without a database, requests wait for it instead."""
+        """Read the budgets and start the background task. Without a database, `hold` reads them on first use."""
         with contextlib.suppress(BudgetsUnavailable):
-            await self._learn()
+            await self._ensure_polled()
         self._loop = asyncio.create_task(self._run(), name="budgets")
 
     async def aclose(self) -> None:
-        """Give back everything but what the database does not have yet. The books are closed before."""
+        """Stop the task, fail the waiting holds, and give back all but the floor. The ledger is closed before."""
         self._closed = True
         for task in (self._loop, self._worker):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        self._fail(self._waiting, BudgetsUnavailable(_UNAVAILABLE))
+        self._fail_waiters(self._waiting, BudgetsUnavailable(_UNAVAILABLE))
         async with self._changing:
-            await self._change(
-                [(pot, GrantNeed(floor_nanousd=pot.floor)) for pot in self._pots.values() if _stale(pot)]
+            await self._regrant(
+                [
+                    (local, GrantNeed(floor_nanousd=local.floor))
+                    for local in self._budgets.values()
+                    if _needs_regrant(local)
+                ]
             )
 
     async def poll(self) -> list[BudgetStatus]:
-        """Look at all budgets, and at what was spent of them. Raises what the database raises."""
+        """Read every budget and its spending, and return them. Raises what the database raises."""
         at_us = self.now_us()
         async with asyncio.timeout(self._patience_s):
             found = await self._grants.standings(at_us)
-        self._adopt(found, at_us)
+        self._replace_budgets(found, at_us)
         return found
 
     async def tidy(self, *, scarce_only: bool = False) -> None:
-        """Give back what is over: all of it where nothing was held since the last time."""
+        """Give back unused grants; a budget used since the last call, and not scarce, keeps what it has."""
         async with self._changing:
             asks: list[tuple[_LocalBudget, GrantNeed]] = []
-            for pot in self._pots.values():
-                if scarce_only and not pot.scarce:
+            for local in self._budgets.values():
+                if scarce_only and not local.scarce:
                     continue
-                keep = max(0, pot.free) if pot.used and not pot.scarce else 0
-                pot.used = 0
-                if pot.budget.hard and pot.floor + keep != pot.stored:
-                    asks.append((pot, GrantNeed(floor_nanousd=pot.floor, keep_nanousd=keep)))
-            await self._change(asks)
-        self._wake()
+                keep = max(0, local.free) if local.used and not local.scarce else 0
+                local.used = 0
+                if local.budget.hard and local.floor + keep != local.stored:
+                    asks.append((local, GrantNeed(floor_nanousd=local.floor, keep_nanousd=keep)))
+            await self._regrant(asks)
+        self._start_worker()
 
     async def forget_dead(self) -> None:
-        """Do so for every process that was not seen for an hour, or is no longer known, and has nothing open.
+        """Delete the grants of processes that are dead or unknown and have no open reserve.
 
-        It has ten minutes from when that is noticed: after a long outage of the database all look dead, and whoever
-        comes back first must not take what the others hold for attempts that the database has never heard of.
+        Dead is not seen for an hour. Each gets ten minutes from when that is noticed: after a long outage of the
+        database all look dead, and whoever comes back first must not take what the others hold for attempts that the
+        database has never heard of.
         """
         now_us = self.now_us()
         dead, unknown = await self._grants.closed_boots(now_us - _DEAD_AFTER_US)
         mine = self._boot_id()
         if mine in unknown:
-            # Nobody tells here who lives.
+            # This process is not in the table `boot` either, so nothing records here which processes live.
             unknown = []
         gone = [each for each in (*dead, *unknown) if each != mine]
-        self._gone_since_us = {each: self._gone_since_us.get(each, now_us) for each in gone}
-        for boot_id, since_us in self._gone_since_us.items():
+        self._dead_since_us = {each: self._dead_since_us.get(each, now_us) for each in gone}
+        for boot_id, since_us in self._dead_since_us.items():
             if now_us - since_us > _GONE_AFTER_US:
                 await self._grants.forget_boot(boot_id)
 
     async def _run(self) -> None:
-        """Ticks; each duty has its own time. None of them may end the loop."""
+        """Run each background duty at its own interval, forever. No failure ends the loop."""
         duties: dict[Callable[[], Awaitable[None]], float] = {
             lambda: self.tidy(scarce_only=True): _TICK_S,
             self.tidy: _IDLE_S,
-            self._poll_and_tell: self._poll_s,
+            self._poll_and_report: self._poll_s,
             self.forget_dead: _FORGET_S,
         }
         clock = asyncio.get_running_loop().time
@@ -333,13 +339,13 @@ class Holds:
                 began = clock()
                 if began < due[duty]:
                     continue
-                await self._try(duty)
-                # A database that takes long to answer is asked less often.
+                await self._run_duty(duty)
+                # Back off from a slow database.
                 due[duty] = clock() + max(every_s, 5 * (clock() - began))
 
-    async def _try(self, duty: Callable[[], Awaitable[None]]) -> None:
+    async def _run_duty(self, duty: Callable[[], Awaitable[None]]) -> None:
         try:
-            # One that hangs must not keep the others waiting.
+            # A duty that hangs must not hold up the others.
             async with asyncio.timeout(_DUTY_PATIENCE * self._patience_s):
                 await duty()
         except _DATABASE_FAILS as failure:
@@ -348,15 +354,15 @@ class Holds:
         except Exception:  # noqa: BLE001  Without this loop nobody would hear of a changed budget any more.
             _log.exception("looking after the budgets failed")
 
-    async def _poll_and_tell(self) -> None:
+    async def _poll_and_report(self) -> None:
         found = await self.poll()
         if self._tell is not None:
             await self._tell(found)
 
-    # What is known.
+    # Local copies of the budgets.
 
-    async def _learn(self) -> None:
-        """Once for all who wait for it."""
+    async def _ensure_polled(self) -> None:
+        """Read the budgets once for all who wait for it. Raises BudgetsUnavailable."""
         try:
             async with asyncio.timeout(self._patience_s), self._learning:
                 if not self._learned:
@@ -365,199 +371,201 @@ class Holds:
             self.failures += 1
             raise BudgetsUnavailable(_UNAVAILABLE) from failure
 
-    def _adopt(self, found: Sequence[BudgetStatus], at_us: int) -> None:
-        before, self._pots = self._pots, {}
+    def _replace_budgets(self, found: Sequence[BudgetStatus], at_us: int) -> None:
+        before, self._budgets = self._budgets, {}
         index: dict[tuple[str, str], list[_LocalBudget]] = {}
         for each in found:
             budget = each.budget
-            pot = before.pop(budget.budget_id) if budget.budget_id in before else _LocalBudget(budget)
-            self._pots[budget.budget_id] = pot
-            pot.learn(budget, each.spent_nanousd, at_us)
-            pot.removed = False
-            index.setdefault((budget.scope, budget.scope_id), []).append(pot)
-        for gone, pot in before.items():
-            pot.removed, pot.granted, pot.stored = True, 0, -1
-            if pot.floor:
-                self._pots[gone] = pot
-        self._index = {scope: tuple(pots) for scope, pots in index.items()}
+            local = before.pop(budget.budget_id) if budget.budget_id in before else _LocalBudget(budget)
+            self._budgets[budget.budget_id] = local
+            local.learn(budget, each.spent_nanousd, at_us)
+            local.removed = False
+            index.setdefault((budget.scope, budget.scope_id), []).append(local)
+        for gone, local in before.items():
+            local.removed, local.granted, local.stored = True, 0, -1
+            if local.floor:
+                self._budgets[gone] = local
+        self._index = {scope: tuple(budgets) for scope, budgets in index.items()}
         self._learned = True
 
-    def _applying(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> tuple[_LocalBudget, ...]:
+    def _applicable(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> tuple[_LocalBudget, ...]:
         index = self._index
         found = index.get(("organisation", organisation_id), ())
         found += index.get(("team", team_id), ())
         found += index.get(("key", key_id), ())
         return found + index.get(("tag", tag_id(organisation_id, tag)), ()) if tag else found
 
-    def _refuse_what_is_spent(self, pots: Sequence[_LocalBudget], amount_nanousd: int) -> None:
+    def _refuse_spent(self, budgets: Sequence[_LocalBudget], amount_nanousd: int) -> None:
         now_us = self.now_us()
-        lacking = [pot for pot in pots if amount_nanousd > 0 and pot.is_spent(now_us, amount_nanousd)]
+        lacking = [local for local in budgets if amount_nanousd > 0 and local.is_spent(now_us, amount_nanousd)]
         if lacking:
             raise self._refusal(lacking)
 
     def _refusal(self, lacking: Sequence[_LocalBudget]) -> BudgetExceeded:
-        # One whose owner wants a refusal decides over one whose owner would rather have a cheaper target.
-        pot = next((pot for pot in lacking if pot.budget.on_exhausted == "refuse"), lacking[0])
-        self._refused(pot.budget.scope)
-        return pot.exceeded(self.now_us())
+        # A budget whose `on_exhausted` is `refuse` takes precedence over one that would downgrade.
+        local = next((local for local in lacking if local.budget.on_exhausted == "refuse"), lacking[0])
+        self._refused(local.budget.scope)
+        return local.exceeded(self.now_us())
 
-    # Taking and giving back.
+    # Taking and dropping holds.
 
-    def _take(self, key: Key, hold: _Hold) -> None:
+    def _take_hold(self, key: Key, hold: _Hold) -> None:
         self._open[key] = hold
-        for pot in hold.pots:
-            pot.held += hold.amount_nanousd
-            pot.used += hold.amount_nanousd
+        for local in hold.budgets:
+            local.held += hold.amount_nanousd
+            local.used += hold.amount_nanousd
 
-    def _give_back(self, key: Key) -> _Hold | None:
+    def _drop_hold(self, key: Key) -> _Hold | None:
         hold = self._open.pop(key, None)
         if hold is not None:
-            for pot in hold.pots:
-                pot.held -= hold.amount_nanousd
+            for local in hold.budgets:
+                local.held -= hold.amount_nanousd
         return hold
 
-    async def _wait(self, key: Key, hold: _Hold) -> None:
+    async def _wait_for_grant(self, key: Key, hold: _Hold) -> None:
         if self._closed or len(self._waiting) >= _MAX_WAITING:
             raise BudgetsUnavailable(_UNAVAILABLE)
         waiter = _Waiter(key, hold, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
-        self._wake()
+        self._start_worker()
         try:
             async with asyncio.timeout(self._patience_s):
                 await waiter.future
         except BaseException as failure:
             if not waiter.future.cancel() and not waiter.future.cancelled() and waiter.future.exception() is None:
-                # It was given at the very moment that nobody wanted it any more.
-                self._give_back(key)
+                # The hold was granted at the very moment of the timeout or cancellation.
+                self._drop_hold(key)
             if isinstance(failure, TimeoutError):
                 raise BudgetsUnavailable(_UNAVAILABLE) from failure
             raise
 
-    # Changing grants. One change at a time, for everybody who waits.
+    # Changing grants: one change at a time, shared by all waiting holds.
 
-    def _wake(self) -> None:
+    def _start_worker(self) -> None:
         if self._waiting and not self._closed and (self._worker is None or self._worker.done()):
-            self._worker = asyncio.create_task(self._work(), name="budget-holds")
+            self._worker = asyncio.create_task(self._serve_waiting(), name="budget-holds")
 
-    async def _work(self) -> None:
+    async def _serve_waiting(self) -> None:
         try:
             while self._waiting:
                 async with self._changing:
-                    again = await self._round()
+                    again = await self._serve_batch()
                 if again:
-                    # Some of this process's own spending may be counted twice: committed, but not told yet.
+                    # Own spending may be counted twice for a moment: committed, while `booked` was not called yet.
                     await asyncio.sleep(_SETTLING_S)
         except Exception as failure:  # noqa: BLE001  Whoever waits must not wait for nothing.
             _log.exception("holding money failed")
-            self._fail(self._waiting, BudgetsUnavailable(str(failure)))
+            self._fail_waiters(self._waiting, BudgetsUnavailable(str(failure)))
 
-    async def _round(self) -> bool:
-        """Serve all who wait now, in their order; True when some should be looked at again a little later."""
+    async def _serve_batch(self) -> bool:
+        """Serve all that wait now, in order; return True if some are to be looked at again a little later."""
         batch = [waiter for waiter in self._waiting if not waiter.future.done()]
         wanted: dict[str, int] = {}
-        pots: dict[str, _LocalBudget] = {}
+        budgets: dict[str, _LocalBudget] = {}
         for waiter in batch:
-            for pot in waiter.hold.pots:
-                name = pot.budget.budget_id
-                pots[name] = pot
+            for local in waiter.hold.budgets:
+                name = local.budget.budget_id
+                budgets[name] = local
                 wanted[name] = wanted.get(name, 0) + waiter.hold.amount_nanousd
-        short = {name: pot for name, pot in pots.items() if not pot.fits(wanted[name])}
-        uncertain = {name for name, pot in short.items() if pot.unbooked}
-        # All of them, so that whoever comes meanwhile takes nothing away from those who wait.
-        for pot in pots.values():
-            pot.asking = True
+        short = {name: local for name, local in budgets.items() if not local.fits(wanted[name])}
+        uncertain = {name for name, local in short.items() if local.unbooked}
+        # Block all of them, so that a newcomer takes nothing away from those that wait.
+        for local in budgets.values():
+            local.asking = True
         try:
-            answered = await self._change(
-                [(pot, GrantNeed(floor_nanousd=pot.floor, keep_nanousd=pot.used)) for pot in short.values()],
-                [_want(waiter) for waiter in batch],
+            answered = await self._regrant(
+                [(local, GrantNeed(floor_nanousd=local.floor, keep_nanousd=local.used)) for local in short.values()],
+                [_as_grant_request(waiter) for waiter in batch],
             )
         finally:
-            for pot in pots.values():
-                pot.asking = False
+            for local in budgets.values():
+                local.asking = False
         served = set(map(id, batch))
         self._waiting = [each for each in self._waiting if id(each) not in served and not each.future.done()]
         if not answered:
-            self._fail(batch, BudgetsUnavailable(_UNAVAILABLE))
+            self._fail_waiters(batch, BudgetsUnavailable(_UNAVAILABLE))
             return False
-        again = [waiter for waiter in batch if not self._serve(waiter, short, uncertain)]
+        again = [waiter for waiter in batch if not self._grant_or_refuse(waiter, short, uncertain)]
         self._waiting[:0] = again
         return bool(again)
 
-    def _serve(self, waiter: _Waiter, asked: dict[str, _LocalBudget], uncertain: set[str]) -> bool:
-        """Grant or refuse; False when it should be looked at again."""
+    def _grant_or_refuse(self, waiter: _Waiter, asked: dict[str, _LocalBudget], uncertain: set[str]) -> bool:
+        """Grant or refuse one waiting hold; return False if it is to be looked at again."""
         if waiter.future.done():
             return True
-        lacking = [pot for pot in waiter.hold.pots if not pot.fits(waiter.hold.amount_nanousd)]
+        lacking = [local for local in waiter.hold.budgets if not local.fits(waiter.hold.amount_nanousd)]
         if not lacking:
-            self._take(waiter.key, waiter.hold)
+            self._take_hold(waiter.key, waiter.hold)
             waiter.future.set_result(None)
             return True
-        names = {pot.budget.budget_id for pot in lacking}
+        names = {local.budget.budget_id for local in lacking}
         if waiter.looks == 0 and (names & uncertain or not names <= asked.keys()):
             waiter.looks += 1
             return False
-        # Where one budget has too little, nothing is granted of the others either; they are not to blame.
-        waiter.future.set_exception(self._refusal([pot for pot in lacking if pot.lacking] or lacking))
+        # If one budget lacks room, the others were granted nothing either; only the lacking one is to blame.
+        waiter.future.set_exception(self._refusal([local for local in lacking if local.lacking] or lacking))
         return True
 
-    async def _change(self, asks: Sequence[tuple[_LocalBudget, GrantNeed]], wants: Sequence[GrantRequest] = ()) -> bool:
-        """Change grants in the database and here; False when it does not answer, and then nothing is over any more."""
+    async def _regrant(
+        self, asks: Sequence[tuple[_LocalBudget, GrantNeed]], wants: Sequence[GrantRequest] = ()
+    ) -> bool:
+        """Change grants in the database and here; False if the database fails, and then grants shrink to their floor."""
         if not asks:
             return True
-        booked = [pot.booked for pot, _ in asks]
-        others = [pot for pot, _ in asks if not pot.asking]
-        for pot in others:
-            pot.asking = True
+        booked = [local.booked for local, _ in asks]
+        others = [local for local, _ in asks if not local.asking]
+        for local in others:
+            local.asking = True
         at_us = self.now_us()
         try:
             async with asyncio.timeout(self._patience_s):
-                by_id = {pot.budget.budget_id: ask for pot, ask in asks}
+                by_id = {local.budget.budget_id: ask for local, ask in asks}
                 given = await self._grants.regrant(self._boot_id(), by_id, wants, at_us)
         except BaseException as failure:
-            # The database may have the old grant or the new one: what both cover is safe.
-            for (pot, ask), before in zip(asks, booked, strict=True):
-                pot.granted = min(pot.granted, ask.floor_nanousd - (pot.booked - before))
-                pot.stored = -1
+            # The database may have the old grant or the new one: only what both cover is safe to use.
+            for (local, ask), before in zip(asks, booked, strict=True):
+                local.granted = min(local.granted, ask.floor_nanousd - (local.booked - before))
+                local.stored = -1
             if not isinstance(failure, _DATABASE_FAILS):
                 raise
             self.failures += 1
             _log.warning("budgets: the database does not change grants: %s", type(failure).__name__)
             return False
         finally:
-            for pot in others:
-                pot.asking = False
-        for (pot, _), before in zip(asks, booked, strict=True):
-            self._granted(pot, given.get(pot.budget.budget_id), pot.booked - before, at_us)
+            for local in others:
+                local.asking = False
+        for (local, _), before in zip(asks, booked, strict=True):
+            self._apply_grant(local, given.get(local.budget.budget_id), local.booked - before, at_us)
         return True
 
     @staticmethod
-    def _granted(pot: _LocalBudget, grant: Grant | None, booked_nanousd: int, at_us: int) -> None:
+    def _apply_grant(local: _LocalBudget, grant: Grant | None, booked_nanousd: int, at_us: int) -> None:
         if grant is None:
-            pot.removed, pot.granted, pot.stored = True, 0, 0
+            local.removed, local.granted, local.stored = True, 0, 0
             return
-        # What reached the database meanwhile may not be in what it counted as spent: it is taken off here.
-        pot.granted = grant.granted_nanousd - booked_nanousd
-        pot.stored = grant.granted_nanousd
-        pot.scarce, pot.lacking = grant.scarce, grant.lacking
-        pot.learn(grant.room.budget, grant.room.spent_nanousd, at_us)
+        # What was booked since the request may be missing from `spent` in the answer: take it off here.
+        local.granted = grant.granted_nanousd - booked_nanousd
+        local.stored = grant.granted_nanousd
+        local.scarce, local.lacking = grant.scarce, grant.lacking
+        local.learn(grant.room.budget, grant.room.spent_nanousd, at_us)
 
     @staticmethod
-    def _fail(waiters: Sequence[_Waiter], error: Exception) -> None:
+    def _fail_waiters(waiters: Sequence[_Waiter], error: Exception) -> None:
         for waiter in waiters:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
 
 
-def _want(waiter: _Waiter) -> GrantRequest:
+def _as_grant_request(waiter: _Waiter) -> GrantRequest:
     return GrantRequest(
         amount_nanousd=waiter.hold.amount_nanousd,
-        budget_ids=tuple(pot.budget.budget_id for pot in waiter.hold.pots),
+        budget_ids=tuple(local.budget.budget_id for local in waiter.hold.budgets),
     )
 
 
-def _stale(pot: _LocalBudget) -> bool:
-    return pot.budget.hard and pot.stored != pot.floor
+def _needs_regrant(local: _LocalBudget) -> bool:
+    return local.budget.hard and local.stored != local.floor
 
 
-def _whose(pot: _LocalBudget) -> str:
-    return f"{pot.budget.scope} `{pot.budget.scope_id}`"
+def _scope_label(local: _LocalBudget) -> str:
+    return f"{local.budget.scope} `{local.budget.scope_id}`"

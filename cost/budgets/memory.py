@@ -1,4 +1,4 @@
-"""Grants in memory: the same promises within one process, for tests and trials."""
+"""Grants in memory, with the guarantees of GrantStore within one process; for tests and trials."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from cost.times import DAY_US
 
 
 class MemoryGrants:
-    """Budgets, days' spend and grants in dictionaries. Set `down` to have a database that does not answer."""
+    """Budgets, daily spending and grants in dictionaries. Set `down` to make every call fail with OSError."""
 
     def __init__(self, *budgets: Budget) -> None:
         self.budgets = {each.budget_id: each for each in budgets}
@@ -19,12 +19,12 @@ class MemoryGrants:
         self.calls = 0
 
     def book(self, scope: str, scope_id: str, at_us: int, cost_nanousd: int) -> None:
-        """Add to a day's spend."""
+        """Add to the spending of the UTC day that `at_us` lies in."""
         key = (scope, scope_id, at_us - at_us % DAY_US)
         self.spend[key] = self.spend.get(key, 0) + cost_nanousd
 
     def spent(self, budget: Budget, from_us: int, to_us: int | None = None) -> int:
-        """What was spent within days."""
+        """Return what a budget's scope spent on the days from `from_us` up to `to_us`."""
         return sum(
             amount
             for (scope, scope_id, day_us), amount in self.spend.items()
@@ -37,7 +37,7 @@ class MemoryGrants:
         self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
     ) -> dict[str, Grant]:
         """Replace this process's grants of these budgets."""
-        self._answer()
+        self._count_call()
         rooms = {
             each: self._room(self.budgets[each], boot_id, at_us)
             for each in asks
@@ -49,8 +49,8 @@ class MemoryGrants:
         return given
 
     async def standings(self, at_us: int) -> list[BudgetStatus]:
-        """How every budget stands."""
-        self._answer()
+        """Return the status of every budget at a moment in microseconds since 1970."""
+        self._count_call()
         return [
             BudgetStatus(
                 budget=each,
@@ -62,16 +62,16 @@ class MemoryGrants:
         ]
 
     async def forget_boot(self, boot_id: str) -> None:
-        """Take back what a dead process had."""
-        self._answer()
+        """Delete the grants of a dead process."""
+        self._count_call()
         self.grants = {key: amount for key, amount in self.grants.items() if key[1] != boot_id}
 
     async def closed_boots(self, seen_before_us: int) -> tuple[list[str], list[str]]:  # noqa: ARG002  It knows no boots.
-        """Nobody is known to be dead."""
-        self._answer()
+        """Return two empty lists: no process is known to be dead."""
+        self._count_call()
         return [], []
 
-    def _answer(self) -> None:
+    def _count_call(self) -> None:
         self.calls += 1
         if self.down:
             raise OSError("connection refused")
@@ -85,7 +85,9 @@ class MemoryGrants:
             mine_nanousd=self.grants.get((budget.budget_id, boot_id), 0),
         )
 
-    def _granted(self, budget: Budget, but_of: str | None) -> int:
+    def _granted(self, budget: Budget, except_boot_id: str | None) -> int:
         return sum(
-            amount for (each, boot_id), amount in self.grants.items() if each == budget.budget_id and boot_id != but_of
+            amount
+            for (each, boot_id), amount in self.grants.items()
+            if each == budget.budget_id and boot_id != except_boot_id
         )

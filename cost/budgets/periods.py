@@ -10,12 +10,15 @@ Period = Literal["day", "week", "month"]
 
 _WEEK_DAYS: Final = 7
 _MONDAY_SHIFT: Final = 3
-"""The epoch was a Thursday."""
+"""Days that shift the epoch, a Thursday, to a Monday."""
 
 
 @lru_cache(maxsize=16)
 def start_us(period: Period, at_us: int) -> int:
-    """The first microsecond of the period that a moment lies in. All budgets are looked at at the same moment."""
+    """Return the first microsecond of the period that a moment lies in.
+
+    Cached: all budgets are read at the same moment.
+    """
     day = at_us // DAY_US
     match period:
         case "day":
@@ -30,7 +33,7 @@ def start_us(period: Period, at_us: int) -> int:
 
 @lru_cache(maxsize=16)
 def end_us(period: Period, at_us: int) -> int:
-    """The first microsecond of the period after it."""
+    """Return the first microsecond of the period after the one that a moment lies in."""
     start = start_us(period, at_us)
     match period:
         case "day":

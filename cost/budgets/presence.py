@@ -1,4 +1,4 @@
-"""Whoever recovers a dead process gives its grants back, in the same breath."""
+"""Process presence that also deletes a dead process's budget grants when its journal is recovered."""
 
 from collections.abc import Collection
 
@@ -7,7 +7,7 @@ from cost.ledger.ledger import ProcessPresence
 
 
 class BudgetPresence:
-    """The same presence; a process that is forgotten has no grants any more."""
+    """Wraps a `ProcessPresence`; forgetting a process deletes its grants too."""
 
     def __init__(self, presence: ProcessPresence, grants: Grants) -> None:
         self._presence = presence
@@ -15,18 +15,18 @@ class BudgetPresence:
 
     @property
     def may_be_given_up(self) -> bool:
-        """Whether others may have closed attempts of this process."""
+        """True if other processes may have closed attempts of this one."""
         return self._presence.may_be_given_up
 
     async def show(self, boot_id: str) -> None:
-        """Tell others that this process lives."""
+        """Record that this process is alive."""
         await self._presence.show(boot_id)
 
     async def forget(self, boot_id: str) -> None:
-        """Nothing of this process is open any more. The grants first: who fails here is asked again."""
+        """Forget a process that has nothing open. Grants go first: if that fails, the caller asks again."""
         await self._grants.forget_boot(boot_id)
         await self._presence.forget(boot_id)
 
     async def expire(self, ours: Collection[str]) -> None:
-        """Close what lost hosts left open; the grants of those are found and forgotten a little later."""
+        """Close what lost hosts left open; `Holds.forget_dead` deletes their grants a little later."""
         await self._presence.expire(ours)

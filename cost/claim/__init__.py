@@ -1,1 +1,1 @@
-"""What it would have cost elsewhere, and whether the saving is what was promised."""
+"""The savings claim: baselines of the same work elsewhere, and whether the promised saving was met."""

@@ -1,4 +1,4 @@
-"""What the same work would have cost at another target: the three figures beside each entry's own cost."""
+"""Baselines of an attempt: the cost of the same work at the reference, the cheapest capable and a hosted target."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,10 +12,10 @@ _PER_MILLION: Final = 1_000_000
 
 
 class Comparator(msgspec.Struct, frozen=True, kw_only=True):
-    """A target that work is compared with, at its price then.
+    """A target to compare with, at its price in effect.
 
-    Tokens are not portable: `tokenizer_ppm` is how many tokens its tokenizer makes of a text that one tokenizer,
-    chosen once for all targets, makes a million of. None when nobody measured it; tokens then count one for one.
+    Tokens are not portable: `tokenizer_ppm` is how many tokens its tokenizer makes of a text that one tokenizer, chosen
+    once for all targets, makes a million of. None if nobody measured it; tokens then count one for one.
     """
 
     target_id: str
@@ -28,9 +28,9 @@ class Comparator(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.target_id}@{self.price.version}"
 
     def worth_nanousd(self, usage: Usage, *, batch: bool, counted_ppm: int | None) -> int:
-        """The price here of what another target counted as `usage`, with the discounts that it would have had here.
+        """Return what `usage`, counted by another target, would cost here, cache and batch discounts included.
 
-        `counted_ppm` is that target's own ratio. Rounded half up once, at the end.
+        `counted_ppm` is the other target's tokenizer ratio. Rounded half up once, at the end.
         """
         ours, theirs = self.tokenizer_ppm, counted_ppm
         if ours is None or theirs is None or ours == theirs:
@@ -42,7 +42,10 @@ class Comparator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Baselines(msgspec.Struct, frozen=True, kw_only=True):
-    """What one answered attempt would have cost elsewhere; None where there is nobody to compare it with."""
+    """Costs of one answered attempt elsewhere, in nano-dollars; None without a comparator.
+
+    Prices are `target@version`.
+    """
 
     reference_nanousd: int | None = None
     reference_price: str = ""
@@ -61,7 +64,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     target_id: str
     own: bool
-    """It was made on our own GPUs."""
+    """True if it was made on our own GPUs."""
     cost_nanousd: int | None
     price_version: str
     tokenizer_ppm: int | None
@@ -69,23 +72,26 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparators(msgspec.Struct, frozen=True, kw_only=True):
-    """Who work is compared with. A reload swaps it whole."""
+    """The configured comparators; immutable, so that a reload replaces it whole."""
 
     reference: Comparator | None = None
     hosted: Mapping[str, Comparator] = {}
-    """For targets of our own: somebody who hosts the same weights."""
+    """Per target of our own: the target that hosts the same weights."""
 
     def baselines(self, work: Work, cheapest: Comparator | None) -> Baselines:
-        """All three. `cheapest` is the cheapest commercial target that was good enough for this prompt, if any."""
+        """Return all three baselines.
+
+        `cheapest` is the cheapest commercial target good enough for the prompt, if any.
+        """
         hosted = self.hosted.get(work.target_id)
         if hosted is None and not work.own and work.cost_nanousd is not None:
-            # What was bought is hosted by others already.
+            # A bought target is the hosted one itself, so its own cost is the baseline.
             hosted_nanousd: int | None = work.cost_nanousd
             hosted_price = f"{work.target_id}@{work.price_version}"
         else:
-            hosted_nanousd, hosted_price = _worth(hosted, work)
-        reference_nanousd, reference_price = _worth(self.reference, work)
-        cheapest_nanousd, cheapest_price = _worth(cheapest, work)
+            hosted_nanousd, hosted_price = _cost_at(hosted, work)
+        reference_nanousd, reference_price = _cost_at(self.reference, work)
+        cheapest_nanousd, cheapest_price = _cost_at(cheapest, work)
         return Baselines(
             reference_nanousd=reference_nanousd,
             reference_price=reference_price,
@@ -96,7 +102,7 @@ class Comparators(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _worth(comparator: Comparator | None, work: Work) -> tuple[int | None, str]:
+def _cost_at(comparator: Comparator | None, work: Work) -> tuple[int | None, str]:
     if comparator is None:
         return None, ""
     return comparator.worth_nanousd(work.usage, batch=work.batch, counted_ppm=work.tokenizer_ppm), comparator.label

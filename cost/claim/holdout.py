@@ -1,11 +1,11 @@
-"""The experiment: two equal random shares of `auto` traffic, one sent to the reference, one routed as always.
+"""The holdout experiment: two equal random shares of `auto` traffic, one sent to the reference, one routed as usual.
 
-The baseline of the books is a model: what the same tokens would have cost elsewhere. Another model writes longer or
+The baseline in the ledger is a model: what the same tokens would have cost elsewhere. Another model writes longer or
 shorter answers, so only requests that really went there tell what they cost. Requests are the unit: all of a request's
 attempts count, and one that nobody settled does not.
 
-Requests are booked at the planned rate. What was spent beside them (idle GPUs, the true-up, shadow calls, the gateway)
-is spent for routing as always, so each request of the control carries its part of it; the reference needs none of it.
+Requests are booked at the planned rate. Spending beside requests (idle GPUs, the true-up, shadow calls, the gateway)
+belongs to usual routing, so each request of the control carries its part of it; the reference needs none of it.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ import msgspec
 from cost.ledger.entries import Arm
 
 _KEY: Final = b"weighbridge holdout"
-"""It sets this draw apart from every other draw that is made from a request's id."""
+"""Hash key that makes this draw independent of every other draw from a request's id."""
 _SPAN: Final = 1 << 64
 FEWEST_IN_AN_ARM: Final = 30
-"""Below this the interval's normal approximation means nothing."""
+"""Fewest requests in each arm: below this the interval's normal approximation means nothing."""
 _Z95: Final = 1.959963984540054
 MOST_SHARE: Final = 0.5
 
 
 def arm_of(request_id: str, share: float) -> Arm:
-    """The arm that a request is drawn into: `share` of them are held out, and as many are their control."""
+    """Return a request's arm, drawn from a hash of its id: `share` of them `holdout`, as many `control`, else empty."""
     if share <= 0:
         return ""
     digest = hashlib.blake2b(request_id.encode(), digest_size=8, key=_KEY).digest()
@@ -38,16 +38,16 @@ def arm_of(request_id: str, share: float) -> Arm:
 
 
 class ArmSums(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's requests: how many, what they cost together, and the sum of the squares of what each cost."""
+    """Sums over one arm's priced requests: count, cost, and sum of squared costs in nano-dollars squared."""
 
     requests: int = 0
     cost_nanousd: int = 0
     squares: float = 0.0
     unpriced: int = 0
-    """Requests that are in none of the figures before: at least one of their attempts has no price."""
+    """Requests left out of the figures above: at least one of their attempts has no price."""
 
     def plus(self, more: "ArmSums") -> "ArmSums":
-        """Both together."""
+        """Return the sums of both."""
         return ArmSums(
             requests=self.requests + more.requests,
             cost_nanousd=self.cost_nanousd + more.cost_nanousd,
@@ -57,22 +57,23 @@ class ArmSums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """The saving of a request as it was measured, and where the true one lies in 95 of 100 cases."""
+    """The measured saving per request as a share of the holdout's cost, with its 95 % confidence interval."""
 
     saving: float
     low: float
     high: float
     beside_nanousd: int = 0
-    """What each request of the control carries of what was spent beside requests."""
+    """Nano-dollars of spending beside requests that were added to each request of the control."""
 
 
 def measured(holdout: ArmSums, control: ArmSums, beside_nanousd: int = 0) -> Measured | None:
-    """1 - mean(control) / mean(holdout), with a 95 % interval; None while an arm is too small or costs nothing.
+    """Return 1 - mean(control) / mean(holdout) with a 95 % interval; None while an arm is too small or costs nothing.
 
-    `beside_nanousd` comes on top of each request of the control. With R the ratio of the means, log R is close to normal with the variance s_c² / (n_c·m_c²) + s_h² / (n_h·m_h²):
-    the delta method on the logarithm, as for the log response ratio in Hedges, Gurevitch and Curtis (1999),
-    "The meta-analysis of response ratios in experimental ecology", Ecology 80(4), 1150-1156. The interval
-    R·exp(±1.96·error) never claims that a request costs less than nothing.
+    `beside_nanousd` comes on top of each request of the control. With R the ratio of the means, log R is close to
+    normal with the variance s_c² / (n_c·m_c²) + s_h² / (n_h·m_h²): the delta method on the logarithm, as for the log
+    response ratio in Hedges, Gurevitch and Curtis (1999), "The meta-analysis of response ratios in experimental
+    ecology", Ecology 80(4), 1150-1156. The interval R·exp(±1.96·error) never claims that a request costs less than
+    nothing.
     """
     if min(holdout.requests, control.requests) < FEWEST_IN_AN_ARM:
         return None
@@ -81,7 +82,7 @@ def measured(holdout: ArmSums, control: ArmSums, beside_nanousd: int = 0) -> Mea
     if elsewhere <= 0 or here <= 0:
         return None
     ratio = here / elsewhere
-    error = math.sqrt(_variance(holdout) / elsewhere**2 + _variance(control) / here**2)
+    error = math.sqrt(_variance_of_mean(holdout) / elsewhere**2 + _variance_of_mean(control) / here**2)
     return Measured(
         saving=1 - ratio,
         low=1 - ratio * math.exp(_Z95 * error),
@@ -90,7 +91,7 @@ def measured(holdout: ArmSums, control: ArmSums, beside_nanousd: int = 0) -> Mea
     )
 
 
-def _variance(arm: ArmSums) -> float:
-    """The variance of the mean."""
+def _variance_of_mean(arm: ArmSums) -> float:
+    """Return the variance of the arm's mean cost: sample variance / n."""
     mean = arm.cost_nanousd / arm.requests
     return max(0.0, arm.squares - arm.cost_nanousd * mean) / (arm.requests - 1) / arm.requests

@@ -1,6 +1,6 @@
-"""What the claim is made from, read from the books: roll-ups, pools' bills, and the two arms of the experiment.
+"""Reader of the claim's inputs: roll-ups, pools' bills, and the two arms of the holdout experiment.
 
-Days whose bill is not posted yet, today among them, are trued up on the fly for the reader, and marked as provisional.
+Days whose bill is not posted yet, today among them, are trued up for the reader alone, and marked as provisional.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ from cost.times import DAY_US, HOUR_US
 
 MAX_DAYS: Final = 366
 ARMS_WITHIN_S: Final = 1.0
-"""When reading the experiment's rows has taken this long, no earlier day is begun. A day's are read at once."""
+"""Time budget in seconds for the experiment's rows: once it is used up no earlier day is begun."""
 ARMS_KEPT_S: Final = 600.0
-"""So long what was read of a day that is over is not read again: only what comes very late can change it."""
-_MOST_KEPT: Final = 4_096
+"""Lifetime in seconds of a cached day of the experiment; only very late entries can change a day that is over."""
+_MOST_CACHED: Final = 4_096
 _LATE_US: Final = 2 * HOUR_US
 _SUMS: Final = ("served", "attempts", "estimated_attempts", "unpriced_attempts", "cost_nanousd")
 _BASELINES: Final = ("baseline_nanousd", "cheapest_nanousd", "hosted_nanousd")
@@ -39,7 +39,7 @@ _ROWS: Final = ("baseline_rows", "cheapest_rows", "hosted_rows")
 
 
 class PoolDay(msgspec.Struct, frozen=True, kw_only=True):
-    """One pool on one day, as the fleet's verdict needs it."""
+    """One pool on one UTC day."""
 
     day_us: int
     pool: str
@@ -47,7 +47,10 @@ class PoolDay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimBooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything of a range of whole UTC days. `pools` is empty for a single team: idle GPUs are the organisation's."""
+    """Inputs of the claim for a range of whole UTC days.
+
+    `pools` is empty for a team: idle GPUs are the organisation's.
+    """
 
     start_us: int
     end_us: int
@@ -55,12 +58,12 @@ class ClaimBooks(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[PoolDay, ...] = ()
     billed: Billed = {}
     overworked: tuple[str, ...] = ()
-    """Pools that did more in the range than they can have done in the hours that they are billed for."""
+    """Pools whose tokens took longer, by the weights, than 110 % of the hours that they are billed for."""
     provisional_days: tuple[int, ...] = ()
     holdout: ArmSums = ArmSums()
     control: ArmSums = ArmSums()
     arms_from_us: int | None = None
-    """The arms are of the days from here on: with many requests not of the whole range. None for all of it."""
+    """First day of the arms if they do not cover the whole range for want of time; None if they do."""
 
 
 class _PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,11 +71,11 @@ class _PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
     busy_us: int
     overfull: bool
     pending: Pending | None
-    """What the books do not have yet; None when the day is posted and adds up."""
+    """Postings still to be made; None when the day is posted and adds up to its bill."""
 
 
 class ClaimReader:
-    """Reads what a scope may see."""
+    """Reads the claim's inputs of one organisation or team."""
 
     def __init__(
         self,
@@ -86,19 +89,19 @@ class ClaimReader:
         self._fleet = fleet
         self._arms_within_s = arms_within_s
         self._clock = clock
-        self._kept: dict[tuple[ReadScope, int], tuple[float, dict[Arm, ArmSums]]] = {}
+        self._arms_cache: dict[tuple[ReadScope, int], tuple[float, dict[Arm, ArmSums]]] = {}
 
     async def read(
         self, scope: ReadScope, pools: Sequence[PoolSection], start_us: int, end_us: int, now_us: int
     ) -> ClaimBooks:
-        """The books of whole UTC days; `end_us` is not one of them. Raises BadQuery."""
+        """Return the inputs for whole UTC days from `start_us` up to `end_us`. Raises BadQuery for a bad range."""
         _refuse_range(start_us, end_us)
-        facts = await self._facts(pools, start_us, end_us, now_us)
-        lines = await self._lines(scope, start_us, end_us)
+        facts = await self._read_facts(pools, start_us, end_us, now_us)
+        lines = await self._read_lines(scope, start_us, end_us)
         lines += [line for key, found in facts.items() for line in _pending_lines(scope, pools, key, found)]
         billed = {key: found.up_us > 0 for key, found in facts.items()}
-        billed |= await self._billed_before(lines, {pool.name for pool in pools}, start_us, end_us)
-        arms, arms_from_us = await self._arms(scope, start_us, end_us, now_us)
+        billed |= await self._billed_unconfigured(lines, {pool.name for pool in pools}, start_us, end_us)
+        arms, arms_from_us = await self._read_arms(scope, start_us, end_us, now_us)
         return ClaimBooks(
             start_us=start_us,
             end_us=end_us,
@@ -112,7 +115,7 @@ class ClaimReader:
             arms_from_us=arms_from_us if arms_from_us > start_us else None,
         )
 
-    async def _lines(self, scope: ReadScope, start_us: int, end_us: int) -> list[Line]:
+    async def _read_lines(self, scope: ReadScope, start_us: int, end_us: int) -> list[Line]:
         table = rollup_day.c
         key = (table.start_us, table.target_id, table.pool, table.origin)
         sums = [func.sum(table[name]) for name in (*_SUMS, *_BASELINES, *_ROWS)]
@@ -121,16 +124,16 @@ class ClaimReader:
             where.append(table.team_id == scope.team_id)
         async with self._engine.connect() as connection:
             rows = (await connection.execute(select(*key, *sums).where(*where).group_by(*key))).all()
-        return sorted(map(_line, rows), key=lambda line: (line.day_us, line.target_id, line.pool, line.origin))
+        return sorted(map(_line_of_row, rows), key=lambda line: (line.day_us, line.target_id, line.pool, line.origin))
 
-    async def _facts(
+    async def _read_facts(
         self, pools: Sequence[PoolSection], start_us: int, end_us: int, now_us: int
     ) -> dict[tuple[str, int], _PoolFacts]:
-        """Each pool's days until now. Facts of machines, not of tenants: they say nothing of who used them."""
+        """Return each pool's days until now. They are facts of machines, not of tenants, so they are not scoped."""
         if not pools:
             return {}
         posted = await self._fleet.last_posted([pool.name for pool in pools], start_us, end_us)
-        booked = await self._booked([pool.name for pool in pools], start_us, end_us)
+        booked = await self._read_booked([pool.name for pool in pools], start_us, end_us)
         records = await self._fleet.hours.read(pools, start_us, end_us)
         facts = {}
         for pool in pools:
@@ -143,17 +146,17 @@ class ClaimReader:
                     )
         return facts
 
-    async def _billed_before(
+    async def _billed_unconfigured(
         self, lines: Sequence[Line], known: Collection[str], start_us: int, end_us: int
     ) -> dict[tuple[str, int], bool]:
-        """The days of pools that the configuration has no more. One that was never posted has no bill, nor ever will."""
+        """Return which days of pools no longer configured have a bill; a day that was never posted will have none."""
         days = {(line.pool, line.day_us) for line in lines if line.pool and line.pool not in known}
         if not days:
             return {}
         posted = await self._fleet.last_posted(sorted({pool for pool, _ in days}), start_us, end_us)
         return {key: key in posted and posted[key].up_us > 0 for key in days}
 
-    async def _booked(self, pools: Sequence[str], start_us: int, end_us: int) -> dict[tuple[str, int], int]:
+    async def _read_booked(self, pools: Sequence[str], start_us: int, end_us: int) -> dict[tuple[str, int], int]:
         table = rollup_day.c
         query = (
             select(table.pool, table.start_us, func.sum(table.cost_nanousd))
@@ -177,36 +180,41 @@ class ClaimReader:
             bill = bill_of_day(PoolBooks(pool=pool, day_us=day, up_us=up, last=last))
             if bill.nanousd == booked:
                 return _PoolFacts(up_us=up, busy_us=last.busy_us, overfull=last.busy_us > up, pending=None)
-        # A day may have tens of thousands of groups: not in the loop that serves requests.
+        # Tens of thousands of groups are possible: not in the event loop.
         found = await asyncio.to_thread(pending, await self._fleet.day(pool, day, record, now_us))
         return _PoolFacts(up_us=up, busy_us=found.allocation.busy_us, overfull=found.allocation.overfull, pending=found)
 
-    async def _arms(self, scope: ReadScope, start_us: int, end_us: int, now_us: int) -> tuple[dict[Arm, ArmSums], int]:
-        """Day by day, the newest first, for as long as there is time: both arms are of the same days, so they compare."""
+    async def _read_arms(
+        self, scope: ReadScope, start_us: int, end_us: int, now_us: int
+    ) -> tuple[dict[Arm, ArmSums], int]:
+        """Sum the arms day by day, newest first, while there is time; both arms have the same days, so they compare.
+
+        Returns the arms and the first day that they cover.
+        """
         begun, day_us = self._clock(), end_us
         arms: dict[Arm, ArmSums] = {}
         while day_us > start_us and self._clock() - begun <= self._arms_within_s:
             day_us -= DAY_US
-            for arm, found in (await self._day_arms(scope, day_us, begun, now_us)).items():
+            for arm, found in (await self._cached_arms(scope, day_us, begun, now_us)).items():
                 arms[arm] = arms.get(arm, ArmSums()).plus(found)
         return arms, day_us
 
-    async def _day_arms(self, scope: ReadScope, day_us: int, begun: float, now_us: int) -> dict[Arm, ArmSums]:
-        """As they were read a moment ago, for a day that is over: a page that is looked at often need not wait for them."""
+    async def _cached_arms(self, scope: ReadScope, day_us: int, begun: float, now_us: int) -> dict[Arm, ArmSums]:
+        """Return one day's arms, from the cache if the day is over and was read within `ARMS_KEPT_S`."""
         key = (scope, day_us)
-        kept = self._kept.get(key)
+        kept = self._arms_cache.get(key)
         if kept is not None and begun - kept[0] < ARMS_KEPT_S:
             return kept[1]
-        found = await self._arms_of(scope, day_us)
+        found = await self._query_arms(scope, day_us)
         if day_us + DAY_US + _LATE_US <= now_us:
-            self._kept.pop(key, None)
-            while len(self._kept) >= _MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = (begun, found)
+            self._arms_cache.pop(key, None)
+            while len(self._arms_cache) >= _MOST_CACHED:
+                del self._arms_cache[next(iter(self._arms_cache))]
+            self._arms_cache[key] = (begun, found)
         return found
 
-    async def _arms_of(self, scope: ReadScope, day_us: int) -> dict[Arm, ArmSums]:
-        """Each request's attempts together, then the sums over requests: the database does both."""
+    async def _query_arms(self, scope: ReadScope, day_us: int) -> dict[Arm, ArmSums]:
+        """Query one day's arms: sums per request, then over requests, both in the database."""
         cost = col(LedgerEntry.cost_nanousd)
         kind = col(LedgerEntry.entry)
         tried = kind.in_(("settle", "expire"))
@@ -216,7 +224,7 @@ class ClaimReader:
                 func.sum(func.coalesce(cost, 0)).label("cost"),
                 func.sum(case((tried & cost.is_(None), 1), else_=0)).label("unpriced"),
             )
-            .where(*_in_an_arm(scope, day_us, day_us + DAY_US), kind != "reserve")
+            .where(*_arm_conditions(scope, day_us, day_us + DAY_US), kind != "reserve")
             .group_by(col(LedgerEntry.arm), col(LedgerEntry.request_id))
             .having(func.sum(case((kind == "settle", 1), else_=0)) > 0)
             .subquery()
@@ -239,9 +247,9 @@ class ClaimReader:
             }
 
 
-def _in_an_arm(scope: ReadScope, start_us: int, end_us: int) -> list[ColumnElement[bool]]:
+def _arm_conditions(scope: ReadScope, start_us: int, end_us: int) -> list[ColumnElement[bool]]:
     where = [
-        # Written out, so that the partial index is known to serve.
+        # Inlined as a literal, so that the planner can use the partial index.
         col(LedgerEntry.arm) != literal("", literal_execute=True),
         col(LedgerEntry.at_us) >= start_us,
         col(LedgerEntry.at_us) < end_us,
@@ -262,7 +270,7 @@ def _refuse_range(start_us: int, end_us: int) -> None:
         raise BadQuery(f"at most {MAX_DAYS} days are told at once", param="end")
 
 
-def _line(row: Sequence[Any]) -> Line:
+def _line_of_row(row: Sequence[Any]) -> Line:
     day, target, pool, origin, *sums = row
     counts = [int(each or 0) for each in sums]
     after = len(_SUMS)
@@ -280,7 +288,7 @@ def _line(row: Sequence[Any]) -> Line:
 def _pending_lines(
     scope: ReadScope, pools: Sequence[PoolSection], key: tuple[str, int], found: _PoolFacts
 ) -> list[Line]:
-    """What is still to be posted of a day, as far as the scope may see it."""
+    """Return the pending postings of a pool's day as lines, as far as the scope may see them."""
     if found.pending is None:
         return []
     name, day = key
@@ -314,7 +322,10 @@ def _pool_days(
     lines: Sequence[Line],
     billed: Billed,
 ) -> tuple[PoolDay, ...]:
-    """The organisation's pools. What its rows and its idle row add up to is the bill, as far as nobody else paid of it."""
+    """Return the organisation's pools by day.
+
+    The bill is what its rows and its idle row add up to; what other organisations paid of it is left out.
+    """
     by_day: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
         if line.pool:

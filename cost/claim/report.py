@@ -1,4 +1,4 @@
-"""The claim as it is told: three comparisons, our own GPUs by themselves, and how sure all of it is."""
+"""The savings claim as a report and as JSON: three comparisons, our own GPUs by themselves, and how sure it is."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -35,28 +35,28 @@ _HOURS_PLACES: Final = Decimal("0.01")
 
 
 class FleetClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """One pool, or all of them together: what it was, and its verdicts."""
+    """One pool, or all pools together: its figures and its three comparisons."""
 
     pool: str
-    """Empty for all together."""
+    """Pool name; empty for all together."""
     fleet: Fleet
     today: Fleet | None
-    """The last day of the range by itself when that is today."""
+    """The last day of the range by itself when that is today, else None."""
     comparisons: tuple[FleetComparison, ...]
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What was saved in a range of days, and whether that is what was promised."""
+    """Savings of a range of whole UTC days, with the verdict against the target share."""
 
     start_us: int
     end_us: int
     target: Decimal
     figures: Figures
     parts: dict[Part, int]
-    """What was spent, told apart; everything is in it."""
+    """Spending by kind of cost, in nano-dollars; the parts add up to all of it."""
     comparisons: tuple[Comparison, ...]
     fleets: tuple[FleetClaim, ...]
-    """All pools together, then each; empty without pools and for a single team."""
+    """All pools together, then each; empty without pools and for a single team. A single pool stands alone."""
     quality: Quality | None
     measured: Measured | None
     holdout: ArmSums
@@ -71,7 +71,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Word:
-        """Against the configured reference."""
+        """The verdict against the configured reference."""
         return self.comparisons[0].verdict
 
 
@@ -83,10 +83,12 @@ def claim(
     now_us: int,
     judged: tuple[int, int] | None,
 ) -> Claim:
-    """The whole claim. `judged` is how many answers were adequate, and how many were judged at all."""
+    """Compute the claim. `target` is the promised share; `judged` is (adequate answers, judged answers), or None."""
     gateway = gateway_nanousd(gateway_usd_per_hour, books.start_us, books.end_us, now_us)
     found, parts = figures(books.lines, billed=books.billed), cost_parts(books.lines, gateway)
-    interval = measured(books.holdout, books.control, _beside(parts, found.served - books.holdout.requests))
+    interval = measured(
+        books.holdout, books.control, _overhead_per_request(parts, found.served - books.holdout.requests)
+    )
     return Claim(
         start_us=books.start_us,
         end_us=books.end_us,
@@ -104,13 +106,13 @@ def claim(
     )
 
 
-def _beside(parts: dict[Part, int], requests: int) -> int:
-    """What was spent beside requests, for one that was routed as always."""
+def _overhead_per_request(parts: dict[Part, int], requests: int) -> int:
+    """Return the spending beside requests per request that was routed as usual, in nano-dollars."""
     return (sum(parts.values()) - parts["requests"]) // requests if requests > 0 else 0
 
 
 def gateway_nanousd(usd_per_hour: Decimal, start_us: int, end_us: int, now_us: int) -> int:
-    """What the gateway's machines cost in the part of the range that is over, rounded half up."""
+    """Return what the gateway's machines cost in the part of the range that is past, rounded half up."""
     amount = Fraction(nanousd(usd_per_hour) * max(0, min(end_us, now_us) - start_us), HOUR_US)
     return (2 * amount.numerator + amount.denominator) // (2 * amount.denominator)
 
@@ -132,7 +134,7 @@ def _fleets(books: ClaimBooks, target: Decimal, now_us: int) -> Iterator[FleetCl
 
 
 def claim_as_json(found: Claim) -> dict[str, Any]:
-    """The claim as JSON has it: money as exact decimal numbers, shares as numbers from 0 to 1."""
+    """Return the claim as JSON-ready values: money as exact Decimals in dollars, shares as numbers from 0 to 1."""
     counted = found.figures
     return {
         "object": "savings",
@@ -140,22 +142,22 @@ def claim_as_json(found: Claim) -> dict[str, Any]:
         "end": day_of(found.end_us).isoformat(),
         "target_share": found.target,
         "verdict": found.verdict,
-        "comparisons": [_told_comparison(each) for each in found.comparisons],
+        "comparisons": [_comparison_as_json(each) for each in found.comparisons],
         "cost_usd": usd(found.cost_nanousd),
         "cost": {f"{name.replace('-', '_')}_usd": usd(amount) for name, amount in found.parts.items()},
         "served_requests": counted.served,
         "attempts": counted.attempts,
         "estimated_share": _share(counted.estimated_attempts, counted.attempts),
         "unpriced_attempts": counted.unpriced_attempts,
-        "quality": _told_quality(found.quality),
-        "measured": _told_measured(found),
-        "fleet": [_told_fleet(each) for each in found.fleets],
+        "quality": _quality_as_json(found.quality),
+        "measured": _measured_as_json(found),
+        "fleet": [_fleet_as_json(each) for each in found.fleets],
         "provisional": bool(found.provisional_days),
         "provisional_days": [day_of(day).isoformat() for day in found.provisional_days],
     }
 
 
-def _told_comparison(each: Comparison) -> dict[str, Any]:
+def _comparison_as_json(each: Comparison) -> dict[str, Any]:
     return {
         "comparator": each.comparator,
         "baseline_usd": usd(each.baseline_nanousd),
@@ -168,11 +170,11 @@ def _told_comparison(each: Comparison) -> dict[str, Any]:
     }
 
 
-def _told_quality(found: Quality | None) -> dict[str, Any] | None:
+def _quality_as_json(found: Quality | None) -> dict[str, Any] | None:
     return None if found is None else msgspec.structs.asdict(found)
 
 
-def _told_measured(found: Claim) -> dict[str, Any] | None:
+def _measured_as_json(found: Claim) -> dict[str, Any] | None:
     if not found.holdout.requests and not found.control.requests:
         return None
     arms: dict[str, Any] = {
@@ -192,7 +194,7 @@ def _told_measured(found: Claim) -> dict[str, Any] | None:
     }
 
 
-def _told_fleet(each: FleetClaim) -> dict[str, Any]:
+def _fleet_as_json(each: FleetClaim) -> dict[str, Any]:
     fleet = each.fleet
     return {
         "pool": each.pool or None,
@@ -245,7 +247,7 @@ DAILY_COLUMNS: Final = (
 
 
 def daily(books: ClaimBooks, *, gateway_usd_per_hour: Decimal, now_us: int) -> Iterator[tuple[Any, ...]]:
-    """One row a day in the order of `DAILY_COLUMNS`, without verdicts: a day is too little for one."""
+    """Yield one row a day in the order of `DAILY_COLUMNS`, without verdicts: a day is too little for one."""
     by_day: dict[int, list[Line]] = {}
     for line in books.lines:
         by_day.setdefault(line.day_us, []).append(line)

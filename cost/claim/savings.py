@@ -1,12 +1,12 @@
-"""Whether the saving is what was promised. Pure: the same books give the same verdict.
+"""Verdict on the savings target. Pure: the same books give the same verdict.
 
 A comparison sets what served requests would have cost elsewhere against everything that was spent: failed attempts,
 retries, shadow calls, corrections, the gateway's own machines, and GPUs that stood idle. A failure has no baseline, so
 it can only make the saving less.
 
-A served request that a comparison has no figure for is left out of both sides of it, and counts against its coverage.
-The roll-ups do not keep what such a request cost by itself, so its part is the average attempt of its day, target and
-pool, which is exact where all of them or none have the figure. What failed stays in.
+A served request without a baseline is left out of both sides of a comparison, and counts against its coverage. The
+roll-ups do not keep what such a request cost by itself, so its part is the average attempt of its day, target and pool,
+which is exact where all of them or none have the figure. What failed stays in.
 """
 
 import math
@@ -21,29 +21,30 @@ from cost.claim.holdout import Measured
 
 ComparatorName = Literal["reference", "cheapest", "hosted"]
 COMPARATORS: Final[tuple[ComparatorName, ...]] = ("reference", "cheapest", "hosted")
-"""The configured reference; the cheapest commercial target that passed the same quality gate; the same weights hosted."""
+"""The configured reference; the cheapest commercial target that passed the same quality gate; the same weights hosted.
+"""
 Word = Literal["met", "not met", "not enough data"]
 Part = Literal["requests", "shadow", "corrections", "true-up", "idle", "gateway"]
 PARTS: Final[tuple[Part, ...]] = ("requests", "shadow", "corrections", "true-up", "idle", "gateway")
-"""What costs are told apart by. Failed attempts and retries are requests like others."""
+"""Kinds of cost. Failed attempts and retries are requests like others."""
 
 FEWEST_SERVED: Final = 100
 LEAST_COVERAGE: Final = Fraction(9, 10)
 MOST_ESTIMATED: Final = Fraction(2, 10)
 MOST_UTILISATION: Final = Fraction(11, 10)
-"""Beyond it the hours that a bill is for, or the weights, are wrong. Measured weights may be off by a little."""
+"""Highest believable utilisation; beyond it the billed hours or the weights are wrong. Weights may be off by 10 %."""
 _Z95: Final = 1.959963984540054
 _PLACES: Final = 10_000
 
 
 class ComparisonResult(msgspec.Struct, frozen=True):
-    """What one comparison says of some rows."""
+    """Sums of one comparison over some rows."""
 
     baseline_nanousd: int = 0
     rows: int = 0
-    """Served requests that have the figure."""
+    """Served requests that have this baseline."""
     left_out_nanousd: int = 0
-    """What those that have none cost."""
+    """Cost of the served requests that lack this baseline."""
 
     def __add__(self, other: "ComparisonResult") -> "ComparisonResult":
         return ComparisonResult(
@@ -57,7 +58,7 @@ _NONE: Final = (ComparisonResult(), ComparisonResult(), ComparisonResult())
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """The books of one day, target, pool and origin."""
+    """Ledger sums of one UTC day, target, pool and origin."""
 
     day_us: int
     target_id: str
@@ -69,12 +70,12 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     unpriced_attempts: int = 0
     cost_nanousd: int = 0
     baselines: tuple[int, int, int] = (0, 0, 0)
-    """In the order of `COMPARATORS`, like the rows."""
+    """Baseline sums in nano-dollars in the order of `COMPARATORS`; `rows` counts the requests that have each."""
     rows: tuple[int, int, int] = (0, 0, 0)
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Some lines, added up."""
+    """Sums over lines; `against` has one result per comparator."""
 
     served: int = 0
     attempts: int = 0
@@ -96,33 +97,33 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Billed = Mapping[tuple[str, int], bool]
-"""Whether a pool's day has hours that its rows are billed for; a day that is not in it says nothing of that."""
+"""Per (pool, day): True if it has hours that its rows are billed for; a missing day says nothing about that."""
 
 
 def figures(lines: Iterable[Line], *, billed: Billed | None = None) -> Figures:
-    """The sums of these lines. What ran on a pool is priced by the bill of its day, whatever it was booked at.
+    """Return the sums of these lines. Attempts on a billed pool count as priced, whatever they were booked at.
 
-    Where a pool worked in no hour that it was up, nobody knows what it cost, so its rows are unpriced.
+    Where a pool worked on a day without billed hours, nobody knows what it cost, so its attempts count as unpriced.
     """
     together: dict[tuple[int, str, str], list[Line]] = {}
     for line in lines:
-        # What was posted later belongs to the requests that it corrects; a shadow call serves nobody.
+        # A later posting belongs to the requests that it corrects; a shadow call serves no caller.
         posted = "" if line.origin not in {"shadow", "idle"} else line.origin
         together.setdefault((line.day_us, line.target_id, f"{line.pool}/{posted}"), []).append(line)
     total = Figures()
     for group in together.values():
-        total += _figures(group, billed or {})
+        total += _group_figures(group, billed or {})
     return total
 
 
-def _unpriced(line: Line, billed: Billed) -> int:
+def _unpriced_attempts(line: Line, billed: Billed) -> int:
     known = billed.get((line.pool, line.day_us))
     if known is None:
         return line.unpriced_attempts
     return 0 if known else line.attempts
 
 
-def _figures(lines: Sequence[Line], billed: Billed) -> Figures:
+def _group_figures(lines: Sequence[Line], billed: Billed) -> Figures:
     served, attempts = sum(line.served for line in lines), sum(line.attempts for line in lines)
     cost = sum(line.cost_nanousd for line in lines)
 
@@ -136,14 +137,14 @@ def _figures(lines: Sequence[Line], billed: Billed) -> Figures:
         served=served,
         attempts=attempts,
         estimated_attempts=sum(line.estimated_attempts for line in lines),
-        unpriced_attempts=sum(_unpriced(line, billed) for line in lines),
+        unpriced_attempts=sum(_unpriced_attempts(line, billed) for line in lines),
         cost_nanousd=cost,
         against=(against(0), against(1), against(2)),
     )
 
 
 def cost_parts(lines: Iterable[Line], gateway_nanousd: int) -> dict[Part, int]:
-    """Everything that was spent, told apart; the parts add up to it."""
+    """Return the spending by kind in nano-dollars; the parts add up to all of it."""
     parts: dict[Part, int] = dict.fromkeys(PARTS, 0)
     for line in lines:
         parts[_PART_OF.get(line.origin, "corrections")] += line.cost_nanousd
@@ -155,21 +156,21 @@ _PART_OF: Final[dict[str, Part]] = {"caller": "requests", "shadow": "shadow", "t
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One comparison and its verdict. Without a baseline there is no share."""
+    """One comparison and its verdict. `share` is None without a baseline."""
 
     comparator: ComparatorName
     baseline_nanousd: int
     cost_nanousd: int
     share: Decimal | None
-    """To four places, rounded down: it never looks better than it is."""
+    """Saving / baseline to four places, rounded down: it never looks better than it is."""
     coverage: Decimal | None
-    """The share of served requests that have the figure."""
+    """Share of served requests that have this baseline, rounded down."""
     verdict: Word
     reasons: tuple[str, ...]
 
     @property
     def saving_nanousd(self) -> int:
-        """Below zero when it would have been cheaper elsewhere."""
+        """Baseline less cost; negative if it would have been cheaper elsewhere."""
         return self.baseline_nanousd - self.cost_nanousd
 
 
@@ -180,9 +181,10 @@ def compare(
     measured: Measured | None = None,
     overworked: Sequence[str] = (),
 ) -> tuple[Comparison, ...]:
-    """All three, side by side. `extra_nanousd` is what was spent beside the books; the measured saving is the reference's.
+    """Return the three comparisons. `extra_nanousd` is spending beside the ledger, such as the gateway's machines.
 
-    `overworked` are pools whose bills cannot be right.
+    `measured` is the experiment's saving and applies to the reference alone; `overworked` are pools whose bills cannot
+    be right.
     """
     return tuple(
         _comparison(name, found, against, extra_nanousd, target, measured if name == "reference" else None, overworked)
@@ -201,7 +203,7 @@ def _comparison(
 ) -> Comparison:
     cost = found.cost_nanousd - against.left_out_nanousd + extra_nanousd
     share = saving_share(against.baseline_nanousd, cost)
-    verdict, reasons = _believed(judge(found, against, share, target, measured), overworked)
+    verdict, reasons = _doubt_overworked(judge(found, against, share, target, measured), overworked)
     return Comparison(
         comparator=name,
         baseline_nanousd=against.baseline_nanousd,
@@ -214,20 +216,20 @@ def _comparison(
 
 
 def saving_share(baseline_nanousd: int, cost_nanousd: int) -> Fraction | None:
-    """What was saved of the baseline, exactly."""
+    """Return (baseline - cost) / baseline exactly; None without a baseline."""
     return Fraction(baseline_nanousd - cost_nanousd, baseline_nanousd) if baseline_nanousd > 0 else None
 
 
 def judge(
     found: Figures, against: ComparisonResult, share: Fraction | None, target: Decimal, measured: Measured | None = None
 ) -> tuple[Word, tuple[str, ...]]:
-    """The verdict, and what to know about it.
+    """Return the verdict and its reasons.
 
-    There is not enough data with fewer than 100 served requests, a figure for fewer than 90 % of them, any attempt
+    There is not enough data with fewer than 100 served requests, a baseline for fewer than 90 % of them, any attempt
     without a price, or more than 20 % of attempts estimated. Else the saving decides. Where it was measured too, an
-    interval that lies below the target overrules the model; one that the target lies in is told.
+    interval below the target overrules the model; one that contains the target is added as a reason.
     """
-    missing = _missing(found, against)
+    missing = _missing_data(found, against)
     if share is None or missing:
         return "not enough data", missing or ("no served request has a price to compare with",)
     word: Word = "met" if share >= Fraction(target) else "not met"
@@ -241,8 +243,8 @@ def judge(
     return word, (interval,)
 
 
-def _believed(judged: tuple[Word, tuple[str, ...]], overworked: Sequence[str]) -> tuple[Word, tuple[str, ...]]:
-    """A bill for too few hours is too low, so what it meets may not be met. What it does not meet is not met anyhow."""
+def _doubt_overworked(judged: tuple[Word, tuple[str, ...]], overworked: Sequence[str]) -> tuple[Word, tuple[str, ...]]:
+    """Weaken `met` to not enough data when pools are overworked: their bills are too low. Other verdicts stand."""
     if not overworked:
         return judged
     word, reasons = judged
@@ -253,7 +255,7 @@ def _believed(judged: tuple[Word, tuple[str, ...]], overworked: Sequence[str]) -
     return "not enough data" if word == "met" else word, (*reasons, doubt)
 
 
-def _missing(found: Figures, against: ComparisonResult) -> tuple[str, ...]:
+def _missing_data(found: Figures, against: ComparisonResult) -> tuple[str, ...]:
     reasons = []
     if found.served < FEWEST_SERVED:
         reasons.append(f"{found.served} requests were served; {FEWEST_SERVED} are needed")
@@ -271,15 +273,15 @@ def _missing(found: Figures, against: ComparisonResult) -> tuple[str, ...]:
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """Pools of our own: what they cost, how busy they were, and what they served."""
+    """Our own pools: bill, replica time up and busy in microseconds, and what they served."""
 
     bill_nanousd: int = 0
     up_us: int = 0
     busy_us: int = 0
     overfull: bool = False
-    """On some day tokens took longer, by the weights, than replicas were up: weights or hours are wrong."""
+    """True if on some day tokens took longer, by the weights, than replicas were up: weights or hours are wrong."""
     served: Figures = Figures()
-    """The rows of these pools, whatever they are booked at."""
+    """Sums of these pools' lines, whatever they are booked at."""
 
     def __add__(self, other: "Fleet") -> "Fleet":
         return Fleet(
@@ -292,33 +294,33 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def utilisation(self) -> Fraction | None:
-        """The share of the time up that tokens took, by the measured weights."""
+        """busy_us / up_us: share of replica time that tokens took, by the measured weights; None if never up."""
         return Fraction(self.busy_us, self.up_us) if self.up_us else None
 
     @property
     def overworked(self) -> bool:
-        """It did more than it can have done, so its bill is not to be believed."""
+        """True if utilisation is above `MOST_UTILISATION`, so that the bill is not believable."""
         return self.busy_us > MOST_UTILISATION * self.up_us
 
 
 class FleetComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The fleet's bill beside what its tokens would have cost elsewhere."""
+    """The fleet's bill beside one baseline of its tokens."""
 
     comparator: ComparatorName
     cost_nanousd: int
-    """The bill, less what requests without the figure paid of it."""
+    """Bill less what requests without this baseline paid of it."""
     baseline_nanousd: int
     cost_share: Decimal | None
-    """The cost by the baseline, rounded up: 0.6 or less is a saving of 40 %."""
+    """Cost / baseline, rounded up to four places: 0.6 or less is a saving of 40 %."""
     coverage: Decimal | None
     needed_utilisation: Decimal | None
-    """Where the target would be reached with such traffic, rounded up; above 1 it cannot be."""
+    """Utilisation at which such traffic would reach the target, rounded up; above 1 it cannot be reached."""
     verdict: Word
     reasons: tuple[str, ...]
 
 
 def compare_fleet(fleet: Fleet, target: Decimal) -> tuple[FleetComparison, ...]:
-    """The verdict on our own GPUs by themselves.
+    """Return the three comparisons of our own GPUs by themselves.
 
     The bill is for time up, the baseline for tokens. So at the same prices and weights twice the utilisation is twice
     the baseline for the same bill, and the target is reached at utilisation x bill / (baseline x (1 - target)).
@@ -332,10 +334,10 @@ def compare_fleet(fleet: Fleet, target: Decimal) -> tuple[FleetComparison, ...]:
 def _fleet_comparison(
     name: ComparatorName, fleet: Fleet, against: ComparisonResult, target: Decimal
 ) -> FleetComparison:
-    # Idle time is nobody's, so all of it stays in.
+    # Idle time belongs to no request, so all of it stays in.
     cost, baseline = fleet.bill_nanousd - against.left_out_nanousd, against.baseline_nanousd
     judged = judge(fleet.served, against, saving_share(baseline, cost), target)
-    verdict, reasons = _believed(judged, ["the fleet"] if fleet.overworked else ())
+    verdict, reasons = _doubt_overworked(judged, ["the fleet"] if fleet.overworked else ())
     utilisation = fleet.utilisation
     needed = None
     if utilisation is not None and baseline > 0:
@@ -353,7 +355,7 @@ def _fleet_comparison(
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """The share of judged answers that were adequate, and where the true share lies in 95 of 100 cases."""
+    """Share of judged answers that were adequate, with its 95 % confidence interval."""
 
     adequate: int
     judged: int
@@ -363,7 +365,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def quality(adequate: int, judged: int) -> Quality | None:
-    """Wilson's interval: it is honest for few answers, and never leaves 0 to 1. None when nothing was judged.
+    """Return the share with Wilson's score interval, which is sound for few answers; None when nothing was judged.
 
     E. B. Wilson (1927), "Probable inference, the law of succession, and statistical inference", JASA 22(158), 209-212.
     """
@@ -382,12 +384,12 @@ def quality(adequate: int, judged: int) -> Quality | None:
 
 
 def floor(share: Fraction) -> Decimal:
-    """To four places, rounded down."""
+    """Return a share to four places, rounded down."""
     return Decimal(share.numerator * _PLACES // share.denominator) / _PLACES
 
 
 def ceiling(share: Fraction) -> Decimal:
-    """To four places, rounded up."""
+    """Return a share to four places, rounded up."""
     return -floor(-share)
 
 

@@ -1,1 +1,1 @@
-"""The end of a month: what must be settled before it is closed, its figures, and the statement of it."""
+"""Month-end close: the checklist, the check of the roll-ups against the ledger, and the statement."""

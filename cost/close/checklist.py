@@ -1,4 +1,4 @@
-"""What must be settled before a month is closed, as steps with a state and a sentence each. Pure."""
+"""Checklist of a month's close: steps, each with a state and a sentence. Pure."""
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -12,61 +12,61 @@ from cost.reports.period import PeriodLine, SpendSum, spent
 from cost.times import HOUR_US, day_of
 
 State = Literal["done", "look", "open", "waiting"]
-"""`open` is to be settled; `look` should be seen and decided by a person; `waiting` settles itself."""
+"""`open` needs somebody to settle it; `look` needs a person's decision; `waiting` settles itself; `done` is settled."""
 Kind = Literal["over", "books", "true-up", "unpriced", "estimated", "reconciliation", "idle"]
 
 OURS: Final = "self-hosted"
-"""The provider of what runs on GPUs of our own, also of those that no pool is configured for."""
+"""Provider name of attempts on our own GPUs, also of those without a configured pool."""
 MOST_ESTIMATED: Final = Fraction(1, 100)
-"""Of a month's attempts. More is looked at before it is closed; the claim itself bears more."""
+"""Largest share of estimated attempts that needs no look; the claim itself tolerates more."""
 _MOST_LISTED: Final = 5
 
 
 class ProviderMonth(msgspec.Struct, frozen=True, kw_only=True):
-    """One provider's part of the month: what its invoice should say."""
+    """One provider's spending in the month, to compare with its invoice."""
 
     provider: str
     spent: SpendSum
 
     @property
     def booked_nanousd(self) -> int:
-        """As requests were booked, shadow calls too."""
+        """Spending as requests were booked, shadow calls included."""
         return self.spent.part("requests", "shadow")
 
     @property
     def posted_nanousd(self) -> int:
-        """What corrections and reconciliations changed of it."""
+        """Sum of corrections and reconciliations posted for the month."""
         return self.spent.part("corrections", "reconciliations")
 
     @property
     def is_reconciled(self) -> bool:
-        """A difference was posted; that there was none leaves no trace in the books."""
+        """True if a reconciliation posted a difference; a comparison that found none leaves no trace in the ledger."""
         return bool(self.spent.parts.get("reconciliations"))
 
 
 class MonthFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the steps are decided by."""
+    """Inputs of the checklist."""
 
     month: Month
     now_us: int
     check: MonthCheck
     lines: tuple[PeriodLine, ...]
     pools: tuple[str, ...] = ()
-    """Those that the organisation pays for."""
+    """Names of the pools that the organisation pays for."""
     bill_nanousd: int = 0
-    """Of these pools."""
+    """Bill of these pools for the month."""
     provisional_days: tuple[int, ...] = ()
     unpriced_attempts: int = 0
-    """As the claim counts them: a pool's rows are priced by its bill."""
+    """Unpriced attempts as the claim counts them: attempts on a pool are priced by its bill."""
 
     @property
     def spent(self) -> SpendSum:
-        """The whole month."""
+        """Sums over the whole month."""
         return spent(self.lines)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list: how it stands, and what is to do."""
+    """One step of the checklist: its state, a sentence about it, and what to do."""
 
     kind: Kind
     title: str
@@ -74,11 +74,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     said: str
     todo: str = ""
     command: str = ""
-    """What whoever runs the gateway types."""
+    """Command for the operator of the gateway to run; empty if there is none."""
 
 
 def providers_of(lines: Sequence[PeriodLine]) -> tuple[ProviderMonth, ...]:
-    """Those that send invoices, the dearest first. What runs on our own GPUs is on none."""
+    """Return the providers that send invoices, highest cost first; our own GPUs are on no invoice."""
     by_provider: dict[str, list[PeriodLine]] = {}
     for line in lines:
         if not line.pool and line.provider != OURS and line.origin != "idle":
@@ -88,28 +88,28 @@ def providers_of(lines: Sequence[PeriodLine]) -> tuple[ProviderMonth, ...]:
 
 
 def steps(facts: MonthFacts) -> tuple[Step, ...]:
-    """The list, in the order in which it is worked through."""
+    """Return the steps in the order in which to work through them."""
     return tuple(_steps(facts))
 
 
 def is_ready(found: Sequence[Step]) -> bool:
-    """Nothing is open and nothing is awaited; what is to look at is for a person to decide."""
+    """Return True if no step is open or waiting; a `look` is for a person to decide and does not block."""
     return all(step.state in {"done", "look"} for step in found)
 
 
 def _steps(facts: MonthFacts) -> Iterator[Step]:
-    yield _over(facts)
+    yield _over_step(facts)
     if facts.pools:
-        yield _true_up(facts)
-    yield _unpriced(facts)
-    yield _estimated(facts)
-    yield from _reconciliation(facts)
+        yield _true_up_step(facts)
+    yield _unpriced_step(facts)
+    yield _estimated_step(facts)
+    yield from _reconciliation_steps(facts)
     if facts.pools:
-        yield _idle(facts)
-    yield _books(facts)
+        yield _idle_step(facts)
+    yield _books_step(facts)
 
 
-def _over(facts: MonthFacts) -> Step:
+def _over_step(facts: MonthFacts) -> Step:
     title = "The month is over"
     if facts.month.is_over(facts.now_us):
         return Step(kind="over", title=title, state="done", said=f"It ended with {facts.month.last_day} (UTC).")
@@ -118,11 +118,11 @@ def _over(facts: MonthFacts) -> Step:
         kind="over",
         title=title,
         state="waiting",
-        said=f"It runs until {facts.month.last_day} (UTC), {_counted(days, 'more day')}. All figures are so far.",
+        said=f"It runs until {facts.month.last_day} (UTC), {_count_text(days, 'more day')}. All figures are so far.",
     )
 
 
-def _true_up(facts: MonthFacts) -> Step:
+def _true_up_step(facts: MonthFacts) -> Step:
     title = "The bills of our own GPUs are posted"
     today = facts.now_us - facts.now_us % (24 * HOUR_US)
     missing = [day for day in facts.provisional_days if day != today]
@@ -135,41 +135,41 @@ def _true_up(facts: MonthFacts) -> Step:
             state="waiting",
             said="All days but today, whose bill is posted a quarter of an hour after midnight (UTC).",
         )
-    shown = _listed([str(day_of(day)) for day in missing])
+    shown = _list_text([str(day_of(day)) for day in missing])
     return Step(
         kind="true-up",
         title=title,
         state="open",
-        said=f"{_counted(len(missing), 'day does', 'days do')} not add up to the bill yet: {shown}.",
+        said=f"{_count_text(len(missing), 'day does', 'days do')} not add up to the bill yet: {shown}.",
         todo="The last seven days are posted by themselves each night; an older one by:",
         command="weighbridge pools true-up POOL --day DAY",
     )
 
 
-def _unpriced(facts: MonthFacts) -> Step:
+def _unpriced_step(facts: MonthFacts) -> Step:
     title = "Everything has a price"
     if not facts.unpriced_attempts:
         return Step(kind="unpriced", title=title, state="done", said="No attempt was booked without a price.")
     targets = sorted({line.target_id for line in facts.lines if line.unpriced_attempts})
-    where = f": {_listed(targets)}" if targets else ""
+    where = f": {_list_text(targets)}" if targets else ""
     return Step(
         kind="unpriced",
         title=title,
         state="open",
-        said=f"{_counted(facts.unpriced_attempts, 'attempt stands', 'attempts stand')} in no sum{where}.",
+        said=f"{_count_text(facts.unpriced_attempts, 'attempt stands', 'attempts stand')} in no sum{where}.",
         todo="Enter the price, then book it for the days that are past by:",
         command="weighbridge prices correct TARGET --version unpriced --from DAY --to DAY",
     )
 
 
-def _estimated(facts: MonthFacts) -> Step:
+def _estimated_step(facts: MonthFacts) -> Step:
     title = "Usage was counted by the provider"
     total = facts.spent
     if not total.estimated_attempts:
         return Step(kind="estimated", title=title, state="done", said="No attempt is an estimate of ours.")
     share = Fraction(total.estimated_attempts, total.attempts) if total.attempts else Fraction(0)
     said = (
-        f"{_counted(total.estimated_attempts, 'attempt')} of {total.attempts:,} ({float(share) * 100:.2f} %) "
+        f"{_count_text(total.estimated_attempts, 'attempt')} of {total.attempts:,} ({float(share) * 100:.2f} %) "
         "are counted by us, because the provider told no usage."
     )
     if share <= MOST_ESTIMATED:
@@ -183,7 +183,7 @@ def _estimated(facts: MonthFacts) -> Step:
     )
 
 
-def _reconciliation(facts: MonthFacts) -> Iterator[Step]:
+def _reconciliation_steps(facts: MonthFacts) -> Iterator[Step]:
     for each in providers_of(facts.lines):
         title = f"Compared with the books of {each.provider or 'an unnamed provider'}"
         if each.is_reconciled:
@@ -203,7 +203,7 @@ def _reconciliation(facts: MonthFacts) -> Iterator[Step]:
             )
 
 
-def _idle(facts: MonthFacts) -> Step:
+def _idle_step(facts: MonthFacts) -> Step:
     idle = facts.spent.part("idle")
     title = "Idle GPU hours have an owner"
     if idle <= 0:
@@ -219,7 +219,7 @@ def _idle(facts: MonthFacts) -> Step:
     )
 
 
-def _books(facts: MonthFacts) -> Step:
+def _books_step(facts: MonthFacts) -> Step:
     title = "The books add up"
     known = facts.check
     if known.state == "waiting":
@@ -239,7 +239,7 @@ def _books(facts: MonthFacts) -> Step:
             kind="books",
             title=title,
             state="open",
-            said=f"{_counted(known.differences, 'figure is', 'figures are')} not what the ledger says.",
+            said=f"{_count_text(known.differences, 'figure is', 'figures are')} not what the ledger says.",
             todo="Whoever runs the gateway lists them, and then writes those days anew by:",
             command=f"weighbridge ledger rebuild --from {day_of(facts.month.start_us)} --to {facts.month.last_day}",
         )
@@ -259,9 +259,9 @@ def _books(facts: MonthFacts) -> Step:
     )
 
 
-def _counted(count: int, one: str, many: str | None = None) -> str:
+def _count_text(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_text(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_LISTED]) + (" and more" if len(names) > _MOST_LISTED else "")

@@ -1,4 +1,4 @@
-"""Months of UTC days, which is what finance closes."""
+"""Calendar months of UTC days, the unit that finance closes."""
 
 import re
 from datetime import date
@@ -35,52 +35,52 @@ class Month(msgspec.Struct, frozen=True, order=True):
 
     @property
     def start_us(self) -> int:
-        """Its first microsecond."""
+        """First microsecond of the month, since 1970 in UTC."""
         return start_of(date(self.year, self.number, 1))
 
     @property
     def end_us(self) -> int:
-        """The first microsecond after it."""
+        """First microsecond after the month."""
         return self.next.start_us
 
     @property
     def next(self) -> "Month":
-        """The one after it."""
+        """The following month."""
         return Month(self.year + 1, 1) if self.number == len(_NAMES) else Month(self.year, self.number + 1)
 
     @property
     def previous(self) -> "Month":
-        """The one before it."""
+        """The preceding month."""
         return Month(self.year - 1, len(_NAMES)) if self.number == 1 else Month(self.year, self.number - 1)
 
     @property
     def text(self) -> str:
-        """As programs write it: 2026-11."""
+        """ISO form, such as 2026-11."""
         return f"{self.year:04}-{self.number:02}"
 
     @property
     def title(self) -> str:
-        """As people write it: November 2026."""
+        """English form, such as November 2026."""
         return f"{_NAMES[self.number - 1]} {self.year}"
 
     @property
     def last_day(self) -> date:
-        """Its last day."""
+        """Last day of the month."""
         return day_of(self.end_us - 1)
 
     def is_over(self, now_us: int) -> bool:
-        """Whether nothing can happen in it any more."""
+        """Return True from the month's end on."""
         return now_us >= self.end_us
 
 
 def month_of(at_us: int) -> Month:
-    """The month that a moment lies in."""
+    """Return the month that a moment in microseconds since 1970 lies in."""
     day = day_of(at_us)
     return Month(day.year, day.month)
 
 
 def parse_month(text: str) -> Month:
-    """A month such as 2026-11. Raises ValueError."""
+    """Parse a month such as 2026-11. Raises ValueError."""
     found = _MONTH.fullmatch(text)
     if found is None:
         raise ValueError("a month is written like 2026-11")

@@ -1,4 +1,4 @@
-"""A month's statement: a line for each team, model and kind of cost. Its amounts add up to what was spent."""
+"""Monthly statement as CSV: a line per team, model, pool and kind of cost. Its amounts add up to the spending."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -37,7 +37,10 @@ def statement_csv(
     *,
     gateway_nanousd: int = 0,
 ) -> str:
-    """The whole file. `teams` are their names; the gateway's own machines are a line where the organisation pays them."""
+    """Return the CSV file.
+
+    `teams` maps ids to names; `gateway_nanousd` above 0 adds a line for the gateway's machines.
+    """
     rows = _rows(month, organisation_id, lines, teams, gateway_nanousd)
     return "".join(csv_line(row) for row in (COLUMNS, *rows))
 
@@ -46,7 +49,7 @@ def _rows(
     month: Month, organisation_id: str, lines: Sequence[PeriodLine], teams: Mapping[str, str], gateway_nanousd: int
 ) -> Iterator[tuple[Cell, ...]]:
     for line in lines:
-        # All that is known of it is that it has no price: that is not 0.
+        # Unpriced attempts and no cost: unknown, which is not 0.
         unknown = line.unpriced_attempts and not line.cost_nanousd
         yield (
             month.text,

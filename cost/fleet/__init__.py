@@ -1,1 +1,1 @@
-"""Our own GPUs: pools, the hours they were up, what a day of them cost, and who pays for it."""
+"""Cost of our own GPUs: pools, replica hours, daily bills, and how a bill is allocated."""

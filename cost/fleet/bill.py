@@ -1,8 +1,8 @@
-"""What a pool's UTC day cost, and who pays for it. Pure; money is whole nano-dollars and adds up exactly.
+"""Bill of a pool's UTC day and its allocation. Pure; money is whole nano-dollars and adds up exactly.
 
 The bill is for the time that replicas were up. Tokens pay for the time that they took, by measured weights, and nobody
-pays for the rest: that is the idle row. What tokens took and what replicas were up are both counted in picoseconds of
-one replica, so that nothing is rounded before the end.
+pays for the rest: that is the idle row. Busy and up time are both counted in picoseconds of one replica, so that
+nothing is rounded before the end.
 """
 
 from collections.abc import Sequence
@@ -20,27 +20,27 @@ _PS_PER_US: Final = 1_000_000
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pool's replicas cost for the time that they were up."""
+    """Cost of a pool's replicas for the time that they were up."""
 
     up_us: int
-    """Summed over replicas: two that were up for an hour make two hours."""
+    """Microseconds summed over replicas: two that were up for an hour make two hours."""
     nanousd: int
     nanousd_per_up_us: Fraction
 
 
 def rate_of(pool: PoolSection) -> Fraction:
-    """Nano-dollars for a microsecond of one replica, exactly."""
+    """Return the exact cost of one replica per microsecond in nano-dollars."""
     return nanousd(pool.usd_per_gpu_hour) * pool.gpus_per_replica * Fraction(pool.overhead) / HOUR_US
 
 
 def bill_of(pool: PoolSection, up_us: int) -> Bill:
-    """Rounded half up to a whole nano-dollar once, for all of it."""
+    """Return the bill for this time up, rounded half up to a nano-dollar once."""
     rate = rate_of(pool)
     return Bill(up_us=up_us, nanousd=_half_up(rate * up_us), nanousd_per_up_us=rate)
 
 
 def posted_bill(pool: PoolSection, up_us: int, nanousd_posted: int) -> Bill:
-    """A bill as it was posted for these hours: a pool that costs more since does not change what a past day cost."""
+    """Return a bill as posted for these hours, at the rate that follows: a past day keeps it when rates change."""
     fresh = bill_of(pool, up_us)
     if fresh.nanousd == nanousd_posted or up_us == 0:
         return fresh
@@ -48,7 +48,7 @@ def posted_bill(pool: PoolSection, up_us: int, nanousd_posted: int) -> Bill:
 
 
 def weights_ps(pool: PoolSection) -> Meters:
-    """Picoseconds of one replica that one of each meter takes. Written to the cache is computed, like other input."""
+    """Return picoseconds of one replica per unit of each meter. Cache writes are computed, so they weigh like input."""
     seconds = pool.seconds_per_million
     fresh, cached, output = (
         # Seconds for a million tokens are microseconds for one; the sixth decimal is a picosecond.
@@ -59,7 +59,7 @@ def weights_ps(pool: PoolSection) -> Meters:
 
 
 def usd_per_million(pool: PoolSection, utilisation: Fraction) -> dict[str, Decimal]:
-    """What a million tokens of each kind come to when replicas are so busy: what to plan with, to six places."""
+    """Return US dollars per million tokens of each kind at this utilisation, to six places; for planning."""
     fresh, cached, _, _, output, _, _ = weights_ps(pool)
     # A picosecond of a token is a microsecond of a million.
     rate = rate_of(pool) / utilisation
@@ -70,22 +70,22 @@ def usd_per_million(pool: PoolSection, utilisation: Fraction) -> dict[str, Decim
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """A bill, shared: `shares` has one row for each group, in order. With `idle_nanousd` they add up to the bill."""
+    """An allocated bill: `shares` has one row per group, in order, and adds up to the bill with `idle_nanousd`."""
 
     shares: tuple[Meters, ...]
     idle_nanousd: int
     busy_us: int
-    """Time of one replica that the tokens took by the weights, to the nearest microsecond."""
+    """Replica time that the tokens took by the weights, to the nearest microsecond."""
     overfull: bool
-    """By the weights the tokens took longer than replicas were up: the weights, or the hours, are wrong."""
+    """True if by the weights the tokens took longer than replicas were up: the weights, or the hours, are wrong."""
 
 
 def allocate(bill: Bill, used: Sequence[Meters], weights: Meters) -> Allocation:
-    """Every group pays its time at the replicas' rate, and idle is the rest.
+    """Charge each group for its replica time by largest remainder; the rest is idle.
 
-    When the tokens took more time than there was, they pay the whole bill in proportion. The part that tokens pay is
-    shared by the largest remainder. It does not depend on how long replicas were up beside it, so another idle replica
-    changes the idle row and no other, to the nano-dollar.
+    When the tokens took more time than there was, they pay the whole bill in proportion. The groups' part does not
+    depend on how long replicas were up beside it, so another idle replica changes the idle row and no other, to the
+    nano-dollar.
     """
     cells = [amount * weight for group in used for amount, weight in zip(group, weights, strict=True)]
     busy_ps = sum(cells)
@@ -108,7 +108,7 @@ def allocate(bill: Bill, used: Sequence[Meters], weights: Meters) -> Allocation:
 
 
 def _largest_remainder(total: int, cells: Sequence[int], price: Fraction) -> list[int]:
-    """`total`, shared by `cells` at `price` each: rounded down, and what is left goes where most was cut off."""
+    """Round each cell's amount (cell x price) down, and give what is left of `total` to the largest remainders."""
     quotas = [divmod(cell * price.numerator, price.denominator) for cell in cells]
     shared = [whole for whole, _ in quotas]
     left = total - sum(shared)

@@ -1,17 +1,17 @@
-"""What can go wrong with the hours and bills of our own GPUs."""
+"""Errors of replica hours and bills; each message says what to change."""
 
 
 class FleetError(Exception):
-    """Something about our own GPUs' hours that its reader can mend. The message says what."""
+    """Base of the errors below; the message is for the operator."""
 
 
 class HoursRefused(FleetError):
-    """A pool's hours cannot be entered as asked."""
+    """Replica hours cannot be entered or recorded as given."""
 
 
 class UnknownPool(FleetError):
-    """The configuration has no pool of this name."""
+    """No pool of this name is configured."""
 
 
 class DayNotOver(FleetError):
-    """A day is billed when it is over, and not before."""
+    """The day is not over yet (UTC); a day is billed when it is."""

@@ -1,4 +1,4 @@
-"""How long a pool's replicas were up: as recorded or entered, else as configured.
+"""Replica hours of a pool: as entered or recorded, else as configured.
 
 Of one hour the first of these counts: what a person entered, what the fleet recorded, what the configuration said when
 the day was billed, what the configuration says now. The configuration counts from `up_since`; without that from the
@@ -24,11 +24,11 @@ _RANK: Final[Mapping[str, int]] = {"entered": 0, "fleet": 1, "configured": 2}
 _CONFIGURED: Final = "configured"
 _UNLIKELY: Final = "a replica is up for at most an hour of an hour that starts on the hour"
 MOST_ROWS: Final = 100_000
-"""Rows that are entered at once: hours times replicas."""
+"""Most rows (hours times replicas) that are entered at once."""
 
 
 class RecordedHour(msgspec.Struct, frozen=True):
-    """What one hour's record says: time up, summed over replicas."""
+    """Time up in one hour, summed over replicas, from the source that counts."""
 
     up_us: int
     source: str
@@ -36,19 +36,19 @@ class RecordedHour(msgspec.Struct, frozen=True):
 
 
 class PoolRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a pool's hours in some range, and since when the configuration counts for the others."""
+    """A pool's recorded hours by their start, and `since_us` from which the configured replicas count for other hours."""
 
     since_us: int | None = None
     hours: Mapping[int, RecordedHour] = {}
 
 
 def up_us(pool: PoolSection, record: PoolRecord, start_us: int, end_us: int, now_us: int) -> int:
-    """The time that replicas were up in whole hours from `start_us` to `end_us`, summed over replicas."""
+    """Return replica microseconds up in the whole hours from `start_us` to `end_us`, summed over replicas."""
     return sum(hour_up_us(pool, record, hour, now_us) for hour in range(start_us, min(end_us, now_us), HOUR_US))
 
 
 def hour_up_us(pool: PoolSection, record: PoolRecord, hour_us: int, now_us: int) -> int:
-    """The same for one hour. Of the hour that it is now, the part that is over counts."""
+    """Return replica microseconds up in one hour; of the current hour the part that is past counts."""
     elapsed = max(0, min(HOUR_US, now_us - hour_us))
     found = record.hours.get(hour_us)
     if found is None:
@@ -59,7 +59,7 @@ def hour_up_us(pool: PoolSection, record: PoolRecord, hour_us: int, now_us: int)
 
 
 def configured_hours(pool: PoolSection, record: PoolRecord, start_us: int, end_us: int) -> dict[int, int]:
-    """Hours of which nothing is recorded, and how long replicas were up in each as the configuration has it now."""
+    """Return, per hour without a record, the replica microseconds up as configured now."""
     ahead_us = end_us  # Every hour of the range counts whole.
     return {
         hour: hour_up_us(pool, record, hour, ahead_us)
@@ -69,27 +69,27 @@ def configured_hours(pool: PoolSection, record: PoolRecord, start_us: int, end_u
 
 
 def since_us(pool: PoolSection, first_use_us: int | None, first_record_us: int | None) -> int | None:
-    """From which hour on the configured replicas count; None while nothing says that the pool ever ran."""
+    """Return the first moment that configured replicas count for; None while nothing shows that the pool ever ran."""
     if pool.up_since is not None:
         return start_of(pool.up_since)
     return min((each for each in (first_use_us, first_record_us) if each is not None), default=None)
 
 
 class HoursStore:
-    """The only writer and reader of the table `pool_hour`."""
+    """Reads and writes the table `pool_hour`; its only reader and writer."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def enter(self, pool: str, start_us: int, end_us: int, replicas: int) -> int:
-        """A person's word: so many replicas were up in these whole hours. Told again, it replaces what was entered.
+        """Enter that so many replicas were up in these whole hours, in place of what was entered before.
 
-        Returns how many hours. Raises HoursRefused.
+        Returns the number of hours. Raises HoursRefused.
         """
-        _refuse_unlikely(start_us, end_us, replicas)
+        _refuse_bad_range(start_us, end_us, replicas)
         hours = range(start_us, end_us, HOUR_US)
-        # A row also for none, since an hour without one is up as configured.
+        # Zero replicas get a row too, since an hour without one counts as configured.
         names = [f"entered/{number}" for number in range(1, replicas + 1)] or ["entered/0"]
         up = HOUR_US if replicas else 0
         rows = [
@@ -97,14 +97,14 @@ class HoursStore:
             for hour in hours
             for name in names
         ]
-        replaced = (*_between(pool, start_us, end_us), col(PoolHour.source) == "entered")
+        replaced = (*_range_conditions(pool, start_us, end_us), col(PoolHour.source) == "entered")
         async with self._engine.begin() as connection:
             await connection.execute(delete(PoolHour).where(*replaced))
             await connection.execute(insert(PoolHour), rows)
         return len(hours)
 
     async def record(self, pool: str, hour_us: int, replica: str, up_us: int) -> None:
-        """The fleet's own record of one replica; told again, the last word counts."""
+        """Record one replica's time up in an hour, in place of an earlier record. Raises HoursRefused."""
         if hour_us % HOUR_US or not 0 <= up_us <= HOUR_US:
             raise HoursRefused(_UNLIKELY)
         row = self._insert(PoolHour).values(pool=pool, hour_us=hour_us, replica=replica, up_us=up_us, source="fleet")
@@ -113,11 +113,11 @@ class HoursStore:
             await connection.execute(row.on_conflict_do_update(index_elements=keys, set_={"up_us": up_us}))
 
     async def add(self, connection: AsyncConnection, pool: str, up: Mapping[str, Mapping[int, int]]) -> None:
-        """Time that the fleet saw replicas up, by replica and hour, in the transaction in which it is taken note of.
+        """Add time that the fleet saw replicas up, by replica and hour, within the caller's transaction.
 
-        A zero says that the fleet looked and saw nobody up. Of an hour a replica is up for an hour at most.
+        A zero means that the fleet looked and saw no replica up. A sum is capped at one hour. Raises HoursRefused.
         """
-        # Replicas name themselves, and must not take the name of a row that says something else.
+        # The prefix keeps a replica's self-chosen name apart from entered and configured rows.
         rows: list[dict[str, Any]] = [
             {"pool": pool, "hour_us": hour, "replica": f"fleet/{replica}", "up_us": up_us, "source": "fleet"}
             for replica, spans in sorted(up.items())
@@ -135,13 +135,13 @@ class HoursStore:
         )
 
     async def keep(self, pool: str, hours: Mapping[int, int]) -> None:
-        """`freeze` in a transaction of its own."""
+        """Run `freeze` in a transaction of its own."""
         if hours:
             async with self._engine.begin() as connection:
                 await self.freeze(connection, pool, hours)
 
     async def freeze(self, connection: AsyncConnection, pool: str, hours: Mapping[int, int]) -> None:
-        """Keep what the configuration says of hours that are billed, so that a later configuration does not change it."""
+        """Store configured hours that are billed, so that a later configuration does not change them."""
         if not hours:
             return
         rows = [
@@ -151,17 +151,17 @@ class HoursStore:
         await connection.execute(self._insert(PoolHour).on_conflict_do_nothing(), rows)
 
     async def read(self, pools: Sequence[PoolSection], start_us: int, end_us: int) -> dict[str, PoolRecord]:
-        """What is known of these pools' hours. The range is the caller's to bound."""
+        """Return the records of these pools by name. The caller bounds the range."""
         async with self._engine.connect() as connection:
-            hours = await self._hours(connection, [pool.name for pool in pools], start_us, end_us)
+            hours = await self._read_hours(connection, [pool.name for pool in pools], start_us, end_us)
             return {
                 pool.name: PoolRecord(
-                    since_us=since_us(pool, *await self._firsts(connection, pool)), hours=hours.get(pool.name, {})
+                    since_us=since_us(pool, *await self._first_hours(connection, pool)), hours=hours.get(pool.name, {})
                 )
                 for pool in pools
             }
 
-    async def _hours(
+    async def _read_hours(
         self, connection: AsyncConnection, pools: Sequence[str], start_us: int, end_us: int
     ) -> dict[str, dict[int, RecordedHour]]:
         key = (col(PoolHour.pool), col(PoolHour.hour_us), col(PoolHour.source))
@@ -171,13 +171,13 @@ class HoursStore:
         )
         rows = (await connection.execute(query)).all()
         found: dict[str, dict[int, RecordedHour]] = {}
-        # The best source is written last.
+        # Sorted so that the source that takes precedence is written last.
         for pool, hour, source, up in sorted(rows, key=lambda row: -_RANK[row.source]):
             found.setdefault(pool, {})[hour] = RecordedHour(int(up), source)
         return found
 
-    async def _firsts(self, connection: AsyncConnection, pool: PoolSection) -> tuple[int | None, int | None]:
-        """The hours of the first booked use and of the first record. Not looked for when the configuration tells."""
+    async def _first_hours(self, connection: AsyncConnection, pool: PoolSection) -> tuple[int | None, int | None]:
+        """Return the hours of the first booked use and of the first record; not queried if `up_since` is configured."""
         if pool.up_since is not None:
             return None, None
         record = select(func.min(col(PoolHour.hour_us))).where(
@@ -186,27 +186,30 @@ class HoursStore:
         first_record: int | None = await connection.scalar(record)
         # In the order of the index on time, so that the search ends at the first row that fits.
         day = await connection.scalar(
-            select(rollup_day.c.start_us).where(*_used(rollup_day, pool.name)).order_by(rollup_day.c.start_us).limit(1)
+            select(rollup_day.c.start_us)
+            .where(*_request_conditions(rollup_day, pool.name))
+            .order_by(rollup_day.c.start_us)
+            .limit(1)
         )
         if day is None:
             return None, first_record
         within = (rollup_hour.c.start_us >= day, rollup_hour.c.start_us < day + DAY_US)
         first_use: int | None = await connection.scalar(
-            select(func.min(rollup_hour.c.start_us)).where(*_used(rollup_hour, pool.name), *within)
+            select(func.min(rollup_hour.c.start_us)).where(*_request_conditions(rollup_hour, pool.name), *within)
         )
         return first_use, first_record
 
 
-def _used(table: Any, pool: str) -> tuple[ColumnElement[bool], ...]:
-    """Rows of work, not of our own postings."""
+def _request_conditions(table: Any, pool: str) -> tuple[ColumnElement[bool], ...]:
+    """Return conditions for rows of requests, without postings of our own."""
     return table.c.pool == pool, table.c.origin.in_(("caller", "shadow"))
 
 
-def _between(pool: str, start_us: int, end_us: int) -> tuple[ColumnElement[bool], ...]:
+def _range_conditions(pool: str, start_us: int, end_us: int) -> tuple[ColumnElement[bool], ...]:
     return col(PoolHour.pool) == pool, col(PoolHour.hour_us) >= start_us, col(PoolHour.hour_us) < end_us
 
 
-def _refuse_unlikely(start_us: int, end_us: int, replicas: int) -> None:
+def _refuse_bad_range(start_us: int, end_us: int, replicas: int) -> None:
     if start_us % HOUR_US or end_us % HOUR_US:
         raise HoursRefused("hours are entered whole: both ends are on the hour, such as 2026-11-01T06:00")
     if start_us < 0 or end_us <= start_us:

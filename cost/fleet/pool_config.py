@@ -16,8 +16,8 @@ _MOST_SECONDS: Final = Decimal(1_000_000)
 MOST_REPLICAS: Final = 10_000
 
 
-def _exact(value: Any) -> Any:
-    """A number as it was written: 2.95 is not the binary fraction nearest to it."""
+def _as_written(value: Any) -> Any:
+    """Convert a YAML number to the decimal that was written: 2.95, not the nearest binary fraction."""
     return Decimal(str(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -27,24 +27,27 @@ def _whole_nanousd(value: Decimal) -> Decimal:
 
 
 UsdPerHour = Annotated[
-    Decimal, BeforeValidator(_exact), Field(ge=0, le=_MOST_USD, allow_inf_nan=False), AfterValidator(_whole_nanousd)
+    Decimal,
+    BeforeValidator(_as_written),
+    Field(ge=0, le=_MOST_USD, allow_inf_nan=False),
+    AfterValidator(_whole_nanousd),
 ]
 _Seconds = Annotated[
     Decimal,
-    BeforeValidator(_exact),
+    BeforeValidator(_as_written),
     Field(
         ge=0, le=_MOST_SECONDS, decimal_places=6, allow_inf_nan=False, json_schema_extra={"unit": "seconds, 6 decimals"}
     ),
 ]
 _Overhead = Annotated[
     Decimal,
-    BeforeValidator(_exact),
+    BeforeValidator(_as_written),
     Field(ge=1, le=100, decimal_places=6, allow_inf_nan=False, json_schema_extra={"unit": "number"}),
 ]
 
 
 class SecondsPerMillion(Section):
-    """What one replica takes for a million tokens of a kind when it is fully busy, as measured."""
+    """Measured seconds that one fully busy replica takes for a million tokens of each kind."""
 
     input: _Seconds = Field(description="Of the prompt, not cached.")
     cached_input: _Seconds = Field(default=Decimal(0), description="Of the prompt, found in the replica's cache.")
@@ -77,8 +80,8 @@ class PoolSection(Section):
     seconds_per_million: SecondsPerMillion = Field(description="The measured weights that the hours are shared by.")
 
 
-def _told_apart(pools: Sequence[PoolSection]) -> Sequence[PoolSection]:
-    """A token is paid for once: no two pools of one name, and no target in two pools."""
+def _refuse_duplicates(pools: Sequence[PoolSection]) -> Sequence[PoolSection]:
+    """Refuse two pools of one name and a target in two pools: a token is paid for once. Raises ValueError."""
     names: set[str] = set()
     owners: dict[str, str] = {}
     for pool in pools:
@@ -92,9 +95,9 @@ def _told_apart(pools: Sequence[PoolSection]) -> Sequence[PoolSection]:
     return pools
 
 
-Pools = Annotated[tuple[PoolSection, ...], Field(max_length=100), AfterValidator(_told_apart)]
+Pools = Annotated[tuple[PoolSection, ...], Field(max_length=100), AfterValidator(_refuse_duplicates)]
 
 
 def pool_of_target(pools: Sequence[PoolSection]) -> dict[str, str]:
-    """Target → the name of the pool that it runs on."""
+    """Return the pool name of each target."""
     return {target: pool.name for pool in pools for target in pool.targets}

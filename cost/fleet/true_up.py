@@ -1,9 +1,9 @@
-"""The nightly true-up: what a pool's day was booked at becomes what the day cost.
+"""Nightly true-up: adjusts a pool's day from the planned rate to its bill.
 
 Requests are booked at a planned rate when they happen. When the day is over, its bill is known, and what each group of
-rows should have paid of it; the difference is posted beside what is there, and what nobody used as the idle row. Then
-the rows of that pool and day add up to the bill to the nano-dollar. Late rows and corrected hours make the sum differ
-from the bill again, and the next round posts that difference as the next revision.
+rows should have paid of it; the difference is posted beside what is there, and unused time as the idle row. Then the
+rows of that pool and day add up to the bill to the nano-dollar. Late rows and corrected hours make the sum differ from
+the bill again, and the next round posts that difference as the next revision.
 
 A revision is claimed by its row in `true_up`, in the transaction that posts its entries. Of two processes that mean to
 post the same one, the second finds it taken and has written nothing.
@@ -32,15 +32,15 @@ from cost.times import DAY_US, HOUR_US, day_of, start_of
 from cost.usage import Usage
 
 NIGHT_US: Final = 15 * 60 * 1_000_000
-"""Requests of a day may end a little after it, and journals take a moment to drain."""
+"""Delay after midnight: requests of a day may end a little after it, and journals take a moment to drain."""
 LOOK_BACK_DAYS: Final = 7
-"""How far back days are posted that were missed, or whose rows no longer add up to their bill."""
+"""Days looked back for bills that were missed, or whose rows no longer add up."""
 GROUP: Final = ("organisation_id", "team_id", "key_id", "target_id", "provider", "tier", "tag", "price_version")
 IDLE: Final = "idle"
 
 
 class GroupKey(msgspec.Struct, frozen=True, order=True):
-    """What rows have in common that pay together."""
+    """Dimensions of ledger rows that are billed as one group."""
 
     organisation_id: str
     team_id: str
@@ -53,7 +53,7 @@ class GroupKey(msgspec.Struct, frozen=True, order=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of one day and pool that have a key in common: what was used, and what is booked for it so far."""
+    """A day's rows of one group: units used by meter, and what is booked for them so far."""
 
     key: GroupKey
     used: Meters
@@ -62,7 +62,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PostedDay(msgspec.Struct, frozen=True, kw_only=True):
-    """The last revision of a day."""
+    """The last posted revision of a day's bill."""
 
     revision: int
     bill_nanousd: int
@@ -72,41 +72,41 @@ class PostedDay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolDay(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is known of a pool's UTC day."""
+    """Inputs of one pool's true-up for one UTC day."""
 
     pool: PoolSection
     day_us: int
     up_us: int
     groups: tuple[Group, ...] = ()
-    """In the order of their keys, so that the same books are always shared the same way."""
+    """Ordered by key, so that the same books are always allocated the same way."""
     idle_booked_nanousd: int = 0
     last: PostedDay | None = None
 
     @property
     def booked_nanousd(self) -> int:
-        """What all rows of the day add up to."""
+        """Sum of all rows of the day, the idle row included."""
         return self.idle_booked_nanousd + sum(group.booked_nanousd for group in self.groups)
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be posted of a day, so that its rows add up to its bill."""
+    """Differences still to be posted so that a day's rows add up to its bill."""
 
     bill: Bill
     allocation: Allocation
     groups: tuple[tuple[GroupKey, Meters], ...]
-    """Signed differences by meter; a group without one is left out."""
+    """Signed differences in nano-dollars by meter; groups without one are left out."""
     idle_nanousd: int
 
     @property
     def is_nothing(self) -> bool:
-        """The books say already what the bill says."""
+        """True if the rows already add up to the bill, group by group."""
         return not self.groups and not self.idle_nanousd
 
 
 def bill_of_day(day: PoolDay, *, rebill: bool = False) -> Bill:
-    """A day that was posted keeps its bill while its hours are the same: a new rate is for days to come.
+    """Return the day's bill; a posted day keeps its own while its hours are the same.
 
-    With `rebill` it is priced at what the configuration says now.
+    A new rate is for days to come. With `rebill` it is priced at the configured rate.
     """
     if day.last is not None and day.last.up_us == day.up_us and not rebill:
         return posted_bill(day.pool, day.up_us, day.last.bill_nanousd)
@@ -114,7 +114,7 @@ def bill_of_day(day: PoolDay, *, rebill: bool = False) -> Bill:
 
 
 def pending(day: PoolDay, *, rebill: bool = False) -> Pending:
-    """What each group should pay, less what it is booked at."""
+    """Return each group's share of the bill less what it is booked at."""
     bill = bill_of_day(day, rebill=rebill)
     allocation = allocate(bill, [group.used for group in day.groups], weights_ps(day.pool))
     differences = [
@@ -130,18 +130,18 @@ def pending(day: PoolDay, *, rebill: bool = False) -> Pending:
 
 def _difference(share: Meters, group: Group) -> Meters:
     *told, request = (should - is_ for should, is_ in zip(share, group.booked, strict=True))
-    # What was booked without saying by which meter is made good under the last one.
+    # Cost booked without meters is offset under the last meter.
     request += sum(group.booked) - group.booked_nanousd
     return cast("Meters", (*told, request))
 
 
 def is_due(day: PoolDay) -> bool:
-    """A day that was never posted, or whose rows no longer add up to its bill."""
+    """Return True if the day was never posted, or its rows no longer add up to its bill."""
     return day.last is None or day.booked_nanousd != bill_of_day(day).nanousd
 
 
 def entries(day: PoolDay, found: Pending, revision: int) -> list[Entry]:
-    """The postings, dated at the end of the day that they correct."""
+    """Return the adjusting entries, dated at the end of the day that they correct."""
     posting = f"{day.pool.name}/{day_of(day.day_us).isoformat()}/{revision}"
     rows = [
         _adjust(day, f"true-up/{posting}/{number}", key, difference, origin="true-up")
@@ -167,7 +167,7 @@ def _adjust(day: PoolDay, request_id: str, key: GroupKey, amounts: Meters, *, or
 
 
 class FleetBooks:
-    """What the books know of pools, read and posted. The only writer and reader of the table `true_up`."""
+    """Reads a pool's ledger rows and posts true-ups; the only reader and writer of the table `true_up`."""
 
     def __init__(self, engine: AsyncEngine, ledger: LedgerStore) -> None:
         self._engine = engine
@@ -176,7 +176,7 @@ class FleetBooks:
         self.hours = HoursStore(engine)
 
     async def last_posted(self, pools: Iterable[str], start_us: int, end_us: int) -> dict[tuple[str, int], PostedDay]:
-        """The last revision of each day of these pools, by pool and day."""
+        """Return the last revision of each posted day of these pools, by pool and day."""
         query = (
             select(*(getattr(TrueUp, name) for name in ("pool", "day_us", *PostedDay.__struct_fields__)))
             .where(col(TrueUp.pool).in_(list(pools)), col(TrueUp.day_us) >= start_us, col(TrueUp.day_us) < end_us)
@@ -191,7 +191,7 @@ class FleetBooks:
         }
 
     async def groups(self, pool: str, day: int) -> tuple[tuple[Group, ...], int]:
-        """The groups of a day in order, and what is booked as idle."""
+        """Return a day's groups in order of their keys, and the nano-dollars booked as idle."""
         table = rollup_day.c
         sums = [func.sum(table[name]).label(name) for name in (*TOKEN_COLUMNS, *METER_COLUMNS, "cost_nanousd")]
         mine = (table.start_us == day, table.pool == pool)
@@ -200,11 +200,11 @@ class FleetBooks:
         async with self._engine.connect() as connection:
             rows = (await connection.execute(query.group_by(*(table[name] for name in GROUP)))).mappings().all()
             booked_idle = await connection.scalar(idle)
-        # A day may have tens of thousands of groups: not in the loop that serves requests.
+        # Tens of thousands of groups are possible: not in the event loop.
         return await asyncio.to_thread(_groups, rows), int(booked_idle or 0)
 
     async def day(self, pool: PoolSection, day: int, record: PoolRecord, now_us: int) -> PoolDay:
-        """One day. The revision is read before the rows: whoever posts in between takes the next revision away."""
+        """Read one day. The revision is read before the rows: whoever posts in between makes `post` lose."""
         last = (await self.last_posted([pool.name], day, day + 1)).get((pool.name, day))
         groups, idle = await self.groups(pool.name, day)
         return PoolDay(
@@ -217,7 +217,7 @@ class FleetBooks:
         )
 
     async def post(self, day: PoolDay, found: Pending, frozen: Mapping[int, int], now_us: int) -> bool:
-        """Post the next revision, all or nothing. False when another process was first."""
+        """Post the next revision in one transaction. False when another process posted it first."""
         revision = 1 if day.last is None else day.last.revision + 1
         row = {
             "pool": day.pool.name,
@@ -255,25 +255,25 @@ def _group(row: Any) -> Group:
 
 
 class Posting(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done about one day of one pool."""
+    """Result of one pool's true-up for one day."""
 
     pool: str
     day: date
     revision: int
-    """The newest one."""
+    """Newest revision; 0 if there is none."""
     posted: bool
-    """A revision was added; otherwise nothing was to be posted, or another process did it."""
+    """True if a revision was added; else nothing was to be posted, or another process did it."""
     bill_nanousd: int
     idle_nanousd: int
     changed_nanousd: int
-    """What the postings add to what was booked."""
+    """Nano-dollars that the postings add to what was booked."""
     up_us: int
     busy_us: int
     overfull: bool
 
 
 class TrueUpRounds:
-    """Looks every few minutes what is due, and posts it: observe, decide, act."""
+    """Posts due true-ups; `run_due` is called every few minutes."""
 
     def __init__(
         self, books: FleetBooks, pools: Callable[[], Sequence[PoolSection]], now_us: Callable[[], int]
@@ -284,12 +284,12 @@ class TrueUpRounds:
         self._checked_us = 0
 
     async def run_due(self) -> list[Posting]:
-        """Keep today's configured hours as they pass; once a night, post what the last days need."""
+        """Freeze configured hours as they pass; once a night, post what the last days need."""
         pools, now = self._pools(), self._now_us()
         if not pools:
             return []
         today = now - now % DAY_US
-        await self._keep_hours(pools, today - DAY_US, now - now % HOUR_US)
+        await self._freeze_past_hours(pools, today - DAY_US, now - now % HOUR_US)
         # The night's work is done once a process; days that a stopped gateway missed are found by it too.
         night = today + NIGHT_US
         if now < night or self._checked_us >= night:
@@ -304,7 +304,7 @@ class TrueUpRounds:
         return done
 
     async def true_up(self, name: str, day: date, *, rebill: bool = False) -> Posting:
-        """Now, for one pool and day, whether it adds up already or not. Raises UnknownPool or DayNotOver."""
+        """Post one pool's day now, even if it adds up already. Raises UnknownPool or DayNotOver."""
         pool = next((each for each in self._pools() if each.name == name), None)
         if pool is None:
             raise UnknownPool(f"there is no pool `{name}`; the configuration has them under `cost.pools`")
@@ -315,8 +315,8 @@ class TrueUpRounds:
         assert posting is not None  # noqa: S101 - on demand there always is an answer
         return posting
 
-    async def _keep_hours(self, pools: Sequence[PoolSection], start_us: int, end_us: int) -> None:
-        """A configuration that changes at noon says nothing of the morning."""
+    async def _freeze_past_hours(self, pools: Sequence[PoolSection], start_us: int, end_us: int) -> None:
+        """Freeze the hours up to `end_us`: a configuration that changes at noon says nothing of the morning."""
         records = await self._books.hours.read(pools, start_us, end_us)
         for pool in pools:
             record = records[pool.name]
@@ -331,7 +331,7 @@ class TrueUpRounds:
     ) -> Posting | None:
         record = (await self._books.hours.read([pool], start_us, start_us + DAY_US))[pool.name]
         day = await self._books.day(pool, start_us, record, now_us)
-        if not on_demand and (not is_due(day) or _never_was(day)):
+        if not on_demand and (not is_due(day) or _is_before_first_hour(day)):
             return None
         found = await asyncio.to_thread(pending, day, rebill=rebill)
         wanted = day.last is None or not found.is_nothing or found.bill.nanousd != day.last.bill_nanousd
@@ -351,6 +351,6 @@ class TrueUpRounds:
         )
 
 
-def _never_was(day: PoolDay) -> bool:
-    """Before a pool's first hour there is nothing to bill."""
+def _is_before_first_hour(day: PoolDay) -> bool:
+    """Return True for a day before a pool's first hour, which has nothing to bill."""
     return not day.up_us and not day.groups and day.last is None

@@ -1,1 +1,1 @@
-"""The ledger: its entries, the journal they pass through, the sums that follow from them, and proof that both agree."""
+"""The ledger: entries, the journal they pass through, the roll-ups, and the check that both agree."""

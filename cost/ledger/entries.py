@@ -1,4 +1,4 @@
-"""The ledger's line: one append-only entry, keyed (request_id, attempt, entry)."""
+"""Ledger entries: append-only facts about attempts, keyed (request_id, attempt, entry)."""
 
 import re
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from cost.usage import UsageSource
 
 EntryKind = Literal["reserve", "settle", "void", "expire", "adjust"]
 Origin = Literal["caller", "shadow", "true-up", "idle", "correction", "reconciliation"]
-"""Who caused an entry: a caller's request, a comparison made behind it, or a posting of the books' own."""
+"""Cause of an entry: a caller's request, a shadow call behind it, or a posting of the ledger's own."""
 Arm = Literal["", "holdout", "control"]
-"""The arm of the experiment that a request was drawn into: routed to the reference, or as usual but counted apart."""
+"""Arm of the holdout experiment: `holdout` goes to the reference, `control` is routed as usual but counted apart."""
 
 TAG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,63}", re.ASCII)
 TAG_RULE: Final = "1 to 64 of letters, digits and . _ : / @ -, beginning with a letter or digit"
-"""What callers may tag their requests with."""
+"""Rule for tags that callers give their requests, as told in error messages."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -24,8 +24,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     A `reserve` carries the most the attempt may cost; a `settle` what it did cost, which is the sum of the seven
     meters' amounts (`input_nanousd` is what neither came from nor went to a cache). `cost_nanousd` is None when the
-    price is unknown, never 0. An `adjust` is signed, and its request_id names the posting that it belongs to. `boot_id` names the gateway process that wrote it,
-    so that a restart can tell an orphan from a request that another process is still serving.
+    price is unknown, never 0. An `adjust` is signed, and its request_id names the posting that it belongs to. `boot_id`
+    names the gateway process that wrote it, so that a restart can tell an orphan from a request that another process is
+    still serving.
     """
 
     request_id: str
@@ -59,7 +60,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     duration_us: int | None
     # Later additions stand at the end with defaults, so that an older journal can still be read.
     cache_write_1h_tokens: int = 0
-    """The part of `cache_write_tokens` that is kept for an hour."""
+    """Part of `cache_write_tokens` that is kept for an hour."""
     input_nanousd: int = 0
     cached_input_nanousd: int = 0
     cache_write_nanousd: int = 0
@@ -69,27 +70,27 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     request_nanousd: int = 0
     tag: str = ""
     pool: str = ""
-    """The pool of our own GPUs that served it; empty for a bought one."""
+    """Pool of our own GPUs that served it; empty for a bought one."""
     origin: Origin = "caller"
     served: bool = False
-    """This attempt's answer is the one that the caller got, whole. At most one of a request's attempts is."""
+    """True if the caller got this attempt's answer, whole. At most one of a request's attempts has it."""
     arm: Arm = ""
     baseline_price: str = ""
     """Price of the baseline, as `target@version`; the two below likewise."""
     cheapest_nanousd: int | None = None
-    """The same work at the cheapest commercial target that passed the same quality gate."""
+    """Cost of the same work at the cheapest commercial target that passed the same quality gate."""
     cheapest_price: str = ""
     hosted_nanousd: int | None = None
-    """The same work at a host of the same weights; for what was bought, what it cost."""
+    """Cost of the same work at a host of the same weights; for what was bought, its own cost."""
     hosted_price: str = ""
     priced_attempts: int = 0
-    """Of an `adjust`: to how many attempts without a price it gives theirs."""
+    """Of an `adjust`: number of formerly unpriced attempts that it prices."""
 
 
 BOOKS: Final = "books"
-"""The process of an entry that no process wrote for a request."""
+"""`boot_id` of entries that no process wrote for a request, such as postings."""
 TERMINAL: Final[frozenset[EntryKind]] = frozenset({"settle", "void", "expire"})
-"""The entries that close a reserve."""
+"""Kinds of entry that close a reserve."""
 
 METER_COLUMNS: Final = (
     "input_nanousd",
@@ -100,7 +101,7 @@ METER_COLUMNS: Final = (
     "reasoning_nanousd",
     "request_nanousd",
 )
-"""One amount a meter, in the order of `cost.prices.METERS`; together they are the cost."""
+"""One amount per meter, in the order of `cost.prices.METERS`; they add up to the cost."""
 TOKEN_COLUMNS: Final = (
     "input_tokens",
     "cached_input_tokens",
@@ -109,17 +110,17 @@ TOKEN_COLUMNS: Final = (
     "output_tokens",
     "reasoning_tokens",
 )
-"""Inclusive buckets, as `cost.usage.Usage` has them."""
+"""Token counts in inclusive buckets, as in `cost.usage.Usage`."""
 NO_METERS: Final = dict.fromkeys(METER_COLUMNS, 0)
 
 
 def undivided(cost_nanousd: int | None) -> dict[str, int]:
-    """The meters of a cost that nobody can divide: all of it is the request's, and no token has a made-up price."""
+    """Return meter amounts that put all of a cost under the request, when it cannot be divided by token."""
     return {**NO_METERS, "request_nanousd": cost_nanousd or 0}
 
 
 def void_of(reserve: Entry) -> Entry:
-    """The entry that takes a reserve back, for an attempt that was never made."""
+    """Return the entry that cancels a reserve, for an attempt that was never made."""
     return msgspec.structs.replace(
         reserve,
         entry="void",
@@ -139,10 +140,10 @@ def void_of(reserve: Entry) -> Entry:
 
 
 def orphan_settlement(reserve: Entry) -> Entry:
-    """How an attempt is booked whose process died: at the most it may have cost, and marked as a guess.
+    """Return the settlement of an attempt whose process died: at its reserved cost, flagged as an estimate.
 
-    It is dated like its reserve, so that whoever recovers it writes the very same entry. Its status
-    is 0, for nobody knows what the caller saw; so no baseline is claimed for it.
+    It is dated like its reserve, so that whoever recovers it writes the very same entry. Its status is 0, for nobody
+    knows what the caller saw; so no baseline is claimed for it.
     """
     return msgspec.structs.replace(
         reserve,
@@ -161,7 +162,7 @@ _SIGNED: Final = (*TOKEN_COLUMNS, "priced_attempts", *METER_COLUMNS)
 
 
 def reversal_of(entry: Entry) -> Entry:
-    """The adjustment that takes an entry back: the same with every amount negative."""
+    """Return the adjustment that cancels an entry: the same with every amount negated."""
     cost = entry.cost_nanousd
     return msgspec.structs.replace(
         entry,
@@ -181,7 +182,7 @@ def adjustment(
     priced_attempts: int = 0,
     **facts: Any,
 ) -> Entry:
-    """One entry of a posting: signed amounts by meter, in the order of `METER_COLUMNS`, which add up to its cost.
+    """Return one entry of a posting: signed amounts in the order of `METER_COLUMNS`, which add up to its cost.
 
     `facts` are the dimensions of the group that it corrects, and tokens where it corrects those too.
     """

@@ -1,8 +1,8 @@
-"""The journal: an append-only file beside the process, so that booking costs no database round trip.
+"""The write-ahead journal: an append-only file beside the process, so that booking costs no database round trip.
 
-All entries of one turn of the event loop share one write. In `process` mode an entry is safe as soon
-as the kernel has it: it survives a kill -9 of this process. In `power` mode it is flushed to the disk
-as well, in a thread, and all that came in meanwhile share the next flush.
+All entries of one turn of the event loop share one write. In `process` mode an entry is safe as soon as the kernel has
+it: it survives a kill -9 of this process. In `power` mode it is flushed to the disk as well, in a thread, and all that
+came in meanwhile share the next flush.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ _UNWRITABLE: Final = "the journal cannot be written"
 
 _Write = Callable[[int, memoryview], int]
 _Line = tuple[Entry, bytes, asyncio.Future[None] | None, bool]
-"""An entry, its line, who waits for it, and whether it stands in the queue already."""
+"""Entry, encoded line, future of whoever waits for it, and whether it is in the queue already."""
 
 
 class _Segment:
-    """One file. It goes when it is no longer written to and the database has all of it."""
+    """One open file of the journal; removed when it is full and the database has all of it."""
 
     __slots__ = ("bytes", "descriptor", "path", "undrained")
 
@@ -49,7 +49,7 @@ class _Segment:
 
 
 class Journal:
-    """The journal of one process. `write` and `flush_to_disk` are the kernel's, unless a test gives others."""
+    """The journal of one process. `write` and `flush_to_disk` are system calls, injected for tests."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Journal:
         self.directory = directory
         self.boot_id = boot_id or random_token(8)
         self.write_failures = 0
-        """How often the disk refused a write or a flush."""
+        """Times that the disk refused a write or a flush."""
         self._chosen_id = boot_id is not None
         self._power = sync == "power"
         self._max_bytes = max_bytes
@@ -85,7 +85,7 @@ class Journal:
         self._flush_due = False
         self._unwritten: list[_Line] = []
         self._refused: dict[tuple[str, int], None] = {}
-        # While it is set the disk is known not to work, and nobody but the timer asks it again.
+        # While set, the disk is known to fail, and only the timer tries it again.
         self._retry: asyncio.TimerHandle | None = None
         self._queue: deque[tuple[Entry, _Segment | None]] = deque()
         self._unflushed: list[_Line] = []
@@ -99,17 +99,17 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """What the files hold, with what is about to be written."""
+        """Bytes in the files, and about to be written to them."""
         return self._bytes + self._buffered_bytes
 
     @property
     def oldest_at_us(self) -> int | None:
-        """When the oldest entry was made that the database does not have."""
+        """`at_us` of the oldest entry that the database does not have; None if it has all."""
         return self._queue[0][0].at_us if self._queue else None
 
     @property
     def accepting(self) -> bool:
-        """Whether a reserve would be taken."""
+        """True if `reserve` would take an entry now."""
         return self._lock is not None and not self._failing and self.size_bytes < self._max_bytes
 
     @property
@@ -117,7 +117,7 @@ class Journal:
         return self._retry is not None or bool(self._unwritten)
 
     def open(self) -> None:
-        """Take the lock that tells others that this process lives."""
+        """Take the lock that shows other processes that this one lives. Raises LedgerUnavailable."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for _ in range(_LOCK_TRIES):
             self._lock = BootLock.take(self.directory, self.boot_id)
@@ -133,7 +133,7 @@ class Journal:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="journal-flush")
 
     def reserve(self, entry: Entry) -> asyncio.Future[None]:
-        """Write an entry; the future is done when it is safe. Raises LedgerUnavailable."""
+        """Write a reserve; the future is done when it is durable. Raises LedgerUnavailable, as may the future."""
         if self._lock is None:
             raise LedgerUnavailable("the journal is closed")
         if self._failing:
@@ -148,14 +148,17 @@ class Journal:
         return safe
 
     def append(self, entry: Entry) -> None:
-        """Write an entry that closes a reserve. It is taken however full the journal is, and retried."""
+        """Write an entry that closes a reserve; taken however full the journal is, and retried.
+
+        Raises LedgerUnavailable when the journal is closed.
+        """
         if self._lock is None:
             raise LedgerUnavailable("the journal is closed")
         if entry.entry == "void" and (entry.request_id, entry.attempt) in self._refused:
-            # It would close a reserve that does not stand, and without a limit on how many are refused.
+            # The reserve was refused: closing it would write an entry for each of them, without limit.
             del self._refused[entry.request_id, entry.attempt]
         elif self._failing and not self._flush_due:
-            self._keep(entry, encode_line(entry))
+            self._queue_unwritten(entry, encode_line(entry))
         else:
             self._append(asyncio.get_running_loop(), entry, None)
 
@@ -168,7 +171,7 @@ class Journal:
             loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Hand what was gathered to the kernel; normally called once a turn of the event loop."""
+        """Write what was gathered to the file; normally called once a turn of the event loop."""
         self._flush_due = False
         lines = [*self._unwritten, *self._buffer] if self._unwritten else self._buffer
         if not lines:
@@ -178,7 +181,7 @@ class Journal:
             segment = self._current_segment()
             self._write_all(segment, b"".join([line for _, line, _, _ in lines]))
         except OSError as failure:
-            self._not_written(lines, failure)
+            self._handle_write_failure(lines, failure)
             return
         self._stop_retrying()
         for entry, _, _, queued in lines:
@@ -188,14 +191,14 @@ class Journal:
         if self._power:
             self._flush_soon(lines)
         else:
-            _resolve(lines)
+            _mark_durable(lines)
 
     def pending(self, most: int) -> list[Entry]:
-        """The oldest entries that the database does not have."""
+        """Return at most `most` of the oldest entries that the database does not have."""
         return [entry for entry, _ in islice(self._queue, most)]
 
     def drained(self, count: int) -> None:
-        """The database has the oldest `count` entries; segments without others go."""
+        """Drop the oldest `count` entries, which the database has now, and the segments that are empty by that."""
         for _ in range(count):
             _, segment = self._queue.popleft()
             if segment is not None:
@@ -206,7 +209,7 @@ class Journal:
             segment.remove()
 
     async def aclose(self, *, keep: bool = False) -> None:
-        """Write what is left and let go. The files go too when the database has everything.
+        """Write what is left, close the files and release the lock. Deletes the files if the database has everything.
 
         With `keep` they stay, so that the next start looks for reserves that nobody closed.
         """
@@ -251,41 +254,41 @@ class Journal:
                     raise OSError(errno.EIO, "nothing was written")  # noqa: TRY301  A short write is handled like a failed one.
                 rest = rest[written:]
         except OSError:
-            self._cut_back(segment)
+            self._truncate_torn(segment)
             raise
         segment.bytes += len(data)
         self._bytes += len(data)
 
-    def _cut_back(self, segment: _Segment) -> None:
-        """Take away what a failed write left, so that the next line does not continue half of another."""
+    def _truncate_torn(self, segment: _Segment) -> None:
+        """Truncate what a failed write left, so that the next line does not continue half of another."""
         try:
             os.ftruncate(segment.descriptor, segment.bytes)
         except OSError:
             self._torn = True
 
-    def _not_written(self, lines: Sequence[_Line], failure: OSError) -> None:
+    def _handle_write_failure(self, lines: Sequence[_Line], failure: OSError) -> None:
         self.write_failures += 1
         _log.error("the journal cannot be written: %s", os.strerror(failure.errno or errno.EIO))
         for entry, line, safe, queued in lines:
             if queued:
                 self._unwritten.append((entry, line, None, True))
             elif safe is None:
-                self._keep(entry, line)
+                self._queue_unwritten(entry, line)
             else:
                 self._refuse(entry, safe)
                 if self._torn:
-                    self._take_back(entry)
+                    self._void_refused(entry)
         self._retry_later()
 
-    def _keep(self, entry: Entry, line: bytes) -> None:
-        """What was used must be booked: from memory into the database, and into the file when that works again."""
+    def _queue_unwritten(self, entry: Entry, line: bytes) -> None:
+        """Queue an entry that must be booked while the disk fails: for the database now, for the file later."""
         self._queue.append((entry, None))
         self._unwritten.append((entry, line, None, True))
 
-    def _take_back(self, reserve: Entry) -> None:
-        """A reserve that was refused may still stand in the file; a void keeps it from being charged."""
+    def _void_refused(self, reserve: Entry) -> None:
+        """Void a refused reserve that may still stand in the file, so that it is not charged."""
         void = void_of(reserve)
-        self._keep(void, encode_line(void))
+        self._queue_unwritten(void, encode_line(void))
 
     def _refuse(self, reserve: Entry, safe: asyncio.Future[None]) -> None:
         self._remember_refused(reserve)
@@ -293,16 +296,16 @@ class Journal:
             safe.set_exception(LedgerUnavailable(_UNWRITABLE))
 
     def _remember_refused(self, reserve: Entry) -> None:
-        """The attempt ends at once and is closed like any other, so only the last few need be known."""
+        """Remember a refused reserve. Its attempt is closed at once, so only the last few need be known."""
         while len(self._refused) >= _MAX_REFUSED:
             del self._refused[next(iter(self._refused))]
         self._refused[reserve.request_id, reserve.attempt] = None
 
     def _retry_later(self) -> None:
         if self._retry is None:
-            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._try_again)
+            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._retry_flush)
 
-    def _try_again(self) -> None:
+    def _retry_flush(self) -> None:
         self._retry = None
         self.flush()
 
@@ -325,14 +328,14 @@ class Journal:
             try:
                 await loop.run_in_executor(self._executor, self._flush_to_disk, descriptor)
             except OSError as failure:
-                self._not_flushed(lines, failure)
+                self._handle_flush_failure(lines, failure)
             else:
-                _resolve(lines)
+                _mark_durable(lines)
             finally:
                 os.close(descriptor)
         self._flushing = None
 
-    def _not_flushed(self, lines: Sequence[_Line], failure: OSError) -> None:
+    def _handle_flush_failure(self, lines: Sequence[_Line], failure: OSError) -> None:
         self.write_failures += 1
         _log.error("the journal cannot be flushed to the disk: %s", os.strerror(failure.errno or errno.EIO))
         # After a failed flush the kernel may have dropped the pages: nothing more goes into this file.
@@ -340,18 +343,18 @@ class Journal:
         for entry, _, safe, _ in lines:
             if safe is not None:
                 self._refuse(entry, safe)
-                self._take_back(entry)
+                self._void_refused(entry)
         self._retry_later()
 
 
-def _resolve(lines: Sequence[_Line]) -> None:
+def _mark_durable(lines: Sequence[_Line]) -> None:
     for _, _, safe, _ in lines:
         if safe is not None and not safe.done():
             safe.set_result(None)
 
 
 def _flush_directory(directory: Path) -> None:
-    """A new file's name is safe only when its directory is."""
+    """Flush a directory: a new file's name is durable only when its directory is."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

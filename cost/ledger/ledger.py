@@ -1,8 +1,8 @@
-"""The books: a reserve before each attempt, one entry that closes it after, and nothing lost in between.
+"""The ledger of one process: a reserve before each attempt, one closing entry after it, and no loss in between.
 
-Entries go to the journal first and from there to the database, as often as it takes. What a dead
-process left is recovered by whoever notices first; an attempt that nobody closed is then settled at
-the most it may have cost, and marked as an estimate.
+Entries go to the journal first and from there to the database, as often as it takes. Journals of dead processes are
+recovered by whoever notices first; an attempt that nobody closed is then settled at the most it may have cost, and
+marked as an estimate.
 """
 
 import asyncio
@@ -28,15 +28,18 @@ _Answer = TypeVar("_Answer")
 
 
 class Books(Protocol):
-    """What an attempt needs of the ledger."""
+    """The part of the ledger that an attempt needs."""
 
     @property
     def boot_id(self) -> str:
-        """The name of this process in its entries."""
+        """Id of this gateway process, as in its entries."""
         ...
 
     async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
-        """Durable when it returns; raises LedgerUnavailable. The hold is for books that keep budgets."""
+        """Write a reserve; durable when it returns.
+
+        Raises LedgerUnavailable. `hold_nanousd` is for books that keep budgets.
+        """
         ...
 
     def settle(self, entry: Entry) -> None:
@@ -45,62 +48,62 @@ class Books(Protocol):
 
 
 class EntryStore(Protocol):
-    """Where entries end up; LedgerStore is one."""
+    """Database of entries; implemented by LedgerStore."""
 
     async def insert(self, entries: Sequence[Entry], *, careful: bool = False) -> int:
-        """Write entries, any number of times. EntriesRefused means never; any other error means not now.
+        """Write entries, idempotently, and return how many were new.
 
-        `careful` is for entries of a process that others may have given up for lost.
+        EntriesRefused is final; other errors may be retried. `careful` is for entries of a process that others may have given up for lost.
         """
         ...
 
     async def open_reserves(self, boot_ids: Sequence[str]) -> list[Entry]:
-        """The reserves of these processes that nothing closed."""
+        """Return the reserves of these processes that no entry closes."""
         ...
 
 
 class ProcessPresence(Protocol):
-    """How processes know of each other; `cost.ledger.sweep.Sweep` is one."""
+    """Registry of live processes; implemented by `cost.ledger.sweep.Sweep`."""
 
     @property
     def may_be_given_up(self) -> bool:
-        """Whether others may have closed attempts of this process."""
+        """True if other processes may have closed attempts of this one."""
         ...
 
     async def show(self, boot_id: str) -> None:
-        """Tell others that this process lives."""
+        """Record that this process is alive."""
         ...
 
     async def forget(self, boot_id: str) -> None:
-        """Nothing of this process is open any more."""
+        """Forget a process that has nothing open."""
         ...
 
     async def expire(self, ours: Collection[str]) -> None:
-        """Close what lost hosts left open; `ours` are recovered from their journals instead."""
+        """Close what lost hosts left open; processes in `ours` are recovered from their journals instead."""
         ...
 
 
 class SingleProcess:
-    """The presence of a process that knows of no other."""
+    """Presence of a process that shares its database with no other; does nothing."""
 
     may_be_given_up = False
 
     async def show(self, boot_id: str) -> None:
-        """Nobody is there to see it."""
+        """Do nothing: no other process looks."""
 
     async def forget(self, boot_id: str) -> None:
-        """Nobody knew it."""
+        """Do nothing: nothing was recorded."""
 
     async def expire(self, ours: Collection[str]) -> None:
-        """There is nobody to be lost."""
+        """Do nothing: there is no other host to lose."""
 
 
 def nothing(entries: Sequence[Entry]) -> None:
-    """What is told of booked entries when nobody asked."""
+    """Ignore entries that were booked; the default callback."""
 
 
 class Ledger:
-    """The books of one process. `booked` is told what the database has: drained by itself, or recovered."""
+    """The ledger of one process. `booked` is called with entries once the database has them, drained or recovered."""
 
     def __init__(
         self,
@@ -129,19 +132,19 @@ class Ledger:
         self._draining = asyncio.Lock()
         self._loop: asyncio.Task[None] | None = None
         self.drain_failures = 0
-        """How often the database did not take entries."""
+        """Times that the database did not take entries."""
         self.unbooked_rows = 0
         """Entries that the database refuses for what they are; kept in a file of their own."""
         self.orphans_settled = 0
         """Attempts of dead processes that were settled at an estimate."""
         self.damaged_lines = 0
-        """Lines of dead processes' journals that could not be read; a kill tears at most the last one."""
+        """Unreadable lines in dead processes' journals; a kill tears at most the last one."""
         self.settle_failures = 0
         """Entries that could not even be queued; a bug, and logged as one."""
 
     @property
     def boot_id(self) -> str:
-        """The name of this process in its entries."""
+        """Id of this gateway process, as in its entries."""
         return self._journal.boot_id
 
     @property
@@ -151,25 +154,25 @@ class Ledger:
 
     @property
     def accepting(self) -> bool:
-        """Whether a reserve would be taken."""
+        """True if a reserve would be taken now."""
         return self._journal.accepting
 
     @property
     def write_failures(self) -> int:
-        """How often the disk refused the journal."""
+        """Times that the disk refused the journal."""
         return self._journal.write_failures
 
     @property
     def oldest_age_s(self) -> float:
-        """How long the oldest entry has waited for the database."""
+        """Seconds that the oldest entry has waited for the database; 0 if none waits."""
         oldest = self._journal.oldest_at_us
         return 0.0 if oldest is None else max(0.0, self._clock() - oldest / 1_000_000)
 
     async def start(self) -> None:
-        """Open the journal, recover dead processes' journals, and begin to drain."""
+        """Open the journal, recover dead processes' journals, and start to drain."""
         self._journal.open()
         try:
-            await self._be_present()
+            await self._heartbeat()
             await self.recover()
         except StoreUnreachable:
             _log.warning("journals of dead processes wait for the database")
@@ -181,7 +184,7 @@ class Ledger:
         try:
             await safe
         except asyncio.CancelledError:
-            # It is written or about to be, and the attempt will not be made.
+            # The reserve is written or about to be, and the attempt will not be made.
             self.settle(void_of(entry))
             raise
 
@@ -194,13 +197,13 @@ class Ledger:
             _log.exception("an entry of request %s could not be booked", entry.request_id)
 
     async def drain(self) -> bool:
-        """Bring everything booked so far into the database; False when it does not answer."""
+        """Write everything booked so far to the database; False when it does not answer."""
         self._journal.flush()
         left = self._journal.depth
         async with self._draining:
             try:
                 while left > 0 and (batch := self._journal.pending(min(left, self._drain_batch))):
-                    await self._book(batch)
+                    await self._insert_batch(batch)
                     self._journal.drained(len(batch))
                     left -= len(batch)
             except StoreUnreachable:
@@ -208,7 +211,7 @@ class Ledger:
         return True
 
     async def recover(self) -> None:
-        """Book what dead processes left. Raises StoreUnreachable; what was not booked stays where it is."""
+        """Book what dead processes left. Raises StoreUnreachable; their journals then stay for the next try."""
         directory = self._journal.directory
         for boot_id in boots(directory):
             dead = None if boot_id == self.boot_id else DeadJournal.claim(directory, boot_id)
@@ -222,7 +225,7 @@ class Ledger:
                 dead.close(delete=booked)
 
     async def aclose(self, deadline_s: float = 5.0) -> None:
-        """Drain for at most `deadline_s`. What is left stays in the journal for the next start."""
+        """Drain for at most `deadline_s`; what is left stays in the journal for the next start."""
         if self._loop is not None:
             self._loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -234,7 +237,7 @@ class Ledger:
                 # A reserve that is still open is left for the next start to settle.
                 finished = await self.drain() and not await self._open_reserves(self.boot_id)
                 if finished:
-                    await self._asked(self._presence.forget(self.boot_id))
+                    await self._query(self._presence.forget(self.boot_id))
         await self._journal.aclose(keep=not finished)
 
     async def _drain_forever(self) -> None:
@@ -243,7 +246,7 @@ class Ledger:
         while True:
             await asyncio.sleep(pause_s)
             try:
-                await self._be_present()
+                await self._heartbeat()
                 drained = await self.drain()
                 if drained and self._clock() >= recover_at:
                     recover_at = self._clock() + self._recover_every_s
@@ -255,28 +258,28 @@ class Ledger:
                 drained = False
             pause_s = self._drain_interval_s if drained else min(pause_s * 2, _MAX_BACKOFF_S)
 
-    async def _be_present(self) -> None:
-        """What is due of showing that this process lives, and of looking for those that do not."""
+    async def _heartbeat(self) -> None:
+        """Show this process and expire lost hosts, each at its own interval."""
         now = self._clock()
         if now >= self._show_at:
-            await self._asked(self._presence.show(self.boot_id))
+            await self._query(self._presence.show(self.boot_id))
             self._show_at = now + _SHOW_EVERY_S
         if now >= self._expire_at:
             self._expire_at = now + _EXPIRE_EVERY_S
-            await self._asked(self._presence.expire(boots(self._journal.directory)))
+            await self._query(self._presence.expire(boots(self._journal.directory)))
 
     async def _recover_one(self, dead: DeadJournal) -> None:
         entries = dead.entries()
         found = 0
         while batch := list(islice(entries, self._drain_batch)):
-            await self._book(batch, careful=True)
+            await self._insert_batch(batch, careful=True)
             found += len(batch)
         # The database has now all that this process ever wrote, drained by itself or just now.
         orphans = await self._open_reserves(dead.boot_id)
         for start in range(0, len(orphans), self._drain_batch):
             batch = [orphan_settlement(each) for each in orphans[start : start + self._drain_batch]]
-            await self._book(batch, careful=True)
-        await self._asked(self._presence.forget(dead.boot_id))
+            await self._insert_batch(batch, careful=True)
+        await self._query(self._presence.forget(dead.boot_id))
         self.orphans_settled += len(orphans)
         self.damaged_lines += dead.damaged_lines
         _log.info(
@@ -288,41 +291,41 @@ class Ledger:
         )
 
     async def _open_reserves(self, boot_id: str) -> list[Entry]:
-        return await self._asked(self._store.open_reserves([boot_id]))
+        return await self._query(self._store.open_reserves([boot_id]))
 
-    async def _asked(self, question: Awaitable[_Answer]) -> _Answer:
-        """What the database answers. Raises StoreUnreachable."""
+    async def _query(self, question: Awaitable[_Answer]) -> _Answer:
+        """Await a query of the database under the store's timeout. Raises StoreUnreachable for any failure."""
         try:
             async with asyncio.timeout(self._store_timeout_s):
                 return await question
         except Exception as failure:
-            raise self._unreachable(failure) from failure
+            raise self._as_unreachable(failure) from failure
 
-    async def _book(self, batch: Sequence[Entry], *, careful: bool = False) -> None:
-        """Write a batch. One bad entry must not hold up all others, so a refused batch is halved."""
+    async def _insert_batch(self, batch: Sequence[Entry], *, careful: bool = False) -> None:
+        """Write a batch; a refused one is halved, so that one bad entry does not hold up the others."""
         careful = careful or self._presence.may_be_given_up
         try:
             async with asyncio.timeout(self._store_timeout_s):
                 await self._store.insert(batch, careful=careful)
         except EntriesRefused as refusal:
             if len(batch) == 1:
-                self._set_aside(batch[0], refusal)
+                self._write_unbooked(batch[0], refusal)
                 return
         except Exception as failure:
-            raise self._unreachable(failure) from failure
+            raise self._as_unreachable(failure) from failure
         else:
             self._booked(batch)
             return
         middle = len(batch) // 2
-        await self._book(batch[:middle], careful=careful)
-        await self._book(batch[middle:], careful=careful)
+        await self._insert_batch(batch[:middle], careful=careful)
+        await self._insert_batch(batch[middle:], careful=careful)
 
-    def _unreachable(self, failure: Exception) -> StoreUnreachable:
+    def _as_unreachable(self, failure: Exception) -> StoreUnreachable:
         self.drain_failures += 1
         _log.warning("the database does not take entries: %s", type(failure).__name__)
         return StoreUnreachable(type(failure).__name__)
 
-    def _set_aside(self, entry: Entry, refusal: EntriesRefused) -> None:
+    def _write_unbooked(self, entry: Entry, refusal: EntriesRefused) -> None:
         self.unbooked_rows += 1
         _log.error("the database refuses an entry of request %s: %s", entry.request_id, refusal)
         with unbooked_path(self._journal.directory).open("ab") as file:
@@ -330,12 +333,12 @@ class Ledger:
 
 
 def unbooked_path(directory: Path) -> Path:
-    """Where entries are kept that the database refuses; for a person to look at."""
+    """Return the file of entries that the database refuses, for a person to look at."""
     return directory / "unbooked.log"
 
 
 class MemoryLedger:
-    """The same books in memory, for tests and trials: everything is kept, and nothing survives."""
+    """The same books in memory, for tests and trials; nothing is durable."""
 
     def __init__(self, boot_id: str = "memory") -> None:
         self.boot_id = boot_id
@@ -346,21 +349,21 @@ class MemoryLedger:
         self.oldest_age_s = 0.0
 
     async def start(self) -> None:
-        """Nothing to open."""
+        """Do nothing: there is nothing to open."""
 
     async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:  # noqa: ARG002  No budgets here.
-        """Keep it, or refuse it."""
+        """Keep the entry. Raises LedgerUnavailable when `accepting` is False."""
         if not self.accepting:
             raise LedgerUnavailable("these books were told to refuse")
         self.entries.append(entry)
 
     def settle(self, entry: Entry) -> None:
-        """Keep it."""
+        """Keep the entry."""
         self.entries.append(entry)
 
     async def drain(self) -> bool:
-        """Everything is where it will ever be."""
+        """Return True: there is no database to write to."""
         return True
 
     async def aclose(self, deadline_s: float = 5.0) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""

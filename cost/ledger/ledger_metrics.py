@@ -1,4 +1,4 @@
-"""What /metrics shows of the ledger: its journal, and the last check of its roll-ups."""
+"""Prometheus metrics of the ledger: its journal, and the last check of its roll-ups."""
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -6,7 +6,7 @@ from cost.ledger.watch import Checked
 
 
 class LedgerMetrics:
-    """What is not in the database yet, and whether what is there is right."""
+    """Gauges of the journal's depth and of the last check of the roll-ups."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._journal_depth = Gauge(
@@ -30,8 +30,10 @@ class LedgerMetrics:
         )
 
     def set_journal_depth(self, entries: int) -> None:
+        """Set the number of entries that the database does not have yet."""
         self._journal_depth.set(entries)
 
     def set_ledger_check(self, checked: Checked) -> None:
+        """Set the result and time of the last check."""
         self._differences.set(checked.differences)
         self._verified.set(checked.done_us / 1_000_000)

@@ -1,8 +1,8 @@
-"""What was posted beside the requests by people, and how it is taken back.
+"""Postings by people (corrections and reconciliations), and their reversal.
 
-A correction or a reconciliation is a set of `adjust` entries whose ids begin alike. Taking it back posts the same with
-every amount negative: nothing is deleted, and the books say that it was there. A true-up is not taken back but made
-anew, from the hours (`weighbridge pools true-up`).
+A posting is a set of `adjust` entries whose ids begin alike. Reversing it posts the same with every amount negative:
+nothing is deleted, and the books say that it was there. A true-up is not reversed but made anew, from the hours
+(`weighbridge pools true-up`).
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ _MOST_CHARS: Final = 180
 
 
 class PostingRefused(Exception):
-    """A posting cannot be taken back as asked. The message says why."""
+    """A posting cannot be reversed as asked; the message says why."""
 
 
 class Posting(msgspec.Struct, frozen=True, kw_only=True):
-    """One posting. Its days are those that it corrects."""
+    """Sums of one posting's entries. `first_us` and `last_us` lie in the days that it corrects."""
 
     posting_id: str
     reason: str
@@ -42,7 +42,7 @@ class Posting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def postings(engine: AsyncEngine, from_us: int, to_us: int) -> list[Posting]:
-    """Those that correct something from `from_us` to before `to_us`, by the first day and their id."""
+    """Return postings that correct something from `from_us` to before `to_us`, by first day and id."""
     at = col(LedgerEntry.at_us)
     query = (
         select(
@@ -53,7 +53,7 @@ async def postings(engine: AsyncEngine, from_us: int, to_us: int) -> list[Postin
             col(LedgerEntry.input_tokens),
             col(LedgerEntry.output_tokens),
         )
-        .where(*_posted(), at >= from_us, at < to_us)
+        .where(*_posting_conditions(), at >= from_us, at < to_us)
         .limit(_MOST_ENTRIES)
     )
     found: dict[str, Posting] = {}
@@ -75,22 +75,19 @@ async def postings(engine: AsyncEngine, from_us: int, to_us: int) -> list[Postin
 
 
 async def reverse(engine: AsyncEngine, posting_id: str) -> list[Entry]:
-    """Take a posting back; once, however often it is asked. Raises PostingRefused.
-
-    Gives the entries that say so, also when they stood there before.
-    """
+    """Reverse a posting and return the reversing entries; idempotent. Raises PostingRefused."""
     if posting_id.partition("/")[0] not in _ORIGINS or len(posting_id) > _MOST_CHARS:
         raise PostingRefused(
             f"`{posting_id[:80]}` is no correction and no reconciliation; `weighbridge ledger postings` lists them"
         )
     async with engine.connect() as connection:
-        posted = await _entries(connection, posting_id)
+        posted = await _read_entries(connection, posting_id)
     if not posted:
         raise PostingRefused(f"nothing was posted as `{posting_id}`; `weighbridge ledger postings` lists what was")
     taken_back = [
         msgspec.structs.replace(
             reversal_of(entry),
-            # Its reason stays: who looks for what was posted for it must find both.
+            # The reason stays, so that a search by it finds posting and reversal.
             request_id=f"{posting_id}/{REVERSAL}/{entry.request_id.rpartition('/')[2]}",
         )
         for entry in posted
@@ -99,19 +96,19 @@ async def reverse(engine: AsyncEngine, posting_id: str) -> list[Entry]:
     return taken_back
 
 
-async def _entries(connection: AsyncConnection, posting_id: str) -> Sequence[Entry]:
+async def _read_entries(connection: AsyncConnection, posting_id: str) -> Sequence[Entry]:
     request_id = col(LedgerEntry.request_id)
-    query = ALL.where(*_posted(), request_id.startswith(f"{posting_id}/", autoescape=True))
+    query = ALL.where(*_posting_conditions(), request_id.startswith(f"{posting_id}/", autoescape=True))
     found = await read(connection, query.order_by(request_id).limit(_MOST_ENTRIES + 1))
     if len(found) > _MOST_ENTRIES:
         raise PostingRefused(
             f"`{posting_id}` has more than {_MOST_ENTRIES} entries, the most that is taken back at once"
         )
-    # What took it back before has an id that begins alike, and goes on.
+    # Ids of earlier reversals begin with this posting's id, and go on.
     return [entry for entry in found if entry.request_id.rpartition("/")[0] == posting_id]
 
 
-def _posted() -> list[ColumnElement[bool]]:
+def _posting_conditions() -> list[ColumnElement[bool]]:
     return [
         col(LedgerEntry.entry) == "adjust",
         col(LedgerEntry.origin).in_(_ORIGINS),

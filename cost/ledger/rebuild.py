@@ -1,4 +1,4 @@
-"""The roll-ups written anew from the ledger, one day in one transaction. The ledger itself is never changed."""
+"""Rebuild of the roll-ups from the ledger, one day in one transaction. The ledger itself is never changed."""
 
 from typing import Any, Final
 
@@ -20,13 +20,13 @@ from cost.ledger.verify import next_day
 from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
 
-# Nobody adds to a roll-up meanwhile: who has written to the ledger already waits here, and adds to what is new.
+# Blocks other writers of roll-ups: one that wrote to the ledger already waits, and adds to the new sums.
 _LOCK: Final = text("LOCK TABLE rollup_hour, rollup_day, spend_day IN SHARE ROW EXCLUSIVE MODE")
 _COLUMNS: Final = [*ROLLUP_KEY, *ROLLUP_SUMS]
 
 
 async def rebuild(engine: AsyncEngine, from_us: int, to_us: int) -> int:
-    """Write the roll-ups of the UTC days from `from_us` up to `to_us` anew, and tell of how many days."""
+    """Rewrite the roll-ups of the UTC days that touch `from_us` up to `to_us`; return the number of days with data."""
     start_us, end_us, days = from_us - from_us % DAY_US, -(-to_us // DAY_US) * DAY_US, 0
     while True:
         async with engine.connect() as connection:

@@ -1,8 +1,8 @@
-"""The roll-ups: what was booked, by hour and by day, and the day's spend that budgets look at.
+"""Roll-ups: sums of entries by hour and by day, and the daily spend that budgets read.
 
-They are kept in the transaction that writes the entries, and only for entries that are really new: so they are what
-the ledger adds up to, however often and by whomever a batch is written. Here is what counts for what, once for
-entries in memory and once as SQL over the ledger; `cost.ledger.verify` holds the one against the other.
+They are kept in the transaction that writes the entries, and only for entries that are really new: so they are what the
+ledger adds up to, however often and by whomever a batch is written. The counting rules are here twice, for entries in
+memory and as SQL over the ledger; `cost.ledger.verify` compares the two.
 """
 
 import operator
@@ -20,9 +20,9 @@ from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, r
 from cost.times import DAY_US, HOUR_US
 
 LOST_HOST: Final = "lost_host"
-"""The flag of an expiry whose host was lost, and of the adjustment that takes it back when the host is found again."""
+"""Flag of an expiry whose host was lost, and of the adjustment that reverses it when the host is found again."""
 SPENT_ORIGINS: Final = ("caller", "shadow", "correction", "reconciliation")
-"""What budgets count: no true-up and no idle GPU, for a budget counts at the planned rate."""
+"""Origins that budgets count: no true-up and no idle GPU, because a budget counts at the planned rate."""
 SCOPES: Final = ("organisation", "team", "key", "tag")
 
 ROLLUP_KEY: Final = (
@@ -30,7 +30,7 @@ ROLLUP_KEY: Final = (
     "start_us",
     *(name for name in ROLLUP_DIMENSIONS if name not in {"team_id", "start_us"}),
 )
-"""The dimensions in the order of the primary key."""
+"""Dimensions in the order of the primary key."""
 SPEND_KEY: Final = ("scope", "scope_id", "day_us")
 COST: Final = ROLLUP_SUMS.index("cost_nanousd")
 _START: Final = ROLLUP_KEY.index("start_us")
@@ -44,7 +44,7 @@ spend_day: Final[Table] = SpendDay.__table__  # type: ignore[attr-defined]  # SQ
 
 
 class RollupDeltas(msgspec.Struct, frozen=True):
-    """What a batch of entries adds to each of the three tables, by key."""
+    """Amounts that a batch of entries adds to each of the three tables, by key."""
 
     hours: dict[RollupKey, Sums]
     days: dict[RollupKey, Sums]
@@ -57,7 +57,7 @@ _meter_sums: Final = attrgetter(*METER_COLUMNS)
 
 
 def roll_up(entries: Iterable[Entry]) -> RollupDeltas:
-    """The sums of entries that the ledger did not have before."""
+    """Return the sums of entries that are new to the ledger."""
     hours: dict[RollupKey, Sums] = {}
     for entry in entries:
         if entry.entry != "reserve":
@@ -68,13 +68,13 @@ def roll_up(entries: Iterable[Entry]) -> RollupDeltas:
 
 
 def add(sums: dict[RollupKey, Sums], key: RollupKey, more: Sums) -> None:
-    """Count `more` for a key."""
+    """Add `more` to the sums of a key."""
     found = sums.get(key)
     sums[key] = more if found is None else tuple(map(operator.add, found, more))
 
 
 def days_of(hours: Mapping[RollupKey, Sums]) -> dict[RollupKey, Sums]:
-    """Hours added up to UTC days."""
+    """Return hourly sums added up to UTC days."""
     days: dict[RollupKey, Sums] = {}
     for key, sums in hours.items():
         start_us = key[_START]
@@ -83,7 +83,7 @@ def days_of(hours: Mapping[RollupKey, Sums]) -> dict[RollupKey, Sums]:
 
 
 def spend_of(days: Mapping[RollupKey, Sums]) -> dict[tuple[str, str, int], int]:
-    """What days come to for budgets. What belongs to nobody in particular has no row for nobody."""
+    """Return the daily spend per (scope, scope id, day); an empty team, key or tag gets no row."""
     spend: dict[tuple[str, str, int], int] = {}
     for key, sums in days.items():
         found = dict(zip(ROLLUP_KEY, key, strict=True))
@@ -99,7 +99,7 @@ def spend_of(days: Mapping[RollupKey, Sums]) -> dict[tuple[str, str, int], int]:
 
 
 def _amounts(entry: Entry) -> Sums:
-    """What one entry counts, in the order of `ROLLUP_SUMS`."""
+    """Return one entry's contribution in the order of `ROLLUP_SUMS`."""
     closes = _closes(entry)
     tried = 0 if entry.entry == "void" else closes
     cost, baseline = entry.cost_nanousd, entry.baseline_nanousd
@@ -123,26 +123,26 @@ def _amounts(entry: Entry) -> Sums:
 
 
 def _closes(entry: Entry) -> int:
-    """1 for what closes an attempt, -1 for what takes such an entry back."""
+    """Return 1 for an entry that closes an attempt, -1 for one that reverses an expiry, else 0."""
     if entry.entry in TERMINAL:
         return 1
     return -1 if entry.entry == "adjust" and LOST_HOST in entry.flags else 0
 
 
 def by_key(sums: Mapping[Any, Any]) -> list[tuple[Any, ...]]:
-    """Rows of a table in the order of its key: whoever writes them locks them in the same order."""
+    """Return rows in the order of the table's key, so that all writers lock them in the same order."""
     if not sums:
         return []
     rows = ((*key, *(value if isinstance(value, tuple) else (value,))) for key, value in sums.items())
     return sorted(rows, key=itemgetter(*range(len(next(iter(sums))))))
 
 
-# The same as SQL over the ledger.
+# The same counting rules as SQL over the ledger.
 
 _entry: Final = col(LedgerEntry.entry)
-_taken_back: Final = and_(_entry == "adjust", col(LedgerEntry.flags).like(f'%"{LOST_HOST}"%'))
-_closes_sql: Final = case((_entry.in_(sorted(TERMINAL)), 1), (_taken_back, -1), else_=0)
-_tried_sql: Final = case((_entry.in_(("settle", "expire")), 1), (_taken_back, -1), else_=0)
+_reverses_expiry: Final = and_(_entry == "adjust", col(LedgerEntry.flags).like(f'%"{LOST_HOST}"%'))
+_closes_sql: Final = case((_entry.in_(sorted(TERMINAL)), 1), (_reverses_expiry, -1), else_=0)
+_tried_sql: Final = case((_entry.in_(("settle", "expire")), 1), (_reverses_expiry, -1), else_=0)
 
 
 def _counts_sql() -> dict[str, ColumnElement[Any]]:
@@ -162,29 +162,29 @@ def _counts_sql() -> dict[str, ColumnElement[Any]]:
 
 @cache
 def ledger_sums() -> tuple[ColumnElement[Any], ...]:
-    """`ROLLUP_SUMS` as sums over the ledger."""
+    """Return `ROLLUP_SUMS` as SQL sums over the ledger."""
     counts = _counts_sql()
     plain = {name: func.coalesce(getattr(LedgerEntry, name), 0) for name in ROLLUP_SUMS if name not in counts}
     return tuple(func.sum({**plain, **counts}[name]).label(name) for name in ROLLUP_SUMS)
 
 
 def ledger_key(start_us: int) -> tuple[ColumnElement[Any], ...]:
-    """`ROLLUP_KEY` for entries of the hour or day that begins then."""
+    """Return `ROLLUP_KEY` for entries of the hour or day that begins at `start_us`."""
     start = literal(start_us).label("start_us")
     return tuple(start if name == "start_us" else getattr(LedgerEntry, name) for name in ROLLUP_KEY)
 
 
 def ledger_groups() -> list[ColumnElement[Any]]:
-    """What to group the ledger by within one hour or day."""
+    """Return the GROUP BY columns within one hour or day of the ledger."""
     return [getattr(LedgerEntry, name) for name in ROLLUP_KEY if name != "start_us"]
 
 
 def counted(from_us: int, to_us: int) -> ColumnElement[bool]:
-    """The entries of a time that count: all but reserves."""
+    """Return the condition for entries that count in this time: all but reserves."""
     return and_(col(LedgerEntry.at_us) >= from_us, col(LedgerEntry.at_us) < to_us, _entry != "reserve")
 
 
-# How they are written.
+# Upserts for SQLite and PostgreSQL.
 
 _TABLES: Final = (
     (rollup_hour, ROLLUP_KEY, ROLLUP_SUMS),
@@ -194,7 +194,7 @@ _TABLES: Final = (
 
 
 def upserts(rolled: RollupDeltas) -> list[tuple[str, list[tuple[Any, ...]]]]:
-    """Each table that gets something, with its rows; always in this order, so that two writers never wait in a circle."""
+    """Return (table, rows) for each table that changes; always in this order, so that two writers never deadlock."""
     sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, rolled.days, rolled.spend)
     return [(table.name, by_key(found)) for (table, _, _), found in zip(_TABLES, sums, strict=True) if found]
 
@@ -208,15 +208,15 @@ def _upsert_sql(table: Table, key: Sequence[str], sums: Sequence[str], source: s
     )
 
 
-def _marks(table: Table, key: Sequence[str], sums: Sequence[str]) -> str:
+def _sqlite_upsert(table: Table, key: Sequence[str], sums: Sequence[str]) -> str:
     return _upsert_sql(table, key, sums, f"VALUES ({', '.join('?' for _ in (*key, *sums))})")
 
 
-def _arrays(table: Table, key: Sequence[str], sums: Sequence[str]) -> str:
+def _postgresql_upsert(table: Table, key: Sequence[str], sums: Sequence[str]) -> str:
     kinds = ("bigint[]" if name in sums or name.endswith("_us") else "text[]" for name in (*key, *sums))
     arrays = ", ".join(f"${place}::{kind}" for place, kind in enumerate(kinds, 1))
     return _upsert_sql(table, key, sums, f"SELECT * FROM unnest({arrays})")  # noqa: S608
 
 
-SQLITE: Final = {table.name: _marks(table, key, sums) for table, key, sums in _TABLES}
-POSTGRESQL: Final = {table.name: _arrays(table, key, sums) for table, key, sums in _TABLES}
+SQLITE: Final = {table.name: _sqlite_upsert(table, key, sums) for table, key, sums in _TABLES}
+POSTGRESQL: Final = {table.name: _postgresql_upsert(table, key, sums) for table, key, sums in _TABLES}

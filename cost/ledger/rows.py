@@ -1,4 +1,4 @@
-"""An entry as a row of the table `ledger_entry`, and back."""
+"""Conversion of an entry to and from a row of the table `ledger_entry`."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -16,19 +16,19 @@ _FLAGS: Final = COLUMNS.index("flags")
 
 
 def row_of(entry: Entry) -> tuple[Any, ...]:
-    """The values of its columns, in the order of `COLUMNS`."""
+    """Return the entry's values in the order of `COLUMNS`."""
     values = msgspec.structs.astuple(entry)
     flags = msgspec.json.encode(entry.flags).decode() if entry.flags else "[]"
     return (*values[:_FLAGS], flags, *values[_FLAGS + 1 :])
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
-    """The entry of a row that `ALL` gave."""
+    """Return the entry of a row that `ALL` selected."""
     values = list(row)
     values[_FLAGS] = msgspec.json.decode(values[_FLAGS], type=tuple[str, ...])
     return Entry(**dict(zip(COLUMNS, values, strict=True)))
 
 
 async def read(connection: AsyncConnection, query: Select[Any]) -> list[Entry]:
-    """The entries that a query made of `ALL` finds."""
+    """Return the entries that a query based on `ALL` finds."""
     return [entry_of(row) for row in await connection.execute(query)]

@@ -1,8 +1,8 @@
-"""The journal's files: how a line is written and read, and whose files may be recovered.
+"""Journal files: line format, naming, and the lock that says whose files may be recovered.
 
-A process writes `boot-<id>-<n>.log` and holds a lock on `boot-<id>.lock` for as long as it lives.
-The kernel lets go of the lock with the process, however that ended; so whoever can take it knows
-that the process is dead, and is alone in recovering it.
+A process writes `boot-<id>-<n>.log` and holds a lock on `boot-<id>.lock` for as long as it lives. The kernel lets go of
+the lock with the process, however that ended; so whoever can take it knows that the process is dead, and is alone in
+recovering it.
 """
 
 import fcntl
@@ -27,13 +27,13 @@ _decode: Final = msgspec.json.Decoder(Entry).decode
 
 
 def encode_line(entry: Entry) -> bytes:
-    """A CRC-32 in hexadecimal, a space, the entry as a JSON array, a newline."""
+    """Encode an entry: CRC-32 of the body in hexadecimal, a space, the entry as a JSON array, a newline."""
     body = _encode(entry)
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
 def decode_line(line: bytes) -> Entry | None:
-    """The entry, or None when the line is torn or damaged."""
+    """Return the entry, or None when the line is torn or damaged."""
     body = line[_CRC_CHARS + 1 : -1]
     if line[-1:] != b"\n" or line[: _CRC_CHARS + 1] != b"%08x " % zlib.crc32(body):
         return None
@@ -44,33 +44,33 @@ def decode_line(line: bytes) -> Entry | None:
 
 
 def read_segment(path: Path) -> Iterator[Entry | None]:
-    """The segment's entries in order; None stands for a line that cannot be read."""
+    """Yield the segment's entries in order; None stands for an unreadable line."""
     with path.open("rb") as file:
         while line := file.readline(_MAX_LINE_BYTES):
             yield decode_line(line)
 
 
 def segment_path(directory: Path, boot_id: str, number: int) -> Path:
-    """Where a process keeps its segment of this number."""
+    """Return the path of a process's segment of this number."""
     return directory / f"boot-{boot_id}-{number}.log"
 
 
 def boots(directory: Path) -> list[str]:
-    """Every process that left a lock or a segment in the directory."""
+    """Return the ids of processes that left a lock or a segment in the directory."""
     names = [path.name for path in directory.iterdir()]
     found = [match[1] for name in names if (match := _LOCK.fullmatch(name) or _SEGMENT.fullmatch(name))]
     return sorted(set(found))
 
 
 def segments_of(directory: Path, boot_id: str) -> list[Path]:
-    """The segments of one process, oldest first."""
+    """Return one process's segments, oldest first."""
     matches = [match for path in directory.iterdir() if (match := _SEGMENT.fullmatch(path.name)) is not None]
     mine = sorted((match for match in matches if match[1] == boot_id), key=lambda match: int(match[2]))
     return [directory / match[0] for match in mine]
 
 
 class BootLock:
-    """The lock of one process, held until `release` or the process's end."""
+    """A process's file lock, held until `release` or the end of the process."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
@@ -78,7 +78,7 @@ class BootLock:
 
     @classmethod
     def take(cls, directory: Path, boot_id: str) -> Self | None:
-        """The lock, or None when another process holds it or is just deleting it."""
+        """Take the lock; None when another process holds it or is just deleting it."""
         path = directory / f"boot-{boot_id}.lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -94,14 +94,14 @@ class BootLock:
         return cls(path, descriptor)
 
     def release(self, *, delete: bool) -> None:
-        """Let go. The file goes first, while nobody else can hold it."""
+        """Release the lock. The file is deleted first, while no other process can hold it."""
         if delete:
             self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 class DeadJournal:
-    """What a dead process left, held by its lock while it is being recovered."""
+    """Journal of a dead process, held by its lock while it is being recovered."""
 
     def __init__(self, directory: Path, boot_id: str, lock: BootLock) -> None:
         self.boot_id = boot_id
@@ -111,12 +111,12 @@ class DeadJournal:
 
     @classmethod
     def claim(cls, directory: Path, boot_id: str) -> Self | None:
-        """The journal when its process is dead and nobody else recovers it."""
+        """Return the journal if its process is dead and no other process recovers it, else None."""
         lock = BootLock.take(directory, boot_id)
         return None if lock is None else cls(directory, boot_id, lock)
 
     def entries(self) -> Iterator[Entry]:
-        """Every readable entry. A torn tail is what a kill leaves; it is counted, and was never promised to anyone."""
+        """Yield every readable entry; others are counted. A kill tears the tail, which was never acknowledged."""
         self.damaged_lines = 0
         for path in self._paths:
             for entry in read_segment(path):
@@ -126,7 +126,7 @@ class DeadJournal:
                     yield entry
 
     def close(self, *, delete: bool) -> None:
-        """Let go of it, and delete it when all of it is in the database."""
+        """Release the journal; with `delete` remove its files, because the database has all of it."""
         if delete:
             for path in self._paths:
                 path.unlink(missing_ok=True)

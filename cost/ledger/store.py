@@ -1,4 +1,4 @@
-"""The ledger in the database: written in batches, any number of times, with the roll-ups that follow from it."""
+"""The ledger in the database: idempotent batch writes that keep the roll-ups in the same transaction."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -30,38 +30,38 @@ _PG_TYPES: Final = {"int": "bigint[]", "bool": "boolean[]", "float": "double pre
 
 
 class LedgerStore:
-    """The only writer of the ledger and, but for a rebuild, of its roll-ups."""
+    """Reads and writes the ledger; the only writer of it and, but for a rebuild, of its roll-ups."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._sqlite = engine.dialect.name == "sqlite"
 
     async def insert(self, entries: Sequence[Entry], *, careful: bool = False) -> int:
-        """Write entries with their roll-ups, and tell how many were new. One that is there already stays as it is.
+        """Write entries with their roll-ups, and return how many were new. An existing one stays as it is.
 
-        `careful` looks first whether attempts were closed for a lost host, and takes that back; it is for entries of
+        `careful` looks first whether attempts were closed for a lost host, and reverses that; it is for entries of
         processes that others may have given up. Raises EntriesRefused when trying again cannot help; any other error
-        says that it may.
+        may pass.
         """
         if not entries:
             return 0
-        # In the order of the key: two writers of overlapping batches then never wait for each other in a circle.
+        # In key order, so that two writers of overlapping batches never deadlock.
         ordered = sorted(entries, key=_key)
         try:
             return await self._insert(ordered, careful=careful)
         except (DataError, IntegrityError, ValueError, OverflowError) as failure:
             raise EntriesRefused(type(failure).__name__) from failure
         except DBAPIError as failure:
-            # asyncpg's errors come without a class of their own, but with PostgreSQL's: 22 is bad data.
+            # SQLAlchemy wraps asyncpg's errors without a class of their own; SQLSTATE class 22 is bad data.
             if str(getattr(failure.orig, "sqlstate", None)).startswith("22"):
                 raise EntriesRefused(type(failure).__name__) from failure
             raise
 
     async def _insert(self, entries: list[Entry], *, careful: bool) -> int:
-        """The ledger, then each roll-up: whoever writes takes his locks in this order, and in each table by its key."""
+        """Write the ledger, then each roll-up: every writer locks in this order, and in each table by its key."""
         async with self._engine.begin() as connection:
             if self._sqlite:
-                # At once, or two that have read cannot both go on to write.
+                # Take the write lock at once: of two transactions that have read, only one could go on to write.
                 await connection.exec_driver_sql("BEGIN IMMEDIATE")
             if careful:
                 entries = sorted(await with_lost_hosts(connection, entries), key=_key)
@@ -70,7 +70,7 @@ class LedgerStore:
             return await self._insert_ordered(connection, entries)
 
     async def insert_within(self, connection: AsyncConnection, entries: Sequence[Entry]) -> int:
-        """`insert` in the transaction of somebody whose own rows must stand or fall with these."""
+        """Run `insert` within the transaction of a caller whose own rows must commit or fail with these."""
         return await self._insert_ordered(connection, sorted(entries, key=_key)) if entries else 0
 
     async def _insert_ordered(self, connection: AsyncConnection, entries: list[Entry]) -> int:
@@ -79,7 +79,7 @@ class LedgerStore:
             if self._sqlite:
                 await connection.exec_driver_sql(rollups.SQLITE[table], rows)
             else:
-                await connection.exec_driver_sql(rollups.POSTGRESQL[table], _arrays(rows))
+                await connection.exec_driver_sql(rollups.POSTGRESQL[table], _as_columns(rows))
         return len(new)
 
     @staticmethod
@@ -88,16 +88,16 @@ class LedgerStore:
         count = max(0, result.rowcount)
         if count == len(entries):
             return entries
-        return _of(entries, (await connection.exec_driver_sql(_NEWEST_SQLITE, (count,))).all() if count else ())
+        return _with_keys(entries, (await connection.exec_driver_sql(_NEWEST_SQLITE, (count,))).all() if count else ())
 
     @staticmethod
     async def _insert_postgresql(connection: AsyncConnection, entries: list[Entry]) -> list[Entry]:
-        result = await connection.exec_driver_sql(_INSERT_POSTGRESQL, _arrays([row_of(entry) for entry in entries]))
+        result = await connection.exec_driver_sql(_INSERT_POSTGRESQL, _as_columns([row_of(entry) for entry in entries]))
         found = result.all()
-        return entries if len(found) == len(entries) else _of(entries, found)
+        return entries if len(found) == len(entries) else _with_keys(entries, found)
 
     async def open_reserves(self, boot_ids: Sequence[str]) -> list[Entry]:
-        """The reserves of these processes that nothing closed."""
+        """Return the reserves of these processes that no entry closes, oldest first."""
         closing = aliased(LedgerEntry)
         closed = exists().where(
             col(closing.request_id) == col(LedgerEntry.request_id),
@@ -106,14 +106,14 @@ class LedgerStore:
         )
         query = ALL.where(
             col(LedgerEntry.boot_id).in_(boot_ids),
-            # Written out, so that the partial index is known to serve.
+            # Inlined as a literal, so that the planner can use the partial index.
             col(LedgerEntry.entry) == literal("reserve", literal_execute=True),
             ~closed,
         )
         return await self._read(query.order_by(col(LedgerEntry.at_us)))
 
     async def entries(self, request_id: str) -> list[Entry]:
-        """All entries of one request, in the order they happened."""
+        """Return all entries of one request, by attempt and time."""
         query = ALL.where(col(LedgerEntry.request_id) == request_id)
         return await self._read(query.order_by(col(LedgerEntry.attempt), col(LedgerEntry.at_us)))
 
@@ -136,13 +136,13 @@ def _array_type(column: str) -> str:
     return next(array for name, array in _PG_TYPES.items() if name in words)
 
 
-def _arrays(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], ...]:
-    """One array a column: a single statement, whatever the number of rows."""
+def _as_columns(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], ...]:
+    """Return one array per column: a single statement, whatever the number of rows."""
     return tuple(list(column) for column in zip(*rows, strict=True))
 
 
-def _of(entries: Sequence[Entry], keys: Sequence[Any]) -> list[Entry]:
-    """The entries with these keys; of two with the same key the first, as the database keeps it."""
+def _with_keys(entries: Sequence[Entry], keys: Sequence[Any]) -> list[Entry]:
+    """Return the entries with these keys; of two with the same key the first, as the database keeps it."""
     new = {tuple(key) for key in keys}
     by_key: dict[tuple[str, int, str], Entry] = {}
     for entry in entries:

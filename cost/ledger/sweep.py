@@ -1,9 +1,9 @@
-"""Hosts that are lost: how processes show that they live, and how the attempts of those that do not are closed.
+"""Lost hosts: heartbeats of processes, and expiry of attempts whose host is gone.
 
 A process that died on this machine left its journal here, and is recovered from it. One whose machine is gone left
 nothing but its reserves in the database. When it was not seen for long, they are closed with an `expire` at the
 reserve's cost. Should it come back after all and bring the true end of an attempt, both may not count: an `adjust`
-takes the expiry back exactly, in the transaction that writes the other.
+reverses the expiry exactly, in the transaction that writes the other.
 
 Only a process that was not seen for half that time can have been given up, and it knows that itself; so all others
 write without looking. Hosts' clocks may differ, so it is the database's clock that says how long ago that was.
@@ -32,7 +32,7 @@ _BATCH: Final = 500
 
 
 def expiry_of(reserve: Entry) -> Entry:
-    """How an attempt is closed whose host is lost: at the most it may have cost, and marked as a guess.
+    """Return the entry that closes an attempt whose host is lost: at its reserved cost, flagged as an estimate.
 
     It is dated like its reserve, so that whoever sweeps writes the very same entry.
     """
@@ -50,21 +50,22 @@ def expiry_of(reserve: Entry) -> Entry:
 
 
 async def with_lost_hosts(connection: AsyncConnection, entries: Sequence[Entry]) -> list[Entry]:
-    """The entries as they may be written beside what other processes wrote of the same attempts.
+    """Return the entries as they may be written beside other processes' entries of the same attempts.
 
-    An expiry whose attempt was closed is left out; what closes an attempt that expired brings the reversal along. The
-    reserves are locked, so that of two processes that close the same attempt the second sees what the first did.
+    An expiry whose attempt was closed is left out; an entry that closes an expired attempt brings the expiry's reversal
+    along. The reserves are locked, so that of two processes that close the same attempt the second sees what the first
+    did.
     """
     closing = [entry for entry in entries if entry.entry in TERMINAL]
     there: list[Entry] = []
     for start in range(0, len(closing), _BATCH):
-        there += await _closings(connection, closing[start : start + _BATCH])
+        there += await _lock_closings(connection, closing[start : start + _BATCH])
     expiries = {(entry.request_id, entry.attempt): entry for entry in there if entry.entry == "expire"}
     closed = {(entry.request_id, entry.attempt) for entry in there if entry.entry != "expire"}
-    return list(_side_by_side(entries, expiries, closed))
+    return list(_without_conflicts(entries, expiries, closed))
 
 
-def _side_by_side(
+def _without_conflicts(
     entries: Sequence[Entry], expiries: dict[tuple[str, int], Entry], closed: set[tuple[str, int]]
 ) -> Iterator[Entry]:
     for entry in entries:
@@ -77,7 +78,7 @@ def _side_by_side(
             yield entry
 
 
-async def _closings(connection: AsyncConnection, entries: Sequence[Entry]) -> list[Entry]:
+async def _lock_closings(connection: AsyncConnection, entries: Sequence[Entry]) -> list[Entry]:
     if not entries:
         return []
     places = sorted({(entry.request_id, entry.attempt) for entry in entries})
@@ -90,7 +91,7 @@ async def _closings(connection: AsyncConnection, entries: Sequence[Entry]) -> li
 
 
 class Sweep:
-    """One process's view of all: it shows that it lives, and closes what lost hosts left open."""
+    """Heartbeat of one process, and expiry of what lost hosts left open."""
 
     def __init__(
         self,
@@ -111,11 +112,11 @@ class Sweep:
         self._seen_us: int | None = None
         self._given_up = False
         self.expired = 0
-        """Attempts of lost hosts that were closed at an estimate."""
+        """Attempts of lost hosts that this process closed at an estimate."""
 
     @property
     def may_be_given_up(self) -> bool:
-        """Whether others may have taken this process for lost at any time of its life.
+        """True if others may have taken this process for lost at any time of its life.
 
         What was reserved before such a time may be settled long after, so it stays true.
         """
@@ -124,27 +125,27 @@ class Sweep:
         return self._given_up
 
     async def show(self, boot_id: str) -> None:
-        """Tell all others that this process lives."""
+        """Record in the table `boot` that this process is alive."""
         now_us = self._now_us()
-        # Before a gap is closed it has to be noticed.
+        # Reading the property notices a gap before this heartbeat closes it.
         _ = self.may_be_given_up
         async with self._engine.begin() as connection:
             values: dict[str, Any] = {"host": self._host[:200], "seen_us": await self._shared_us(connection)}
             found = await connection.execute(update(Boot).where(col(Boot.boot_id) == boot_id).values(**values))
             if found.rowcount == 0:
-                # Who gave it up has taken it off the list.
+                # The row is gone, so another process gave this one up.
                 self._given_up = self._given_up or self._seen_us is not None
                 new = Boot(boot_id=boot_id, started_us=self._started_us, **values)
                 await connection.execute(Boot.__table__.insert().values(**new.model_dump()))  # type: ignore[attr-defined]
         self._seen_us = now_us
 
     async def forget(self, boot_id: str) -> None:
-        """A process that left nothing open need not be looked at again."""
+        """Delete the `boot` row of a process that left nothing open."""
         async with self._engine.begin() as connection:
             await connection.execute(delete(Boot).where(col(Boot.boot_id) == boot_id))
 
     async def expire(self, ours: Collection[str]) -> None:
-        """Close what lost hosts left open. `ours` are the processes whose journals are here: they are recovered."""
+        """Close what lost hosts left open. Processes in `ours` are skipped: their journals are here to recover."""
         async with self._engine.connect() as connection:
             before_us = await self._shared_us(connection) - self._lost_after_us
             query = select(col(Boot.boot_id)).where(col(Boot.seen_us) < before_us)
@@ -168,7 +169,7 @@ class Sweep:
         _log.warning("the host of %s is lost: %d attempts closed at an estimate", boot_id, expired)
 
     async def _shared_us(self, connection: AsyncConnection) -> int:
-        """The time that all processes on one database agree about. Those on SQLite share a machine."""
+        """Return the time that all processes on one database share; those on SQLite share a machine."""
         if self._given_clock is None and self._engine.dialect.name == "postgresql":
             return int(await connection.scalar(select(DATABASE_US)) or 0)
         return self._now_us()

@@ -1,6 +1,6 @@
-"""Whether the books agree: the ledger summed up anew and held against every roll-up, to the nano-dollar.
+"""Verification of the ledger: summed up anew and compared with every roll-up, to the nano-dollar.
 
-All is read in one snapshot, hour by hour, so that neither what is written meanwhile nor the size of a day matters.
+All is read in one snapshot, hour by hour, so that neither concurrent writes nor the size of a day matter.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
 
 MOST_DIFFERENCES: Final = 1000
-"""So many are told; all are counted."""
+"""Most differences that are listed; all are counted."""
 _OPEN_US: Final = HOUR_US
 _BATCH: Final = 500
 _ZEROS: Final = (0,) * len(ROLLUP_SUMS)
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure that is not what the ledger says, and where it stands.
+    """One figure that differs from the ledger, and its place.
 
-    `table` is a roll-up, or `ledger_entry` for what does not fit within the ledger: meters that are not the cost, or
-    an attempt that is closed without a reserve, or twice.
+    `table` is a roll-up, or `ledger_entry` for an inconsistency within the ledger: meters that do not add up to the
+    cost, or an attempt that is closed without a reserve, or twice.
     """
 
     table: str
@@ -53,20 +53,20 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """What was checked, and what came of it."""
+    """Result of a verification."""
 
     rows: int
     """Entries that count: all but reserves."""
     cost_nanousd: int
     differences: int
-    """All of them; `told` are the first."""
+    """Number of all differences; `told` lists the first."""
     told: tuple[Difference, ...]
     open_reserves: int
-    """Reserves that are open for longer than an hour. The books agree about them; somebody should still know."""
+    """Reserves that are open for longer than an hour: no difference, but worth a look."""
 
 
 class _Findings:
-    """What was found so far; it keeps no more than will be told."""
+    """Collects differences; keeps at most `MOST_DIFFERENCES` and counts all."""
 
     def __init__(self) -> None:
         self.rows = self.cost_nanousd = self.differences = self.open_reserves = 0
@@ -86,7 +86,7 @@ class _Findings:
         ledger: Mapping[tuple[Any, ...], Sums],
         found: Mapping[tuple[Any, ...], Sums],
     ) -> None:
-        """Add what differs. A day may have 100,000 groups: not in the loop that serves requests."""
+        """Compare a table with the ledger in a thread: a day may have 100,000 groups, too many for the event loop."""
         await asyncio.to_thread(lambda: self.add(_differing(table, key, columns, ledger, found)))
 
     def done(self) -> Verification:
@@ -100,7 +100,7 @@ class _Findings:
 
 
 async def check(engine: AsyncEngine, from_us: int, to_us: int, *, now_us: int) -> Verification:
-    """Hold the roll-ups of the UTC days from `from_us` up to `to_us` against the ledger."""
+    """Compare the roll-ups of the UTC days from `from_us` up to `to_us` with the ledger."""
     findings = _Findings()
     start_us, end_us = from_us - from_us % DAY_US, -(-to_us // DAY_US) * DAY_US
     async with _snapshot(engine) as connection:
@@ -112,7 +112,7 @@ async def check(engine: AsyncEngine, from_us: int, to_us: int, *, now_us: int) -
 
 @asynccontextmanager
 async def _snapshot(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction that sees the database as it was at its first look."""
+    """Open a read-only transaction that sees the database as it was at its first query."""
     async with engine.connect() as plain:
         if engine.dialect.name == "sqlite":
             connection = plain
@@ -124,7 +124,7 @@ async def _snapshot(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 
 async def next_day(connection: AsyncConnection, start_us: int, end_us: int) -> int | None:
-    """The next day that has anything in the ledger or a roll-up."""
+    """Return the start of the next day that has anything in the ledger or a roll-up; None if there is none."""
     times = (col(LedgerEntry.at_us), rollup_hour.c.start_us, rollup_day.c.start_us, spend_day.c.day_us)
     queries = (select(func.min(time)).where(time >= start_us, time < end_us) for time in times)
     found = [await connection.scalar(query) for query in queries]
@@ -136,12 +136,12 @@ async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findin
     days: dict[tuple[Any, ...], Sums] = {}
     for hour_us in range(day_us, day_us + DAY_US, HOUR_US):
         hours = await _ledger_hour(connection, hour_us, findings)
-        found = await _rollup(connection, rollup_hour, hour_us)
+        found = await _read_rollup(connection, rollup_hour, hour_us)
         await findings.look("rollup_hour", ROLLUP_KEY, ROLLUP_SUMS, hours, found)
         for key, sums in days_of(hours).items():
             add(days, key, sums)
         await _check_closings(connection, hour_us, findings, now_us)
-    await findings.look("rollup_day", ROLLUP_KEY, ROLLUP_SUMS, days, await _rollup(connection, rollup_day, day_us))
+    await findings.look("rollup_day", ROLLUP_KEY, ROLLUP_SUMS, days, await _read_rollup(connection, rollup_day, day_us))
     spent = {key: (amount,) for key, amount in (await asyncio.to_thread(spend_of, days)).items()}
     query = select(spend_day).where(spend_day.c.day_us == day_us)
     found = {tuple(row[:3]): (int(row[3]),) for row in await connection.execute(query)}
@@ -149,9 +149,9 @@ async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findin
 
 
 async def _ledger_hour(connection: AsyncConnection, hour_us: int, findings: _Findings) -> dict[tuple[Any, ...], Sums]:
-    query = select(*ledger_key(hour_us), *ledger_sums(), func.count(), func.sum(case((_ODD_METERS, 1), else_=0))).where(
-        counted(hour_us, hour_us + HOUR_US)
-    )
+    query = select(
+        *ledger_key(hour_us), *ledger_sums(), func.count(), func.sum(case((_METERS_DIFFER, 1), else_=0))
+    ).where(counted(hour_us, hour_us + HOUR_US))
     hours: dict[tuple[Any, ...], Sums] = {}
     odd = 0
     async for row in await connection.stream(query.group_by(*ledger_groups())):
@@ -161,12 +161,12 @@ async def _ledger_hour(connection: AsyncConnection, hour_us: int, findings: _Fin
         findings.cost_nanousd += figures[COST]
         odd += figures[-1]
     if odd:
-        async for difference in _odd_meters(connection, hour_us):
+        async for difference in _meter_differences(connection, hour_us):
             findings.add((difference,))
     return hours
 
 
-async def _rollup(connection: AsyncConnection, table: Any, start_us: int) -> dict[tuple[Any, ...], Sums]:
+async def _read_rollup(connection: AsyncConnection, table: Any, start_us: int) -> dict[tuple[Any, ...], Sums]:
     query = select(*(table.c[name] for name in (*ROLLUP_KEY, *ROLLUP_SUMS))).where(table.c.start_us == start_us)
     rows: dict[tuple[Any, ...], Sums] = {}
     async for row in await connection.stream(query):
@@ -181,7 +181,7 @@ def _differing(
     ledger: Mapping[tuple[Any, ...], Sums],
     found: Mapping[tuple[Any, ...], Sums],
 ) -> Iterator[Difference]:
-    """Figure by figure. A row that is missing says the same as one of zeros."""
+    """Yield the differing figures. A missing row equals one of zeros."""
     wrong = (place for place in ledger.keys() | found.keys() if ledger.get(place) != found.get(place))
     for place in sorted(wrong):
         told, stands = ledger.get(place, _ZEROS), found.get(place, _ZEROS)
@@ -194,28 +194,28 @@ def _differing(
 # Within the ledger: every entry's meters are its cost, and every attempt is reserved once and closed once.
 
 _METERS: Final = sum((getattr(LedgerEntry, name) for name in METER_COLUMNS[1:]), getattr(LedgerEntry, METER_COLUMNS[0]))
-_ODD_METERS: Final = func.coalesce(col(LedgerEntry.cost_nanousd), 0) != _METERS
+_METERS_DIFFER: Final = func.coalesce(col(LedgerEntry.cost_nanousd), 0) != _METERS
 _PLACE: Final = (col(LedgerEntry.request_id), col(LedgerEntry.attempt))
 
 
-async def _odd_meters(connection: AsyncConnection, hour_us: int) -> AsyncIterator[Difference]:
+async def _meter_differences(connection: AsyncConnection, hour_us: int) -> AsyncIterator[Difference]:
     query = select(*_PLACE, col(LedgerEntry.entry), func.coalesce(col(LedgerEntry.cost_nanousd), 0), _METERS)
-    query = query.where(counted(hour_us, hour_us + HOUR_US), _ODD_METERS).order_by(*_PLACE)
+    query = query.where(counted(hour_us, hour_us + HOUR_US), _METERS_DIFFER).order_by(*_PLACE)
     async for request_id, attempt, entry, cost, meters in await connection.stream(query):
         key: dict[str, str | int] = {"request_id": request_id, "attempt": attempt, "entry": entry}
         yield Difference(table="ledger_entry", key=key, column="sum of meters", expected=int(cost), found=int(meters))
 
 
 async def _check_closings(connection: AsyncConnection, hour_us: int, findings: _Findings, now_us: int) -> None:
-    """Nearly every attempt is reserved and closed within the hour; the others are looked at one by one."""
-    odd = await connection.stream(_odd_attempts(hour_us))
+    """Check reserves and closings. Nearly all attempts begin and end within the hour; the others are looked up."""
+    odd = await connection.stream(_unusual_attempts(hour_us))
     async for places in odd.partitions(_BATCH):
-        attempts = await _attempts(connection, [tuple(place) for place in places])
+        attempts = await _read_attempts(connection, [tuple(place) for place in places])
         for place, entries in attempts.items():
             _check_attempt(place, entries, hour_us, findings, now_us)
 
 
-def _odd_attempts(hour_us: int) -> Select[str, int]:
+def _unusual_attempts(hour_us: int) -> Select[str, int]:
     entry = col(LedgerEntry.entry)
     reserves = func.sum(case((entry == "reserve", 1), else_=0))
     closings = func.sum(case((entry.in_(sorted(TERMINAL)), 1), else_=0))
@@ -224,10 +224,10 @@ def _odd_attempts(hour_us: int) -> Select[str, int]:
     return grouped.having(or_(reserves != 1, closings != 1))
 
 
-async def _attempts(
+async def _read_attempts(
     connection: AsyncConnection, places: list[tuple[Any, ...]]
 ) -> dict[tuple[str, int], dict[str, int]]:
-    """When each entry of these attempts was made, by its kind."""
+    """Return each entry's `at_us` by kind, per attempt."""
     query = select(*_PLACE, col(LedgerEntry.entry), col(LedgerEntry.at_us)).where(tuple_(*_PLACE).in_(places))
     attempts: dict[tuple[str, int], dict[str, int]] = {}
     for request_id, attempt, entry, at_us in await connection.execute(query):
@@ -238,7 +238,7 @@ async def _attempts(
 def _check_attempt(
     place: tuple[str, int], entries: Mapping[str, int], hour_us: int, findings: _Findings, now_us: int
 ) -> None:
-    """Told in the hour of its reserve, or without one in the hour of its first entry, so that it is told once."""
+    """Check one attempt in the hour of its reserve, or of its first entry without one, so that it is reported once."""
     at_us = entries.get("reserve", min(entries.values()))
     if not hour_us <= at_us < hour_us + HOUR_US:
         return
@@ -246,7 +246,7 @@ def _check_attempt(
     if "reserve" in entries and not closings:
         findings.open_reserves += at_us < now_us - _OPEN_US
     key: dict[str, str | int] = {"request_id": place[0], "attempt": place[1], "entry": " ".join(closings)}
-    # Where it could not be told whether a reserve was written, a void without one is what keeps it from counting.
+    # A void without a reserve is regular: it cancels a reserve whose write may have failed.
     if "reserve" not in entries and closings != ["void"]:
         findings.add((Difference(table="ledger_entry", key=key, column="reserves", expected=len(closings), found=0),))
     standing = len(closings) - ("expire" in entries and "adjust" in entries)

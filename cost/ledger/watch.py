@@ -1,4 +1,4 @@
-"""The hourly check that the roll-ups are what the ledger says. Of all processes on one database one does it."""
+"""Hourly verification of the roll-ups; of all processes on one database one runs it."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ _DAYS_BEFORE: Final = 1
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What all processes know of the check: when it was begun last and finished last, and what it found."""
+    """Shared state of the check: last begun, last finished (microseconds since 1970, 0 before), differences found."""
 
     begun_us: int = 0
     done_us: int = 0
@@ -30,16 +30,16 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def due(known: Checked, now_us: int) -> bool:
-    """Once an hour; and when it was begun and never finished, because whoever did it has died, after half of one.
+    """Return True an hour after the last check, or half an hour after one that was begun and never finished.
 
-    What a clock far ahead of this one has begun keeps nobody from it for long.
+    The distance counts in both directions, so that a check begun by a clock far ahead does not block the others for long.
     """
     unfinished = known.done_us < known.begun_us
     return abs(now_us - known.begun_us) >= (_GIVEN_UP_US if unfinished else HOUR_US)
 
 
 class LedgerWatch:
-    """One process's part in the check. `tell` learns what is known after each look, whoever found it out."""
+    """Runs the check when it is due. `tell` is called with the shared state after each look."""
 
     def __init__(
         self, engine: AsyncEngine, tell: Callable[[Checked], None], clock: Callable[[], float] = time.time
@@ -49,24 +49,24 @@ class LedgerWatch:
         self._clock = clock
 
     async def check_due(self) -> None:
-        """Check yesterday and today when that is due and nobody else does it; tell what is known."""
-        known = await self._known()
-        if due(known, now_us := self._now_us()) and await self._begin(known, now_us):
+        """Check yesterday and today if that is due and no other process does it; then tell the state."""
+        known = await self._read_state()
+        if due(known, now_us := self._now_us()) and await self._claim(known, now_us):
             today_us = now_us - now_us % DAY_US
             found = await check(self._engine, today_us - _DAYS_BEFORE * DAY_US, now_us + 1, now_us=now_us)
             await self._finish(found)
-            known = await self._known()
+            known = await self._read_state()
         if known.done_us:
             self._tell(known)
 
-    async def _known(self) -> Checked:
+    async def _read_state(self) -> Checked:
         query = select(col(LedgerCheck.begun_us), col(LedgerCheck.done_us), col(LedgerCheck.differences))
         async with self._engine.connect() as connection:
             row = (await connection.execute(query.where(col(LedgerCheck.name) == _NAME))).first()
         return Checked() if row is None else Checked(begun_us=row[0], done_us=row[1], differences=row[2])
 
-    async def _begin(self, known: Checked, now_us: int) -> bool:
-        """Whether it is ours: of several that find it due, one changes what all have seen."""
+    async def _claim(self, known: Checked, now_us: int) -> bool:
+        """Claim the check by compare-and-swap; True if this process won."""
         table = LedgerCheck.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
         try:
             async with self._engine.begin() as connection:

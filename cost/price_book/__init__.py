@@ -1,1 +1,1 @@
-"""Prices with their dates and sources: configured, read from a packaged table, or entered by operators."""
+"""Dated prices and their sources: configuration, litellm's packaged table, and overrides entered by operators."""

@@ -1,9 +1,9 @@
-"""A price turned out wrong: what was booked at it is computed again, and the difference is posted. Nothing is rewritten.
+"""Price correction: recomputes what was booked at a wrong price and posts the difference. Nothing is rewritten.
 
-Every settled attempt of a target that says the wrong version is looked at, one by one, so the difference is exact. It
-is posted as one `adjust` entry for each group that the roll-ups tell apart, dated within the day it corrects. What was
-posted before for the same version counts as booked; so a correction can be corrected, and posting one again adds
-nothing. Baselines stay as they are: they are another target's prices.
+Every settled attempt of a target that was booked at the wrong version is recomputed, one by one, so the difference is
+exact. It is posted as one `adjust` entry for each group that the roll-ups tell apart, dated within the day it corrects.
+What was posted before for the same version counts as booked; so a correction can be corrected, and posting one again
+adds nothing. Baselines stay as they are: they are another target's prices.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _day_us: Final = (_at_us - _at_us % literal_column(str(DAY_US))).label("day_us")
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """What one group of one day was booked at, and what it should have been. By meter, in nano-dollars."""
+    """Booked and right amounts of one group on one day, by meter, in nano-dollars."""
 
     day_us: int
     organisation_id: str
@@ -51,68 +51,71 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     tag: str
     pool: str
     last_us: int
-    """The last of its attempts; the posting is dated like it."""
+    """`at_us` of the group's last attempt; the posting is dated like it."""
     rows: int
     booked: Meters
     right: Meters
     unpriced: int = 0
-    """Attempts that get their price by this, and had none."""
+    """Formerly unpriced attempts that this correction prices."""
     posted: int = 0
-    """Entries that were posted for the group before; so that what was taken back can be posted again."""
+    """Entries posted for the group before; part of `posting_id`, so that what was reversed can be posted again."""
 
     @property
     def meters(self) -> Meters:
-        """What is to be posted."""
-        return _less(self.right, self.booked)
+        """Amounts to post: right less booked."""
+        return _subtract_meters(self.right, self.booked)
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be posted, and what was looked at for it."""
+    """Differences that a correction would post, and the counts of attempts behind them."""
 
     target_id: str
     version: str
-    """The one that was wrong; empty for attempts whose price was unknown."""
+    """Wrong price version; empty for attempts whose price was unknown."""
     price: Price
     first_day: date
     last_day: date
     differences: tuple[Difference, ...]
-    """Without the groups that are right already."""
+    """Groups that differ; groups that are right already are left out."""
     rows: int
-    """Attempts that were computed again."""
+    """Attempts that were recomputed."""
     left_rows: int
-    """Attempts whose cost does not follow from their tokens, such as those that a crash left; they stay as they are."""
+    """Attempts left as they are, because their cost does not follow from their tokens, as after a crash."""
 
     @property
     def total_nanousd(self) -> int:
+        """Signed sum of all differences."""
         return sum(sum(each.meters) for each in self.differences)
 
     @property
     def posting_id(self) -> str:
-        """The same for the same differences of the same correction."""
+        """Id that is the same for the same differences of the same correction, so that it is posted once."""
         facts = (self.target_id, self.version, to_json(self.price.named("")), self.differences)
         return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
 
     @property
     def reason(self) -> str:
+        """Reason written into the postings, by which earlier ones of this version are found."""
         return _reason(self.version)
 
 
 async def find_correction(
     engine: AsyncEngine, target_id: str, version: str, price: Price, first_day: date, last_day: date
 ) -> Correction:
-    """What a target's attempts of these days, booked at `version`, cost more or less at `price`. Posts nothing.
+    """Compute how a target's attempts of these days, booked at `version`, change at `price`. Posts nothing.
 
-    Raises PriceRefused for a range that is too long or empty.
+    An empty `version` means attempts without a price. Raises PriceRefused for a range that is empty or too long, or too
+    many groups, and UnknownPrice if nothing was booked at an unknown version.
     """
     if not 0 <= (last_day - first_day).days < MOST_DAYS:
         raise PriceRefused(f"a correction is for 1 to {MOST_DAYS} days, the last one not before the first")
     old = await PriceStore(engine).figures(target_id, version) if version else None
     within = (_at_us >= start_of(first_day)) & (_at_us < start_of(last_day) + DAY_US)
-    found = _Found(old, price)
+    found = _Recomputed(old, price)
     async with engine.connect() as connection:
-        async for row in _rows(connection, and_(within, col(LedgerEntry.target_id) == target_id), version):
+        async for row in _stream_rows(connection, and_(within, col(LedgerEntry.target_id) == target_id), version):
             found.add(row)
-        posted = await _posted(connection, and_(within, col(LedgerEntry.target_id) == target_id), version)
+        posted = await _read_posted(connection, and_(within, col(LedgerEntry.target_id) == target_id), version)
     if not found.rows and not found.left_rows and version and old is None:
         raise UnknownPrice(f"nothing of {target_id} was booked at {version!r} in these days, nor is it a known version")
     return Correction(
@@ -130,7 +133,7 @@ async def find_correction(
 async def post_correction(
     ledger: LedgerStore, prices: PriceStore, correction: Correction, *, effective_us: int = 0
 ) -> tuple[int, str]:
-    """Posts the differences, and tells how many entries are new and which version they say."""
+    """Post the differences; return the number of new entries and the name that the price is remembered under."""
     kept = await prices.remember(correction.target_id, correction.price, "correction", effective_us)
     entries = postings(correction, kept.version)
     new = 0
@@ -140,7 +143,7 @@ async def post_correction(
 
 
 def postings(correction: Correction, version: str) -> list[Entry]:
-    """The entries that post a correction. `version` is what its price is remembered as."""
+    """Return the entries that post a correction; `version` is the name that its price is remembered under."""
     return [
         _posting(correction, each, version, f"{_ORIGIN}/{correction.posting_id}/{number}")
         for number, each in enumerate(correction.differences, 1)
@@ -172,8 +175,8 @@ class _Group:
         self.right = _NOTHING
 
 
-class _Posted(msgspec.Struct, frozen=True):
-    """What earlier corrections of a version posted for one group."""
+class _EarlierPostings(msgspec.Struct, frozen=True):
+    """Sums that earlier corrections of a version posted for one group."""
 
     meters: Meters = _NOTHING
     priced: int = 0
@@ -183,8 +186,8 @@ class _Posted(msgspec.Struct, frozen=True):
 _Key = tuple[Any, ...]
 
 
-class _Found:
-    """Adds attempts up as they stream by."""
+class _Recomputed:
+    """Accumulates attempts by group as they stream by."""
 
     def __init__(self, old: Price | None, new: Price) -> None:
         self._old = old
@@ -195,7 +198,7 @@ class _Found:
 
     def add(self, row: Any) -> None:
         usage = Usage(**{name: getattr(row, name) for name in TOKEN_COLUMNS})
-        if not self._follows(row, usage):
+        if not self._is_recomputable(row, usage):
             self.left_rows += 1
             return
         key = (row.day_us, *(getattr(row, name) for name in _GROUP))
@@ -208,17 +211,17 @@ class _Found:
         group.rows += 1
         group.unpriced += row.cost_nanousd is None
         group.last_us = max(group.last_us, row.at_us)
-        group.booked = _plus(group.booked, _booked(row))
-        group.right = _plus(group.right, self._new.costs_nanousd(usage))
+        group.booked = _add_meters(group.booked, _booked_meters(row))
+        group.right = _add_meters(group.right, self._new.costs_nanousd(usage))
 
-    def _follows(self, row: Any, usage: Usage) -> bool:
-        """Whether the attempt was booked at what its tokens cost, so that it can be booked so again."""
+    def _is_recomputable(self, row: Any, usage: Usage) -> bool:
+        """Return True if the attempt's booked cost follows from its tokens, so that it can be recomputed."""
         if row.usage_source == "none" or "orphaned" in msgspec.json.decode(row.flags, type=list[str]):
             return False
         return self._old is None or row.cost_nanousd is None or row.cost_nanousd == self._old.cost_nanousd(usage)
 
 
-async def _rows(connection: AsyncConnection, where: ColumnElement[bool], version: str) -> AsyncIterator[Any]:
+async def _stream_rows(connection: AsyncConnection, where: ColumnElement[bool], version: str) -> AsyncIterator[Any]:
     names = (*_GROUP, *TOKEN_COLUMNS, *METER_COLUMNS, "cost_nanousd", "usage_source", "flags", "at_us")
     query = select(_day_us, *(getattr(LedgerEntry, name) for name in names)).where(
         where, col(LedgerEntry.price_version) == version, col(LedgerEntry.entry) == "settle"
@@ -228,8 +231,10 @@ async def _rows(connection: AsyncConnection, where: ColumnElement[bool], version
         yield row
 
 
-async def _posted(connection: AsyncConnection, where: ColumnElement[bool], version: str) -> dict[_Key, _Posted]:
-    """What earlier corrections of the same version posted, by group; what was taken back is not in it."""
+async def _read_posted(
+    connection: AsyncConnection, where: ColumnElement[bool], version: str
+) -> dict[_Key, _EarlierPostings]:
+    """Return the sums that earlier corrections of this version posted, by group; reversed ones cancel out."""
     dimensions = (_day_us, *(getattr(LedgerEntry, name) for name in _GROUP))
     query = (
         select(
@@ -251,20 +256,20 @@ async def _posted(connection: AsyncConnection, where: ColumnElement[bool], versi
     found = {}
     for row in rows:
         priced, entries, *meters = map(int, row[len(dimensions) :])
-        found[tuple(row[: len(dimensions)])] = _Posted(cast("Meters", tuple(meters)), priced, entries)
+        found[tuple(row[: len(dimensions)])] = _EarlierPostings(cast("Meters", tuple(meters)), priced, entries)
     return found
 
 
-def _differences(groups: dict[_Key, _Group], posted: dict[_Key, _Posted]) -> list[Difference]:
+def _differences(groups: dict[_Key, _Group], posted: dict[_Key, _EarlierPostings]) -> list[Difference]:
     found = []
     for key in sorted(groups):
-        group, before = groups[key], posted.get(key, _Posted())
+        group, before = groups[key], posted.get(key, _EarlierPostings())
         difference = Difference(
             day_us=key[0],
             **dict(zip(_GROUP, key[1:], strict=True)),
             last_us=group.last_us,
             rows=group.rows,
-            booked=_plus(group.booked, before.meters),
+            booked=_add_meters(group.booked, before.meters),
             right=group.right,
             unpriced=group.unpriced - before.priced,
             posted=before.entries,
@@ -274,8 +279,8 @@ def _differences(groups: dict[_Key, _Group], posted: dict[_Key, _Posted]) -> lis
     return found
 
 
-def _booked(row: Any) -> Meters:
-    """By meter. What an older release booked has a cost without meters; it counts as input, so that all adds up."""
+def _booked_meters(row: Any) -> Meters:
+    """Return the booked cost by meter. Old entries have a cost without meters; it counts as input."""
     meters = [int(getattr(row, name)) for name in METER_COLUMNS]
     meters[0] += (row.cost_nanousd or 0) - sum(meters)
     return cast("Meters", tuple(meters))
@@ -285,9 +290,9 @@ def _reason(version: str) -> str:
     return f"corrects {version}" if version else "prices what was unpriced"
 
 
-def _plus(first: Meters, second: Meters) -> Meters:
+def _add_meters(first: Meters, second: Meters) -> Meters:
     return cast("Meters", tuple(a + b for a, b in zip(first, second, strict=True)))
 
 
-def _less(first: Meters, second: Meters) -> Meters:
+def _subtract_meters(first: Meters, second: Meters) -> Meters:
     return cast("Meters", tuple(map(sub, first, second)))

@@ -1,13 +1,13 @@
-"""litellm's table of prices, read as the data it is: importing litellm would take seconds and much memory.
+"""Reader of litellm's price table as plain data: importing litellm would take seconds and much memory.
 
 Its prices are dollars for one token. They are read as decimals, never as floats. Some carry the noise of a float that
 somebody once computed with (0.000015000020000000002), so a figure is rounded to a nano-dollar for a million tokens.
 
 litellm writes 0 where it does not know, for what is self-hosted, and for what is free for a while. So a 0 is taken for
-an unknown figure, and a model without an input or output price has no price here. There are two exceptions: models
-that generate nothing (embeddings and the like) have a true 0 for output, and those that charge for each request may
-have a true 0 for input. A cache without a figure costs what input costs. A batch's figure that is left out has the
-discount of the others.
+an unknown figure, and a model without an input or output price has no price here. There are two exceptions: models that
+generate nothing (embeddings and the like) have a true 0 for output, and those that charge for each request may have a
+true 0 for input. A cache without a figure costs what input costs. A batch's figure that is left out has the discount of
+the others.
 
 Not read: what a Usage does not count (audio, images, searches) and the figures of service tiers that the gateway does
 not ask for (priority, flex).
@@ -54,24 +54,24 @@ Row = Mapping[str, Any]
 
 
 class LitellmTable(msgspec.Struct, frozen=True):
-    """The table of one litellm release."""
+    """Rows of one litellm release's price table, by model name."""
 
     release: str
     rows: Mapping[str, Row]
 
     @property
     def version(self) -> str:
-        """What its prices are called."""
+        """Version name of prices from this table, `litellm-RELEASE`."""
         return f"litellm-{self.release}"
 
     def price(self, name: str) -> Price | None:
-        """What the model costs; None when the table does not have it or does not know."""
+        """Return a model's price; None if the table lacks it or does not know it."""
         row = self.rows.get(name)
         return None if row is None else _price(row, self.version)
 
 
 def read_table(package: str = "litellm") -> LitellmTable:
-    """The table of the litellm that is installed. Raises PriceTableMissing."""
+    """Read the table of the installed litellm. Raises PriceTableMissing."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         raise PriceTableMissing("litellm is not installed; `pip install 'weighbridge[litellm]'` brings its table")
@@ -83,7 +83,7 @@ def read_table(package: str = "litellm") -> LitellmTable:
 
 
 def table_in(path: Path, release: str) -> LitellmTable:
-    """The table in this file. Raises PriceTableMissing."""
+    """Read the table in a file. Raises PriceTableMissing."""
     try:
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
@@ -101,7 +101,7 @@ def table_in(path: Path, release: str) -> LitellmTable:
 
 
 def priced(table: LitellmTable, name: str) -> Price:
-    """What the table has for the name. Raises UnknownPrice, which says what was probably meant."""
+    """Return a model's price. Raises UnknownPrice, which suggests the closest name."""
     found = table.price(name)
     if found is not None:
         return found
@@ -115,34 +115,37 @@ def priced(table: LitellmTable, name: str) -> Price:
 
 
 class _Figures(msgspec.Struct, frozen=True):
-    """What a row says, looked up from the particular to the general."""
+    """Lookup of a row's figures, from the specific to the general."""
 
     row: Row
     brackets: tuple[tuple[int, Row], ...]
-    """Of a row that has its prices by length of the prompt: above how many tokens, and the prices."""
+    """Price brackets by prompt length (`tiered_pricing`): lower bound in tokens, and the figures."""
 
     def find(self, meter: str, above_tokens: int | None, *, batch: bool = False) -> Decimal | None:
-        """A meter's figure for prompts above so many tokens; where longer prompts have none, it is the general one."""
+        """Return a meter's figure for prompts above so many tokens; the general one if longer prompts have none."""
         if self.brackets:
-            return _first(_bracket(self.brackets, above_tokens), _METERS[meter])
+            return _first_figure(_bracket(self.brackets, above_tokens), _METERS[meter])
         tier = "" if above_tokens is None else f"_above_{above_tokens // 1000}k_tokens"
         ending = f"{tier}_batches" if batch else tier
-        told = _first(self.row, _METERS[meter], ending)
+        told = _first_figure(self.row, _METERS[meter], ending)
         if batch:
             return self._discounted(meter, above_tokens) if told is None else told
-        return _first(self.row, _METERS[meter]) if told is None else told
+        return _first_figure(self.row, _METERS[meter]) if told is None else told
 
     def _discounted(self, meter: str, above_tokens: int | None) -> Decimal | None:
-        """What the table leaves out for batches has the discount that the same meter has, or else its side."""
+        """Return a batch figure that the table leaves out.
+
+        It is the usual figure at the batch discount of its meter, else at that of input or output.
+        """
         usual = self.find(meter, above_tokens)
         for like in (meter, "output" if meter in _OF_THE_OUTPUT else "input"):
-            in_batch, alone = _first(self.row, _METERS[like], "_batches"), _first(self.row, _METERS[like])
+            in_batch, alone = _first_figure(self.row, _METERS[like], "_batches"), _first_figure(self.row, _METERS[like])
             if usual is not None and in_batch is not None and alone is not None:
                 return usual * in_batch / alone
         return usual
 
     def bounds(self) -> list[int]:
-        """Above how many tokens something costs otherwise."""
+        """Return the prompt lengths in tokens above which prices change."""
         if self.brackets:
             return [above for above, _ in self.brackets if above > 0]
         return sorted({int(found[1]) * 1000 for key in self.row if (found := _TIER.match(key)) and int(found[1])})
@@ -150,27 +153,27 @@ class _Figures(msgspec.Struct, frozen=True):
 
 def _price(row: Row, version: str) -> Price | None:
     figures = _Figures(row, tuple(_brackets(row)))
-    request = _amount(row.get("input_cost_per_request")) or Decimal(0)
+    request = _positive(row.get("input_cost_per_request")) or Decimal(0)
     try:
-        base = _whole(figures, version, request, batch=False)
+        base = _price_with_tiers(figures, version, request, batch=False)
         if base is None or not _has_batches(row):
             return base
-        return msgspec.structs.replace(base, batch=_whole(figures, version, request, batch=True))
+        return msgspec.structs.replace(base, batch=_price_with_tiers(figures, version, request, batch=True))
     except ValueError:
         # A figure beyond any price, or more lengths than a price has: what makes no sense is not known.
         return None
 
 
-def _whole(figures: _Figures, version: str, request: Decimal, *, batch: bool) -> Price | None:
-    base = _meters(figures, None, version, request, batch=batch)
+def _price_with_tiers(figures: _Figures, version: str, request: Decimal, *, batch: bool) -> Price | None:
+    base = _flat_price(figures, None, version, request, batch=batch)
     if base is None:
         return None
-    tiers = [(bound, _meters(figures, bound, version, request, batch=batch)) for bound in figures.bounds()]
+    tiers = [(bound, _flat_price(figures, bound, version, request, batch=batch)) for bound in figures.bounds()]
     long_prompts = tuple(LongPrompt(above_tokens=bound, price=tier) for bound, tier in tiers if tier is not None)
     return msgspec.structs.replace(base, long_prompts=long_prompts)
 
 
-def _meters(
+def _flat_price(
     figures: _Figures, above_tokens: int | None, version: str, request: Decimal, *, batch: bool
 ) -> Price | None:
     found = {meter: figures.find(meter, above_tokens, batch=batch) for meter in _METERS}
@@ -188,7 +191,7 @@ def _meters(
         cached_input_nanousd=_per_million(usd_input if cached is None else cached),
         cache_write_nanousd=_per_million(usd_input if write is None else write),
         cache_write_1h_nanousd=None if write_1h is None else _per_million(write_1h),
-        # Where it is written out although it is output's, it shall follow output for long prompts too.
+        # If it equals output's figure, leave it out, so that it follows output for long prompts too.
         reasoning_nanousd=None if reasoning is None or _follows_output(figures) else _per_million(reasoning),
         request_nanousd=nanousd(request.quantize(_NANO, ROUND_HALF_UP)),
     )
@@ -199,7 +202,7 @@ def _follows_output(figures: _Figures) -> bool:
 
 
 def _has_batches(row: Row) -> bool:
-    return all(_amount(row.get(f"{side}_cost_per_token_batches")) is not None for side in ("input", "output"))
+    return all(_positive(row.get(f"{side}_cost_per_token_batches")) is not None for side in ("input", "output"))
 
 
 def _brackets(row: Row) -> Iterator[tuple[int, Row]]:
@@ -215,12 +218,12 @@ def _bracket(brackets: tuple[tuple[int, Row], ...], above_tokens: int | None) ->
     return next((tier for above, tier in brackets if above == (above_tokens or 0)), {})
 
 
-def _first(row: Row, names: tuple[str, ...], ending: str = "") -> Decimal | None:
-    return next((found for name in names if (found := _amount(row.get(name + ending))) is not None), None)
+def _first_figure(row: Row, names: tuple[str, ...], ending: str = "") -> Decimal | None:
+    return next((found for name in names if (found := _positive(row.get(name + ending))) is not None), None)
 
 
-def _amount(value: Any) -> Decimal | None:
-    """A figure above 0; see above for what a 0 means there."""
+def _positive(value: Any) -> Decimal | None:
+    """Return a figure above 0, else None: a 0 means unknown, see the module's docstring."""
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         return None
     return Decimal(value) if Decimal(value) > 0 else None

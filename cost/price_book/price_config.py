@@ -1,4 +1,4 @@
-"""Prices as a configuration writes them: one price, several with their dates, or a name in litellm's table."""
+"""Prices in the configuration: one price, several with their dates, or a name in litellm's table."""
 
 from collections.abc import Callable, Mapping
 from datetime import date
@@ -17,11 +17,11 @@ from settings.types import Section
 _MAX_PRICE_USD = Decimal(1_000_000)
 _MOST_VERSIONS: Final = 64
 _OWN_METERS: Final = ("cached_input", "cache_write", "cache_write_1h", "reasoning")
-"""The meters that another one stands in for when they have no price of their own."""
+"""Meters that cost what another one does if they have no price of their own."""
 
 
-def _exact(value: Any) -> Any:
-    """A YAML number as it was written: 0.1 is a tenth, not the binary fraction nearest to it."""
+def _as_written(value: Any) -> Any:
+    """Convert a YAML number to the decimal that was written: 0.1 is a tenth, not the nearest binary fraction."""
     return Decimal(str(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -32,7 +32,7 @@ def _whole_nanousd(value: Decimal) -> Decimal:
 
 Usd = Annotated[
     Decimal,
-    BeforeValidator(_exact),
+    BeforeValidator(_as_written),
     Field(ge=0, le=_MAX_PRICE_USD),
     AfterValidator(_whole_nanousd),
 ]
@@ -55,11 +55,11 @@ class MeterPrices(Section):
     )
 
     def own_meters(self) -> set[str]:
-        """The meters that have a price of their own although they need not."""
+        """Return the optional meters that have a price of their own."""
         return {name for name in _OWN_METERS if getattr(self, name) is not None}
 
     def flat(self, version: str, request_usd: Decimal) -> Price:
-        """These figures alone."""
+        """Return these figures as a price, without long prompts and batches."""
         return price_from_usd(
             version=version,
             input_usd=self.input,
@@ -73,7 +73,7 @@ class MeterPrices(Section):
 
 
 class LongPromptPrices(MeterPrices):
-    """What a long prompt costs: the whole request at these figures."""
+    """Prices of a whole request whose prompt is longer than `above_tokens`."""
 
     above_tokens: int = Field(
         ge=1, le=1_000_000_000, description="A prompt of more tokens costs, with its answer, this."
@@ -84,18 +84,18 @@ _LongPrompts = Annotated[tuple[LongPromptPrices, ...], Field(max_length=MOST_LON
 
 
 class BatchPrices(MeterPrices):
-    """What work costs that the provider takes as a batch."""
+    """Prices of work that the provider takes as a batch."""
 
     long_prompts: _LongPrompts = Field(default=(), description="Again other prices for long prompts.")
 
 
 class PricesConfig(MeterPrices):
-    """A whole price. The fields of one model may also be a list of such prices, each with its date."""
+    """A complete price. A model may also have a list of such prices, each with its date."""
 
     request: Usd = Field(default=Decimal(0), description="One request, beside its tokens; in US dollars.")
     long_prompts: _LongPrompts = Field(default=(), description="Other prices for long prompts, the shortest first.")
     batch: BatchPrices | None = Field(default=None, description="What a batch costs; as usual, if left out.")
-    batch_discount: Annotated[Decimal, BeforeValidator(_exact)] | None = Field(
+    batch_discount: Annotated[Decimal, BeforeValidator(_as_written)] | None = Field(
         default=None,
         gt=0,
         lt=1,
@@ -110,7 +110,7 @@ class PricesConfig(MeterPrices):
     effective_from: date | None = Field(default=None, description="The first day of these prices, in UTC.")
 
     @model_validator(mode="after")
-    def _coherent(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.batch is not None and self.batch_discount is not None:
             raise ValueError("give `batch` or `batch_discount`, not both")
         _refuse_gaps(self, self.long_prompts, "long_prompts")
@@ -122,7 +122,7 @@ class PricesConfig(MeterPrices):
         return self
 
     def named_version(self) -> str:
-        """The version, or the date, or else the figures themselves: rows of two prices never look the same."""
+        """Return the version, else the date, else the figures, so that ledger rows of two prices never look the same."""
         if self.version:
             return self.version
         if self.effective_from is not None:
@@ -136,11 +136,11 @@ class PricesConfig(MeterPrices):
         return name if price == simple.flat("", Decimal(0)) else f"{name}~{price.digest()}"
 
     def effective_us(self) -> int:
-        """From when on they hold; 0 for always."""
+        """Return the moment from which they hold in microseconds since 1970; 0 for always."""
         return 0 if self.effective_from is None else start_of(self.effective_from)
 
     def price(self) -> Price:
-        """The same in nano-dollars, exactly."""
+        """Return the price in nano-dollars, exactly."""
         return self._price(self.named_version())
 
     def _price(self, version: str) -> Price:
@@ -157,7 +157,7 @@ class PricesConfig(MeterPrices):
 
 
 class EnteredPrices(PricesConfig):
-    """A whole price as an operator enters it, by command or by call."""
+    """A complete price as an operator enters it, by command or by call."""
 
     version: str = Field(
         default="",
@@ -170,13 +170,13 @@ class EnteredPrices(PricesConfig):
     )
 
     def entered(self, today: date) -> tuple[Price, int]:
-        """The price and from when on it holds; from today on, if no day is given."""
+        """Return the price and the moment from which it holds; the start of `today` if no day is given."""
         day = self.effective_from or today
         return self._price(self.version or f"override-{day.isoformat()}"), start_of(day)
 
 
 class LitellmPrices(Section):
-    """The price that litellm's packaged table has for a name."""
+    """A price taken from litellm's packaged table by name."""
 
     source: Literal["litellm"] = Field(description="In place of figures: take them from the installed litellm's table.")
     name: str = Field(
@@ -184,7 +184,7 @@ class LitellmPrices(Section):
     )
 
 
-def _shape(given: Any) -> str:
+def _discriminate(given: Any) -> str:
     if isinstance(given, list | tuple):
         return "a list"
     named = "source" in given if isinstance(given, Mapping) else isinstance(given, LitellmPrices)
@@ -192,11 +192,11 @@ def _shape(given: Any) -> str:
 
 
 PriceItem = Annotated[
-    Annotated[PricesConfig, Tag("figures")] | Annotated[LitellmPrices, Tag("a name")], Discriminator(_shape)
+    Annotated[PricesConfig, Tag("figures")] | Annotated[LitellmPrices, Tag("a name")], Discriminator(_discriminate)
 ]
 
 
-def _one_at_a_time(items: tuple[PricesConfig | LitellmPrices, ...]) -> tuple[PricesConfig | LitellmPrices, ...]:
+def _refuse_overlaps(items: tuple[PricesConfig | LitellmPrices, ...]) -> tuple[PricesConfig | LitellmPrices, ...]:
     dates: set[date | None] = set()
     versions: set[str] = set()
     for item in items:
@@ -216,28 +216,31 @@ def _one_at_a_time(items: tuple[PricesConfig | LitellmPrices, ...]) -> tuple[Pri
 
 
 _PriceList = Annotated[
-    tuple[PriceItem, ...], Field(min_length=1, max_length=_MOST_VERSIONS), AfterValidator(_one_at_a_time)
+    tuple[PriceItem, ...], Field(min_length=1, max_length=_MOST_VERSIONS), AfterValidator(_refuse_overlaps)
 ]
 ModelPrices = Annotated[
     Annotated[PricesConfig, Tag("figures")]
     | Annotated[LitellmPrices, Tag("a name")]
     | Annotated[_PriceList, Tag("a list")],
-    Discriminator(_shape),
+    Discriminator(_discriminate),
 ]
-"""What may stand at a model: one price, a name in litellm's table, or several prices."""
+"""The forms that a model's `prices` may have: one price, a name in litellm's table, or a list of prices."""
 
 
 def price_items(
     prices: PricesConfig | LitellmPrices | tuple[PricesConfig | LitellmPrices, ...] | None,
 ) -> tuple[PricesConfig | LitellmPrices, ...]:
-    """A model's prices, as a list in any case."""
+    """Return a model's prices as a tuple; empty for None."""
     if prices is None:
         return ()
     return prices if isinstance(prices, tuple) else (prices,)
 
 
 def dated_price(target_id: str, item: PricesConfig | LitellmPrices, table: Callable[[], LitellmTable]) -> DatedPrice:
-    """One of them as the price book has it. Raises PriceError when litellm's table is not there or lacks the name."""
+    """Return a configured price as the price book has it.
+
+    Raises PriceError if litellm's table is missing or lacks it.
+    """
     if isinstance(item, LitellmPrices):
         return DatedPrice(target_id=target_id, price=priced(table(), item.name), source="litellm")
     return DatedPrice(target_id=target_id, price=item.price(), source="config", effective_us=item.effective_us())
@@ -252,7 +255,7 @@ def _refuse_gaps(base: MeterPrices, tiers: tuple[LongPromptPrices, ...], place: 
 
 
 def _refuse_missing(base: MeterPrices, other: MeterPrices, place: str) -> None:
-    """A figure that is left out beside one that is given would be a guess, and a guess is not what finance wants."""
+    """Refuse an optional meter left out beside one that is given: filling it in would be a guess. Raises ValueError."""
     missing = sorted(base.own_meters() - other.own_meters())
     if missing:
         raise ValueError(f"{place} needs `{missing[0]}` too, because the prices around it have one of their own")

@@ -1,4 +1,4 @@
-"""Prices in the database: what rows were booked at, and what operators entered. A version is never changed."""
+"""Prices in the database: versions that rows were booked at, and overrides. A version is never changed."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal
@@ -23,11 +23,11 @@ _TRIES: Final = 100
 _SUFFIX_CHARACTERS: Final = 16
 
 KnownSource = Source | Literal["correction"]
-"""A correction's price is remembered, and never in effect."""
+"""Sources of a stored price; a correction's price is remembered, and never in effect."""
 
 
 class KnownPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that something may have been booked at."""
+    """A stored price version that rows may have been booked at."""
 
     price: Price
     source: str
@@ -38,19 +38,19 @@ class KnownPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PriceStore:
-    """The only writer and reader of the table `price_version`."""
+    """Reads and writes the table `price_version`; nothing else does."""
 
     def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] = wall_us) -> None:
         self._engine = engine
         self._now_us = now_us
 
     async def remember(self, target_id: str, price: Price, source: KnownSource, effective_us: int = 0) -> Price:
-        """Keep a version for ever, and tell under which name: another one when its own stands for other figures."""
+        """Store a version for good, and return the price as named; renamed when its name stands for other figures."""
         (kept,) = await self._remember([(target_id, price, source, effective_us)])
         return kept
 
     async def remember_all(self, prices: Iterable[DatedPrice]) -> list[DatedPrice]:
-        """The same for many, in their order."""
+        """Store many versions as `remember` does; return them in the order given."""
         given = list(prices)
         kept: list[DatedPrice] = []
         for start in range(0, len(given), _AT_ONCE):
@@ -62,7 +62,7 @@ class PriceStore:
         return kept
 
     async def overrides(self) -> list[DatedPrice]:
-        """What operators entered and did not take back, in the order it was entered. Raises PriceError."""
+        """Return overrides that were not withdrawn, in the order they were entered. Raises PriceError."""
         query = (
             select(PriceVersion)
             .where(col(PriceVersion.source) == "override", col(PriceVersion.withdrawn_us).is_(None))
@@ -74,7 +74,7 @@ class PriceStore:
         return [
             DatedPrice(
                 target_id=row["target_id"],
-                price=_read(row),
+                price=_price_of_row(row),
                 source="override",
                 effective_us=row["effective_us"],
                 note=row["note"],
@@ -83,9 +83,9 @@ class PriceStore:
         ]
 
     async def add_override(self, target_id: str, price: Price, effective_us: int, *, note: str = "") -> DatedPrice:
-        """Enter a price that comes before the configured ones. The same one again is the one that is there.
+        """Enter a price that takes precedence over the configured ones; an identical override is returned as it is.
 
-        A name that was taken before gets an ending. Raises PriceRefused.
+        A version name that is taken gets a suffix. Raises PriceRefused.
         """
         if len(note) > MOST_NOTE_CHARACTERS:
             raise PriceRefused(f"a note has at most {MOST_NOTE_CHARACTERS} characters")
@@ -95,8 +95,8 @@ class PriceStore:
                 return each
         async with self._engine.begin() as connection:
             for number in range(_TRIES):
-                named = price.named(_numbered(price, number))
-                row = self._row(target_id, named, "override", effective_us, note)
+                named = price.named(_candidate_name(price, number))
+                row = self._as_row(target_id, named, "override", effective_us, note)
                 if await self._insert(connection, [row]):
                     return DatedPrice(
                         target_id=target_id, price=named, source="override", effective_us=effective_us, note=note
@@ -104,16 +104,16 @@ class PriceStore:
         raise PriceRefused(f"{target_id} has too many prices called {price.version}; choose another version")
 
     async def withdraw(self, target_id: str, version: str) -> None:
-        """Take an override back: the prices beneath it count again. What was booked at it stays.
+        """Withdraw an override: the prices beneath it count again. What was booked at it stays.
 
         Raises UnknownPrice, and PriceRefused for what is no override.
         """
         if "\x00" in target_id + version:
-            # PostgreSQL would refuse the question.
+            # PostgreSQL refuses a NUL in a parameter.
             raise UnknownPrice("no name of a target or price has a NUL in it")
         here = (col(PriceVersion.target_id) == target_id) & (col(PriceVersion.version) == version)
         async with self._engine.begin() as connection:
-            # The writing comes first: on SQLite a transaction that begins with reading may not get to write.
+            # Write first: on SQLite a transaction that begins with reading may not get to write.
             taken_back = await connection.execute(
                 update(PriceVersion)
                 .where(here, col(PriceVersion.source) == "override", col(PriceVersion.withdrawn_us).is_(None))
@@ -128,30 +128,30 @@ class PriceStore:
             raise PriceRefused(f"{version} of {target_id} comes from {source}, so it is changed there")
 
     async def figures(self, target_id: str, version: str) -> Price | None:
-        """What a row was booked at that says this version; None when that was never remembered. Raises PriceError."""
+        """Return the price that rows of this version were booked at; None if it was never stored. Raises PriceError."""
         query = select(PriceVersion).where(
             col(PriceVersion.target_id) == target_id, col(PriceVersion.version) == version
         )
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
-        return None if row is None else _read(row)
+        return None if row is None else _price_of_row(row)
 
     async def known(self, target_id: str) -> list[KnownPrice]:
-        """Every version of a target that is remembered, the newest first. Raises PriceError."""
+        """Return every stored version of a target, newest first, at most `MOST_KNOWN`. Raises PriceError."""
         query = select(PriceVersion).where(col(PriceVersion.target_id) == target_id)
         query = query.order_by(col(PriceVersion.created_us).desc(), col(PriceVersion.version)).limit(MOST_KNOWN)
         async with self._engine.connect() as connection:
             rows = (await connection.execute(query)).mappings().all()
         names = ("source", "effective_us", "note", "created_us", "withdrawn_us")
-        return [KnownPrice(price=_read(row), **{name: row[name] for name in names}) for row in rows]
+        return [KnownPrice(price=_price_of_row(row), **{name: row[name] for name in names}) for row in rows]
 
     async def _remember(self, given: Sequence[tuple[str, Price, KnownSource, int]]) -> list[Price]:
-        """Writes what is new, reads what is there, and renames what differs from it, until nothing does."""
-        prices = [price.named(_fitting(price.version)) for _, price, _, _ in given]
+        """Insert what is new, read what is there, and rename prices that differ from it, until none does."""
+        prices = [price.named(_truncated(price.version)) for _, price, _, _ in given]
         pending = list(range(len(given)))
         for number in range(1, _TRIES):
             rows = [
-                self._row(target_id, prices[place], source, effective_us)
+                self._as_row(target_id, prices[place], source, effective_us)
                 for place in pending
                 for target_id, _, source, effective_us in (given[place],)
             ]
@@ -166,7 +166,7 @@ class PriceStore:
             if not pending:
                 return prices
             for place in pending:
-                prices[place] = prices[place].named(_numbered(given[place][1], number))
+                prices[place] = prices[place].named(_candidate_name(given[place][1], number))
         raise PriceRefused(f"{given[0][0]} has too many prices of one name")
 
     async def _figures_of(self, connection: AsyncConnection, targets: set[str]) -> dict[tuple[str, str], str]:
@@ -174,7 +174,7 @@ class PriceStore:
         rows = await connection.execute(query.where(col(PriceVersion.target_id).in_(sorted(targets))))
         return {(row.target_id, row.version): row.figures for row in rows}
 
-    def _row(
+    def _as_row(
         self, target_id: str, price: Price, source: KnownSource, effective_us: int, note: str = ""
     ) -> dict[str, Any]:
         return {
@@ -189,7 +189,7 @@ class PriceStore:
         }
 
     async def _insert(self, connection: AsyncConnection, rows: list[dict[str, Any]]) -> bool:
-        """Whether something was new. In the order of the key, so that two writers never wait for each other in a circle."""
+        """Insert rows, and return True if any was new. They go in key order, so that two writers never deadlock."""
         ordered = sorted(rows, key=lambda row: (row["target_id"], row["version"]))
         insert: Insert
         if self._engine.dialect.name == "sqlite":
@@ -199,19 +199,19 @@ class PriceStore:
         return (await connection.execute(insert)).rowcount > 0
 
 
-def _fitting(version: str) -> str:
+def _truncated(version: str) -> str:
     return version[: MOST_VERSION_CHARACTERS - _SUFFIX_CHARACTERS]
 
 
-def _numbered(price: Price, number: int) -> str:
-    """The name, the name with its figures' digest, and then with a number too."""
-    name = _fitting(price.version)
+def _candidate_name(price: Price, number: int) -> str:
+    """Return the version name: as given for 0, with the figures' digest for 1, and with a number too from 2 on."""
+    name = _truncated(price.version)
     if number == 0:
         return name
     return f"{name}~{price.digest()}" + ("" if number == 1 else f"-{number}")
 
 
-def _read(row: Any) -> Price:
+def _price_of_row(row: Any) -> Price:
     try:
         return from_json(row["figures"])
     except ValueError as failure:

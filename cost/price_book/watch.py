@@ -1,4 +1,4 @@
-"""The prices in effect in this process: the configured ones beneath what operators entered, looked at every few seconds."""
+"""Watcher of the prices in effect in this process: the configured ones beneath overrides, polled every few seconds."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,11 @@ _log: Final = logging.getLogger("weighbridge.prices")
 
 _SOONEST_S: Final = 0.01
 _PATIENCE_S: Final = 5.0
-"""A start waits no longer for a database that is silent."""
+"""Timeout of a look in seconds, so that a start does not wait longer for a silent database."""
 
 
 class PriceWatch:
-    """Keeps the book up to date, and makes sure that each version in it stands for the same figures for ever."""
+    """Keeps the book up to date, and makes each version in it stand for the same figures for good."""
 
     def __init__(
         self,
@@ -32,39 +32,39 @@ class PriceWatch:
         changed: Callable[[], None] = lambda: None,
         now_us: Callable[[], int] = wall_us,
     ) -> None:
-        """`changed` is called after other prices came into effect."""
+        """Watch `store` over the configured prices. `changed` is called after other prices came into effect."""
         self.store = store
         self._configured = configured
         self._changed = changed
         self._now_us = now_us
         self._overrides: list[DatedPrice] = []
         self._names: dict[tuple[str, str], dict[str, str]] = {}
-        """Target and version to the names that their figures, by digest, are remembered under."""
+        """Per target and version: the stored name by digest of the figures."""
         self._remembered = False
-        self._looking = asyncio.Lock()
-        self._stirred = asyncio.Event()
-        self._told: str | None = None
+        self._refreshing = asyncio.Lock()
+        self._wakeup = asyncio.Event()
+        self._last_logged: str | None = None
         self.book = self.with_configured(configured)
         self._in_effect = self._effective()
 
     def with_configured(self, configured: PriceBook) -> PriceBook:
-        """The book as it would be with another configuration; nothing is taken over."""
-        return price_book([*(self._named(each) for each in configured.entries()), *self._overrides])
+        """Return the book as it would be with another configuration; nothing changes."""
+        return price_book([*(self._with_stored_name(each) for each in configured.entries()), *self._overrides])
 
     def adopt(self, configured: PriceBook) -> None:
-        """Takes another configuration over, whose catalog is in use from now on."""
+        """Switch to another configuration, whose catalog is in use from now on."""
         self._configured, self._remembered = configured, False
         self.book = self.with_configured(configured)
         self._in_effect = self._effective()
-        self._stirred.set()
+        self._wakeup.set()
 
     async def follow(self, poll_s: float) -> None:
-        """Looks for ever: every few seconds, when a price begins, and after a change of the configuration."""
+        """Refresh forever: every `poll_s` seconds, when a price begins, and after a change of the configuration."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._wait_s(poll_s)):
-                    await self._stirred.wait()
-            self._stirred.clear()
+                    await self._wakeup.wait()
+            self._wakeup.clear()
             try:
                 await self.refresh()
             except Exception:  # noqa: BLE001 - the loop must outlive any one step
@@ -76,9 +76,9 @@ class PriceWatch:
         return poll_s if change_us is None else min(poll_s, max(_SOONEST_S, (change_us - now_us) / 1_000_000))
 
     async def refresh(self) -> None:
-        """Takes over what is in effect now. When the database does not answer, only dates that passed count."""
-        async with self._looking:
-            await self._read()
+        """Update the book. When the database does not answer, only dates that passed take effect."""
+        async with self._refreshing:
+            await self._read_overrides()
             self.book = self.with_configured(self._configured)
             before, effective = self._in_effect, self._effective()
             if effective == before:
@@ -88,33 +88,33 @@ class PriceWatch:
                 if price != before.get(target_id):
                     _log.warning("price of %s: %s", target_id, "unknown" if price is None else f"now {price.version}")
             self._changed()
-            # At the end: what could not be taken over is tried again.
+            # Last, so that a change whose callback failed is tried again.
             self._in_effect = effective
 
-    async def _read(self) -> None:
+    async def _read_overrides(self) -> None:
         configured = self._configured
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 self._overrides = await self.store.overrides()
                 if not self._remembered:
-                    self._learn(configured, await self.store.remember_all(configured.entries()))
+                    self._keep_names(configured, await self.store.remember_all(configured.entries()))
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            # The driver's message may hold the address.
-            self._tell(f"prices cannot be looked up, so they stay as they are: {type(error).__name__}")
+            # The driver's message may contain the database's address.
+            self._log_once(f"prices cannot be looked up, so they stay as they are: {type(error).__name__}")
         except PriceError as error:
-            self._tell(f"prices stay as they are: {error}")
+            self._log_once(f"prices stay as they are: {error}")
         else:
-            self._told = None
+            self._last_logged = None
 
-    def _learn(self, configured: PriceBook, kept: list[DatedPrice]) -> None:
+    def _keep_names(self, configured: PriceBook, kept: list[DatedPrice]) -> None:
         for each, known in zip(configured.entries(), kept, strict=True):
             names = self._names.setdefault((each.target_id, each.price.version), {})
             names[each.price.digest()] = known.price.version
-        # Another configuration may have been taken over while the database was asked.
+        # The configuration may have changed while the database answered.
         self._remembered = configured is self._configured
 
-    def _named(self, each: DatedPrice) -> DatedPrice:
-        """Under the name that is remembered. A name that stands for other figures gets the ending it will have."""
+    def _with_stored_name(self, each: DatedPrice) -> DatedPrice:
+        """Return the price under its stored name; a name that stands for other figures gets the suffix it will have."""
         names = self._names.get((each.target_id, each.price.version))
         if names is None:
             return each
@@ -127,8 +127,8 @@ class PriceWatch:
         found = ((target_id, self.book.at(target_id, now_us)) for target_id in self.book.prices)
         return {target_id: price for target_id, price in found if price is not None}
 
-    def _tell(self, message: str) -> None:
-        """Once, not every few seconds."""
-        if message != self._told:
-            self._told = message
+    def _log_once(self, message: str) -> None:
+        """Log a message once, not at every look."""
+        if message != self._last_logged:
+            self._last_logged = message
             _log.warning("%s", message)

@@ -1,1 +1,1 @@
-"""The providers' own books against ours: what they say they sold, what we say we bought, and the difference posted."""
+"""Reconciliation of a provider's exported usage and costs with the ledger, and the posting of the difference."""

@@ -1,4 +1,4 @@
-"""Anthropic's exports: `/v1/organizations/usage_report/messages` and `/v1/organizations/cost_report`.
+"""Reader of Anthropic's `/v1/organizations/usage_report/messages` and `/v1/organizations/cost_report`.
 
 Its cache reads and writes come on top of the uncached input. Its amounts are texts, in cents.
 """
@@ -48,7 +48,7 @@ _METERS: Final = {
 
 
 def read_anthropic(files: Sequence[tuple[str, bytes]]) -> Statement:
-    """The statement in these files, given as names and contents. Raises BadExport."""
+    """Read the statement in these files, given as names and contents. Raises BadExport."""
     pages = read_pages(files, _bucket, _kind)
     usage_days = covered_days(pages, _USAGE, _dimensions)
     cost_days = covered_days(pages, _COSTS, _dimensions)

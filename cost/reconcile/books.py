@@ -1,4 +1,4 @@
-"""Our side of a reconciliation: what the roll-ups say of one provider, and whether a posting is there already."""
+"""Ledger side of a reconciliation: roll-ups of one provider, and whether a posting exists already."""
 
 import contextlib
 from collections.abc import AsyncIterator, Collection
@@ -27,11 +27,11 @@ _GROUP: Final = (
     "pool",
 )
 _OF_NO_PROVIDER: Final = ("true-up", "idle")
-"""What our own GPUs cost beyond the planned rate is on no provider's bill."""
+"""Origins on no provider's bill: the cost of our own GPUs beyond the planned rate."""
 
 
 class TooManyRows(Exception):
-    """The books have more groups in the range than can be compared at once."""
+    """The range has more groups than can be compared at once."""
 
 
 # Any number will do, as long as every version of this program uses the same one.
@@ -40,7 +40,7 @@ _POSTING_LOCK: Final = 7_236_451_921
 
 @contextlib.asynccontextmanager
 async def posting_alone(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction beside which nobody else posts: two who read the same difference would post it twice."""
+    """Open a transaction that excludes other reconcilers: two who read the same difference would post it twice."""
     async with engine.begin() as connection:
         if engine.dialect.name == "sqlite":
             await connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -57,7 +57,7 @@ async def booked(
     providers: Collection[str],
     organisation_id: str | None,
 ) -> list[OurRow]:
-    """What was booked to these providers on these days, by group; of all organisations when none is named.
+    """Return what was booked to these providers on these days, by group; of all organisations for None.
 
     `providers` are compared without regard to case: they are names that an operator chose.
     """
@@ -79,7 +79,7 @@ async def booked(
 
 
 async def is_posted(connection: AsyncConnection, posting: str) -> bool:
-    """Whether anything was posted under this id: a posting is written whole, and its first entry is 1."""
+    """Return True if a posting of this id exists: it is written whole, so its first entry tells."""
     query = select(col(LedgerEntry.request_id)).where(col(LedgerEntry.request_id) == f"{posting}/1").limit(1)
     return (await connection.execute(query)).first() is not None
 

@@ -1,8 +1,8 @@
-"""Their statement against our books, day by day: what goes with what, and by how much it differs. Pure.
+"""Comparison of a provider's statement with the ledger, by day, model and key. Pure.
 
 The two sides meet by UTC day, by model and, where a map says whose key is whose, by key. Where an export is not divided
-that far, what it tells is compared with the whole: of all keys, or of all models. Nothing is left out: what is only on
-one side is compared with nothing.
+that far, it is compared with the whole: of all keys, or of all models. Nothing is left out: what is only on one side is
+compared with nothing.
 """
 
 import re
@@ -19,22 +19,22 @@ from cost.reconcile.statement import COST_METERS, EXACT, NO_TOKENS, BadExport, C
 from cost.times import DAY_US, day_of, start_of
 
 ALL: Final = "*"
-"""Every model, or every key: as fine as the export tells."""
+"""Stands for every model, or every key, where the export is not divided further."""
 OTHERS: Final = ""
-"""The keys that no map names."""
+"""Stands for the keys that no map names."""
 CHARGE: Final = "charge/"
-"""Begins the target of what was charged for something other than tokens."""
+"""Prefix of the target that charges for something other than tokens are booked to."""
 _MAX_CHARGE_CHARS: Final = 150
 _SNAPSHOT: Final = re.compile(r"[-@](\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)\Z")
 
 _Dated = TypeVar("_Dated", UsageLine, CostLine, "OurRow")
 
 CostMeters = tuple[int, int, int, int, int, int]
-"""One amount for each of `COST_METERS`."""
+"""One amount in nano-dollars for each of `COST_METERS`."""
 
 
 class OurRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What we booked on one day for one group that entries can be booked to."""
+    """Amounts that we booked on one day for one group of ledger dimensions."""
 
     day_us: int
     organisation_id: str
@@ -52,11 +52,11 @@ class OurRow(msgspec.Struct, frozen=True, kw_only=True):
     unpriced_attempts: int = 0
     cost_nanousd: int = 0
     meters: CostMeters = (0, 0, 0, 0, 0, 0)
-    """The cost by meter. Rows from before there were meters have a cost without."""
+    """Cost by meter; rows from before there were meters have a cost without."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One comparison. The side that tells nothing about tokens, or about dollars, has None for it."""
+    """One comparison. `theirs_tokens` or `theirs_nanousd` is None where the export does not tell it."""
 
     day_us: int
     model: str
@@ -66,30 +66,33 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     theirs_nanousd: int | None = None
     ours_nanousd: int = 0
     theirs_meters: CostMeters | None = None
-    """The dollars by meter, when the export divides all of them so."""
+    """Their dollars by meter in nano-dollars, if the export divides all of them so."""
     whole: bool = True
-    """The export tells about all of the day."""
+    """True if the export covers all of the day."""
     only: Literal["", "theirs", "ours"] = ""
     rows: tuple[OurRow, ...] = ()
     blank: OurRow
-    """Where a difference is booked when we have no rows at all."""
+    """Group to which a difference is booked when we have no rows at all."""
 
     @property
     def tokens_difference(self) -> Tokens:
+        """Theirs less ours by meter; zeros where the export tells no tokens."""
         theirs = self.ours_tokens if self.theirs_tokens is None else self.theirs_tokens
         return cast("Tokens", tuple(a - b for a, b in zip(theirs, self.ours_tokens, strict=True)))
 
     @property
     def nanousd_difference(self) -> int:
+        """Theirs less ours; 0 where the export tells no dollars."""
         return 0 if self.theirs_nanousd is None else self.theirs_nanousd - self.ours_nanousd
 
     @property
     def differs(self) -> bool:
+        """True if tokens or dollars differ at all."""
         return self.nanousd_difference != 0 or any(self.tokens_difference)
 
 
 class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
-    """All comparisons of one statement, by day and model; and what a reader should know about them."""
+    """All comparisons of one statement, by day and model, with notes for its reader."""
 
     provider: str
     first_day: date
@@ -99,20 +102,20 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Matching(msgspec.Struct, frozen=True, kw_only=True):
-    """How names of theirs become names of ours."""
+    """Mapping of the provider's names to ours."""
 
     upstream_models: Mapping[str, tuple[str, ...]]
-    """Our targets, each with what the provider calls it."""
+    """Our targets, each with the provider's names for it."""
     models: tuple[tuple[str, str], ...] = ()
     """More pairs of their model and our target, given by hand."""
     keys: tuple[tuple[str, str], ...] = ()
     """Pairs of their key (or project) and ours. One of theirs may stand for many of ours."""
     organisation_id: str = "default"
-    """Where a difference is booked that belongs to nobody."""
+    """Organisation that a difference is booked to if it belongs to nobody."""
 
 
 class Names:
-    """Which of their names mean the same as which of ours. Names that are connected share one label."""
+    """Equivalence of their names and ours: connected names share one label."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._theirs: dict[str, str] = {}
@@ -126,23 +129,26 @@ class Names:
                     side.update({name: before for name, held in side.items() if held == label})
 
     def ours(self, name: str) -> str | None:
+        """Return the label of a name of ours; None if it is unknown."""
         return self._ours.get(name)
 
     def theirs(self, name: str) -> str | None:
+        """Return the label of a name of theirs; None if it is unknown."""
         return self._theirs.get(name)
 
     def guess(self, name: str) -> str | None:
-        """The only label whose names differ from this one by no more than a snapshot's date."""
+        """Return the only label with a name that differs from this one by no more than a snapshot's date, else None."""
         bare = _SNAPSHOT.sub("", name)
         found = {label for known, label in self._theirs.items() if _SNAPSHOT.sub("", known) == bare}
         return found.pop() if len(found) == 1 else None
 
     def first_ours(self, label: str) -> str | None:
+        """Return our first name of a label; None if there is none."""
         return next((name for name, held in self._ours.items() if held == label), None)
 
 
 def model_names(matching: Matching, rows: Iterable[OurRow]) -> Names:
-    """Names of the configuration; a target that is only in the books goes by its own."""
+    """Return the configured names of models; a target that is only in the ledger goes by its own."""
     pairs = list(matching.models)
     pairs += [(name, target) for target, names in matching.upstream_models.items() for name in names]
     known = {target for _, target in pairs}
@@ -151,7 +157,7 @@ def model_names(matching: Matching, rows: Iterable[OurRow]) -> Names:
 
 
 def days_between(statement: Statement, first: date | None, last: date | None) -> list[int]:
-    """The days to compare: those that the export tells about, within the range. BadExport when there are none."""
+    """Return the days that the export covers within the range. Raises BadExport when there are none."""
     told = sorted(statement.usage_days.keys() | statement.cost_days.keys())
     if not told:
         raise BadExport("the files tell about no day: neither usage nor costs were found in them")
@@ -171,20 +177,23 @@ def compare(
     first: date | None = None,
     last: date | None = None,
 ) -> Reconciliation:
-    """Every comparison that the files allow. `rows` are ours of those days and of this provider."""
+    """Compare statement and ledger as finely as the files allow. `rows` are ours of those days and this provider.
+
+    Raises BadExport.
+    """
     days = days_between(statement, first, last)
     names = model_names(matching, rows)
     keys = Names(matching.keys)
     if matching.keys and not any(each.key for each in chain[UsageLine | CostLine](statement.usage, statement.costs)):
         raise BadExport("no result names a key or project, so --map finds nothing; export with group_by=api_key_id")
-    notes = [*statement.notes, *_gaps(days, first, last)]
+    notes = [*statement.notes, *_gap_notes(days, first, last)]
     context = _Context(statement=statement, names=names, keys=keys, matching=matching)
     models = {each.model for each in statement.usage}
     for name in (*models, *(each.model for each in statement.costs), *matching.upstream_models):
         if name.startswith(CHARGE):
             raise BadExport(f"the model {name!r}: names that begin with {CHARGE} are kept for other charges")
     usage = _by_day(statement.usage)
-    costs = _by_day([_known(each, names, models) for each in statement.costs])
+    costs = _by_day([_as_model_cost(each, names, models) for each in statement.costs])
     ours = _by_day(rows)
     lines: list[Line] = []
     for day in days:
@@ -203,12 +212,12 @@ def compare(
 
 
 def nanousd_of(amount_usd: Decimal) -> int:
-    """Whole nano-dollars; finer parts are rounded, once and at the end of a sum."""
+    """Convert dollars to nano-dollars, rounded half to even; apply it once, at the end of a sum."""
     return int(EXACT.multiply(amount_usd, Decimal(NANO_PER_USD)).to_integral_value(ROUND_HALF_EVEN))
 
 
 class _Context(msgspec.Struct, kw_only=True):
-    """What is the same for all days; `guesses` gathers names that were not quite ours."""
+    """State shared by all days; `guesses` collects model names that were matched by `Names.guess`."""
 
     statement: Statement
     names: Names
@@ -218,7 +227,7 @@ class _Context(msgspec.Struct, kw_only=True):
 
 
 class _Day:
-    """One day's two sides."""
+    """Both sides of one day."""
 
     def __init__(
         self,
@@ -234,7 +243,7 @@ class _Day:
         self._matching = context.matching
         self._guesses = context.guesses
         self._day_us = day_us
-        # A result of nothing at all, which providers give for quiet days, divides nothing.
+        # Providers give empty results for quiet days; they must not count as undivided.
         self._usage = [each for each in usage if any(each.tokens)]
         self._costs = [each for each in costs if each.amount_usd and not each.charge]
         self._charges = [each for each in costs if each.amount_usd and each.charge]
@@ -251,7 +260,7 @@ class _Day:
         return [line for line in found if line.rows or line.differs]
 
     def _tokens(self) -> dict[tuple[str, str], Line]:
-        """By model and key, as far as every result of the day tells them."""
+        """Compare tokens by model and key, as far as every result of the day names them."""
         covered = self._statement.usage_days.get(self._day_us, 0)
         if not covered:
             return {}
@@ -265,12 +274,12 @@ class _Day:
                 day_us=self._day_us,
                 model=scope[0],
                 key=scope[1],
-                theirs_tokens=_sum(line.tokens for line in theirs.get(scope, ())),
-                ours_tokens=_sum(row.tokens for row in ours.get(scope, ())),
+                theirs_tokens=_sum_tokens(line.tokens for line in theirs.get(scope, ())),
+                ours_tokens=_sum_tokens(row.tokens for row in ours.get(scope, ())),
                 whole=covered >= DAY_US,
-                only=_only(theirs.get(scope), ours.get(scope)),
+                only=_only_side(theirs.get(scope), ours.get(scope)),
                 rows=tuple(ours.get(scope, ())),
-                blank=self._blank(scope),
+                blank=self._blank_row(scope),
             )
             for scope in theirs.keys() | ours.keys()
         }
@@ -283,7 +292,7 @@ class _Day:
         theirs: dict[tuple[str, str], list[CostLine]] = {}
         for line in self._costs:
             theirs.setdefault(self._scope(line, by_model=by_model, by_key=by_key), []).append(line)
-        # A day that is one undivided amount has the other charges in it too.
+        # A day given as one undivided amount includes other charges.
         undivided = not by_model and not self._charges
         rows = [*self._rows, *self._charge_rows] if undivided else self._rows
         ours = self._grouped(rows, by_model=by_model, by_key=by_key)
@@ -312,7 +321,7 @@ class _Day:
         self, scope: tuple[str, str], theirs: Sequence[CostLine], ours: Sequence[OurRow], *, whole: bool
     ) -> Line:
         meters = _by_meter(theirs)
-        total = nanousd_of(_total(theirs))
+        total = nanousd_of(_sum_dollars(theirs))
         return Line(
             day_us=self._day_us,
             model=scope[0],
@@ -321,9 +330,9 @@ class _Day:
             ours_nanousd=sum(row.cost_nanousd for row in ours),
             theirs_meters=meters,
             whole=whole,
-            only=_only(theirs, ours),
+            only=_only_side(theirs, ours),
             rows=tuple(ours),
-            blank=self._blank(scope),
+            blank=self._blank_row(scope),
         )
 
     @property
@@ -350,8 +359,8 @@ class _Day:
                 self._guesses[model] = found
         return found or model
 
-    def _blank(self, scope: tuple[str, str]) -> OurRow:
-        """Of nobody: what the provider charged and nothing of ours explains."""
+    def _blank_row(self, scope: tuple[str, str]) -> OurRow:
+        """Return an empty row of nobody, for charges that nothing of ours explains."""
         model, key = scope
         provider = self._statement.provider
         return OurRow(
@@ -368,8 +377,8 @@ class _Day:
         )
 
 
-def _known(line: CostLine, names: Names, models: set[str]) -> CostLine:
-    """A line item that is just a model's name is that model's tokens, and no other charge."""
+def _as_model_cost(line: CostLine, names: Names, models: set[str]) -> CostLine:
+    """Turn a line item that is just a model's name into that model's tokens; it is no other charge."""
     if line.charge and (line.charge in models or names.theirs(line.charge) is not None):
         return msgspec.structs.replace(line, charge="", model=line.charge)
     return line
@@ -383,7 +392,7 @@ def _by_day(lines: Iterable[_Dated]) -> dict[int, list[_Dated]]:
 
 
 def _divided(lines: Sequence[UsageLine | CostLine], keyed: bool) -> tuple[bool, bool]:
-    """Whether each of these results names its model, and its key."""
+    """Return whether all of these results name their model, and whether all name their key."""
     return all(line.model for line in lines), keyed and all(line.key for line in lines)
 
 
@@ -402,11 +411,11 @@ def _merged(tokens: Line | None, dollars: Line | None) -> Line | None:
     )
 
 
-def _sum(counts: Iterable[Tokens]) -> Tokens:
+def _sum_tokens(counts: Iterable[Tokens]) -> Tokens:
     return cast("Tokens", tuple(map(sum, zip(*counts, strict=True))) or NO_TOKENS)
 
 
-def _total(lines: Iterable[CostLine]) -> Decimal:
+def _sum_dollars(lines: Iterable[CostLine]) -> Decimal:
     total = Decimal(0)
     for line in lines:
         total = EXACT.add(total, line.amount_usd)
@@ -414,24 +423,27 @@ def _total(lines: Iterable[CostLine]) -> Decimal:
 
 
 def _by_meter(lines: Sequence[CostLine]) -> CostMeters | None:
-    """None when some of it is not divided. The running total is rounded, so the parts add up to the whole."""
+    """Return their cost by meter, or None if some of it is not divided.
+
+    The running total is rounded, so the parts add up to the whole.
+    """
     if not all(line.meter for line in lines):
         return None
     running, rounded, parts = Decimal(0), 0, []
     for meter in COST_METERS:
-        running = EXACT.add(running, _total(line for line in lines if line.meter == meter))
+        running = EXACT.add(running, _sum_dollars(line for line in lines if line.meter == meter))
         before, rounded = rounded, nanousd_of(running)
         parts.append(rounded - before)
     return cast("CostMeters", tuple(parts))
 
 
-def _only(theirs: Sequence[object] | None, ours: Sequence[object] | None) -> Literal["", "theirs", "ours"]:
+def _only_side(theirs: Sequence[object] | None, ours: Sequence[object] | None) -> Literal["", "theirs", "ours"]:
     if theirs and not ours:
         return "theirs"
     return "ours" if ours and not theirs else ""
 
 
-def _gaps(days: Sequence[int], first: date | None, last: date | None) -> Iterator[str]:
+def _gap_notes(days: Sequence[int], first: date | None, last: date | None) -> Iterator[str]:
     low = start_of(first) if first is not None else days[0]
     high = start_of(last) if last is not None else days[-1]
     missing = (high - low) // DAY_US + 1 - len(days)

@@ -1,4 +1,4 @@
-"""OpenAI's exports: `/v1/organization/usage/completions` (or embeddings) and `/v1/organization/costs`.
+"""Reader of OpenAI's `/v1/organization/usage/completions` (or embeddings) and `/v1/organization/costs`.
 
 Its buckets are inclusive: `input_tokens` contains what was read from and written to the cache. Its dollars are floats,
 and newer ones texts; either is read as it is written.
@@ -41,15 +41,17 @@ _METERS: Final = {
 
 
 def read_openai(files: Sequence[tuple[str, bytes]]) -> Statement:
-    """The statement in these files, given as names and contents. Raises BadExport."""
+    """Read the statement in these files, given as names and contents. Raises BadExport."""
     pages = read_pages(files, _bucket, _kind)
     usage_days = covered_days(pages, _USAGE, _dimensions)
     cost_days = covered_days(pages, _COSTS, _dimensions)
     results = [(page.kind, each.day_us, result) for page in pages for each in page.buckets for result in each.results]
-    uncounted = {_counted(result) for kind, _, result in results if kind == _USAGE} - _COUNTED
+    uncounted = {_usage_type(result) for kind, _, result in results if kind == _USAGE} - _COUNTED
     return Statement(
         provider="openai",
-        usage=tuple(_usage(day, each) for kind, day, each in results if kind == _USAGE and _counted(each) in _COUNTED),
+        usage=tuple(
+            _usage(day, each) for kind, day, each in results if kind == _USAGE and _usage_type(each) in _COUNTED
+        ),
         costs=tuple(_cost(day, each) for kind, day, each in results if kind == _COSTS),
         usage_days=usage_days,
         cost_days=cost_days,
@@ -81,7 +83,7 @@ def _kind(result: Node) -> str:
     )
 
 
-def _counted(result: Node) -> str:
+def _usage_type(result: Node) -> str:
     found = _USAGE_OBJECT.fullmatch(result.text("object"))
     return found[1] if found else "completions"
 
@@ -123,9 +125,9 @@ def _cost(day_us: int, result: Node) -> CostLine:
 
 
 def _key(result: Node) -> str:
-    """A project is as good as a key: it is what a `--map` can name."""
-    return next(_given(result, "api_key_id", "project_id"), "")
+    """Return the API key's id, else the project's: a `--map` can name either."""
+    return next(_nonempty(result, "api_key_id", "project_id"), "")
 
 
-def _given(result: Node, *names: str) -> Iterator[str]:
+def _nonempty(result: Node, *names: str) -> Iterator[str]:
     yield from (text for text in map(result.text, names) if text)

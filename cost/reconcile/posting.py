@@ -1,8 +1,8 @@
-"""A difference becomes signed entries, spread over the groups that it belongs to, so that the books say what the bill says.
+"""Posting of a reconciliation: spreads each difference over the groups that it belongs to, as signed entries.
 
-What is missing goes to the groups of that day and model in proportion to their cost; what is too much is taken from them
-in proportion to what they have of it, so that no group falls below nothing. Both are exact: the parts add up to the
-difference, to the token and to the nano-dollar.
+What is missing goes to the groups of that day and model in proportion to their cost; what is too much is taken from
+them in proportion to what they have of it, so that no group falls below nothing. Both are exact: the parts add up to
+the difference, to the token and to the nano-dollar.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,16 +31,16 @@ _DIMENSIONS: Final = (
 _REQUEST: Final = COST_METERS.index("request")
 _OUTPUT: Final = TOKEN_METERS.index("output")
 _MOST_NANOUSD: Final = 10**18
-"""Far below what a column holds, so that sums of several stay there too."""
+"""Largest difference in one entry: far below what a column holds, so that sums of several fit too."""
 _NO_COSTS: Final[CostMeters] = (0, 0, 0, 0, 0, 0)
 
 
 class TooManyEntries(Exception):
-    """A posting would be larger than anybody wants in one piece; a shorter range makes several."""
+    """The posting would have too many entries; a shorter range makes several postings."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What one group gets of the differences."""
+    """Part of the differences that one group gets."""
 
     row: OurRow
     tokens: Tokens = NO_TOKENS
@@ -49,11 +49,12 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_nothing(self) -> bool:
+        """True if every amount is 0, so that no entry is needed."""
         return not (any(self.tokens) or any(self.meters) or self.reasoning_tokens)
 
 
 def posting_id(statement: Statement, matching: Matching, reconciliation: Reconciliation) -> str:
-    """The same for the same files, range and names: what is posted under it is posted once."""
+    """Return an id that is the same for the same files, range and names, so that they are posted once."""
     words = (
         statement.digest,
         reconciliation.first_day.isoformat(),
@@ -68,7 +69,10 @@ def posting_id(statement: Statement, matching: Matching, reconciliation: Reconci
 def entries_of(
     reconciliation: Reconciliation, posting: str, now_us: int, max_entries: int = MAX_ENTRIES
 ) -> list[Entry]:
-    """What closes every gap of the days that are over and that the files tell all of. Raises TooManyEntries, and BadExport."""
+    """Return the entries that close every gap of days that are over and covered whole.
+
+    Raises TooManyEntries or BadExport.
+    """
     made: list[Entry] = []
     for line in postable(reconciliation, now_us):
         for share in shares(line):
@@ -83,12 +87,12 @@ def entries_of(
 
 
 def postable(reconciliation: Reconciliation, now_us: int) -> list[Line]:
-    """The differences that can be posted: a day that is still running has no bill yet."""
+    """Return the differences that can be posted: days that are over and that the files cover whole."""
     return [line for line in reconciliation.lines if line.differs and line.whole and line.day_us + DAY_US <= now_us]
 
 
 def shares(line: Line) -> list[Share]:
-    """How one line's differences are spread over its groups."""
+    """Spread one line's differences over its groups."""
     groups = _groups(line.rows) or [line.blank]
     # A day that the provider does not divide has rows of other charges, which have no tokens.
     counted = [row for row in groups if not row.target_id.startswith(CHARGE)] or [line.blank]
@@ -99,7 +103,10 @@ def shares(line: Line) -> list[Share]:
     for row in rows:
         mine = tokens.get(_key(row), NO_TOKENS)
         share = Share(
-            row=row, tokens=mine, reasoning_tokens=_reasoning(row, mine), meters=dollars.get(_key(row), _NO_COSTS)
+            row=row,
+            tokens=mine,
+            reasoning_tokens=_reasoning_change(row, mine),
+            meters=dollars.get(_key(row), _NO_COSTS),
         )
         if not share.is_nothing:
             made.append(share)
@@ -107,14 +114,14 @@ def shares(line: Line) -> list[Share]:
 
 
 def spread(amount: int, weights: Sequence[int]) -> list[int]:
-    """Parts of a signed amount in proportion to weights, by largest remainder: they add up to it exactly."""
+    """Divide a signed amount in proportion to weights by largest remainder; the parts add up to it exactly."""
     total = sum(weights)
     if total == 0:
         weights, total = [1] * len(weights), len(weights)
     size = abs(amount)
     parts = [size * weight // total for weight in weights]
     left = size - sum(parts)
-    # The first of equals comes first, so that the same books always give the same parts.
+    # Ties go to the first, so that the same books always give the same parts.
     by_remainder = sorted(range(len(weights)), key=lambda place: (-(size * weights[place] % total), place))
     for place in by_remainder[:left]:
         parts[place] += 1
@@ -122,7 +129,7 @@ def spread(amount: int, weights: Sequence[int]) -> list[int]:
 
 
 def _groups(rows: Sequence[OurRow]) -> list[OurRow]:
-    """Rows that entries are booked to alike, together; in a fixed order."""
+    """Merge rows with equal ledger dimensions, in a fixed order."""
     groups: dict[tuple[str, ...], OurRow] = {}
     for row in rows:
         before = groups.get(_key(row))
@@ -145,7 +152,7 @@ def _added(one: OurRow, other: OurRow) -> OurRow:
 
 
 def _spread_tokens(differences: Tokens, rows: Sequence[OurRow]) -> Mapping[tuple[str, ...], Tokens]:
-    by_cost = _by_cost(rows)
+    by_cost = _cost_weights(rows)
     columns = [
         spread(difference, by_cost if difference >= 0 else [max(0, row.tokens[place]) for row in rows])
         for place, difference in enumerate(differences)
@@ -154,7 +161,7 @@ def _spread_tokens(differences: Tokens, rows: Sequence[OurRow]) -> Mapping[tuple
 
 
 def _spread_dollars(line: Line, rows: Sequence[OurRow]) -> Mapping[tuple[str, ...], CostMeters]:
-    by_cost = _by_cost(rows)
+    by_cost = _cost_weights(rows)
     columns = []
     for place, difference in enumerate(_dollar_differences(line, rows)):
         too_much = [max(0, row.meters[place]) for row in rows]
@@ -164,12 +171,12 @@ def _spread_dollars(line: Line, rows: Sequence[OurRow]) -> Mapping[tuple[str, ..
 
 
 def _dollar_differences(line: Line, rows: Sequence[OurRow]) -> CostMeters:
-    """By meter where the provider says what each cost; otherwise all in the meter that belongs to no token."""
+    """Return the difference by meter if the provider divides its cost so; else all under `request`."""
     whole = line.nanousd_difference
     if line.theirs_meters is not None:
         ours = [sum(column) for column in zip(*(row.meters for row in rows), strict=True)]
         differences = [a - b for a, b in zip(line.theirs_meters, ours, strict=True)]
-        # It does not add up where we booked a cost without meters.
+        # The sums differ where we booked a cost without meters.
         if sum(differences) == whole:
             return cast("CostMeters", tuple(differences))
     differences = [0] * len(COST_METERS)
@@ -177,14 +184,14 @@ def _dollar_differences(line: Line, rows: Sequence[OurRow]) -> CostMeters:
     return cast("CostMeters", tuple(differences))
 
 
-def _by_cost(rows: Sequence[OurRow]) -> list[int]:
-    """Weights: what each group cost; what it used, when nothing cost anything."""
+def _cost_weights(rows: Sequence[OurRow]) -> list[int]:
+    """Return each group's cost as its weight, or its tokens when nothing cost anything."""
     costs = [max(0, row.cost_nanousd) for row in rows]
     return costs if any(costs) else [max(0, sum(row.tokens)) for row in rows]
 
 
-def _reasoning(row: OurRow, tokens: Tokens) -> int:
-    """Reasoning is a part of output, so it goes where output falls below it."""
+def _reasoning_change(row: OurRow, tokens: Tokens) -> int:
+    """Return the change of reasoning tokens (at most 0) that keeps them within the group's output."""
     if tokens[_OUTPUT] >= 0:
         return 0
     left = max(0, row.tokens[_OUTPUT] + tokens[_OUTPUT])

@@ -1,4 +1,4 @@
-"""A reconciliation told: as rows for a table, and as plain values for JSON; and when it counts as agreeing. Pure."""
+"""Reconciliation report: table rows, JSON values, and the tolerance within which it agrees. Pure."""
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
@@ -20,26 +20,27 @@ _MOST_SHARE: Final = Decimal(100)
 
 
 class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may differ on one line. Dollars forgive no token; a share forgives it of both."""
+    """Difference allowed on one line. Dollars allow no token; a share allows it of both."""
 
     nanousd: int = 0
     share: Decimal = Decimal(0)
 
     def forgives(self, line: Line) -> bool:
-        if abs(line.nanousd_difference) > max(Decimal(self.nanousd), self._of(line.theirs_nanousd or 0)):
+        """Return True if no difference of the line is larger than allowed."""
+        if abs(line.nanousd_difference) > max(Decimal(self.nanousd), self._allowed(line.theirs_nanousd or 0)):
             return False
         theirs = line.theirs_tokens or line.ours_tokens
         return all(
-            abs(difference) <= self._of(billed)
+            abs(difference) <= self._allowed(billed)
             for difference, billed in zip(line.tokens_difference, theirs, strict=True)
         )
 
-    def _of(self, billed: int) -> Decimal:
+    def _allowed(self, billed: int) -> Decimal:
         return self.share * abs(billed)
 
 
 def tolerance_of(text: str) -> Tolerance:
-    """`0.01` is a cent on each line, `0.5%` that share of what they say. Raises ValueError."""
+    """Parse a tolerance: `0.01` is a cent on each line, `0.5%` that share of their figure. Raises ValueError."""
     is_share = text.endswith("%")
     try:
         number = Decimal(text.removesuffix("%").strip())
@@ -53,26 +54,26 @@ def tolerance_of(text: str) -> Tolerance:
 
 
 def differing(reconciliation: Reconciliation, tolerance: Tolerance) -> list[Line]:
-    """The lines that differ by more than is tolerated."""
+    """Return the lines that differ by more than the tolerance."""
     return [line for line in reconciliation.lines if not tolerance.forgives(line)]
 
 
 def table_rows(reconciliation: Reconciliation) -> list[list[str]]:
-    """A row for each meter of each line that either side has something of, and the totals."""
+    """Return a row for each meter of each line that either side has something of, and the totals."""
     figures = [each for line in (*reconciliation.lines, _total(reconciliation)) for each in _figures(line)]
     places = max((_places(amount) for each in figures if each.meter == COST for amount in each.amounts), default=2)
     return [each.cells(places) for each in figures]
 
 
 def reconciliation_as_json(reconciliation: Reconciliation, tolerance: Tolerance) -> dict[str, Any]:
-    """Plain values: tokens are numbers, dollars exact decimal texts."""
+    """Return JSON-ready values: tokens as numbers, dollars as exact decimal texts."""
     return {
         "provider": reconciliation.provider,
         "first_day": reconciliation.first_day.isoformat(),
         "last_day": reconciliation.last_day.isoformat(),
         "agrees": not differing(reconciliation, tolerance),
-        "lines": [_plain(line, tolerance) for line in reconciliation.lines],
-        "total": _plain(_total(reconciliation), None),
+        "lines": [_line_as_json(line, tolerance) for line in reconciliation.lines],
+        "total": _line_as_json(_total(reconciliation), None),
         "notes": list(reconciliation.notes),
     }
 
@@ -92,13 +93,13 @@ class _Figure(msgspec.Struct, frozen=True, kw_only=True):
         model = "" if self.line.model == TOTAL else self.line.model
         names = [day, "(all models)" if model == ALL else model, _key(self.line), self.meter]
         if self.theirs is None:
-            return [*names, "-", self._shown(self.ours, places), "-", ""]
+            return [*names, "-", self._format(self.ours, places), "-", ""]
         difference = self.theirs - self.ours
         sign = "+" if difference > 0 else ""
-        shown = [self._shown(each, places) for each in (self.theirs, self.ours, difference)]
+        shown = [self._format(each, places) for each in (self.theirs, self.ours, difference)]
         return [*names, *shown[:2], sign + shown[2], f"only {self.line.only}" if self.line.only else ""]
 
-    def _shown(self, amount: int, places: int) -> str:
+    def _format(self, amount: int, places: int) -> str:
         return f"{usd(amount):,.{places}f}" if self.meter == COST else f"{amount:,}"
 
 
@@ -121,7 +122,7 @@ def _figures(line: Line) -> list[_Figure]:
 
 
 def _total(reconciliation: Reconciliation) -> Line:
-    """Of what was compared: tokens where the files tell tokens, dollars where they tell dollars."""
+    """Sum the lines: tokens where the files tell tokens, dollars where they tell dollars."""
     with_tokens = [line for line in reconciliation.lines if line.theirs_tokens is not None]
     with_dollars = [line for line in reconciliation.lines if line.theirs_nanousd is not None]
     nobody = OurRow(
@@ -141,26 +142,26 @@ def _total(reconciliation: Reconciliation) -> Line:
         day_us=0,
         model=TOTAL,
         key=ALL,
-        theirs_tokens=_columns(theirs) if with_tokens else None,
-        ours_tokens=_columns([line.ours_tokens for line in with_tokens]),
+        theirs_tokens=_sum_tokens(theirs) if with_tokens else None,
+        ours_tokens=_sum_tokens([line.ours_tokens for line in with_tokens]),
         theirs_nanousd=sum(line.theirs_nanousd or 0 for line in with_dollars) if with_dollars else None,
         ours_nanousd=sum(line.ours_nanousd for line in with_dollars),
         blank=nobody,
     )
 
 
-def _columns(rows: Sequence[tuple[int, int, int, int, int]]) -> tuple[int, int, int, int, int]:
+def _sum_tokens(rows: Sequence[tuple[int, int, int, int, int]]) -> tuple[int, int, int, int, int]:
     first, second, third, fourth, fifth = (sum(row[place] for row in rows) for place in range(len(TOKEN_METERS)))
     return first, second, third, fourth, fifth
 
 
 def _places(amount_nanousd: int) -> int:
-    """How many decimals tell this amount exactly."""
+    """Return the decimals needed to write this amount in dollars exactly, at least two."""
     exponent = usd(amount_nanousd).normalize().as_tuple().exponent
     return max(_FEWEST_PLACES, -exponent) if isinstance(exponent, int) else _FEWEST_PLACES
 
 
-def _plain(line: Line, tolerance: Tolerance | None) -> dict[str, Any]:
+def _line_as_json(line: Line, tolerance: Tolerance | None) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     if tolerance is not None:
         plain = {

@@ -1,4 +1,4 @@
-"""What a provider's exports say, in one shape: tokens in parts that do not overlap, and exact dollars."""
+"""A provider's exports in one shape: token counts that do not overlap, and exact dollars."""
 
 import hashlib
 import json
@@ -14,17 +14,17 @@ from cost.times import DAY_US
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_ROWS: Final = 500_000
 _MAX_NAME_CHARS: Final = 200
-"""As wide as the columns that a name may have to stand in."""
-_NO_TEXT: Final = frozenset({"Cc", "Cs"})
-"""Control characters, which a terminal would obey, and halves of characters, which nothing can write."""
+"""Longest name, as wide as the columns that it may be stored in."""
+_REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs"})
+"""Unicode categories refused in names: control characters, which a terminal would obey, and lone surrogates."""
 _MOST_TOKENS: Final = 10**15
 _MOST_USD: Final = Decimal(10) ** 9
 _MAX_DIGITS: Final = 60
 EXACT: Final = Context(prec=120)
-"""Wide enough that no sum of amounts is ever rounded."""
+"""Decimal context wide enough that no sum of amounts is ever rounded."""
 
 TOKEN_METERS: Final = ("input", "cached_input", "cache_write", "cache_write_1h", "output")
-"""What both sides can count. No provider tells reasoning apart here, so `output` contains it."""
+"""Token meters that both sides count. No provider tells reasoning apart here, so `output` contains it."""
 COST_METERS: Final = (*TOKEN_METERS, "request")
 
 Tokens = tuple[int, int, int, int, int]
@@ -33,11 +33,11 @@ NO_TOKENS: Final[Tokens] = (0, 0, 0, 0, 0)
 
 
 class BadExport(Exception):
-    """A file is not what a provider exports. Names the file and the place in it."""
+    """The file is not a provider's export; the message names the file and the place in it."""
 
 
 class UsageLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What was used of one model on one day. A name that the export does not tell is empty."""
+    """Tokens used of one model on one day. A name that the export does not tell is empty."""
 
     day_us: int
     model: str
@@ -47,55 +47,57 @@ class UsageLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CostLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What was charged on one day: for a model's tokens, or for `charge`, something else by its name."""
+    """Dollars charged on one day: for a model's tokens, or for `charge`, something else by its name."""
 
     day_us: int
     model: str
     key: str
     meter: str
-    """One of `COST_METERS`; empty when it is not told."""
+    """One of `COST_METERS`; empty when the export does not tell it."""
     amount_usd: Decimal
     charge: str = ""
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything in the files of one provider."""
+    """Contents of all files of one provider."""
 
     provider: str
     usage: tuple[UsageLine, ...]
     costs: tuple[CostLine, ...]
     usage_days: dict[int, int]
-    """The days that the usage export tells about, by their start, and how many of their microseconds."""
+    """Start of each day that the usage export covers, and how many of its microseconds."""
     cost_days: dict[int, int]
     notes: tuple[str, ...]
     digest: str
-    """The same for the same files, in whatever order."""
+    """Digest that is the same for the same files in any order."""
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A value of a file, and where it stands."""
+    """A JSON value and its place in its file, for error messages."""
 
     file: str
     place: str
     value: Any
 
     def fail(self, why: str) -> NoReturn:
+        """Raise BadExport with the file, the place and the reason."""
         raise BadExport(f"{self.file}: {self.place}: {why}")
 
     def member(self, name: str) -> "Node":
-        """The named member of an object; None's when it is not there."""
+        """Return a member of an object; its value is None if it is missing. Raises BadExport for no object."""
         if not isinstance(self.value, dict):
             self.fail("an object is expected here")
         return Node(self.file, f"{self.place}.{name}", self.value.get(name))
 
     def items(self) -> Iterator["Node"]:
+        """Yield the items of a list. Raises BadExport for anything else."""
         if not isinstance(self.value, list):
             self.fail("a list is expected here")
         for index, each in enumerate(self.value):
             yield Node(self.file, f"{self.place}[{index}]", each)
 
     def count(self, name: str) -> int:
-        """A number of tokens or requests; absent and null are none."""
+        """Return a count of tokens or requests; 0 if missing or null. Raises BadExport."""
         node = self.member(name)
         value = node.value
         if value is None:
@@ -107,18 +109,18 @@ class Node(msgspec.Struct, frozen=True):
         return int(value)
 
     def text(self, name: str) -> str:
-        """A name; absent and null are empty."""
+        """Return a name; empty if missing or null. Raises BadExport."""
         node = self.member(name)
         if node.value is None:
             return ""
         if not isinstance(node.value, str):
             node.fail("a text is expected here")
-        if len(node.value) > _MAX_NAME_CHARS or any(category(each) in _NO_TEXT for each in node.value):
+        if len(node.value) > _MAX_NAME_CHARS or any(category(each) in _REFUSED_CATEGORIES for each in node.value):
             node.fail(f"a name of at most {_MAX_NAME_CHARS} characters, on one line, is expected here")
         return node.value
 
     def amount(self, name: str) -> Decimal:
-        """An exact decimal number, written as a number or as a text. It may be negative: providers give credits."""
+        """Return an exact decimal, written as a number or a text; negative for credits. Raises BadExport."""
         node = self.member(name)
         value = node.value
         if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
@@ -133,7 +135,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """A stretch of time within one UTC day, and its results."""
+    """A time bucket within one UTC day, and its results."""
 
     start_us: int
     end_us: int
@@ -141,11 +143,12 @@ class Bucket(msgspec.Struct, frozen=True):
 
     @property
     def day_us(self) -> int:
+        """Start of the UTC day that the bucket lies in."""
         return self.start_us - self.start_us % DAY_US
 
 
 def bucket(node: Node, start_us: int, end_us: int) -> Bucket:
-    """A bucket of `results`, which must not reach over midnight."""
+    """Return the bucket with the node's `results`. Raises BadExport if it crosses midnight."""
     if start_us >= end_us:
         node.fail("the bucket ends before it begins")
     if start_us // DAY_US != (end_us - 1) // DAY_US:
@@ -168,7 +171,10 @@ def read_pages(
     kind_of: Callable[[Node], str],
     max_rows: int = MAX_ROWS,
 ) -> list[Page]:
-    """Every page of the files. `bucket_of` reads a bucket's times and `kind_of` tells a result's kind."""
+    """Return every page of the files. Raises BadExport.
+
+    `bucket_of` reads a bucket's times and `kind_of` a result's kind.
+    """
     pages: list[Page] = []
     rows = 0
     for name, data in files:
@@ -179,18 +185,21 @@ def read_pages(
             if rows > max_rows:
                 node.fail(f"more than {max_rows:,} results; reconcile a shorter range")
             kept.append(page)
-        pages += _of_one_file(kept)
+        pages += _with_kinds(kept)
     return pages
 
 
 def digest_of(files: Sequence[tuple[str, bytes]]) -> str:
-    """The same for the same contents, whatever the files are called and in whatever order they come."""
+    """Return a digest that is the same for the same contents, whatever the files' names and order."""
     parts = sorted(hashlib.sha256(data).hexdigest() for _, data in files)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def covered_days(pages: Sequence[Page], kind: str, dimensions: Callable[[Node], tuple[Any, ...]]) -> dict[int, int]:
-    """How much of each day the pages of one kind tell about. What is told twice is refused: it would count twice."""
+    """Return the microseconds of each day that the pages of one kind cover.
+
+    Raises BadExport for overlaps: what is told twice would count twice.
+    """
     times: dict[tuple[int, int], Page] = {}
     told: dict[tuple[Any, ...], Page] = {}
     for page in pages:
@@ -223,7 +232,7 @@ def _page_nodes(name: str, data: bytes) -> Iterator[Node]:
     except UnicodeDecodeError as error:
         raise BadExport(f"{name}: byte {error.start}: not UTF-8") from error
     try:
-        yield from _unrolled(Node(name, "$", _json(text)))
+        yield from _each_page(Node(name, "$", _json(text)))
     except json.JSONDecodeError as error:
         if error.msg != "Extra data":
             raise BadExport(f"{name}: line {error.lineno}, column {error.colno}: {error.msg}") from error
@@ -233,7 +242,7 @@ def _page_nodes(name: str, data: bytes) -> Iterator[Node]:
 
 
 def _lines(name: str, text: str) -> Iterator[Node]:
-    """JSON lines: a page on each."""
+    """Yield the pages of JSON lines, one or a list on each."""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -243,20 +252,20 @@ def _lines(name: str, text: str) -> Iterator[Node]:
             raise BadExport(f"{name}: line {number}, column {error.colno}: {error.msg}") from error
         except (ValueError, ArithmeticError, RecursionError) as error:
             raise BadExport(f"{name}: line {number}: not JSON that anybody exports ({error})") from error
-        yield from _unrolled(node)
+        yield from _each_page(node)
 
 
 def _json(text: str) -> Any:
-    """JSON with its fractions as they are written: a float would have lost the last digits already."""
-    return json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
+    """Parse JSON with fractions as Decimal: a float would lose the last digits."""
+    return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
 
-def _unrolled(node: Node) -> Iterator[Node]:
-    """A page, or a list of pages."""
+def _each_page(node: Node) -> Iterator[Node]:
+    """Yield a page, or each page of a list."""
     if isinstance(node.value, list):
         yield from node.items()
     else:
@@ -277,8 +286,8 @@ def _page(node: Node, bucket_of: Callable[[Node], Bucket], kind_of: Callable[[No
     return Page(node, kind, buckets, node.member("has_more").value is True)
 
 
-def _of_one_file(pages: Sequence[Page]) -> list[Page]:
-    """Pages without any result are of the kind that the rest of the file is; the last page must really be the last."""
+def _with_kinds(pages: Sequence[Page]) -> list[Page]:
+    """Give pages without results the kind of the rest of their file. Raises BadExport if the last page is missing."""
     kinds = {page.kind for page in pages if page.kind}
     only = next(iter(kinds)) if len(kinds) == 1 else ""
     named = [msgspec.structs.replace(page, kind=page.kind or only) for page in pages]

@@ -1,1 +1,1 @@
-"""What finance reads of the books."""
+"""Readers and reports of finance: usage, daily reports, exports, forecasts and recent requests."""

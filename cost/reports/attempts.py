@@ -1,4 +1,4 @@
-"""What only the ledger itself knows: single attempts, and figures by the minute."""
+"""Readers of the ledger itself, for what roll-ups lack: single attempts, and figures by the minute."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -31,7 +31,7 @@ MINUTE_US: Final = 60_000_000
 MAX_LOG_ROWS: Final = 10_000
 MAX_LOG_DAYS: Final = 31
 _LOGGED: Final = ("settle", "expire", "adjust")
-"""What money stands in."""
+"""Kinds of entry with a final cost."""
 
 
 class LoggedAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class LoggedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which attempts to list, newest first. `end_us` is not part of the range. Raises BadQuery."""
+    """Query of attempts, newest first, up to and without `end_us`. Construction raises BadQuery."""
 
     scope: ReadScope
     start_us: int
@@ -75,7 +75,7 @@ class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None = None
 
     def __post_init__(self) -> None:
-        # One request is found by its id, whenever it was.
+        # A single request may be of any age.
         days = MAX_LOG_DAYS if self.request_id is None else 2**20
         if not 0 <= self.start_us < self.end_us <= self.start_us + days * DAY_US:
             raise BadQuery(f"it must be after the beginning, by at most {MAX_LOG_DAYS} days", param="end_date")
@@ -86,20 +86,20 @@ class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of the attempts."""
+    """One page of attempts; `next_cursor` is None on the last one."""
 
     rows: tuple[LoggedAttempt, ...]
     next_cursor: str | None
 
 
 class AttemptReader:
-    """Reads the ledger in one statement a call, always of a limited time and number of rows."""
+    """Reads the ledger in one statement a call, bounded in time and number of rows."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def page(self, query: LogQuery) -> LogPage:
-        """The attempts after the query's cursor."""
+        """Return the attempts after the query's cursor. Raises BadQuery for a foreign cursor."""
         conditions = [
             *scoped(_columns, query.scope),
             col(LedgerEntry.entry).in_(_LOGGED),
@@ -111,7 +111,7 @@ class AttemptReader:
         if query.key_id is not None:
             conditions.append(col(LedgerEntry.key_id) == query.key_id)
         if query.cursor is not None:
-            conditions.append(_before(decode_cursor(query.cursor, _anywhere(query), (int, str, int, str))))
+            conditions.append(_before(decode_cursor(query.cursor, _without_cursor(query), (int, str, int, str))))
         statement = select(*_LOG_COLUMNS).where(*conditions).order_by(*(column.desc() for column in _LOG_ORDER))
         async with self._engine.connect() as connection:
             found = (await connection.execute(statement.limit(query.limit + 1))).mappings().all()
@@ -129,13 +129,16 @@ class AttemptReader:
         filters: UsageFilters,
         limit: int,
     ) -> tuple[UsageRow, ...]:
-        """The first groups of each minute, at most `limit`; a group begins with its minute. At most a day."""
+        """Return groups by minute, at most `limit`, the earliest first.
+
+        A group begins with its minute in microseconds since 1970. Raises BadQuery for more than a day.
+        """
         if not 0 <= start_us < end_us <= start_us + DAY_US:
             raise BadQuery("by the minute, at most a day can be asked for at once", param="end_time")
         for name, values in msgspec.structs.asdict(filters).items():
             check_values(values, name)
         at = col(LedgerEntry.at_us)
-        # Written out, for as a parameter it would be another one in GROUP BY than in SELECT.
+        # Inlined as a literal: two bound parameters would make GROUP BY and SELECT differ.
         groups = [at - at % literal_column(str(MINUTE_US)), *(_columns[COLUMNS[each]] for each in group_by)]
         labels = [expression.label(f"group_{place}") for place, expression in enumerate(groups)]
         statement = (
@@ -157,11 +160,11 @@ def _before(last: Sequence[str | int]) -> ColumnElement[bool]:
 
 
 def _next_cursor(query: LogQuery, last: LoggedAttempt) -> str:
-    return encode_cursor(_anywhere(query), [last.at_us, last.request_id, last.attempt, last.entry])
+    return encode_cursor(_without_cursor(query), [last.at_us, last.request_id, last.attempt, last.entry])
 
 
-def _anywhere(query: LogQuery) -> LogQuery:
-    """The query without its place: what a cursor belongs to."""
+def _without_cursor(query: LogQuery) -> LogQuery:
+    """Return the query without cursor and limit, which is what a cursor belongs to."""
     return msgspec.structs.replace(query, cursor=None, limit=1)
 
 

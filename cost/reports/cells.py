@@ -1,4 +1,4 @@
-"""Cells of CSV files, which spreadsheets open: exact, quoted by RFC 4180, and never a formula."""
+"""CSV cells that are safe in spreadsheets: exact, quoted by RFC 4180, and never a formula."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -7,23 +7,24 @@ from typing import Final
 Cell = str | int | Decimal | None
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What makes a spreadsheet take a cell for a formula; the last four are the full-width forms of the first four."""
-# The semicolon and the tab part cells where a spreadsheet is set up so; quoted, they do not.
+"""Characters with which a spreadsheet takes a cell for a formula; the last four are full-width forms of the first four.
+"""
+# Semicolon and tab separate cells in some spreadsheet locales, unless quoted.
 _QUOTED: Final = frozenset('",;\t\r\n')
 
 
 def csv_line(cells: Iterable[Cell]) -> str:
-    """One line of a CSV file, with its end."""
+    """Return one line of a CSV file, with CRLF."""
     return ",".join(map(_cell, cells)) + "\r\n"
 
 
 def safe_text(text: str) -> str:
-    """`text` as a spreadsheet shows it and never runs it."""
+    """Return `text` with an apostrophe in front if a spreadsheet would run it as a formula."""
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
 def exact(amount: Decimal) -> str:
-    """A decimal number written out, never with an exponent."""
+    """Return a decimal number without an exponent."""
     return format(amount, "f")
 
 

@@ -1,6 +1,6 @@
-"""Where the next page begins, as an opaque text that belongs to one query.
+"""Page cursors: opaque texts that belong to one query.
 
-It carries no right to anything: whatever somebody writes into one, a reader's scope stands in its WHERE clause.
+A cursor carries no right to anything: whatever somebody writes into one, a reader's scope stands in its WHERE clause.
 """
 
 import base64
@@ -18,13 +18,13 @@ _MAX_TEXT_CHARS: Final = 400
 
 
 def encode_cursor(query: Any, last: Sequence[str | int]) -> str:
-    """The place after `last`, the key of a page's last row."""
+    """Encode the place after `last`, the key of a page's last row."""
     packed = msgspec.json.encode([_fingerprint(query), *last])
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str, query: Any, kinds: Sequence[type]) -> tuple[str | int, ...]:
-    """What `encode_cursor` was given for the same query; anything else is a BadQuery."""
+    """Return the key that `encode_cursor` was given for the same query. Raises BadQuery for anything else."""
     values = _unpacked(cursor)
     if len(values) != len(kinds) + 1 or values[0] != _fingerprint(query):
         raise BadQuery("it belongs to another query; begin again without it", param="page")
@@ -45,7 +45,7 @@ def _unpacked(cursor: str) -> list[str | int]:
 
 
 def _storable(value: str | int) -> bool:
-    """PostgreSQL takes neither a NUL nor an integer of more than 64 bits."""
+    """Return True for what PostgreSQL can compare: no NUL, at most 64 bits, not too long."""
     if isinstance(value, int):
         return -(2**63) <= value < 2**63
     return len(value) <= _MAX_TEXT_CHARS and "\x00" not in value

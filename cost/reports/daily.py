@@ -1,4 +1,4 @@
-"""One UTC day of a team or of an organisation: its figures from the roll-ups, and what they are compared with."""
+"""Daily report of a team or an organisation: one UTC day from the roll-ups, beside the days before."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
@@ -27,19 +27,19 @@ SECTIONS: Final[Mapping[Dimension, str]] = {
     "key": "keys",
     "tag": "tags",
 }
-"""What a day is divided by, and what the parts are called."""
+"""Dimensions that a day is divided by, and the plural names of their parts."""
 _FEWER_PARTS: Final = (10, 5, 2, 0)
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a day. An empty name is what has none."""
+    """One part of a section; an empty name is what has none of the dimension."""
 
     name: str
     sums: UsageSums
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """A day divided; the dearest parts first. What is beyond the limit is one part of its own."""
+    """A day divided by one dimension, highest cost first; parts beyond the limit are summed up in `left_out`."""
 
     dimension: Dimension
     groups: tuple[Group, ...]
@@ -47,14 +47,14 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DayFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The sums of one day."""
+    """Sums of one day."""
 
     day: date
     sums: UsageSums
 
 
 class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a report shows. `days` are the last fourteen, the reported one at the end."""
+    """Contents of a daily report. `days` are the last fourteen, the reported one at the end."""
 
     day: date
     organisation_id: str
@@ -63,23 +63,24 @@ class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
     total: UsageSums
     month: UsageSums
     week_before: UsageSums
-    """The seven days before, together."""
+    """Sums of the seven days before."""
     days: tuple[DayFigures, ...]
     sections: tuple[Section, ...]
     standings: tuple[BudgetStatus, ...] = ()
 
     @property
     def day_before(self) -> UsageSums:
+        """Sums of the day before the reported one."""
         return self.days[-2].sums
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was booked, neither on this day nor on those that it is compared with."""
+        """True if nothing was booked on any of the fourteen days."""
         return not any(any(msgspec.structs.astuple(each.sums)) for each in self.days)
 
 
 class Meter(msgspec.Struct, frozen=True, kw_only=True):
-    """What was used of one meter, in parts that do not overlap, and what that cost."""
+    """Units used of one meter, without overlap, and their cost."""
 
     name: str
     used: int
@@ -87,7 +88,7 @@ class Meter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def meters_of(sums: UsageSums) -> tuple[Meter, ...]:
-    """Every meter of these sums. Corrections of tokens are in them, so a part may be below zero."""
+    """Return every meter of these sums. Corrections are included, so a part may be negative."""
     used = (
         sums.input_tokens - sums.cached_input_tokens - sums.cache_write_tokens,
         sums.cached_input_tokens,
@@ -104,22 +105,22 @@ def meters_of(sums: UsageSums) -> tuple[Meter, ...]:
 
 
 def change(now: int, before: int, days: int = 1) -> Decimal | None:
-    """How much more it is than the mean of `days`, as a share of that; None where that is nothing."""
+    """Return the relative change from the mean of `days` days that sum to `before`; None if that is not positive."""
     return ((Decimal(now) * days - before) / before).quantize(_SHARE) if before > 0 else None
 
 
 def share(part: int, whole: int) -> Decimal | None:
-    """A part of a whole; None where there is no whole."""
+    """Return part / whole to three places; None without a whole."""
     return (Decimal(part) / whole).quantize(_SHARE) if whole > 0 else None
 
 
 def saving(sums: UsageSums) -> int | None:
-    """The baseline less the cost; None when nothing has a baseline or no cost is known, for then nothing is claimed."""
+    """Return the baseline less the cost in nano-dollars; None when nothing has a baseline or no cost is known."""
     return sums.savings_nanousd if sums.baseline_rows else None
 
 
 class DailyReader:
-    """Reads the figures of reports. Every question has the scope in it."""
+    """Reads daily reports; every query has the scope in it."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._usage = UsageReader(engine)
@@ -127,7 +128,7 @@ class DailyReader:
     async def read(
         self, scope: ReadScope, day: date, title: str, standings: Sequence[BudgetStatus] = ()
     ) -> DailyReport:
-        """The report of one team's day, or of the organisation's when the scope has no team."""
+        """Return the report of one team's day, or of the organisation's when the scope has no team."""
         start = start_of(day)
         first = start - (_MONTH - 1) * DAY_US
         history = await self._usage.page(
@@ -136,10 +137,10 @@ class DailyReader:
         dimensions: list[Dimension] = [each for each in SECTIONS if each != "team" or scope.team_id is None]
         if not history.rows:
             dimensions = []
-        pages = {each: await self._divided(scope, start, each) for each in dimensions}
+        pages = {each: await self._read_page(scope, start, each) for each in dimensions}
         return report_of(scope, day, title, history, pages, standings)
 
-    async def _divided(self, scope: ReadScope, start_us: int, dimension: Dimension) -> UsagePage:
+    async def _read_page(self, scope: ReadScope, start_us: int, dimension: Dimension) -> UsagePage:
         return await self._usage.page(
             UsageQuery(scope=scope, start_us=start_us, end_us=start_us + DAY_US, group_by=(dimension,), limit=MAX_ROWS)
         )
@@ -153,7 +154,7 @@ def report_of(
     pages: Mapping[Dimension, UsagePage],
     standings: Sequence[BudgetStatus] = (),
 ) -> DailyReport:
-    """The report that these readings make. Pure."""
+    """Build the report of these pages. Pure."""
     by_day = {int(row.group[0]): row.sums for row in history.rows}
 
     def days(first: date, last: date) -> list[DayFigures]:
@@ -161,7 +162,7 @@ def report_of(
         return [DayFigures(day=each, sums=by_day.get(start_of(each), UsageSums())) for each in all_days]
 
     def sums(first: date, last: date) -> UsageSums:
-        return _added([each.sums for each in days(first, last)])
+        return _sum([each.sums for each in days(first, last)])
 
     return DailyReport(
         day=day,
@@ -178,7 +179,7 @@ def report_of(
 
 
 def plain_within(report: DailyReport, max_bytes: int) -> dict[str, Any]:
-    """The report as JSON has it, with as many parts of each section as there is room for."""
+    """Return the report as JSON-ready values, with as many parts of each section as fit into `max_bytes`."""
     for parts in _FEWER_PARTS:
         found = plain(report, parts)
         if len(msgspec.json.encode(found)) <= max_bytes:
@@ -187,7 +188,10 @@ def plain_within(report: DailyReport, max_bytes: int) -> dict[str, Any]:
 
 
 def plain(report: DailyReport, parts: int = MAX_GROUPS_SHOWN) -> dict[str, Any]:
-    """The report as JSON has it: whole numbers, and dollars as exact texts. Of each section the dearest `parts`."""
+    """Return the report as JSON-ready values: whole numbers, and dollars as exact texts.
+
+    Each section has its `parts` of highest cost.
+    """
     total = report.total
     return {
         "day": report.day.isoformat(),
@@ -208,7 +212,7 @@ def plain(report: DailyReport, parts: int = MAX_GROUPS_SHOWN) -> dict[str, Any]:
 
 
 def exact_usd(amount_nanousd: int) -> str:
-    """Dollars to the nano-dollar, as a text."""
+    """Return dollars as text with nine decimals."""
     return f"{usd(amount_nanousd):.9f}"
 
 
@@ -252,16 +256,16 @@ def _section(dimension: Dimension, page: UsagePage) -> Section:
     shown = groups[:MAX_GROUPS_SHOWN]
     left_out = None
     if page.totals is not None and len(groups) > len(shown):
-        # From the totals, so that it is right however many there are.
-        left_out = _less(page.totals, _added([each.sums for each in shown]))
+        # Computed from the totals, so that it is right however many groups there are.
+        left_out = _subtract(page.totals, _sum([each.sums for each in shown]))
     return Section(dimension=dimension, groups=tuple(shown), left_out=left_out)
 
 
-def _added(sums: Sequence[UsageSums]) -> UsageSums:
+def _sum(sums: Sequence[UsageSums]) -> UsageSums:
     names = UsageSums.__struct_fields__
     return UsageSums(**{name: sum(getattr(each, name) for each in sums) for name in names})
 
 
-def _less(one: UsageSums, other: UsageSums) -> UsageSums:
+def _subtract(one: UsageSums, other: UsageSums) -> UsageSums:
     names = UsageSums.__struct_fields__
     return UsageSums(**{name: getattr(one, name) - getattr(other, name) for name in names})

@@ -1,4 +1,4 @@
-"""A daily report as CSV: one row a figure's group, exact amounts, cells that no spreadsheet runs."""
+"""Daily report as CSV: one row per group, exact amounts, cells that no spreadsheet runs."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ _COLUMNS = (
 
 
 def daily_csv(report: DailyReport) -> str:
-    """The whole file."""
+    """Return the CSV file."""
     return "".join(csv_line(row) for row in (_COLUMNS, *_rows(report)))
 
 

@@ -1,4 +1,4 @@
-"""A daily report as one HTML file that needs nothing else: no script, no picture from elsewhere. Every text is escaped."""
+"""Daily report as one self-contained HTML file: no script, no external picture. Every text is escaped."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -40,13 +40,13 @@ _METER_NAMES: Final = {
 
 
 class Html(str):
-    """Text that is HTML already. Any other text is escaped where it meets HTML."""
+    """Text that is HTML already; any other text is escaped on insertion."""
 
     __slots__ = ()
 
 
 def daily_html(report: DailyReport, made_at: str) -> str:
-    """The whole file. `made_at` tells when it was made."""
+    """Return the HTML file. `made_at` is shown as the time of making."""
     return _fill(
         _page(),
         title=f"Daily report: {report.title}",
@@ -64,7 +64,7 @@ def daily_html(report: DailyReport, made_at: str) -> str:
 
 
 def spent(sums: UsageSums) -> str:
-    """The cost for people; what has no price is told beside it, and is never a zero."""
+    """Return the cost for people; unpriced attempts are told beside it, and are never a zero."""
     known = sums.known_cost_nanousd
     unpriced = f"{sums.unpriced_attempts:,} unpriced" if sums.unpriced_attempts else ""
     if known is None:
@@ -161,7 +161,7 @@ _BAR: Final = Template(
 
 
 def _chart(days: Sequence[DayFigures]) -> Html:
-    """Bars by cost. A day of nothing, or of corrections that gave more back than was spent, has no bar."""
+    """Draw a bar chart of cost. A day of zero or negative cost, as after corrections, has no bar."""
     most = max((each.sums.cost_nanousd for each in days), default=0)
     step = _WIDTH // max(1, len(days))
     floor = _HEIGHT - _LABEL

@@ -98,7 +98,10 @@ CUSTOM_COLUMNS: Final = (
     "x_EstimatedAttemptCount",
     "x_CounterfactualCost",
 )
-"""Ours. The counts and the counterfactual cost stand on the first row of a group only, so that they can be added up."""
+"""Custom columns of ours.
+
+Counts and counterfactual cost are on a group's first row only, so that they can be summed.
+"""
 COLUMNS: Final = FOCUS_COLUMNS + CUSTOM_COLUMNS
 
 _LABELS: Final = {
@@ -116,24 +119,24 @@ _CORRECTIONS: Final = frozenset({"correction", "reconciliation"})
 _IN_PRICING_CURRENCY: Final = ("ContractedUnitPrice", "EffectiveCost", "ListUnitPrice")
 _NANO_PLACES: Final = 9
 _FIGURE_PLACES: Final = 15
-"""A figure is nano-dollars for a million: its last digit is the fifteenth place of a dollar for one."""
+"""Decimal places of a dollar figure for one token: nano-dollars for a million."""
 _BLENDED_PLACES: Final = 18
 _PER_MILLION: Final = 1_000_000
 
 Figures = Callable[[str, str], Awaitable[Price | None]]
-"""The figures of a target's price version, None when nobody knows them."""
+"""Returns the figures of a target's price version; None when they are unknown."""
 Row = Mapping[str, Any]
 
 
 class FocusNames(msgspec.Struct, frozen=True):
-    """What accounts are called. One without a name is called by its id."""
+    """Names of accounts by id; one without a name is called by its id."""
 
     organisations: Mapping[str, str]
     teams: Mapping[str, str]
 
 
 class FocusQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Whole UTC days, the last one not included."""
+    """Query of whole UTC days from `start` up to `end`."""
 
     scope: ReadScope
     start: dt.date
@@ -141,7 +144,7 @@ class FocusQuery(msgspec.Struct, frozen=True, kw_only=True):
     by_hour: bool = False
 
     def checked(self) -> "FocusQuery":
-        """Itself; raises BadQuery for a time that is no export's."""
+        """Return the query itself. Raises BadQuery for a range that is empty or too long."""
         most = MAX_DAYS_BY_HOUR if self.by_hour else MAX_DAYS
         if self.end <= self.start:
             raise BadQuery("it must be after `start`; it is the first day that is not included", param="end")
@@ -151,7 +154,7 @@ class FocusQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _UnitPrice(msgspec.Struct, frozen=True):
-    """Dollars for one, as a whole number at a decimal place. `kind` tells one SKU's prices apart."""
+    """Dollars per unit as an integer at a decimal place. `kind` tells one SKU's prices apart."""
 
     scaled: int
     places: int
@@ -159,7 +162,7 @@ class _UnitPrice(msgspec.Struct, frozen=True):
 
 
 class FocusExport:
-    """Reads the roll-ups as FOCUS. It is given what other folders know: figures of prices, and names."""
+    """Reads the roll-ups as FOCUS; price figures and account names are injected."""
 
     def __init__(self, engine: AsyncEngine, figures: Figures, names: FocusNames, now_us: Callable[[], int]) -> None:
         self._engine = engine
@@ -168,13 +171,13 @@ class FocusExport:
         self._now_us = now_us
 
     async def csv(self, query: FocusQuery) -> AsyncIterator[str]:
-        """The file in pieces, its heading first."""
+        """Yield the CSV file in pieces, its heading first. Raises BadQuery."""
         yield csv_line(COLUMNS)
         async for page in self.rows(query):
             yield await asyncio.to_thread(_lines, page)
 
     async def rows(self, query: FocusQuery) -> AsyncIterator[list[dict[str, Cell]]]:
-        """The rows, by column, some at a time."""
+        """Yield pages of rows, each row by column. Raises BadQuery."""
         query.checked()
         known: dict[tuple[str, str], Price | None] = {}
         day = query.start
@@ -187,17 +190,17 @@ class FocusExport:
                     if key not in known:
                         known[key] = await self._figures(*key)
                 prices = [known[key] for key in keys]
-                # It takes a tenth of a second: not in the loop that serves requests.
+                # A tenth of a second of work: not in the event loop.
                 page = await asyncio.to_thread(self._charges, groups, prices, by_hour=query.by_hour)
                 if page:
                     yield page
             day = await self._next_day(query, day) if is_empty else day + dt.timedelta(days=1)
 
     async def _next_day(self, query: FocusQuery, empty: dt.date) -> dt.date:
-        """The first day after this one that has anything, so that a year of nothing is not 365 questions."""
+        """Return the first day after this one with data, so that an empty year is not 365 queries."""
         start = rollup_day.c.start_us
         later = select(func.min(start)).where(
-            *_of(rollup_day, query.scope), start > start_of(empty), start < start_of(query.end)
+            *_scope_conditions(rollup_day, query.scope), start > start_of(empty), start < start_of(query.end)
         )
         async with self._engine.connect() as connection:
             found = await connection.scalar(later)
@@ -214,12 +217,16 @@ class FocusExport:
         ]
 
     async def _groups(self, query: FocusQuery, start_us: int) -> AsyncIterator[list[Row]]:
-        """One day's groups in pages, so that no connection is held while a caller reads slowly."""
+        """Yield one day's groups in pages, so that no connection is held while a caller reads slowly."""
         table = rollup_hour if query.by_hour else rollup_day
         order = [table.c[name] for name in ("start_us", *(name for name in ROLLUP_KEY if name != "start_us"))]
         wanted = (
             select(*(table.c[name] for name in (*ROLLUP_DIMENSIONS, *ROLLUP_SUMS)))
-            .where(*_of(table, query.scope), table.c.start_us >= start_us, table.c.start_us < start_us + DAY_US)
+            .where(
+                *_scope_conditions(table, query.scope),
+                table.c.start_us >= start_us,
+                table.c.start_us < start_us + DAY_US,
+            )
             .order_by(*order)
             .limit(_PAGE)
         )
@@ -242,36 +249,36 @@ def _lines(rows: Sequence[Mapping[str, Cell]]) -> str:
 def charges(
     group: Row, price: Price | None, names: FocusNames, now_us: int, *, by_hour: bool = False
 ) -> list[dict[str, Cell]]:
-    """The rows of one roll-up. `now_us` tells which billing periods are over."""
-    common = _common(group, names, by_hour=by_hour)
+    """Return the FOCUS rows of one roll-up row. `now_us` decides which billing periods are over."""
+    common = _common_cells(group, names, by_hour=by_hour)
     if group["origin"] == "idle":
-        found = [_idle(group)]
+        found = [_idle_cells(group)]
     else:
         period_is_over = _next_month(group["start_us"]) <= now_us
-        found = [_metered(group, meter, price, period_is_over=period_is_over) for meter in _used(group, price)]
-        rest = _not_split(group)
+        found = [_meter_row(group, meter, price, period_is_over=period_is_over) for meter in _used_meters(group, price)]
+        rest = _unsplit_cost(group)
         if rest:
             told = f"{group['target_id']}: cost that is not split by meter"
-            found.append(_adjustment(rest, told))
+            found.append(_adjustment_cells(rest, told))
     for place, row in enumerate(found):
         row.update({name: value for name, value in common.items() if name not in row})
         # One currency; the validator asks for these columns of everybody who publishes a price list. And of everybody
         # who measures usage it asks for CommitmentDiscountStatus, which is always null here, as InvoiceId is.
         row.update({f"PricingCurrency{name}": row[name] for name in _IN_PRICING_CURRENCY})
         if place == 0:
-            row.update(_first_only(group))
+            row.update(_first_row_cells(group))
     return found
 
 
-def _of(table: Table, scope: ReadScope) -> list[Any]:
+def _scope_conditions(table: Table, scope: ReadScope) -> list[Any]:
     mine = [table.c.organisation_id == scope.organisation_id]
     return mine if scope.team_id is None else [*mine, table.c.team_id == scope.team_id]
 
 
-def _common(group: Row, names: FocusNames, *, by_hour: bool) -> dict[str, Cell]:
-    """What all rows of a group say. A group's own columns come first in every row, whatever kind it is."""
+def _common_cells(group: Row, names: FocusNames, *, by_hour: bool) -> dict[str, Cell]:
+    """Return the columns that all rows of a group share. A group's own columns come first in every row."""
     organisation, team, pool = group["organisation_id"], group["team_id"] or None, _pool(group)
-    # What the books post themselves concerns a day, whichever hour it is dated.
+    # Postings of our own concern a day, whichever hour they are dated.
     whole_day = not by_hour or group["origin"] in _AFTER_THE_FACT or group["origin"] == "idle"
     start_us = group["start_us"] - group["start_us"] % (DAY_US if whole_day else HOUR_US)
     provider = group["provider"] or organisation
@@ -279,7 +286,7 @@ def _common(group: Row, names: FocusNames, *, by_hour: bool) -> dict[str, Cell]:
     row.update(
         {
             "BillingAccountId": organisation,
-            "BillingAccountName": _named(names.organisations, organisation),
+            "BillingAccountName": _account_name(names.organisations, organisation),
             "BillingAccountType": "Organisation",
             "BillingCurrency": "USD",
             "BillingPeriodStart": iso(_month(start_us)),
@@ -294,7 +301,7 @@ def _common(group: Row, names: FocusNames, *, by_hour: bool) -> dict[str, Cell]:
             "ServiceName": "Language Model Inference",
             "ServiceSubcategory": "Generative AI",
             "SubAccountId": team,
-            "SubAccountName": team and _named(names.teams, team),
+            "SubAccountName": team and _account_name(names.teams, team),
             "SubAccountType": team and "Team",
             "Tags": _json({"tag": group["tag"]}) if group["tag"] else None,
             "x_Model": group["target_id"],
@@ -310,8 +317,8 @@ def _common(group: Row, names: FocusNames, *, by_hour: bool) -> dict[str, Cell]:
     return row
 
 
-def _named(names: Mapping[str, str], account_id: str) -> str:
-    """What an account is called, in ASCII as the standard wants it; its id where next to nothing of that is left."""
+def _account_name(names: Mapping[str, str], account_id: str) -> str:
+    """Return an account's name in ASCII as the standard wants it; its id if too little of the name is left."""
     bare = "".join(each for each in normalize("NFKD", names.get(account_id, "")) if not combining(each))
     told = bare.encode("ascii", "replace").decode()
     return told if any(map(str.isalnum, told)) else account_id
@@ -322,7 +329,7 @@ def _pool(group: Row) -> str:
     return pool
 
 
-def _first_only(group: Row) -> dict[str, Cell]:
+def _first_row_cells(group: Row) -> dict[str, Cell]:
     return {
         "x_RequestCount": group["requests"],
         "x_UnpricedAttemptCount": group["unpriced_attempts"],
@@ -331,8 +338,8 @@ def _first_only(group: Row) -> dict[str, Cell]:
     }
 
 
-def _used(group: Row, price: Price | None) -> Iterator[str]:
-    """The meters that a group has something on. Requests are one only where they have a price."""
+def _used_meters(group: Row, price: Price | None) -> Iterator[str]:
+    """Yield the meters that a group has something on; requests only if they have a price or a cost."""
     figures = dict(zip(METERS, price.figures(), strict=True)) if price is not None else {}
     for meter in METERS:
         has_cost = group[f"{meter}_nanousd"] != 0
@@ -340,14 +347,14 @@ def _used(group: Row, price: Price | None) -> Iterator[str]:
             yield meter
 
 
-def _not_split(group: Row) -> int:
-    """What was booked before costs were split by meter."""
+def _unsplit_cost(group: Row) -> int:
+    """Return the cost that was booked before costs were split by meter."""
     rest: int = group["cost_nanousd"] - sum(group[name] for name in METER_COLUMNS)
     return rest
 
 
 def _quantity(group: Row, meter: str) -> int:
-    """What was used of one meter: the inclusive buckets become parts that do not overlap."""
+    """Return the units used of one meter, without overlap."""
     quantities: dict[str, int] = {
         "input": group["input_tokens"] - group["cached_input_tokens"] - group["cache_write_tokens"],
         "cached_input": group["cached_input_tokens"],
@@ -360,7 +367,7 @@ def _quantity(group: Row, meter: str) -> int:
     return quantities[meter]
 
 
-def _metered(group: Row, meter: str, price: Price | None, *, period_is_over: bool) -> dict[str, Cell]:
+def _meter_row(group: Row, meter: str, price: Price | None, *, period_is_over: bool) -> dict[str, Cell]:
     cost_nanousd, quantity = group[f"{meter}_nanousd"], _quantity(group, meter)
     label = f"{_LABELS[meter]} of {group['target_id']}"
     sku: dict[str, Cell] = {
@@ -371,25 +378,31 @@ def _metered(group: Row, meter: str, price: Price | None, *, period_is_over: boo
     }
     if group["origin"] in _AFTER_THE_FACT:
         correction = group["origin"] in _CORRECTIONS and period_is_over
-        made = _correction(cost_nanousd, quantity, meter) if correction else _adjustment(cost_nanousd, "")
+        made = _correction_cells(cost_nanousd, quantity, meter) if correction else _adjustment_cells(cost_nanousd, "")
         return {**sku, **made, "ChargeDescription": f"{label}: {group['origin']}"}
     if price is None and group["unpriced_attempts"] and not group["cost_nanousd"]:
-        return {**sku, **_adjustment(cost_nanousd, f"{label}: the price is unknown, so the cost is not in these books")}
-    if price is None and not cost_nanousd and _not_split(group):
-        return {**sku, **_adjustment(cost_nanousd, f"{label}: its cost stands in the row that is not split by meter")}
+        return {
+            **sku,
+            **_adjustment_cells(cost_nanousd, f"{label}: the price is unknown, so the cost is not in these books"),
+        }
+    if price is None and not cost_nanousd and _unsplit_cost(group):
+        return {
+            **sku,
+            **_adjustment_cells(cost_nanousd, f"{label}: its cost stands in the row that is not split by meter"),
+        }
     unit = _unit_price(group, meter, price)
     if unit is None:
-        return {**sku, **_adjustment(cost_nanousd, f"{label}: cost without a quantity that explains it")}
-    return {**sku, **_usage(group, meter, unit), "ChargeDescription": label}
+        return {**sku, **_adjustment_cells(cost_nanousd, f"{label}: cost without a quantity that explains it")}
+    return {**sku, **_usage_cells(group, meter, unit), "ChargeDescription": label}
 
 
-def _usage(group: Row, meter: str, unit: _UnitPrice) -> dict[str, Cell]:
+def _usage_cells(group: Row, meter: str, unit: _UnitPrice) -> dict[str, Cell]:
     quantity = _quantity(group, meter)
     version = group["price_version"]
     details = {"x_Model": group["target_id"], "x_Meter": meter, "x_PriceTableVersion": version, "x_Kind": unit.kind}
     product, price = _decimal(unit.scaled * quantity, unit.places), _decimal(unit.scaled, unit.places)
     return {
-        **_costs(group[f"{meter}_nanousd"]),
+        **_cost_cells(group[f"{meter}_nanousd"]),
         "ListCost": product,
         "ContractedCost": product,
         "ListUnitPrice": price,
@@ -406,16 +419,16 @@ def _usage(group: Row, meter: str, unit: _UnitPrice) -> dict[str, Cell]:
     }
 
 
-def _idle(group: Row) -> dict[str, Cell]:
-    """What a pool's GPUs cost while nobody used them: one day of it, at what it came to."""
+def _idle_cells(group: Row) -> dict[str, Cell]:
+    """Return the row of a pool's idle GPUs: one day, at its cost."""
     cost_nanousd = group["cost_nanousd"]
     told = f"Idle GPUs of pool {_pool(group)}"
     if cost_nanousd < 0:
-        return _adjustment(cost_nanousd, told)
+        return _adjustment_cells(cost_nanousd, told)
     sku = f"{group['target_id']}/idle"
     unit_price = _decimal(cost_nanousd, _NANO_PLACES)
     return {
-        **_costs(cost_nanousd),
+        **_cost_cells(cost_nanousd),
         "ListUnitPrice": unit_price,
         "ContractedUnitPrice": unit_price,
         "PricingQuantity": _decimal(1, 0),
@@ -433,16 +446,16 @@ def _idle(group: Row) -> dict[str, Cell]:
     }
 
 
-def _adjustment(cost_nanousd: int, told: str) -> dict[str, Cell]:
+def _adjustment_cells(cost_nanousd: int, told: str) -> dict[str, Cell]:
     return {
-        **_costs(cost_nanousd),
+        **_cost_cells(cost_nanousd),
         "ChargeCategory": "Adjustment",
         "ChargeFrequency": "One-Time",
         "ChargeDescription": told,
     }
 
 
-def _correction(cost_nanousd: int, quantity: int, meter: str) -> dict[str, Cell]:
+def _correction_cells(cost_nanousd: int, quantity: int, meter: str) -> dict[str, Cell]:
     used: dict[str, Cell] = {
         "ConsumedQuantity": _decimal(quantity, 0),
         "ConsumedUnit": _UNITS[meter],
@@ -450,7 +463,7 @@ def _correction(cost_nanousd: int, quantity: int, meter: str) -> dict[str, Cell]
         "PricingUnit": _UNITS[meter],
     }
     return {
-        **_costs(cost_nanousd),
+        **_cost_cells(cost_nanousd),
         **(used if quantity else {}),
         "ChargeCategory": "Usage",
         "ChargeClass": "Correction",
@@ -458,13 +471,13 @@ def _correction(cost_nanousd: int, quantity: int, meter: str) -> dict[str, Cell]
     }
 
 
-def _costs(cost_nanousd: int) -> dict[str, Cell]:
+def _cost_cells(cost_nanousd: int) -> dict[str, Cell]:
     exact = _decimal(cost_nanousd, _NANO_PLACES)
     return {"BilledCost": exact, "EffectiveCost": exact, "ListCost": exact, "ContractedCost": exact}
 
 
 def _unit_price(group: Row, meter: str, price: Price | None) -> _UnitPrice | None:
-    """The listed price that explains the cost, else the listed one, else the one that comes out.
+    """Return the listed price that explains the cost, else the usual listed one, else the blended one.
 
     Roll-ups do not tell long prompts from others, so a group may have been booked at two of a version's figures. None
     when nothing but a negative price would explain the cost.
@@ -474,7 +487,7 @@ def _unit_price(group: Row, meter: str, price: Price | None) -> _UnitPrice | Non
     if price is not None:
         # Each attempt's part may be rounded by one nano-dollar.
         most_rounding = max(1, abs(group["attempts"])) * _PER_MILLION
-        offered = _offered(price)
+        offered = _prices_within(price)
         for kind, each in offered:
             figure = each.figures()[place]
             if abs(figure * quantity - cost_nanousd * _PER_MILLION) <= most_rounding:
@@ -488,18 +501,18 @@ def _unit_price(group: Row, meter: str, price: Price | None) -> _UnitPrice | Non
     return _UnitPrice(blended, _BLENDED_PLACES, "blended")
 
 
-def _offered(price: Price) -> list[tuple[str, Price]]:
-    """The figures of a version, the usual ones first."""
+def _prices_within(price: Price) -> list[tuple[str, Price]]:
+    """Return the prices within a version by kind, the usual one first."""
     found = [("", price), *((f"above-{each.above_tokens}", each.price) for each in price.long_prompts)]
     if price.batch is not None:
-        found += [(f"batch-{kind}" if kind else "batch", each) for kind, each in _offered(price.batch)]
+        found += [(f"batch-{kind}" if kind else "batch", each) for kind, each in _prices_within(price.batch)]
     return found
 
 
 def _decimal(scaled: int, places: int) -> Decimal:
-    """`scaled` at a decimal place, exactly, whatever the precision of arithmetic is.
+    """Return `scaled` x 10^-`places` exactly, whatever the precision of the decimal context is.
 
-    It has a decimal place also when it is whole: readers guess a column's type from what stands in it.
+    It keeps a decimal place also when it is whole: readers guess a column's type from its values.
     """
     if places == 0:
         scaled, places = scaled * 10, 1

@@ -1,4 +1,4 @@
-"""What each of a team's keys was used for lately, from the roll-ups."""
+"""Recent use of each of a team's keys, from the roll-ups."""
 
 from typing import Final
 
@@ -11,24 +11,24 @@ from cost.tables import rollup_day
 from cost.times import DAY_US
 
 USED_DAYS: Final = 90
-"""What was not used for so long has no last use."""
+"""Days looked back for a key's last use."""
 SPENT_DAYS: Final = 30
 
 
 class KeyUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What one key was used for."""
+    """Recent use of one key."""
 
     key_id: str
     last_day_us: int
-    """The beginning of the UTC day of its last attempt."""
+    """Start of the UTC day of its last attempt, in microseconds since 1970."""
     requests: int
-    """Of the last 30 days, today among them."""
+    """Requests of the last 30 days, today included."""
     cost_nanousd: int
-    """Of the same days. What has no price is not in it."""
+    """Cost of the same days, without unpriced attempts."""
 
 
 async def read_key_use(engine: AsyncEngine, organisation_id: str, team_id: str, now_us: int) -> dict[str, KeyUse]:
-    """Each key of one team that was used within 90 days."""
+    """Return the use of each key of one team that was used within 90 days, by key id."""
     today_us = now_us - now_us % DAY_US
     day, c = rollup_day.c.start_us, rollup_day.c
     lately = day > today_us - SPENT_DAYS * DAY_US

@@ -1,6 +1,6 @@
-"""How fast answers came and how hard prompts were, of a scope's latest requests: roll-ups keep sums, not distributions.
+"""Latency, complexity and failures of a scope's latest attempts: roll-ups keep sums, not distributions.
 
-What is told here is of the latest attempts, at most so many, and says of how many and since when.
+Results cover a bounded number of attempts, and say how many.
 """
 
 import math
@@ -20,10 +20,10 @@ from cost.tables import LedgerEntry
 LATEST: Final = 2_000
 BINS: Final = 20
 FEWEST: Final = 20
-"""With fewer, a percentile is one request's luck."""
+"""Fewest values for a percentile: with fewer it is one request's luck."""
 _MIN_SIDE: Final = 10
-_PARTS: Final = 0.6
-"""Less on its own side is little better than a coin."""
+_MIN_SHARE: Final = 0.6
+"""Smallest share on either side of a threshold: less is little better than a coin."""
 _US: Final = 1_000_000
 _OK: Final = 200
 _COLUMNS: Final = (
@@ -45,7 +45,7 @@ _COLUMNS: Final = (
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of one attempt, as far as it tells of speed, difficulty and failure."""
+    """The end of one attempt, with its latency, complexity and failure."""
 
     at_us: int
     request_id: str
@@ -64,24 +64,24 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ttft_s(self) -> float | None:
-        """To the first token. Only of a streamed answer: of another one the first token comes with the last."""
+        """Seconds to the first token of a served streamed answer, else None: unstreamed, it comes with the last."""
         return self.ttft_us / _US if self.served and self.stream and self.ttft_us is not None else None
 
     @property
     def tpot_s(self) -> float | None:
-        """Seconds for each token after the first, of a streamed answer."""
+        """Seconds per token after the first, of a served streamed answer; else None."""
         if not (self.served and self.stream) or self.ttft_us is None or self.duration_us is None:
             return None
         return (self.duration_us - self.ttft_us) / _US / (self.output_tokens - 1) if self.output_tokens > 1 else None
 
     @property
     def failed(self) -> bool:
-        """Nobody got its answer, and not because a better one stood in for it."""
+        """True if the answer was not served, and not because a better one replaced it."""
         return not self.served and self.status != _OK
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Some durations: how many, and three percentiles in seconds. None with fewer than 20 of them."""
+    """Count and nearest-rank percentiles of durations in seconds; None with fewer than 20 values."""
 
     count: int
     p50_s: float | None = None
@@ -90,7 +90,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
-    """One target's answers. An empty name is all targets together."""
+    """Latency of one target's answers. An empty name is all targets together."""
 
     target_id: str
     ttft: Spread
@@ -98,64 +98,66 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Threshold(msgspec.Struct, frozen=True, kw_only=True):
-    """The complexity that best parts what one target answered from what the others did.
+    """Complexity that best separates the prompts that the busiest target (the mainstay) answered from the others'.
 
-    It is found from what happened, and is no rule: each prompt is decided by what each target is expected to make of it.
+    It is found from what happened, and is no rule: each prompt is decided by what each target is expected to make of
+    it.
     """
 
     at: float
     mainstay_is_below: bool
-    """Whether the target that answered most has the easier prompts, or the harder ones."""
+    """True if the mainstay has the easier prompts, False if the harder ones."""
     mainstay: float
-    """Of the prompts on its side, the share that it answered."""
+    """Share of the prompts on the mainstay's side that it answered."""
     others: float
-    """Of the prompts on the other side, the share that others answered."""
+    """Share of the prompts on the other side that others answered."""
 
 
 class Complexities(msgspec.Struct, frozen=True, kw_only=True):
-    """Prompts by complexity, from 0 to 1 in equal bins, for each target that answered; who answered most stands first."""
+    """Histogram of prompts by complexity, in equal bins from 0 to 1, per target; the busiest target first."""
 
     by_target: tuple[tuple[str, tuple[int, ...]], ...]
     threshold: Threshold | None
-    """None where complexity does not part them: other things decide there, or one side has hardly anything."""
+    """None if complexity does not separate them, or one side has too few prompts."""
 
     @property
     def count(self) -> int:
+        """Number of prompts in the histogram."""
         return sum(sum(bins) for _, bins in self.by_target)
 
     @property
     def mainstay(self) -> str:
-        """The target that answered most; empty where none did."""
+        """The target that answered most; empty if there is none."""
         return self.by_target[0][0] if self.by_target else ""
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """What failed among some attempts."""
+    """Failures among some attempts."""
 
     attempts: int
     failed: int
     rescued: int
-    """Requests with a failed attempt whose caller got a whole answer all the same, from another one."""
+    """Requests with a failed attempt whose caller got a whole answer from another one."""
     lost: int
-    """Requests whose caller got none."""
+    """Requests with a failed attempt whose caller got no whole answer."""
     escalated: int
-    """Answers that stood in for a weak one, which is no failure."""
+    """Answers that replaced a weak one, which is no failure."""
     by_cause: tuple[tuple[str, str, int], ...]
-    """Target, cause and how often; the most frequent first."""
+    """(target, cause, count), the most frequent first."""
 
 
 class LatestReader:
-    """One statement, along an index, of a bounded number of rows."""
+    """Reads a bounded number of the latest attempts in one statement, along an index."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def read(self, scope: ReadScope, most: int = LATEST) -> tuple[Sample, ...]:
-        """The scope's latest ends of attempts, newest first."""
+        """Return the scope's latest ends of attempts, newest first, at most `most`."""
         return tuple(_sample(row) for row in await self._latest(_COLUMNS, scope, most))
 
     async def named(self, scope: ReadScope, alias: str, most: int = LATEST) -> float | None:
-        """Of the latest requests, the share that asked for this name; None where there are none."""
+        """Return the share of the latest requests that asked for this alias; None without requests."""
         asked = [row[0] == alias for row in await self._latest(("alias", "attempt"), scope, most) if row[1] == 1]
         return sum(asked) / len(asked) if asked else None
 
@@ -174,7 +176,7 @@ class LatestReader:
 
 
 def latency(samples: Iterable[Sample]) -> tuple[Speed, ...]:
-    """All targets together first, then each by name."""
+    """Return latency of all targets together, then of each by name."""
     by_target: dict[str, list[Sample]] = {}
     known = [each for each in samples if each.ttft_s is not None]
     for each in known:
@@ -183,7 +185,7 @@ def latency(samples: Iterable[Sample]) -> tuple[Speed, ...]:
 
 
 def complexities(samples: Iterable[Sample]) -> Complexities:
-    """Of prompts that the gateway weighed and somebody answered; what was drawn for the experiment went by chance."""
+    """Return complexities of classified prompts that were answered; the holdout, drawn at random, is left out."""
     known = [
         (each.complexity, each.target_id)
         for each in samples
@@ -201,7 +203,7 @@ def complexities(samples: Iterable[Sample]) -> Complexities:
 
 
 def failures(samples: Sequence[Sample]) -> Failures:
-    """What failed, by target and cause."""
+    """Count failures by target and cause."""
     causes = Counter((each.target_id, cause(each)) for each in samples if each.failed)
     answered = {each.request_id for each in samples if each.served}
     troubled = {each.request_id for each in samples if each.failed}
@@ -216,7 +218,7 @@ def failures(samples: Sequence[Sample]) -> Failures:
 
 
 def cause(sample: Sample) -> str:
-    """The flag that tells why an attempt failed; its status where none does."""
+    """Return the first flag that explains why an attempt failed, else its status."""
     return next(
         (flag for flag in sample.flags if flag in CAUSES), f"status {sample.status}" if sample.status else "unknown"
     )
@@ -235,11 +237,11 @@ CAUSES: Final = (
     "orphaned",
     "lost_host",
 )
-"""Flags that tell why an attempt did not end well."""
+"""Flags that explain why an attempt failed."""
 
 
 def _threshold(known: Sequence[tuple[float, bool]]) -> Threshold | None:
-    """`known` are complexities, and whether the mainstay answered. It may have either side."""
+    """Find the threshold. `known` has each prompt's complexity, and whether the mainstay answered it."""
     ordered = sorted(known)
     total = sum(mainstay for _, mainstay in ordered)
     if total < _MIN_SIDE or len(ordered) - total < _MIN_SIDE:
@@ -256,13 +258,14 @@ def _threshold(known: Sequence[tuple[float, bool]]) -> Threshold | None:
         mainstay=sum(mainstay for _, mainstay in mine) / len(mine),
         others=sum(not mainstay for _, mainstay in theirs) / len(theirs),
     )
-    # Where one side is mostly the other's, complexity is not what parts them.
-    return found if min(found.mainstay, found.others) > _PARTS else None
+    # If either side is mostly the other's, complexity does not separate them.
+    return found if min(found.mainstay, found.others) > _MIN_SHARE else None
 
 
 def _split(ordered: Sequence[tuple[float, bool]], *, is_below: bool) -> tuple[int, int, bool] | None:
-    """The split with the most on the right side, and how many those are; between two prompts, so that it is in nobody's
-    place.
+    """Return (prompts on the right side, place, is_below) of the best split; None if all complexities are equal.
+
+    A split lies between two prompts of different complexity, so that it is clear on which side each is.
     """
     rights = [mainstay == is_below for _, mainstay in ordered]
     wrong_above = sum(rights)

@@ -1,6 +1,6 @@
-"""What a range of days cost and for whom: one look into the days' roll-up, and the ways to add it up.
+"""Spending of a range of days, read once from the daily roll-up, and ways to sum it.
 
-Showback, statements and a month's figures are sums of the same lines, so none of them can say another amount.
+Showback, statements and a month's figures are sums of the same lines, so they cannot disagree.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from cost.times import DAY_US
 Grouping = Literal["team", "key", "model", "provider", "tier", "tag"]
 Part = Literal["requests", "shadow", "corrections", "reconciliations", "true-up", "idle"]
 PARTS: Final[tuple[Part, ...]] = ("requests", "shadow", "corrections", "reconciliations", "true-up", "idle")
-"""What costs are told apart by: each entry of the books is in one of them."""
+"""Kinds of cost; each ledger entry is in one of them."""
 MOST_LINES: Final = 100_000
 
 _PART_OF: Final[Mapping[str, Part]] = {
@@ -54,7 +54,7 @@ _FIELDS: Final[Mapping[Grouping, str]] = {
 
 
 class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The days' sums of one origin and pool, and of what was grouped by; the other names are empty."""
+    """Sums over the days by origin, pool and the dimensions grouped by; the other names are empty."""
 
     team_id: str = ""
     key_id: str = ""
@@ -78,12 +78,12 @@ class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def part(self) -> Part:
-        """What kind of cost it is."""
+        """Kind of cost."""
         return _PART_OF.get(self.origin, "corrections")
 
 
 class SpendSum(msgspec.Struct, frozen=True, kw_only=True):
-    """Some lines, added up. The parts are everything that was spent."""
+    """Sums of lines; `parts` divide the cost by kind, in nano-dollars."""
 
     parts: Mapping[Part, int] = {}
     requests: int = 0
@@ -99,27 +99,27 @@ class SpendSum(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cost_nanousd(self) -> int:
-        """Everything, as it is booked."""
+        """Sum of the parts, as booked."""
         return sum(self.parts.values())
 
     @property
     def known_cost_nanousd(self) -> int | None:
-        """None when all that is known of it is that something has no price: that is not 0."""
+        """Cost, or None if there are unpriced attempts and no cost: unknown is not 0."""
         return known_cost(self.unpriced_attempts, self.cost_nanousd)
 
     @property
     def saving_nanousd(self) -> int | None:
-        """The reference's price less the cost; None when nothing has one, or no cost is known."""
+        """Reference baseline less the cost; None without a baseline or a known cost."""
         cost = self.known_cost_nanousd
         return None if cost is None or not self.baseline_rows else self.baseline_nanousd - cost
 
     def part(self, *names: Part) -> int:
-        """What was spent on these."""
+        """Return the sum of these kinds of cost."""
         return sum(self.parts.get(name, 0) for name in names)
 
 
 def spent(lines: Iterable[PeriodLine]) -> SpendSum:
-    """The sums of these lines."""
+    """Sum these lines."""
     parts: dict[Part, int] = dict.fromkeys(PARTS, 0)
     counts = dict.fromkeys((name for name in _COUNTS if name != "cost_nanousd"), 0)
     for line in lines:
@@ -130,7 +130,7 @@ def spent(lines: Iterable[PeriodLine]) -> SpendSum:
 
 
 def divided(lines: Iterable[PeriodLine], by: Grouping) -> dict[str, SpendSum]:
-    """The sums of each team, model or what it is, by name. Idle GPUs are nobody's, so they are in none of them."""
+    """Return the sums per value of a dimension. Idle GPUs belong to none, so they are left out."""
     field = _FIELDS[by]
     groups: dict[str, list[PeriodLine]] = {}
     for line in lines:
@@ -140,12 +140,12 @@ def divided(lines: Iterable[PeriodLine], by: Grouping) -> dict[str, SpendSum]:
 
 
 def idle_of(lines: Iterable[PeriodLine]) -> SpendSum:
-    """What our own GPUs cost while nobody used them."""
+    """Sum the lines of idle GPUs."""
     return spent(line for line in lines if line.origin == "idle")
 
 
 class DaySpent(msgspec.Struct, frozen=True, kw_only=True):
-    """What one team spent on one day; without a team it is nobody's."""
+    """Spending of one team on one day; an empty team is nobody's."""
 
     day_us: int
     team_id: str
@@ -155,7 +155,7 @@ class DaySpent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeriodReader:
-    """Reads whole UTC days of what a scope may see."""
+    """Reads spending of whole UTC days within a scope."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -163,7 +163,7 @@ class PeriodReader:
     async def lines(
         self, scope: ReadScope, start_us: int, end_us: int, by: Sequence[Grouping]
     ) -> tuple[PeriodLine, ...]:
-        """The lines of `start_us` to before `end_us`, by name. Raises BadQuery."""
+        """Return the lines from `start_us` up to `end_us`, sorted by their names. Raises BadQuery."""
         _check_range(start_us, end_us)
         table = rollup_day.c
         names = [*(_FIELDS[each] for each in by), "pool", "origin"]
@@ -182,7 +182,7 @@ class PeriodReader:
         return tuple(sorted(found, key=lambda line: [getattr(line, name) for name in names]))
 
     async def days(self, scope: ReadScope, start_us: int, end_us: int) -> tuple[DaySpent, ...]:
-        """What each team spent on each day. Raises BadQuery."""
+        """Return each team's spending on each day. Raises BadQuery."""
         _check_range(start_us, end_us)
         table = rollup_day.c
         idle = (table.origin == "idle").label("idle")

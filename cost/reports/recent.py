@@ -1,4 +1,4 @@
-"""What was asked lately: requests with all of their attempts, newest first, as the ledger has them."""
+"""Recent requests with all of their attempts, newest first, as the ledger has them."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, get_args
@@ -17,22 +17,22 @@ from cost.reports.usage import check_values
 from cost.tables import LedgerEntry
 
 Outcome = Literal["", "answered", "failed", "fell-back", "escalated", "estimated", "unpriced"]
-"""What to look for: by its attempts, so that one request may be several of these."""
+"""Filter by what became of a request's attempts; one request may match several. Empty matches all."""
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 Place = tuple[int, str]
-"""Where a page ended: the moment and the id of its last request."""
+"""Cursor: moment and request id of a page's last request."""
 
 MAX_ROWS: Final = 200
 SEARCHED: Final = 5_000
-"""Ends of attempts that one page looks through for what was asked. Beyond them there is a next page, not a longer wait."""
+"""Most ends of attempts that a filtered page searches; beyond them there is a next page, not a longer wait."""
 _ATTEMPTS: Final = 5
-"""As many as a request has at most, nearly always; where it has more, a page is a little shorter."""
+"""Attempts that a request has at most, nearly always; where it has more, a page is a little shorter."""
 _FAILED_FROM: Final = 400
 _ENDS: Final = tuple(sorted(TERMINAL))
 
 
 class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests. An empty filter lets everything through. Raises BadQuery."""
+    """Query of recent requests; an empty filter matches all. Construction raises BadQuery."""
 
     scope: ReadScope
     before: Place | None = None
@@ -57,67 +57,67 @@ class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def filtered(self) -> bool:
-        """Whether something is looked for."""
+        """True if any filter is set."""
         return any((self.outcome, self.target, self.key, self.tag, self.tier))
 
 
 class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One caller's request: the ends of its attempts, in the order in which they were made."""
+    """A caller's request with the ends of its attempts, in the order in which they were made."""
 
     request_id: str
     attempts: tuple[Entry, ...]
 
     @property
     def last(self) -> Entry:
-        """The attempt that was made last."""
+        """The attempt made last."""
         return self.attempts[-1]
 
     @property
     def served(self) -> Entry | None:
-        """The attempt whose answer the caller got, whole."""
+        """The attempt whose answer the caller got, whole; None if there is none."""
         return next((each for each in self.attempts if each.served), None)
 
     @property
     def told(self) -> Entry:
-        """The attempt that decided what the caller saw."""
+        """The attempt that decided what the caller saw: the served one, else the last."""
         return self.served or self.last
 
     @property
     def at_us(self) -> int:
-        """When its last attempt ended."""
+        """Moment at which its last attempt ended, in microseconds since 1970."""
         return max(each.at_us for each in self.attempts)
 
     @property
     def status(self) -> int:
-        """What the caller saw; 0 where nobody knows."""
+        """HTTP status that the caller saw; 0 if unknown."""
         return self.told.status
 
     @property
     def cost_nanousd(self) -> int | None:
-        """All attempts together; None when one of them has no price."""
+        """Cost of all attempts; None when one of them has no price."""
         costs = [each.cost_nanousd for each in self.attempts]
         return None if None in costs else sum(cost for cost in costs if cost is not None)
 
     @property
     def baseline_nanousd(self) -> int | None:
-        """What the answer would have cost at the reference; None where nobody got one, or there is no reference."""
+        """Cost of the answer at the reference; None without an answer or a reference."""
         return self.told.baseline_nanousd
 
     @property
     def saving_nanousd(self) -> int | None:
-        """Below zero where the reference would have been cheaper."""
+        """Baseline less cost; negative if the reference would have been cheaper. None if either is unknown."""
         cost, baseline = self.cost_nanousd, self.baseline_nanousd
         return None if cost is None or baseline is None else baseline - cost
 
     @property
     def took_us(self) -> int | None:
-        """All attempts, which are made one after the other; without the wait in queues."""
+        """Duration of all attempts, made one after the other, without queueing; None if one is unknown."""
         durations = [each.duration_us for each in self.attempts]
         return None if None in durations else sum(duration for duration in durations if duration is not None)
 
     @property
     def first_token_us(self) -> int | None:
-        """From the first attempt's beginning to the first token of the answer that was given. Only of a streamed one."""
+        """Time from the first attempt's start to the first token given, of a streamed answer; else None."""
         told = self.served
         if told is None or not told.stream or told.ttft_us is None or told.duration_us is None or self.took_us is None:
             return None
@@ -126,17 +126,17 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def was_held(self) -> bool:
-        """Its answer was judged before it was given, so the first token came later than it was made."""
+        """True if the answer was judged before it was given, so that the first token was given later than it was made."""
         return any(each.reason == "escalated" or "discarded" in each.flags for each in self.attempts)
 
     @property
     def estimated(self) -> bool:
-        """Some of its tokens nobody counted."""
+        """True if some of its tokens are estimates."""
         return any(each.usage_source == "estimated" for each in self.attempts)
 
 
 class RecentPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some requests. Where a search came to its bound before the page was full, `reached_us` says how far back it went."""
+    """One page of requests. `reached_us` is set if a search ended at its bound: how far back it went."""
 
     requests: tuple[RecentRequest, ...]
     next_place: Place | None = None
@@ -144,38 +144,38 @@ class RecentPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentReader:
-    """Reads a bounded number of the newest rows, whatever the ledger's size."""
+    """Reads a bounded number of the newest ledger rows, whatever the ledger's size."""
 
     def __init__(self, engine: AsyncEngine, *, searched: int = SEARCHED) -> None:
         self._engine = engine
         self._searched = searched
 
     async def page(self, query: RecentQuery) -> RecentPage:
-        """The requests after the query's place, by the end of their last attempt."""
+        """Return the requests after the query's place, by the end of their last attempt."""
         most = (query.rows + 1) * _ATTEMPTS
         depth = self._searched if query.filtered else most
         async with self._engine.connect() as connection:
-            found_rows = (await connection.execute(_looking(query, depth, most))).all()
+            found_rows = (await connection.execute(_search(query, depth, most))).all()
             matching = [(int(row.at_us), str(row.request_id)) for row in found_rows if row.at_us is not None]
-            places = _firsts(matching)
+            places = _first_places(matching)
             shown = places[: query.rows]
-            found = await _requests(connection, query.scope, [request_id for _, request_id in shown])
-            # One that an attempt of stood on a page before was told there.
+            found = await _read_requests(connection, query.scope, [request_id for _, request_id in shown])
+            # A request is shown on the page of its newest matching attempt; leave it out on later pages.
             requests = tuple(found[each] for _, each in shown if each in found and not _was_shown(found[each], query))
             if len(places) > query.rows:
                 return RecentPage(requests=requests, next_place=shown[-1])
             if len(matching) == most:
                 return RecentPage(requests=requests, next_place=matching[-1])
-        # Where the search stopped because it had looked through enough; nowhere, where there is nothing more.
+        # The place where a search hit its bound; None if there is nothing more.
         last = found_rows[0]
         bound = (int(last.last_us), str(last.last_id)) if last.looked_at == depth else None
         return RecentPage(requests=requests, next_place=bound, reached_us=None if bound is None else bound[0])
 
     async def one(self, scope: ReadScope, request_id: str) -> RecentRequest | None:
-        """One request, whenever it was; None when the scope has none of that id."""
+        """Return one request, however old; None when the scope has none of that id."""
         check_values([request_id], "request_id")
         async with self._engine.connect() as connection:
-            return (await _requests(connection, scope, [request_id])).get(request_id)
+            return (await _read_requests(connection, scope, [request_id])).get(request_id)
 
 
 def _was_shown(request: RecentRequest, query: RecentQuery) -> bool:
@@ -185,15 +185,15 @@ def _was_shown(request: RecentRequest, query: RecentQuery) -> bool:
     )
 
 
-def _firsts(places: Iterable[Place]) -> list[Place]:
-    """Each request once, where it comes first."""
+def _first_places(places: Iterable[Place]) -> list[Place]:
+    """Return each request once, at its first place."""
     seen: dict[str, int] = {}
     for at_us, request_id in places:
         seen.setdefault(request_id, at_us)
     return [(at_us, request_id) for request_id, at_us in seen.items()]
 
 
-def _mine(scope: ReadScope) -> list[ColumnElement[bool]]:
+def _scope_conditions(scope: ReadScope) -> list[ColumnElement[bool]]:
     where = [
         col(LedgerEntry.organisation_id) == scope.organisation_id,
         col(LedgerEntry.entry).in_(_ENDS),
@@ -204,7 +204,7 @@ def _mine(scope: ReadScope) -> list[ColumnElement[bool]]:
 
 _AT: Final = col(LedgerEntry.at_us)
 _REQUEST: Final = col(LedgerEntry.request_id)
-_LOOKED: Final = tuple(
+_FILTER_COLUMNS: Final = tuple(
     getattr(LedgerEntry, name)
     for name in (
         "attempt",
@@ -220,25 +220,27 @@ _LOOKED: Final = tuple(
         "cost_nanousd",
     )
 )
-"""What filters look at."""
+"""Columns that filters use."""
 
 
 def _newest(query: RecentQuery, columns: Sequence[Any] = ()) -> Select[Any]:
-    """The ends of attempts before the query's place, newest first."""
-    statement: Select[Any] = select(_AT, _REQUEST, *columns).where(*_mine(query.scope))
+    """Select the ends of attempts before the query's place, newest first."""
+    statement: Select[Any] = select(_AT, _REQUEST, *columns).where(*_scope_conditions(query.scope))
     if query.before is not None:
         at_us, last = query.before
         before = sql_tuple(_AT, _REQUEST) < sql_tuple(literal(at_us, BigInteger()), literal(last, String()))
-        # Said again by itself: only that makes the index serve everywhere.
+        # Redundant, but only with this plain condition is the index used everywhere.
         statement = statement.where(at_us >= _AT, before)
     return statement.order_by(_AT.desc(), _REQUEST.desc())
 
 
-def _looking(query: RecentQuery, depth: int, most: int) -> Select[Any]:
-    """What fits among the newest `depth` ends of attempts, newest first; and on each row, also where nothing fits, how many
-    were looked at, and the last of them. They are looked at once: they lie all over a large ledger.
+def _search(query: RecentQuery, depth: int, most: int) -> Select[Any]:
+    """Select what matches among the newest `depth` ends of attempts, newest first.
+
+    Each row, also where nothing matches, has the number of rows searched and the last of them. They are read once: they
+    lie all over a large ledger.
     """
-    looked = _newest(query, _LOOKED).limit(depth).cte("looked")
+    looked = _newest(query, _FILTER_COLUMNS).limit(depth).cte("looked")
     found = (
         select(looked.c.at_us, looked.c.request_id)
         .where(*_filters(looked.c, query))
@@ -283,7 +285,7 @@ def _filters(columns: Any, query: RecentQuery) -> list[ColumnElement[bool]]:
 
 
 def matches(entry: Entry, query: RecentQuery) -> bool:
-    """What `_filters` says in SQL, of an entry that was read."""
+    """Return whether an entry matches; the counterpart of `_filters` in Python."""
     asked = (
         (query.key, entry.key_id),
         (query.tier, entry.tier),
@@ -304,12 +306,12 @@ def matches(entry: Entry, query: RecentQuery) -> bool:
     return outcomes[query.outcome]
 
 
-async def _requests(
+async def _read_requests(
     connection: AsyncConnection, scope: ReadScope, request_ids: Sequence[str]
 ) -> dict[str, RecentRequest]:
     if not request_ids:
         return {}
-    mine = _mine(msgspec.structs.replace(scope, team_id=None))
+    mine = _scope_conditions(msgspec.structs.replace(scope, team_id=None))
     if scope.team_id is not None:
         # Written so that no index serves it: SQLite would rather go through all rows of a team than to fifty by their id.
         mine.append(col(LedgerEntry.team_id).concat("") == scope.team_id)
@@ -317,7 +319,7 @@ async def _requests(
     entries = await read(connection, ordered.order_by(col(LedgerEntry.request_id), col(LedgerEntry.attempt)))
     attempts: dict[str, dict[int, Entry]] = {}
     for entry in entries:
-        # An attempt whose host came back was expired and settled: what it came to in the end is what holds.
+        # An attempt whose host came back was expired and settled: the settlement counts.
         known = attempts.setdefault(entry.request_id, {})
         if entry.attempt not in known or known[entry.attempt].entry == "expire":
             known[entry.attempt] = entry

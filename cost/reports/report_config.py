@@ -9,7 +9,7 @@ from settings.types import Section
 
 
 class ReportSection(Section):
-    """A report of each day, for every team and for the organisation."""
+    """Daily report for every team and for the organisation."""
 
     at: str = Field(
         default="06:00",
@@ -25,13 +25,13 @@ class ReportSection(Section):
     )
 
     @model_validator(mode="after")
-    def _goes_somewhere(self) -> Self:
+    def _require_destination(self) -> Self:
         if self.folder is None and self.webhook is None:
             raise ValueError("name a `folder`, a `webhook`, or both")
         return self
 
     @property
     def at_minute(self) -> int:
-        """The minute of the day."""
+        """Minute of the UTC day at which reports are made."""
         hours, minutes = self.at.split(":")
         return int(hours) * 60 + int(minutes)

@@ -1,8 +1,8 @@
-"""What a reader of the books refuses."""
+"""Errors of the readers."""
 
 
 class BadQuery(Exception):
-    """The question cannot be answered as it is. `param` is the part that is wrong; the message says what of it."""
+    """The query is not valid. `param` names the wrong parameter; the message says what is wrong with it."""
 
     def __init__(self, message: str, *, param: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What was used and what it cost, from the roll-ups, grouped as asked and a page at a time."""
+"""Usage and cost from the roll-ups, grouped and paged."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,15 +26,15 @@ from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
 
 Dimension = Literal["team", "key", "model", "provider", "tier", "tag", "origin", "day", "hour"]
-"""What figures can be grouped by. A day and an hour are the microsecond at which they begin."""
+"""Dimensions to group by. A day or hour is given as its first microsecond since 1970."""
 
 MAX_DAYS: Final = 366
 MAX_DAYS_BY_HOUR: Final = 31
 MAX_ROWS: Final = 10_001
-"""One more than a reader shows, so that it sees whether there are more."""
+"""Largest page: one more than a reader shows, so that it sees whether there are more."""
 MAX_FILTERS: Final = 100
 MAX_MODELS: Final = 1_000
-"""As many as a catalog has."""
+"""Most models in a filter: as many as a catalog has."""
 _MAX_TEXT_CHARS: Final = 200
 _MANY: Final = 1_000
 
@@ -47,12 +47,12 @@ COLUMNS: Final = {
     "tag": "tag",
     "origin": "origin",
 }
-"""The columns of dimensions that are not times, in the roll-ups and in the ledger alike."""
+"""Columns of the dimensions that are not times, in the roll-ups and in the ledger alike."""
 _TIMES: Final = ("day", "hour")
 
 
 class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of the roll-ups, by their names there. What is unpriced adds nothing to the cost and is counted."""
+    """Sums of the roll-ups, by their column names. Unpriced attempts are counted and add nothing to the cost."""
 
     requests: int = 0
     attempts: int = 0
@@ -82,19 +82,20 @@ class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def known_cost_nanousd(self) -> int | None:
-        """What was spent; None when all that is known of it is that something has no price: that is not 0."""
+        """Cost, or None if there are unpriced attempts and no cost: unknown is not 0."""
         return known_cost(self.unpriced_attempts, self.cost_nanousd)
 
     @property
     def savings_nanousd(self) -> int | None:
-        """The baseline less the cost, None with it. Below zero where failed attempts, which have no baseline, cost more
-        than was saved.
+        """Baseline less the cost; None if that is unknown.
+
+        Negative where failed attempts, which have no baseline, cost more than was saved.
         """
         return None if self.known_cost_nanousd is None else self.baseline_nanousd - self.known_cost_nanousd
 
 
 class UsageFilters(msgspec.Struct, frozen=True, kw_only=True):
-    """Only rows with one of these values; an empty filter lets everything through."""
+    """Values to include, or with `not_` to exclude; an empty filter matches all."""
 
     team: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
@@ -109,7 +110,7 @@ class UsageFilters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A question of the roll-ups, sound once it is made: raises BadQuery. `end_us` is not part of the range."""
+    """Query of the roll-ups from `start_us` up to `end_us`. Construction raises BadQuery."""
 
     scope: ReadScope
     start_us: int
@@ -130,12 +131,12 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_hour(self) -> bool:
-        """The days' roll-up cannot answer it."""
+        """True if only the hourly roll-up can answer it."""
         return "hour" in self.group_by or bool(self.start_us % DAY_US or self.end_us % DAY_US)
 
     @property
     def order(self) -> tuple[Dimension, ...]:
-        """Time first, then as grouped."""
+        """Sort order: time first, then as grouped."""
         times: list[Dimension] = [each for each in self.group_by if each in _TIMES]
         return (*sorted(times), *(each for each in self.group_by if each not in _TIMES))
 
@@ -148,7 +149,7 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of the groups, and the sums of all of them. `totals` is None where nobody asked."""
+    """One page of groups, and the sums of all of them. `totals` is None if not asked for."""
 
     rows: tuple[UsageRow, ...]
     next_cursor: str | None
@@ -156,7 +157,7 @@ class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageReader:
-    """Reads the roll-ups in one statement a page, and one for the totals of more than a page.
+    """Reads the roll-ups in one statement a page, and one for totals that span pages.
 
     Every statement has the scope in its WHERE clause.
     """
@@ -165,15 +166,16 @@ class UsageReader:
         self._engine = engine
 
     async def page(self, query: UsageQuery, *, with_totals: bool = True) -> UsagePage:
-        """The groups after the query's cursor. Without `group_by` there is one row, the totals.
+        """Return the groups after the query's cursor. Without `group_by` there is one row, the totals.
 
-        What fits into one page is added up here, so that a booking in between cannot make the two differ.
+        Totals of a single page are added up here, so that a booking in between cannot make the two differ. Raises
+        BadQuery for a foreign cursor.
         """
         table = rollup_hour if query.by_hour else rollup_day
         where = _conditions(table, query)
         async with self._engine.connect() as connection:
             found = (await connection.execute(_page_statement(table, query, where))).mappings().all()
-            # Thousands of groups are not made into rows in the loop that serves requests.
+            # Thousands of groups are converted in a thread, not in the event loop.
             many = len(found) > _MANY
             rows = await asyncio.to_thread(_rows, found, query) if many else _rows(found, query)
             shown = tuple(rows[: query.limit])
@@ -182,20 +184,20 @@ class UsageReader:
             if with_totals and query.cursor is None and not more:
                 totals = added(row.sums for row in shown)
             elif with_totals:
-                whole = select(*_summed(table)).where(*where)
+                whole = select(*_sum_columns(table)).where(*where)
                 totals = sums_of((await connection.execute(whole)).mappings().one())
         return UsagePage(rows=shown, next_cursor=_next_cursor(query, shown[-1]) if more else None, totals=totals)
 
 
 def added(parts: Iterable[UsageSums]) -> UsageSums:
-    """The sums of sums."""
+    """Add up sums."""
     columns = zip(*map(msgspec.structs.astuple, parts), strict=True)
-    # Nothing to add up has no columns.
+    # Without parts there are no columns.
     return UsageSums(**dict(zip(UsageSums.__struct_fields__, map(sum, columns), strict=False)))
 
 
 def check_values(values: Sequence[str], param: str) -> None:
-    """Raises BadQuery for what no column can hold, or what is too much to ask at once."""
+    """Raise BadQuery for too many values, or values that no column can hold."""
     most = MAX_MODELS if param in {"model", "not_model"} else MAX_FILTERS
     if len(values) > most:
         raise BadQuery(f"at most {most} values can be asked for at once", param=param)
@@ -204,7 +206,7 @@ def check_values(values: Sequence[str], param: str) -> None:
 
 
 def scoped(columns: Mapping[str, ColumnElement[Any]], scope: ReadScope) -> list[ColumnElement[bool]]:
-    """The conditions that keep a reader to its own; the columns are those of a roll-up or of the ledger."""
+    """Return the conditions of a scope on the columns of a roll-up or of the ledger."""
     conditions = [columns["organisation_id"] == scope.organisation_id]
     if scope.team_id is not None:
         conditions.append(columns["team_id"] == scope.team_id)
@@ -212,7 +214,7 @@ def scoped(columns: Mapping[str, ColumnElement[Any]], scope: ReadScope) -> list[
 
 
 def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -> list[ColumnElement[bool]]:
-    """What somebody asked for beside that."""
+    """Return the conditions of filters on the columns of a roll-up or of the ledger."""
     conditions: list[ColumnElement[bool]] = []
     for name, values in msgspec.structs.asdict(filters).items():
         if values:
@@ -237,7 +239,7 @@ def _expression(table: Table, dimension: Dimension) -> ColumnElement[Any]:
     if dimension == "hour" or (dimension == "day" and table is rollup_day):
         return start
     if dimension == "day":
-        # Written out, for as a parameter it would be another one in GROUP BY than in SELECT.
+        # Inlined as a literal: two bound parameters would make GROUP BY and SELECT differ.
         day: ColumnElement[Any] = start - start % literal_column(str(DAY_US))
         return day
     return table.c[COLUMNS[dimension]]
@@ -253,13 +255,13 @@ def _conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
 def _page_statement(table: Table, query: UsageQuery, where: Iterable[ColumnElement[bool]]) -> Select[Any]:
     groups = {each: _expression(table, each) for each in query.order}
     columns = [expression.label(name) for name, expression in groups.items()]
-    statement = select(*columns, *_summed(table)).where(*where)
+    statement = select(*columns, *_sum_columns(table)).where(*where)
     if groups:
         statement = statement.group_by(*groups.values()).order_by(*groups.values()).limit(query.limit + 1)
     if query.cursor is None:
         return statement
     kinds = [int if each in _TIMES else str for each in query.order]
-    last = decode_cursor(query.cursor, _anywhere(query), kinds)
+    last = decode_cursor(query.cursor, _without_cursor(query), kinds)
     if not groups:
         raise BadQuery("what is not grouped has one page", param="page")
     return statement.where(_after(list(groups.values()), last))
@@ -272,7 +274,7 @@ def _after(expressions: Sequence[ColumnElement[Any]], last: Sequence[str | int])
     return sql_tuple(*expressions) > sql_tuple(*bound)
 
 
-def _summed(table: Table) -> list[ColumnElement[Any]]:
+def _sum_columns(table: Table) -> list[ColumnElement[Any]]:
     return [func.sum(table.c[name]).label(name) for name in ROLLUP_SUMS]
 
 
@@ -285,24 +287,25 @@ def _row(found: Mapping[Any, Any], query: UsageQuery) -> UsageRow:
 
 
 def plain(value: Any) -> str | int:
+    """Return a group's value as text or int: PostgreSQL gives a computed time as a Decimal."""
     return value if isinstance(value, str) else int(value)
 
 
 def known_cost(unpriced_attempts: int, cost_nanousd: int) -> int | None:
-    """None when all that is known of it is that something has no price: that is not 0."""
+    """Return the cost, or None if there are unpriced attempts and no cost: unknown is not 0."""
     return None if unpriced_attempts and not cost_nanousd else cost_nanousd
 
 
 def sums_of(found: Mapping[Any, Any]) -> UsageSums:
-    """A row's sums. PostgreSQL sums integers to Decimals; an empty sum is null."""
+    """Return a row's sums as ints: PostgreSQL sums integers to Decimals, and an empty sum is null."""
     return UsageSums(**{name: int(found[name] or 0) for name in ROLLUP_SUMS})
 
 
 def _next_cursor(query: UsageQuery, last: UsageRow) -> str:
     values = dict(zip(query.group_by, last.group, strict=True))
-    return encode_cursor(_anywhere(query), [values[each] for each in query.order])
+    return encode_cursor(_without_cursor(query), [values[each] for each in query.order])
 
 
-def _anywhere(query: UsageQuery) -> UsageQuery:
-    """The query without its place: what a cursor belongs to."""
+def _without_cursor(query: UsageQuery) -> UsageQuery:
+    """Return the query without cursor and limit, which is what a cursor belongs to."""
     return msgspec.structs.replace(query, cursor=None, limit=1)

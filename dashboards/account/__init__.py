@@ -1,1 +1,1 @@
-"""One's own account: password and sessions."""
+"""The signed-in person's own account: password and sessions."""

@@ -1,4 +1,4 @@
-"""One's own account: who one is here, the password, and where one is signed in."""
+"""/dashboard/account: the signed-in person's profile, password and sessions."""
 
 from typing import Annotated, Any, Final
 
@@ -29,7 +29,7 @@ _ROLES: Final[dict[OrganisationRole, str]] = {
 }
 _TEAM_ROLES: Final = {"admin": "Team administrator", "member": "Member"}
 _VIA: Final = {"password": "Password", "link": "One-time link", "oidc": "Single sign-on"}
-# The first that fits: browsers name their ancestors too.
+# First match wins: user agents name their ancestors too (Chrome's contains Safari).
 _BROWSERS: Final = (
     ("Edg/", "Edge"),
     ("OPR/", "Opera"),
@@ -58,13 +58,13 @@ _COLUMNS: Final = (
 
 @router.get(ACCOUNT)
 async def show(view: SignedIn) -> Response:
-    """The page."""
+    """The account page."""
     return await _page(view)
 
 
 @router.post(ACCOUNT + "/password")
 async def change_password(view: SignedIn) -> Response:
-    """Sets a new password after asking for the one of today, and signs out everywhere else."""
+    """Sets a new password after checking the current one, and ends all other sessions."""
     person, form, gateway = view.session.person, await view.form(), view.gateway
     try:
         password = chosen_password(form)
@@ -98,8 +98,8 @@ async def change_password(view: SignedIn) -> Response:
 
 @router.post(ACCOUNT + "/sessions/end")
 async def end_session(view: SignedIn) -> Response:
-    """Signs one other device out."""
-    # Whatever is no session of theirs has ended already.
+    """Ends one of the person's sessions."""
+    # An unknown digest, or another person's, is reported as ended.
     digest = (await view.form()).plain.get("session", "")
     person_id = view.session.person.person_id
     if not await view.gateway.sessions.close_one(person_id, digest):
@@ -110,7 +110,7 @@ async def end_session(view: SignedIn) -> Response:
 
 @router.post(ACCOUNT + "/sessions/end-others")
 async def end_others(view: SignedIn) -> Response:
-    """Signs every device out but this one."""
+    """Ends every session but this one."""
     person_id = view.session.person.person_id
     ended = await view.gateway.sessions.close_all(person_id, but=view.session.digest)
     if not ended:
@@ -123,7 +123,7 @@ async def end_others(view: SignedIn) -> Response:
 
 @router.post(ACCOUNT + "/sessions/end-all")
 async def end_all(view: SignedIn) -> Response:
-    """Signs every device out, this one too."""
+    """Ends every session, this one included."""
     person_id = view.session.person.person_id
     ended = await view.gateway.sessions.close_all(person_id)
     await view.gateway.audit.note(
@@ -133,7 +133,7 @@ async def end_all(view: SignedIn) -> Response:
 
 
 def device(agent: str) -> str:
-    """The browser and its system in words, as far as it tells."""
+    """The browser and operating system that a user agent names, such as `Firefox on Linux`; `Unknown` without either."""
     browser = next((name for mark, name in _BROWSERS if mark in agent), "")
     system = next((name for mark, name in _SYSTEMS if mark in agent), "")
     return f"{browser or 'A browser'} on {system}" if system else browser or "Unknown"

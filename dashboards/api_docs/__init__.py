@@ -1,1 +1,1 @@
-"""The API described: an OpenAPI document as a page and for programs."""
+"""API documentation: the OpenAPI document, as a page and as JSON."""

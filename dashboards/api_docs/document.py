@@ -1,4 +1,6 @@
-"""The application's OpenAPI document: FastAPI's own, with what only we know of our routes."""
+"""The application's OpenAPI document: FastAPI's own, completed with path parameters, required rights and msgspec
+schemas.
+"""
 
 import asyncio
 import re
@@ -52,7 +54,7 @@ _RIGHT: Final = "x-right"
 
 
 class Described(FastAPI):
-    """The application. Its document is made when it is first asked for."""
+    """The FastAPI application. Its document is built on first use and kept."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(
@@ -68,7 +70,7 @@ class Described(FastAPI):
         self._admin: dict[str, Any] | None = None
 
     def openapi(self) -> dict[str, Any]:
-        """OpenAPI 3.1 of every route but the pages."""
+        """OpenAPI 3.1 of every route except pages."""
         if self._whole is None:
             whole = super().openapi()
             for route in api_routes(self.routes):
@@ -80,7 +82,7 @@ class Described(FastAPI):
         return self._whole
 
     def admin_openapi(self) -> dict[str, Any]:
-        """The part of it that administrators change things by."""
+        """The part of the document with the admin API's routes."""
         if self._admin is None:
             info = {"title": "Weighbridge admin API", "description": _ABOUT_ADMIN}
             self._admin = _part(self.openapi(), f"{PREFIX}/", info)
@@ -88,17 +90,17 @@ class Described(FastAPI):
 
 
 async def document_of(request: Request) -> dict[str, Any]:
-    """The application's document. Making it takes a while, which other requests must not wait for."""
+    """The application's document, built in a thread: the first build is slow and must not block requests."""
     return await asyncio.to_thread(_app(request).openapi)
 
 
 async def admin_document_of(request: Request) -> dict[str, Any]:
-    """Its admin part."""
+    """The admin API's part of the document, built in a thread."""
     return await asyncio.to_thread(_app(request).admin_openapi)
 
 
 def api_routes(routes: Sequence[BaseRoute]) -> Iterator[APIRoute]:
-    """Every route, also of routers that were included."""
+    """Every route, including those of nested routers."""
     for route in routes:
         if isinstance(route, APIRoute):
             yield route
@@ -113,12 +115,14 @@ def _app(request: Request) -> Described:
 
 
 def _operation_id(route: APIRoute) -> str:
-    """The function's name. What administrators change has nouns that other routes have too."""
+    """The route function's name, with `admin_` before it in the admin API, whose functions share names with other
+    routes.
+    """
     return f"admin_{route.name}" if route.path.startswith(f"{PREFIX}/") else route.name
 
 
 def _complete(operation: dict[str, Any], route: APIRoute) -> None:
-    """What FastAPI cannot know: parameters of the path that a dependency reads, and the right that is asked for."""
+    """Adds what FastAPI cannot see: path parameters that only a dependency reads, and the required right."""
     known = {each["name"] for each in operation.get("parameters", ())}
     missing = [name for name in _PARAMETER.findall(route.path) if name not in known]
     if missing:
@@ -143,7 +147,7 @@ def _all(dependant: Dependant) -> Iterator[Dependant]:
 
 
 def _part(whole: Mapping[str, Any], prefix: str, info: Mapping[str, str]) -> dict[str, Any]:
-    """The paths under a prefix, with what they refer to."""
+    """The document reduced to the paths under a prefix, and to the schemas and tags that they use."""
     paths = {path: each for path, each in whole["paths"].items() if path.startswith(prefix)}
     used = {tag for each in paths.values() for operation in each.values() for tag in operation["tags"]}
     found: dict[str, Any] = {}
@@ -165,7 +169,7 @@ def _part(whole: Mapping[str, Any], prefix: str, info: Mapping[str, str]) -> dic
 
 
 def _references(value: Any) -> Iterator[str]:
-    """The schemas that something refers to."""
+    """Names of the schemas that a value refers to, at any depth."""
     if isinstance(value, dict):
         if isinstance(value.get("$ref"), str):
             yield value["$ref"].removeprefix(_REFERENCE)

@@ -1,4 +1,4 @@
-"""/dashboard/api: the gateway's own description, as a page and as the document that programs read."""
+"""/dashboard/api: the gateway's OpenAPI document, as a page and as a download."""
 
 from typing import Annotated, Final
 
@@ -45,7 +45,7 @@ async def show_reference(view: Annotated[PageRequest, Depends(allowed("organisat
 
 @router.get("/dashboard/api/openapi.json")
 async def download(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """The document as GET /v1/openapi.json gives it to keys."""
+    """The document that GET /v1/openapi.json serves, indented, as an attachment."""
     headers = {
         "content-disposition": 'attachment; filename="weighbridge-openapi.json"',
         "cache-control": "no-store",

@@ -1,4 +1,6 @@
-"""An OpenAPI document as a page reads it: groups of calls, each with what it takes, gives and asks for."""
+"""The view model of the API page: an OpenAPI document as groups of calls, with parameters, bodies, replies and
+examples.
+"""
 
 import json
 import re
@@ -30,18 +32,18 @@ _WORDS: Final = {
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One field of a body, or one parameter."""
+    """One field of a body or reply, or one parameter."""
 
     name: str
     kind: str
     is_required: bool
     note: str
     refers: str = ""
-    """The anchor of the kind that its value is, where that stands on the page too."""
+    """Anchor of the schema that its value has, when that schema is on the page too."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a call gives with one status."""
+    """One reply of a call: a status and a schema."""
 
     status: str
     text: str
@@ -50,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One method of one address."""
+    """One operation: a method on a path."""
 
     anchor: str
     method: str
@@ -63,11 +65,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     body: tuple[Field, ...]
     answers: tuple[Answer, ...]
     example: str
-    """As `curl` sends it."""
+    """The call as a `curl` command."""
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Calls about one thing."""
+    """Calls with the same tag."""
 
     name: str
     anchor: str
@@ -75,7 +77,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """Something that answers and bodies are made of."""
+    """A schema that replies and bodies are made of."""
 
     name: str
     anchor: str
@@ -92,7 +94,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 def reference(document: Mapping[str, Any], base_url: str) -> Reference:
-    """What an OpenAPI document says. `base_url` is where examples send their calls."""
+    """An OpenAPI document as a page. `base_url` is the origin that examples call."""
     schemas = document.get("components", {}).get("schemas", {})
     groups: dict[str, list[Call]] = {}
     for path, operations in document["paths"].items():
@@ -111,7 +113,7 @@ def reference(document: Mapping[str, Any], base_url: str) -> Reference:
 
 
 def _kinds(schemas: Mapping[str, Any], wanted: set[str]) -> Iterator[Kind]:
-    """Those that answers and bodies refer to, and those that these are made of."""
+    """The schemas that replies and bodies refer to, directly or through other schemas."""
     found: dict[str, Kind] = {}
     left = set(wanted)
     by_anchor = {_anchor("kind", name): name for name in schemas}
@@ -163,7 +165,7 @@ def _example(path: str, method: str, body: Mapping[str, Any], base_url: str) -> 
 
 
 def _answers(status: str, said: Mapping[str, Any]) -> Iterator[Answer]:
-    """One for each kind that it may be of."""
+    """One reply for each alternative of its schema."""
     schema = said.get("content", {}).get("application/json", {}).get("schema", {})
     for each in schema.get("anyOf", [schema]):
         kind, refers = _kind_of(each) if each else ("", "")
@@ -173,7 +175,9 @@ def _answers(status: str, said: Mapping[str, Any]) -> Iterator[Answer]:
 def _fields(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> tuple[Field, ...]:
     needed = set(schema.get("required", ()))
     properties = _resolved(schema, schemas).get("properties", {})
-    return tuple(_field(name, each, _said_of(each), is_required=name in needed) for name, each in properties.items())
+    return tuple(
+        _field(name, each, _description_of(each), is_required=name in needed) for name, each in properties.items()
+    )
 
 
 def _field(name: str, schema: Mapping[str, Any], text: str, *, is_required: bool) -> Field:
@@ -188,7 +192,7 @@ def _field(name: str, schema: Mapping[str, Any], text: str, *, is_required: bool
 
 
 def _kind_of(schema: Mapping[str, Any]) -> tuple[str, str]:
-    """In words, and where the kind that it names stands."""
+    """A schema's type in words, and the anchor of the schema that it names, or ''."""
     named = _REF.fullmatch(schema.get("$ref", ""))
     if named is not None:
         return _title(named[1]), _anchor("kind", named[1])
@@ -205,8 +209,8 @@ def _kind_of(schema: Mapping[str, Any]) -> tuple[str, str]:
     return _WORDS.get(kind, kind), ""
 
 
-def _said_of(schema: Mapping[str, Any]) -> str:
-    """Its description, which of a choice stands in one of the parts."""
+def _description_of(schema: Mapping[str, Any]) -> str:
+    """A schema's description; an optional field has it in one of its alternatives."""
     return next((str(each["description"]) for each in _parts(schema) if "description" in each), "")
 
 
@@ -221,7 +225,7 @@ def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[
 
 
 def _title(name: str) -> str:
-    """`Listed_TeamOut_` as `Listed of TeamOut`."""
+    """A schema's name as a heading: `Listed_TeamOut_` as `Listed of TeamOut`."""
     outer, _, inner = name.replace("[", "_").replace("]", "_").strip("_").partition("_")
     return f"{outer} of {inner}" if inner else outer
 

@@ -1,4 +1,4 @@
-"""GET /v1/admin/audit: the organisation's audit log, by pages as JSON, or whole as CSV or NDJSON."""
+"""GET /v1/admin/audit: the organisation's audit log, paged as JSON, or complete as CSV or NDJSON."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,6 +16,7 @@ from dashboards.web.changing import looking
 from dashboards.web.gateway import Gateway
 from dashboards.web.openapi import PREFIX, described
 from dashboards.web.parameters import day, one_of, text, whole
+from dashboards.web.patience import patience
 from dashboards.web.reading import Export
 from proxy.errors import BadRequest
 
@@ -43,7 +44,7 @@ _QUERY: Final = {
 
 
 class ActorOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Who did it: a person, a key, somebody at the command line, or the gateway itself."""
+    """Actor of an entry: a person, a key, the command line, or the gateway itself."""
 
     kind: str
     id: str
@@ -52,7 +53,7 @@ class ActorOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditEntryOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Who did what to which object, from where, and how it was before and after. Secrets are masked."""
+    """One change: actor, address, object, and its state before and after. Secrets are masked."""
 
     number: int
     at: str
@@ -71,7 +72,9 @@ class AuditEntryOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest entries first. `next_before` goes on, also where a search found less than a page; null: these are the last."""
+    """Entries, newest first. `next_before` continues, also where a search found less than a page; null on the last
+    page.
+    """
 
     data: list[AuditEntryOut]
     next_before: int | None
@@ -88,7 +91,7 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
     ),
 )
 async def read_audit(desk: Annotated[AdminRequest, Depends(admin("audit.read"))]) -> Response:
-    """The organisation's own entries. Numbers count over all organisations, so they have gaps."""
+    """The organisation's own entries. Numbers are shared by all organisations, so they have gaps."""
     query = desk.request.query_params
     unknown = sorted(set(query) - set(_QUERY))
     if unknown:
@@ -102,8 +105,8 @@ async def read_audit(desk: Annotated[AdminRequest, Depends(admin("audit.read"))]
         return export_reply(desk.gateway, scope, filters, kind)
     if kind != "json":
         raise BadRequest("`format` is json, csv or ndjson.", param="format")
-    limit = _whole(query, "limit", MAX_PAGE) or _USUAL
-    before = _whole(query, "before", 10**_MAX_NUMBER_DIGITS)
+    limit = _whole_number(query, "limit", MAX_PAGE) or _USUAL
+    before = _whole_number(query, "before", 10**_MAX_NUMBER_DIGITS)
     async with looking(), desk.gateway.reads:
         found = await desk.gateway.audit.search(scope, filters, before_number=before, limit=limit + 1)
     page = found.entries[:limit]
@@ -112,7 +115,7 @@ async def read_audit(desk: Annotated[AdminRequest, Depends(admin("audit.read"))]
 
 
 def asked_filters(query: QueryParams) -> Filters:
-    """What an address asks for. Raises BadRequest."""
+    """Filters of an address's parameters. Raises BadRequest."""
     try:
         return filters_from(query)
     except BadFilter as error:
@@ -120,29 +123,30 @@ def asked_filters(query: QueryParams) -> Filters:
 
 
 def export_reply(gateway: Gateway, scope: Scope, filters: Filters, kind: str) -> Response:
-    """A file of all entries."""
+    """A streamed download of every entry that matches."""
     headers = {
         "content-disposition": f'attachment; filename="audit.{kind}"',
         "cache-control": "no-store",
         "x-content-type-options": "nosniff",
     }
     found = pieces(gateway.audit, scope, filters, kind)
-    return Export(_in_time(found, gateway.reads), media_type=KINDS[kind], headers=headers)
+    return Export(_with_timeout(found, gateway.reads), media_type=KINDS[kind], headers=headers)
 
 
-async def _in_time(found: AsyncIterator[bytes], reads: asyncio.Semaphore) -> AsyncIterator[bytes]:
-    """What fails on the way cuts the connection: half a file is not a whole one. A few are read at once: requests need the
-    database's connections, too.
+async def _with_timeout(found: AsyncIterator[bytes], reads: asyncio.Semaphore) -> AsyncIterator[bytes]:
+    """Pieces of an export, each read within `_PATIENCE_S`. A failure raises, which cuts the connection, so that a
+    truncated file is not taken for a complete one. Few exports read at a time, because requests need database
+    connections too.
     """
     while True:
-        async with asyncio.timeout(_PATIENCE_S), reads:
+        async with patience(_PATIENCE_S), reads:
             piece = await anext(found, None)
         if piece is None:
             return
         yield piece
 
 
-def _whole(query: QueryParams, name: str, most: int) -> int | None:
+def _whole_number(query: QueryParams, name: str, most: int) -> int | None:
     text = query.get(name, "")
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""The audit log as it is listed, filtered and exported, by its page, its route and its command alike."""
+"""The audit log's filters, JSON and exports, shared by its page, its API route and its command."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import date, timedelta
@@ -13,7 +13,7 @@ from cost.times import iso, start_of
 
 MAX_FILTER_CHARS: Final = 200
 MAX_EXPORT: Final = 1_000_000
-"""Entries in one file."""
+"""Most entries of one export."""
 FILTERS: Final = ("actor", "action", "object", "team", "from", "to")
 _COLUMNS: Final = (
     "number",
@@ -35,7 +35,7 @@ _COLUMNS: Final = (
 
 
 class BadFilter(ValueError):
-    """A filter cannot be meant. `param` names it."""
+    """A filter is not valid; `param` names it."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class BadFilter(ValueError):
 
 
 def filters_from(given: Mapping[str, str]) -> Filters:
-    """What is looked for, from an address's parameters; what is not one of FILTERS is left alone. Raises BadFilter."""
+    """Filters from an address's parameters, ignoring those not in FILTERS. Raises BadFilter."""
     asked = {name: given.get(name, "").strip() for name in FILTERS}
     for name, text in asked.items():
         if len(text) > MAX_FILTER_CHARS or not text.isprintable():
@@ -72,7 +72,7 @@ def _day(asked: Mapping[str, str], name: str) -> date | None:
 
 
 def entry_as_json(entry: Entry) -> dict[str, Any]:
-    """An entry, as the API says it."""
+    """An entry as the API returns it."""
     return {
         "object": "audit.entry",
         "number": entry.number,
@@ -105,7 +105,7 @@ def _state(text: str) -> Any:
 
 
 def name_of(entry: Entry) -> str:
-    """An id says little to people: where the entry knows an address or a name, that stands for it."""
+    """The object's e-mail address or name where the entry records one, otherwise its id."""
     if entry.object_kind == "person" and entry.object_id == entry.actor_id:
         return entry.actor_name
     state = _state(entry.after or entry.before)
@@ -114,17 +114,17 @@ def name_of(entry: Entry) -> str:
 
 
 def ndjson(entries: Iterable[Entry]) -> bytes:
-    """One entry a line, with everything that a verification needs."""
+    """One JSON object a line, with every field that the verification of the hash chain needs."""
     return b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
 
 
 def csv_head() -> str:
-    """The headings."""
+    """The heading line."""
     return csv_line(_COLUMNS)
 
 
 def csv_lines(entries: Iterable[Entry]) -> str:
-    """One entry a line; no cell is a formula."""
+    """One line for each entry, with cells escaped against formula injection."""
     return "".join(csv_line([_cell(entry, name) for name in _COLUMNS]) for entry in entries)
 
 
@@ -134,21 +134,21 @@ def _cell(entry: Entry, name: str) -> str | int:
 
 
 async def pieces(log: AuditLog, scope: Scope, filters: Filters, kind: str) -> AsyncIterator[bytes]:
-    """A whole export, a few entries at a time, the oldest first. `kind` is csv or ndjson."""
+    """An export in chunks of encoded entries, oldest first. `kind` is csv or ndjson."""
     if kind == "csv":
         yield csv_head().encode()
     batch: list[Entry] = []
     async for entry in log.export(scope, filters, limit=MAX_EXPORT):
         batch.append(entry)
         if len(batch) == _AT_ONCE:
-            yield _written(batch, kind)
+            yield _encode(batch, kind)
             batch = []
     if batch:
-        yield _written(batch, kind)
+        yield _encode(batch, kind)
 
 
 _AT_ONCE: Final = 200
 
 
-def _written(batch: list[Entry], kind: str) -> bytes:
+def _encode(batch: list[Entry], kind: str) -> bytes:
     return csv_lines(batch).encode() if kind == "csv" else ndjson(batch)

@@ -1,4 +1,6 @@
-"""/dashboard/audit: who changed what in the organisation, when, from where, and how it was before and after."""
+"""/dashboard/audit: the organisation's audit log, with actor, address, time, and the object before and after each
+change.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple
@@ -43,7 +45,7 @@ _COLUMNS: Final = (
 
 @router.get(_HERE)
 async def show_log(view: Annotated[PageRequest, Depends(allowed("audit.read"))]) -> Response:
-    """The entries that are looked for, the newest first, and the links to the ones before and after."""
+    """The entries that match the filters, newest first, with links to the neighbouring pages; or all of them as a CSV."""
     try:
         filters, problem = filters_from(view.query), None
     except BadFilter as error:
@@ -80,7 +82,7 @@ async def show_log(view: Annotated[PageRequest, Depends(allowed("audit.read"))])
 
 @router.get(f"{_HERE}/{{number}}")
 async def show_entry(view: Annotated[PageRequest, Depends(allowed("audit.read"))], number: str) -> Response:
-    """One entry, whole. Another organisation's looks like none."""
+    """One entry in full. Raises AuditEntryNotFound, also for another organisation's."""
     scope = Scope(organisation_id=view.principal.organisation_id)
     wanted = _number(number)
     async with looking():
@@ -92,12 +94,12 @@ async def show_entry(view: Annotated[PageRequest, Depends(allowed("audit.read"))
         title=f"{entry.action} · {entry.object_id}",
         entry=entry,
         kind=_KINDS.get(entry.actor_kind, (entry.actor_kind, "quiet")),
-        rows=[(each.name, _shown(each.before), _shown(each.after)) for each in entry.differences()],
+        rows=[(each.name, _as_text(each.before), _as_text(each.after)) for each in entry.differences()],
     )
 
 
 class _Page(NamedTuple):
-    """What is shown, and from which numbers the pages of newer and of older entries go on."""
+    """Entries of one page, and the numbers from which the pages of newer and of older entries continue."""
 
     entries: Sequence[Entry]
     newer: int | None
@@ -105,7 +107,7 @@ class _Page(NamedTuple):
 
 
 async def _page(view: PageRequest, scope: Scope, filters: Filters) -> _Page:
-    """One more than is shown is read, to know whether there is more."""
+    """Reads one entry more than is shown, to know whether there is a further page."""
     log = view.gateway.audit
     before, after = _number(view.query.get("before", "")), _number(view.query.get("after", ""))
     more = PAGE_ROWS + 1
@@ -139,24 +141,24 @@ def _href(asked: Mapping[str, str], **more: str | int) -> str:
 def _row(entry: Entry, names: Mapping[str, str]) -> dict[str, Any]:
     return {
         "at": entry.at_us,
-        "who": _who(entry),
+        "who": _actor_label(entry),
         "action": entry.action,
         "action_href": f"{_HERE}/{entry.number}",
         "of": name_of(entry),
         "team": names.get(entry.team_id, entry.team_id) or None,
-        "changed": _changed(entry),
+        "changed": _changes_line(entry),
         "reason": entry.reason.partition("\n")[0] or None,
     }
 
 
-def _who(entry: Entry) -> str:
-    """A key may be called as a person is, so what is no person says so."""
+def _actor_label(entry: Entry) -> str:
+    """The actor's name, with its kind unless it is a person: a key may have the same name as a person."""
     kind, _ = _KINDS.get(entry.actor_kind, (entry.actor_kind, ""))
     return entry.actor_name if entry.actor_kind == "person" else f"{entry.actor_name} ({kind})"
 
 
-def _changed(entry: Entry) -> str | None:
-    """The first changes, in a line."""
+def _changes_line(entry: Entry) -> str | None:
+    """The first differences in one line; None when nothing differs."""
     found = entry.differences()
     if not found:
         return None
@@ -167,10 +169,10 @@ def _changed(entry: Entry) -> str | None:
 
 
 def _cut(text: str | None) -> str:
-    shown = _shown(text) or "nothing"
+    shown = _as_text(text) or "nothing"
     return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"
 
 
-def _shown(text: str | None) -> str:
-    """What is not there, and what is there and empty, are both nothing to people."""
+def _as_text(text: str | None) -> str:
+    """A value as text; absent and null values are empty."""
     return "" if text is None or text == "null" else text

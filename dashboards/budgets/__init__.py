@@ -1,1 +1,1 @@
-"""Budgets: their page, their API, and how they are changed."""
+"""Budgets: their page, their API, and their changes."""

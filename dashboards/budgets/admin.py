@@ -1,4 +1,4 @@
-"""/v1/admin/budgets: what may be spent. The same budgets as /v1/budgets."""
+"""/v1/admin/budgets: the same budgets as /v1/budgets, for administrators."""
 
 from typing import Annotated
 
@@ -22,14 +22,14 @@ _EXAMPLE = {"scope": "team", "scope_id": "payments", "period": "month", "limit_u
 
 @router.get(f"{PREFIX}/budgets", **described("List the budgets", gives={200: Listed[BudgetOut]}))
 async def list_budgets(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))]) -> Response:
-    """All of the organisation's, with what is spent of each."""
+    """All budgets of the organisation, with their spend."""
     found = await read_budgets(BudgetStore(desk.gateway.database), desk.organisation_id)
     return desk.reply(Listed(data=[budget_as_json(each) for each in found]))
 
 
 @router.get(f"{PREFIX}/budgets/{{budget_id}}", **described("Read a budget", gives={200: BudgetOut}))
 async def show_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))], budget_id: str) -> Response:
-    """One budget and how it stands."""
+    """One budget with its spend."""
     return desk.reply(
         budget_as_json(await read_budget(BudgetStore(desk.gateway.database), desk.organisation_id, budget_id))
     )
@@ -40,7 +40,7 @@ async def show_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.
     **described("Set a budget", takes=EnteredBudget, gives={200: BudgetOut, 201: BudgetOut}, example=_EXAMPLE),
 )
 async def set_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], budget_id: str) -> Response:
-    """What it is for, its period and its kind never change: another budget has another id."""
+    """Sets a budget. Its scope, period and kind never change: another budget has another id."""
     asked = await desk.body(EnteredBudget)
     with refusals():
         budget = checked(asked.budget(budget_id, desk.organisation_id))
@@ -50,6 +50,6 @@ async def set_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.c
 
 @router.delete(f"{PREFIX}/budgets/{{budget_id}}", **described("Take a budget away", gives={200: Deleted}))
 async def take_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], budget_id: str) -> Response:
-    """What was spent stays in the books."""
+    """Removes a budget. Its spend stays in the books."""
     await remove_budget(desk.gateway.audit, desk.actor, desk.organisation_id, budget_id)
     return desk.reply(Deleted(id=budget_id, object="budget.deleted"))

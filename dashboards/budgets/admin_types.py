@@ -1,4 +1,4 @@
-"""What the admin API gives of budgets."""
+"""Reply types of the admin API's budgets."""
 
 from decimal import Decimal
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class BudgetOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget and how it stands, with exact amounts."""
+    """A budget and its standing, with exact amounts."""
 
     id: str
     scope: str

@@ -1,6 +1,5 @@
-"""/v1/budgets: what may be spent, how much of it is, and how an administrator sets it."""
+"""/v1/budgets: budgets with their spend, and, for administrators, setting and removing them."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
@@ -15,11 +14,12 @@ from cost.budgets.store import BudgetStore
 from dashboards.budgets.admin_types import BudgetOut
 from dashboards.budgets.change import put_budget
 from dashboards.budgets.change import remove_budget as remove_budget_of
-from dashboards.budgets.listing import EnteredBudget, budget_as_json, parse_budget, told_member
+from dashboards.budgets.listing import EnteredBudget, budget_as_json, member_budget_as_json, parse_budget
 from dashboards.web.actor import actor_of
 from dashboards.web.api_types import Deleted, Listed
 from dashboards.web.gateway import AdminCaller, AuthenticatedCaller, gateway_of
 from dashboards.web.openapi import described
+from dashboards.web.patience import patience
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
 from proxy.errors import BadRequest, BudgetNotFound, BudgetsOutOfReach, BudgetTaken, ChangesUnavailable
@@ -32,12 +32,14 @@ _PATIENCE_S: Final = 3.0
 
 @router.get("/v1/budgets", **described("List the budgets that concern the key", gives={200: Listed[BudgetOut]}))
 async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Response:
-    """A member's key sees those of its team, of itself and of its team's tags; finance and admin see all."""
+    """Budgets with their spend. A member key sees its team's, its own and its team's tags'; finance and admin keys see
+    all.
+    """
     store = BudgetStore(gateway_of(request).database)
     async with _database():
         if caller.role == "member":
             found = await store.of_member(caller.organisation_id, caller.team_id, caller.key_id)
-            data = [told_member(each) for each in found]
+            data = [member_budget_as_json(each) for each in found]
         else:
             data = [budget_as_json(each) for each in await store.of_organisation(caller.organisation_id)]
     return json_reply({"object": "list", "data": data})
@@ -53,7 +55,7 @@ async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Respons
     ),
 )
 async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
-    """Sets a budget, or changes its limit and what happens at its end. Every server follows within seconds."""
+    """Sets a budget, or changes its limit and what happens when it is exhausted. Every server follows within seconds."""
     gateway = gateway_of(request)
     body = await read_body(request, timeout_s=gateway.line.config.body_timeout_s, most_bytes=MAX_BODY_BYTES)
     try:
@@ -68,7 +70,7 @@ async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> R
 
 @router.delete("/v1/budgets/{budget_id}", **described("Take a budget away", gives={200: Deleted}))
 async def remove_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
-    """Takes a budget away: nothing is held or warned of any more. What was spent stays in the books."""
+    """Removes a budget: it no longer blocks or warns. Its spend stays in the books."""
     async with _database():
         actor = actor_of(request, caller)
         await remove_budget_of(gateway_of(request).audit, actor, caller.organisation_id, budget_id)
@@ -78,7 +80,7 @@ async def remove_budget(budget_id: str, request: Request, caller: AdminCaller) -
 @contextlib.asynccontextmanager
 async def _database() -> AsyncIterator[None]:
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with patience(_PATIENCE_S):
             yield
     except BudgetNotFound as error:
         raise BudgetNotFound(f"{error.message} GET /v1/budgets lists them.", param="budget_id") from error

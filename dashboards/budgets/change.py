@@ -1,4 +1,4 @@
-"""What may be spent, as people and administrators' keys set it."""
+"""Changes of budgets, by people and by administrators' keys, each with its audit entry."""
 
 from decimal import Decimal
 from typing import Any
@@ -24,21 +24,22 @@ async def put_budget(
     only_keys_of: TeamRecord | None = None,
     reason: str = "",
 ) -> tuple[BudgetStatus, bool]:
-    """Set a budget, or change its limit and what happens at its end; and whether it is new. Servers follow within seconds.
+    """Set a budget, or change its limit and what happens when it is exhausted; the second value is True for a new one.
+    Servers follow within seconds.
 
-    Who may only change one team's things names it: then the budget is for one of that team's keys.
+    `only_keys_of` restricts the actor to budgets of that team's keys. Raises BadRequest and NotAllowed.
     """
     with refusals():
         checked(budget)
     if budget.webhook and budget.webhook not in webhooks:
-        # Nobody would ever be warned.
+        # A budget with an unknown webhook would never warn anybody.
         raise BadRequest(f"There is no webhook `{budget.webhook}` in the configuration.", param="webhook")
     owner = budget.organisation_id
     team_id = budget.scope_id if budget.scope == "team" else "" if only_keys_of is None else only_keys_of.team_id
     async with changing(log, actor, "budget.set", owner, team_id=team_id, reason=reason) as change:
         store = BudgetStore(change.within)
         team_id = await _team_of(AccountStore(change.within), budget, only_keys_of)
-        before = await _found(store, budget.budget_id, owner)
+        before = await _budget_or_none(store, budget.budget_id, owner)
         if before != budget:
             await store.put(budget)
         standing = await store.get(budget.budget_id, owner)
@@ -61,7 +62,7 @@ async def remove_budget(
     only_keys_of: TeamRecord | None = None,
     reason: str = "",
 ) -> Budget:
-    """Take a budget away: nothing is held or warned of any more. What was spent stays in the books."""
+    """Remove a budget and return it: it no longer blocks or warns. Its spend stays in the books."""
     async with changing(log, actor, "budget.removed", organisation_id, reason=reason) as change:
         store = BudgetStore(change.within)
         found = (await store.get(budget_id, organisation_id)).budget
@@ -74,19 +75,19 @@ async def remove_budget(
 
 
 async def read_budgets(store: BudgetStore, organisation_id: str) -> list[BudgetStatus]:
-    """All of an organisation's."""
+    """All budgets of an organisation, with their spend."""
     async with looking():
         return await store.of_organisation(organisation_id)
 
 
 async def read_budget(store: BudgetStore, organisation_id: str, budget_id: str) -> BudgetStatus:
-    """One of an organisation's. Raises BudgetNotFound."""
+    """One of an organisation's budgets, with its spend. Raises BudgetNotFound."""
     async with looking():
         return await store.get(budget_id, organisation_id)
 
 
 def audit_record(budget: Budget) -> dict[str, Any]:
-    """A budget as the audit log keeps it."""
+    """A budget as its audit entry stores it."""
     return {
         "scope": budget.scope,
         "of": budget.shown_id,
@@ -99,7 +100,7 @@ def audit_record(budget: Budget) -> dict[str, Any]:
 
 
 async def _team_of(accounts: AccountStore, budget: Budget, only_keys_of: TeamRecord | None) -> str:
-    """Whose log it also stands in, a team's or nobody's. Another organisation's team or key looks like none."""
+    """The team whose audit log the change also belongs to, or ''. A team or key of another organisation is not found."""
     owner = budget.organisation_id
     if only_keys_of is not None and budget.scope != "key":
         raise NotAllowed("Only the organisation's administrators set budgets of teams, tags and the organisation.")
@@ -116,7 +117,7 @@ async def _team_of(accounts: AccountStore, budget: Budget, only_keys_of: TeamRec
     return ""
 
 
-async def _found(store: BudgetStore, budget_id: str, organisation_id: str) -> Budget | None:
+async def _budget_or_none(store: BudgetStore, budget_id: str, organisation_id: str) -> Budget | None:
     try:
         return (await store.get(budget_id, organisation_id)).budget
     except UnknownBudget:

@@ -1,7 +1,7 @@
-"""/dashboard/teams/{team_id}/budgets: what a team and its keys may spend, and what they may use in a minute and at once.
+"""/dashboard/teams/{team_id}/budgets: budgets and rate limits of a team and its keys.
 
-Whoever may change the team divides what it has among its keys; the team's own budgets and limits are for the
-organisation's administrators.
+Those who may change the team set budgets and limits of its keys; the team's own are for the organisation's
+administrators.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ from dashboards.limits.limit_fields import (
     KINDS,
     PERIODS,
     dollars_in,
+    limits_as_form,
     limits_in,
-    limits_shown,
-    said,
+    rule_in_words,
 )
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.web.access import allowed
@@ -65,7 +65,7 @@ _STATES: Final = {"open": ("open", "good"), "warning": ("80 % spent", "warn"), "
 
 
 class _Found(NamedTuple):
-    """What the page is about."""
+    """Budgets, limits and keys of the page's team."""
 
     keys: Sequence[KeyRecord]
     budgets: Sequence[BudgetStatus]
@@ -74,7 +74,7 @@ class _Found(NamedTuple):
 
 @router.get(_PLACE)
 async def list_budgets(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """How everything stands, and the forms for more."""
+    """The team's budgets and limits, and the forms to add more."""
     return await _list(view, {}, {})
 
 
@@ -92,7 +92,7 @@ async def add_budget(view: Annotated[PageRequest, Depends(allowed("team.change")
             scope_id=place.scope_id,
             period=cast(Period, form.one_of("period", tuple(name for name, _ in PERIODS))),
             kind=cast(Kind, form.one_of("kind", tuple(name for name, _ in KINDS))),
-            limit_nanousd=_needed(limit, "limit_usd"),
+            limit_nanousd=_required(limit, "limit_usd"),
             on_exhausted=cast(OnExhausted, form.one_of("on_exhausted", tuple(name for name, _ in ENDS))),
             webhook=form.one_of("webhook", ("", *sorted(view.gateway.webhooks))),
         )
@@ -106,7 +106,7 @@ async def add_budget(view: Annotated[PageRequest, Depends(allowed("team.change")
 
 @router.post(f"{_PLACE}/limits")
 async def set_limits(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Sets limits in place of what was set for the same; with nothing said, the configuration's hold again."""
+    """Replaces the limits of a team or key. Empty fields fall back to the configuration's limits."""
     form = await view.form()
     try:
         place = msgspec.structs.replace(_place_in(view, form, "limit_of"), model=form.text("model", most=MODEL_CHARS))
@@ -123,7 +123,7 @@ async def set_limits(view: Annotated[PageRequest, Depends(allowed("team.change")
 
 @router.post(f"{_PLACE}/limits/remove")
 async def take_limits(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """The configuration's hold again."""
+    """Removes the limits of a team or key; the configuration's limits apply again."""
     form = await view.form()
     try:
         place = msgspec.structs.replace(_place_in(view, form, "limit_of"), model=form.text("model", most=MODEL_CHARS))
@@ -139,20 +139,20 @@ async def take_limits(view: Annotated[PageRequest, Depends(allowed("team.change"
 
 @router.get(f"{_PLACE}/{{budget_id}}")
 async def show_budget(view: Annotated[PageRequest, Depends(allowed("team.read"))], budget_id: str) -> Response:
-    """One budget: how it stands, and the form to change it."""
+    """One budget's standing, and the form to change it."""
     return await _show(view, budget_id, {}, {})
 
 
 @router.post(f"{_PLACE}/{{budget_id}}")
 async def change_budget(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
-    """Changes its limit, and what happens at its end."""
+    """Changes a budget's limit and what happens when it is exhausted."""
     form = await view.form()
     found = (await _one(view, budget_id)).budget
     try:
         limit = dollars_in(form, "limit_usd")
         changed = msgspec.structs.replace(
             found,
-            limit_nanousd=_needed(limit, "limit_usd"),
+            limit_nanousd=_required(limit, "limit_usd"),
             on_exhausted=cast(OnExhausted, form.one_of("on_exhausted", tuple(name for name, _ in ENDS))),
             webhook=form.one_of("webhook", ("", *sorted(view.gateway.webhooks))),
         )
@@ -166,7 +166,7 @@ async def change_budget(view: Annotated[PageRequest, Depends(allowed("team.chang
 
 @router.post(f"{_PLACE}/{{budget_id}}/remove")
 async def take_budget(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
-    """Nothing is held or warned of any more; what was spent stays in the books."""
+    """Removes a budget. Its spend stays in the books."""
     await _one(view, budget_id)
     await remove_budget(
         view.gateway.audit,
@@ -179,7 +179,7 @@ async def take_budget(view: Annotated[PageRequest, Depends(allowed("team.change"
 
 
 _BUDGET_FIELDS: Final = {"scope_id": "budget_of", "webhook": "webhook"}
-"""Where the form shows what was refused."""
+"""Form field for each parameter that a refusal names."""
 
 
 async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
@@ -205,7 +205,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         search=("of", "model"),
         empty="Nothing is set here: what the configuration says holds for the team and for each of its keys.",
     )
-    places = _places(view, found.keys)
+    places = _place_choices(view, found.keys)
     return view.csv_asked(f"budgets-{view.the_team.team_id}", budgets, limits) or view.page(
         "budgets/budgets.html",
         title="Budgets and limits",
@@ -270,7 +270,7 @@ async def _read(view: PageRequest) -> _Found:
 
 
 async def _one(view: PageRequest, budget_id: str) -> BudgetStatus:
-    """One of those that the team's page shows; any other is as unknown as none."""
+    """One of the budgets on the team's page. Raises BudgetNotFound for any other."""
     found = await _read(view)
     for standing in found.budgets:
         if standing.budget.budget_id == budget_id:
@@ -299,7 +299,7 @@ async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
 
 
 def _names(keys: Sequence[KeyRecord]) -> dict[str, str]:
-    """Two keys have the same name while one replaces the other."""
+    """Key names with their last four characters: during a rotation two keys have the same name."""
     return {key.key_id: f"{key.name} (…{key.last4})" for key in keys}
 
 
@@ -311,8 +311,8 @@ def _base(view: PageRequest) -> str:
     return f"/dashboard/teams/{view.the_team.team_id}/budgets"
 
 
-def _places(view: PageRequest, keys: Sequence[KeyRecord]) -> list[tuple[str, str]]:
-    """What somebody of this role may bound: the team as a whole, and each of its keys that works."""
+def _place_choices(view: PageRequest, keys: Sequence[KeyRecord]) -> list[tuple[str, str]]:
+    """Choices for a form: the whole team, for administrators, and each of its working keys."""
     now = utc_now()
     whole = [(_TEAM, "The whole team")] if view.may("organisation.change") else []
     return whole + [
@@ -321,7 +321,7 @@ def _places(view: PageRequest, keys: Sequence[KeyRecord]) -> list[tuple[str, str
 
 
 def _place_in(view: PageRequest, form: Form, field: str) -> Place:
-    """What a form names. That a key is the team's is looked at in the change."""
+    """The team or key that a form names. That the key belongs to the team is checked when the change is made."""
     value = form.text(field, required=True)
     if value == _TEAM:
         return Place("team", view.the_team.team_id)
@@ -330,24 +330,24 @@ def _place_in(view: PageRequest, form: Form, field: str) -> Place:
     raise FormError(field, "Choose the team or one of its keys.")
 
 
-def _needed(limit_nanousd: int | None, field: str) -> int:
+def _required(limit_nanousd: int | None, field: str) -> int:
     if limit_nanousd is None:
         raise FormError(field, "This is needed: an amount of dollars such as 500 or 0.25.")
     return limit_nanousd
 
 
 def _prefilled(view: PageRequest, found: _Found, places: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The limits that the address names (`?limit_of=key:…&model=…`), to be changed."""
+    """Form values for the limits that the address names (`?limit_of=key:…&model=…`)."""
     of, model = view.query.get("limit_of", ""), view.query.get("model", "")
     if of not in dict(places):
         return {}
     for rule in found.limits:
-        if (_of(rule.place), rule.place.model) == (of, model):
-            return {"limit_of": of, "model": model, **limits_shown(rule.limits)}
+        if (_place_value(rule.place), rule.place.model) == (of, model):
+            return {"limit_of": of, "model": model, **limits_as_form(rule.limits)}
     return {"limit_of": of, "model": model[:MODEL_CHARS]}
 
 
-def _of(place: Place) -> str:
+def _place_value(place: Place) -> str:
     return _TEAM if place.scope == "team" else f"{_KEY}{place.scope_id}"
 
 
@@ -357,7 +357,7 @@ def _webhooks(view: PageRequest) -> list[tuple[str, str]]:
 
 def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, str]) -> Row:
     budget = standing.budget
-    # What is spent under a tag is other teams' spending too.
+    # A tag's spend includes other teams' spend.
     told = budget.scope != "tag" or view.may("organisation.read")
     whose = {"team": "The whole team", "key": f"Key {names.get(budget.scope_id, budget.scope_id)}"}
     all_of_it = view.may("organisation.change")
@@ -380,15 +380,15 @@ def _limit_row(view: PageRequest, rule: Rule, names: Mapping[str, str]) -> Row:
     place = rule.place
     return {
         "of": "The whole team" if place.scope == "team" else f"Key {names.get(place.scope_id, place.scope_id)}",
-        "place": _of(place),
+        "place": _place_value(place),
         "model": place.model or "all",
         "model_name": place.model,
-        **said(rule),
+        **rule_in_words(rule),
         "may_change": view.may("team.change") and (view.may("organisation.change") or place.scope == "key"),
     }
 
 
 def _dollars(nanousd: int) -> str:
-    """As it is typed: no separators, no zeros at the end."""
+    """An amount for a form field: exact, without separators or trailing zeros."""
     whole, rest = divmod(nanousd, 10**9)
     return f"{whole}.{rest:09d}".rstrip("0").rstrip(".") if rest else str(whole)

@@ -1,1 +1,1 @@
-"""What callers say of answers."""
+"""Callers' feedback on answers."""

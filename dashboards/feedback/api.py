@@ -1,4 +1,4 @@
-"""POST /v1/feedback: what a caller says of an answer, and GET /v1/feedback/summary: what was said so far."""
+"""POST /v1/feedback: a caller's verdict on an answer; GET /v1/feedback/summary: counts and means of verdicts."""
 
 import asyncio
 import re
@@ -15,6 +15,7 @@ from classifier.learning.store import ClassifiedRequest, Verdict
 from cost.times import wall_us
 from dashboards.web.gateway import ActingCaller, AuthenticatedCaller, Gateway, gateway_of
 from dashboards.web.openapi import described
+from dashboards.web.patience import patience
 from dashboards.web.request_body import read_body
 from proxy.errors import (
     BadRequest,
@@ -35,7 +36,7 @@ _MAX_ID_CHARS: Final = 200
 
 
 class GiveFeedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a caller says of an answer: exactly one of `rating`, from 0 to 1, and `passed`."""
+    """A caller's verdict on an answer: exactly one of `rating`, from 0 to 1, and `passed`."""
 
     request_id: str
     rating: float | None = None
@@ -44,7 +45,7 @@ class GiveFeedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FeedbackOut(msgspec.Struct, frozen=True, kw_only=True):
-    """What was booked."""
+    """The verdict that was stored."""
 
     object: Literal["feedback"]
     request_id: str
@@ -54,7 +55,7 @@ class FeedbackOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerdictsOut(msgspec.Struct, frozen=True, kw_only=True):
-    """How many verdicts of one kind are kept of a target, and the mean of what they say."""
+    """Number of a target's verdicts of one kind, and their mean."""
 
     target: str
     source: str
@@ -85,7 +86,7 @@ _decoder = msgspec.json.Decoder(GiveFeedback)
     ),
 )
 async def give_feedback(request: Request, caller: ActingCaller) -> Response:
-    """Books what the key's own team says of the answer to one of its `auto` requests."""
+    """Stores a verdict on the answer to one of the team's `auto` requests."""
     gateway = gateway_of(request)
     feedback = _decoded(
         await read_body(request, timeout_s=gateway.line.config.body_timeout_s, most_bytes=MAX_BODY_BYTES)
@@ -97,7 +98,7 @@ async def give_feedback(request: Request, caller: ActingCaller) -> Response:
             f"Ask an operator for `weighbridge teams set {caller.team_id} --learning numbers`."
         )
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with patience(_PATIENCE_S):
             weighing = await _find(gateway, caller.team_id, feedback.request_id)
             if weighing is None:
                 raise RequestNotFound(
@@ -127,9 +128,9 @@ async def give_feedback(request: Request, caller: ActingCaller) -> Response:
 
 @router.get("/v1/feedback/summary", **described("Sum up what was said", gives={200: FeedbackSummary}))
 async def feedback_summary(request: Request, caller: AuthenticatedCaller) -> Response:
-    """How many verdicts of each kind are kept of the key's own team, and what they say on average."""
+    """Number and mean of the verdicts of each kind, for the key's own team."""
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with patience(_PATIENCE_S):
             counts = await gateway_of(request).learning.counts(caller.team_id)
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise FeedbackUnavailable("The database does not answer; try again shortly.") from error
@@ -183,7 +184,7 @@ def _may_use(caller: Caller, target_id: str) -> bool:
 
 
 async def _find(gateway: Gateway, team_id: str, request_id: str) -> ClassifiedRequest | None:
-    """The team's request, also when it ended a moment ago and is still on its way to the database."""
+    """The team's request, also when it ended a moment ago and is not yet written to the database."""
     shape = _REQUEST_ID.fullmatch(request_id)
     if shape is None:
         return None
@@ -198,7 +199,9 @@ async def _find(gateway: Gateway, team_id: str, request_id: str) -> ClassifiedRe
 
 
 def _verdict(feedback: GiveFeedback, weighing: ClassifiedRequest, now_us: int) -> Verdict:
-    """What a person said counts fully. Both ways to say it are one signal, so that the last word replaces the first."""
+    """A caller's verdict, with full weight. Ratings and passes are one signal, so that the latest replaces the earlier
+    one.
+    """
     return Verdict(
         request_id=weighing.request_id,
         at_us=now_us,

@@ -1,1 +1,1 @@
-"""Savings, month close, showback, reconciliation and exports: the pages and APIs of finance."""
+"""Savings, month close, showback, reconciliation and exports: pages and APIs of finance."""

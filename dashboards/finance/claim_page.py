@@ -1,4 +1,4 @@
-"""/dashboard/finance: the claim. What was saved, against whom, how sure that is, and whether it is what was promised."""
+"""/dashboard/finance: the savings claim, its comparators, its uncertainty, and the verdict on the promise."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -111,7 +111,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         comparisons=comparisons,
         reasons=[(names[each.comparator], each.reasons) for each in found.comparisons if each.reasons],
         parts=_parts(found),
-        fleets=[(each, _busy(each)) for each in found.fleets],
+        fleets=[(each, _busy_share(each)) for each in found.fleets],
         fleet=fleet,
         days=days,
         chart=_chart(days.all_rows),
@@ -141,7 +141,7 @@ def _comparison_rows(found: Claim, names: Mapping[ComparatorName, str]) -> list[
 
 
 def _parts(found: Claim) -> list[tuple[str, str, int]]:
-    """What was spent, told apart; what is nothing is left out, but for requests."""
+    """Cost by component as (label, note, nano-dollars), without empty components except requests."""
     return [
         (label, note, found.parts[part])
         for part, (label, note) in _PARTS.items()
@@ -149,7 +149,7 @@ def _parts(found: Claim) -> list[tuple[str, str, int]]:
     ]
 
 
-def _busy(each: FleetClaim) -> Decimal | None:
+def _busy_share(each: FleetClaim) -> Decimal | None:
     utilisation = each.fleet.utilisation
     return None if utilisation is None else Decimal(utilisation.numerator) / utilisation.denominator
 
@@ -171,7 +171,7 @@ def _fleet_rows(fleets: Sequence[FleetClaim], names: Mapping[ComparatorName, str
 
 
 def _days(books: ClaimBooks, found: Claim, usd_per_hour: Decimal, now_us: int, query: Mapping[str, str]) -> Table:
-    # The gateway is paid by one organisation only, which the claim has decided already.
+    # Only one organisation pays for the gateway; the claim has decided already whether it is this one.
     paid = usd_per_hour if found.parts["gateway"] else Decimal(0)
     rows = [_day_row(row) for row in daily(books, gateway_usd_per_hour=paid, now_us=now_us)]
     return Table.of(
@@ -211,7 +211,7 @@ def _nanousd(amount: Decimal) -> int:
 
 
 def _chart(rows: Sequence[Mapping[str, Any]]) -> Chart:
-    """By day, whatever the table is sorted by."""
+    """Cost by day, in order of days however the table is sorted."""
     ordered = sorted(rows, key=lambda row: int(row["day"]))
     return Chart(
         shape="line",

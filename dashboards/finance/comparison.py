@@ -1,4 +1,6 @@
-"""A provider's own export held against one organisation's books. It reads; posting is a command's (`weighbridge reconcile`)."""
+"""Comparison of a provider's export with one organisation's books. Read-only; posting is a command's (`weighbridge
+reconcile`).
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ EXPORTERS: Final[tuple[Exporter, ...]] = get_args(Exporter)
 
 
 def upstream_models(models: Sequence[ModelConfig], providers: frozenset[str]) -> dict[str, tuple[str, ...]]:
-    """The providers' targets, each with the names that the provider may know it by."""
+    """The targets served by these providers, each with the model names that the provider may bill it under."""
     wanted = {name.lower() for name in providers}
     return {
         model.model_id: tuple(
@@ -40,12 +42,13 @@ async def compared(
     models: Mapping[str, tuple[str, ...]],
     same_models: Sequence[tuple[str, str]] = (),
 ) -> Reconciliation:
-    """Their files against what this organisation booked on the days that they tell of. Raises BadExport, TooManyRows.
+    """An export reconciled with the organisation's bookings of the same days. Raises BadExport, TooManyRows.
 
-    `providers` are the names that the configuration has for the exporter; `same_models` pairs of their name and ours.
+    `providers` are the configured provider names of this exporter; `same_models` pairs of the exporter's model name and
+    ours.
     """
     matching = Matching(upstream_models=dict(models), models=tuple(same_models), organisation_id=organisation_id)
-    # A month's export is some megabytes of JSON: not in the loop that serves requests.
+    # A month's export is some megabytes of JSON: parse it off the event loop.
     statement = await asyncio.to_thread(read_openai if exporter == "openai" else read_anthropic, files)
     days = days_between(statement, None, None)
     async with engine.connect() as connection:
@@ -56,8 +59,8 @@ async def compared(
             providers=providers,
             organisation_id=organisation_id,
         )
-    return await asyncio.to_thread(_compared, statement, rows, matching)
+    return await asyncio.to_thread(_reconcile, statement, rows, matching)
 
 
-def _compared(statement: Statement, rows: Sequence[OurRow], matching: Matching) -> Reconciliation:
+def _reconcile(statement: Statement, rows: Sequence[OurRow], matching: Matching) -> Reconciliation:
     return compare(statement, rows, matching)

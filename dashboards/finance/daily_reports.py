@@ -1,7 +1,7 @@
-"""Daily reports: made for every team and organisation, written to a folder, put into the outbox; and when they are due.
+"""Daily reports of every team and organisation: scheduled, written to a folder, and put into the webhook outbox.
 
-What was delivered is remembered where it went: a folder has a mark in it, the outbox takes each report once. So of
-several processes any may deliver, and none does it twice.
+Delivery is recorded at its destination: a folder gets a mark file, and the outbox takes each message id once. So any
+process may deliver, and none delivers twice.
 """
 
 import asyncio
@@ -36,29 +36,31 @@ FORMATS: Final[tuple[Format, ...]] = ("html", "csv")
 MOST_MISSED_DAYS: Final = 3
 MESSAGE_TYPE: Final = "report.daily"
 _MAX_FIGURES_BYTES: Final = 18_000
-"""Leaves room for the envelope: a message must be smaller than 20 kB."""
+"""Most bytes of a message's figures; leaves room for the envelope, as a message must be smaller than 20 kB."""
 _DELIVERED: Final = ".delivered"
 _LOCK: Final = ".lock"
 _MINUTES_US: Final = 60_000_000
 
 
 class OutboxWriter(Protocol):
-    """The outbox, as far as reports need it."""
+    """The part of the webhook outbox that reports need."""
 
     async def put(self, message_id: str, destination: str, type: str, body: Mapping[str, Any]) -> bool:  # noqa: A002 - the standard's word
-        """Keep a message once, whoever puts it."""
+        """Store a message once; False where one of this id is stored already."""
         ...
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose report it is: a team's, or without one the organisation's."""
+    """A report's subject: a team, or an organisation where `scope.team_id` is None."""
 
     scope: ReadScope
     title: str
 
     @property
     def file_stem(self) -> str:
-        """A safe name. No team's has a dot, so none can pass for an organisation's."""
+        """File name without suffix, percent-encoded. Teams' names have no dot, so none can collide with an
+        organisation's.
+        """
         whose = self.scope.organisation_id if self.scope.team_id is None else self.scope.team_id
         name = quote(whose, safe="").replace(".", "%2E")
         return f"organisation.{name}" if self.scope.team_id is None else name
@@ -71,7 +73,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def due_days(now_us: int, at_minute: int, delivered: Collection[date]) -> list[date]:
-    """The days to report now, the oldest first: the last one that is over, and what was missed shortly before. Pure."""
+    """Days to report now, oldest first: the last complete day, and missed ones shortly before. Pure."""
     today = day_of(now_us)
     early = now_us % DAY_US < at_minute * _MINUTES_US
     last = today - timedelta(days=2 if early else 1)
@@ -80,7 +82,7 @@ def due_days(now_us: int, at_minute: int, delivered: Collection[date]) -> list[d
 
 
 def subjects_of(teams: Iterable[TeamRecord]) -> list[Subject]:
-    """Every organisation, and each of its teams."""
+    """Every organisation of these teams, then each team."""
     kept = sorted(teams, key=lambda team: (team.organisation_id, team.team_id))
     organisations = dict.fromkeys(team.organisation_id for team in kept)
     whole = [
@@ -91,13 +93,13 @@ def subjects_of(teams: Iterable[TeamRecord]) -> list[Subject]:
 
 
 def subject_of(team: TeamRecord) -> Subject:
-    """One team."""
+    """A team as a subject."""
     title = team.name if team.name == team.team_id else f"{team.name} ({team.team_id})"
     return Subject(scope=ReadScope(organisation_id=team.organisation_id, team_id=team.team_id), title=title)
 
 
 def rendered(report: DailyReport, kind: Format, made_at: datetime) -> str:
-    """The content of one file."""
+    """A report as the content of a CSV or HTML file."""
     if kind == "csv":
         return daily_csv(report)
     return daily_html(report, made_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC"))
@@ -106,7 +108,7 @@ def rendered(report: DailyReport, kind: Format, made_at: datetime) -> str:
 def write(
     folder: Path, subject: Subject, report: DailyReport, formats: Sequence[Format], made_at: datetime
 ) -> list[Path]:
-    """Writes `<folder>/<day>/<team>.<format>`. A reader finds the old file or the whole new one."""
+    """Writes `<folder>/<day>/<team>.<format>` and returns the paths. Each file is replaced atomically."""
     place = folder / report.day.isoformat()
     place.mkdir(parents=True, exist_ok=True)
     written = []
@@ -118,20 +120,20 @@ def write(
 
 
 class ReportReader:
-    """Reads reports of any subject, with the budgets that it should know of."""
+    """Reads reports of any subject, with the subject's budgets."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._daily = DailyReader(engine)
         self._budgets = BudgetStore(engine)
 
     async def read(self, subject: Subject, day: date) -> DailyReport:
-        """One subject's day."""
+        """One subject's report of a day."""
         standings = await self._budgets.of_organisation(subject.scope.organisation_id)
-        return await self._daily.read(subject.scope, day, subject.title, _of(subject.scope, standings))
+        return await self._daily.read(subject.scope, day, subject.title, _budgets_of(subject.scope, standings))
 
 
 class DailyReports:
-    """Delivers what is due: observes the time and what was delivered, decides, acts."""
+    """Delivers due reports once across processes."""
 
     def __init__(self, engine: AsyncEngine, section: ReportSection, outbox: OutboxWriter | None) -> None:
         self._accounts = AccountStore(engine)
@@ -141,13 +143,13 @@ class DailyReports:
         self._delivered: set[date] = set()
 
     async def deliver_due(self, now_us: int) -> list[date]:
-        """Delivers what is due at this moment; the days that were delivered by this call."""
+        """Delivers the reports due at this moment, and returns the days that this call delivered."""
         if not due_days(now_us, self._section.at_minute, self._delivered):
             return []
-        with self._alone() as alone:
+        with self._folder_lock() as alone:
             if not alone:
                 return []
-            delivered = await asyncio.to_thread(self._marked)
+            delivered = await asyncio.to_thread(self._delivered_days)
             days = due_days(now_us, self._section.at_minute, delivered)
             for day in days:
                 await self._deliver(day, now_us)
@@ -173,8 +175,10 @@ class DailyReports:
             await self._outbox.put(name, self._section.webhook, MESSAGE_TYPE, plain_within(report, _MAX_FIGURES_BYTES))
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[bool]:
-        """Whether nobody else writes to the folder now. The system ends a lock with the process that held it."""
+    def _folder_lock(self) -> Iterator[bool]:
+        """Holds the folder's lock; yields False while another process has it. The system releases the lock when its
+        process ends.
+        """
         folder = self._section.folder
         if folder is None:
             yield True
@@ -188,8 +192,8 @@ class DailyReports:
                 return
             yield True
 
-    def _marked(self) -> set[date]:
-        """What this process or, by the marks, any other has delivered."""
+    def _delivered_days(self) -> set[date]:
+        """Days delivered by this process or, according to the marks in the folder, by any other."""
         folder = self._section.folder
         if folder is None:
             return set(self._delivered)
@@ -204,8 +208,8 @@ class DailyReports:
         (place / _DELIVERED).touch()
 
 
-def _of(scope: ReadScope, standings: Sequence[BudgetStatus]) -> list[BudgetStatus]:
-    """A team's report shows its own budgets, the organisation's those of all but single keys."""
+def _budgets_of(scope: ReadScope, standings: Sequence[BudgetStatus]) -> list[BudgetStatus]:
+    """Budgets for a report: a team's own, or for an organisation all but those of single keys."""
     if scope.team_id is None:
         return [each for each in standings if each.budget.scope != "key"]
     return [each for each in standings if each.budget.scope == "team" and each.budget.scope_id == scope.team_id]
@@ -216,7 +220,7 @@ def _replace(path: Path, content: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(content)
-        # Such a file is only its owner's at first; a report is as readable as its folder.
+        # mkstemp makes files for their owner only; who may read reports is up to the folder.
         Path(name).chmod(0o644)
         Path(name).replace(path)
     except BaseException:

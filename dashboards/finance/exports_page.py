@@ -1,4 +1,4 @@
-"""/dashboard/finance/exports: the files that finance's own tools read, with the session instead of a key."""
+"""/dashboard/finance/exports: downloads of the finance APIs' files, authorised by the session instead of a key."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final
@@ -23,13 +23,13 @@ router: Final = APIRouter(include_in_schema=False)
 PATH: Final = "/dashboard/finance/exports"
 _GROUPS: Final = ("day", "team", "key", "model", "provider", "tier", "tag")
 _MOST_BUCKETS: Final = 31
-"""Days of one page in OpenAI's shape; a file has no next page."""
+"""Most days of a file in OpenAI's format: it is one page, without a next one."""
 _MOST_COST_BUCKETS: Final = 180
 
 
 @router.get(PATH)
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """What there is, for the chosen days."""
+    """The exports on offer for the chosen days."""
     now_us = view.now_us
     period = period_of(view.query, now_us)
     async with reading(view.gateway, on=True):
@@ -51,32 +51,32 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.get(f"{PATH}/usage")
 async def usage(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Tokens and cost, grouped as the form says; CSV, or NDJSON."""
-    period = _sound(view)
+    """Tokens and cost, grouped as the form chooses, as CSV or NDJSON."""
+    period = _valid_period(view)
     given = [("start", period.first), ("end", period.end)]
     given += [("group_by", each) for each in view.query.getlist("group_by")]
     if view.query.get("team_id"):
         given.append(("team_id", view.query["team_id"]))
     is_lines = view.query.get("format") == "ndjson"
     reply = await usage_export(view.gateway, whole_organisation(view), QueryParams(given), NDJSON if is_lines else CSV)
-    return _file(reply, f"usage-{period.first}-{period.last}.{'ndjson' if is_lines else 'csv'}")
+    return _as_download(reply, f"usage-{period.first}-{period.last}.{'ndjson' if is_lines else 'csv'}")
 
 
 @router.get(f"{PATH}/focus.csv")
 async def focus(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """FOCUS 1.2."""
-    period = _sound(view)
+    """The FOCUS 1.2 dataset as CSV."""
+    period = _valid_period(view)
     given = {"start": period.first, "end": period.end, "granularity": view.query.get("granularity", "day")}
     reply = await focus_reply(view.gateway, whole_organisation(view), QueryParams(given))
-    return _file(reply, f"focus-{period.first}-{period.last}.csv")
+    return _as_download(reply, f"focus-{period.first}-{period.last}.csv")
 
 
 @router.get(f"{PATH}/costs.json")
 async def costs(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """OpenAI's costs: by day, project and line item."""
-    period = _sound(view)
+    """Costs in OpenAI's format, by day, project and line item."""
+    period = _valid_period(view)
     given = _buckets(period, _MOST_COST_BUCKETS, "project_id,line_item")
-    return _file(
+    return _as_download(
         await costs_reply(view.gateway, whole_organisation(view), QueryParams(given)),
         f"costs-{period.first}-{period.last}.json",
     )
@@ -84,10 +84,10 @@ async def costs(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) 
 
 @router.get(f"{PATH}/completions.json")
 async def completions(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """OpenAI's usage of completions: by day, project, key and model."""
-    period = _sound(view)
+    """Usage of completions in OpenAI's format, by day, project, key and model."""
+    period = _valid_period(view)
     given = _buckets(period, _MOST_BUCKETS, "project_id,api_key_id,model")
-    return _file(
+    return _as_download(
         await completions_reply(view.gateway, whole_organisation(view), QueryParams(given)),
         f"completions-{period.first}-{period.last}.json",
     )
@@ -95,17 +95,19 @@ async def completions(view: Annotated[PageRequest, Depends(allowed("finance.read
 
 @router.get(f"{PATH}/embeddings.json")
 async def embeddings(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """OpenAI's usage of embeddings, likewise."""
-    period = _sound(view)
+    """Usage of embeddings in OpenAI's format, by day, project, key and model."""
+    period = _valid_period(view)
     given = _buckets(period, _MOST_BUCKETS, "project_id,api_key_id,model")
-    return _file(
+    return _as_download(
         await embeddings_reply(view.gateway, whole_organisation(view), QueryParams(given)),
         f"embeddings-{period.first}-{period.last}.json",
     )
 
 
-def _sound(view: PageRequest) -> Period:
-    """A file of other days than those that were asked for would be taken for them."""
+def _valid_period(view: PageRequest) -> Period:
+    """The period of the address. Raises BadRequest instead of falling back to the usual days, which a file would not
+    reveal.
+    """
     period = period_of(view.query, view.now_us)
     if period.problem:
         raise BadRequest(period.problem.partition(". ")[0] + ".", param="from")
@@ -113,7 +115,7 @@ def _sound(view: PageRequest) -> Period:
 
 
 def _buckets(period: Period, most: int, group_by: str) -> Mapping[str, str]:
-    """The whole period in one page."""
+    """Parameters that ask for the whole period in one page. Raises BadRequest when it has more than `most` days."""
     if period.days > most:
         raise BadRequest(
             f"One such file has at most {most} days; choose fewer, or ask the API page by page.", param="to"
@@ -127,8 +129,8 @@ def _buckets(period: Period, most: int, group_by: str) -> Mapping[str, str]:
     }
 
 
-def _file(reply: Response, name: str) -> Response:
-    """To be kept, not shown, and not by anybody on the way."""
+def _as_download(reply: Response, name: str) -> Response:
+    """The reply as an attachment that no cache stores."""
     for header, value in SAFE.items():
         reply.headers[header] = value
     reply.headers["content-disposition"] = f'attachment; filename="{name}"'

@@ -1,4 +1,4 @@
-"""GET /v1/focus: the FOCUS 1.2 dataset of some days, as CSV."""
+"""GET /v1/focus: the FOCUS 1.2 dataset of a range of days, as CSV."""
 
 from collections.abc import AsyncIterator
 from typing import Final
@@ -34,13 +34,15 @@ _PARAMETERS: Final = {
     **described("Export FOCUS 1.2", gives={200: "The dataset"}, files=("text/csv",), query=_PARAMETERS),
 )
 async def focus(request: Request, scope: FinanceReader) -> Response:
-    """The days from `start` to before `end`; a member key's own team. `granularity` is `day` or `hour`."""
+    """The FOCUS dataset from `start` to before `end`; for a member key, its own team's. `granularity` is `day` or
+    `hour`.
+    """
     best_kind(request.headers.get("accept"), ("text/csv",))
     return await focus_reply(gateway_of(request), scope, request.query_params)
 
 
 async def focus_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
-    """The same for whoever may read the scope."""
+    """The dataset of a scope that the caller may read. Raises BadRequest."""
     parameters = Parameters(given, _PARAMETERS)
     start, end = parameters.day("start"), parameters.day("end")
     if start is None or end is None:
@@ -51,18 +53,22 @@ async def focus_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) ->
     by_hour = "hour" in (parameters.listed("granularity", _GRANULARITIES) or ("day",))
     with sound_query():
         query = FocusQuery(scope=scope, start=start, end=end, by_hour=by_hour).checked()
-    # The first rows are read before anything is said, so that a database that does not answer is told as such.
+    # Read the first rows before the reply starts, so that an unreachable database still gets an error status.
     async with reading(gateway):
         pieces = (await focus_export(gateway.database)).csv(query)
         first = [await anext(pieces), await anext(pieces, "")]
     headers = {"vary": "accept", "content-disposition": f'attachment; filename="focus-{start}-{end}.csv"'}
     return Export(
-        _rest(gateway, "".join(first), pieces), media_type="text/csv; charset=utf-8; header=present", headers=headers
+        _remaining_pieces(gateway, "".join(first), pieces),
+        media_type="text/csv; charset=utf-8; header=present",
+        headers=headers,
     )
 
 
-async def _rest(gateway: Gateway, first: str, pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
-    """What fails on the way cuts the connection: half a file is not a whole one."""
+async def _remaining_pieces(gateway: Gateway, first: str, pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+    """The remaining pieces. A failure raises, which cuts the connection, so that a truncated file is not taken for a
+    complete one.
+    """
     yield first.encode()
     for _ in range(_MAX_PIECES):
         async with reading(gateway, on=True):

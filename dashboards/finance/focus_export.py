@@ -1,4 +1,4 @@
-"""The FOCUS export with what it must be told: prices' figures, and what accounts are called."""
+"""The FOCUS export with its inputs: unit prices from the price store, names of organisations and teams."""
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -13,7 +13,7 @@ from cost.times import wall_us
 
 
 async def focus_export(engine: AsyncEngine) -> FocusExport:
-    """An export of this database. It knows the names as they are now."""
+    """An export of this database, with the names that organisations and teams have now."""
     async with engine.connect() as connection:
         organisations = await connection.execute(select(col(Organisation.organisation_id), col(Organisation.name)))
         teams = await connection.execute(select(col(Team.team_id), col(Team.name)))
@@ -27,7 +27,7 @@ async def focus_export(engine: AsyncEngine) -> FocusExport:
         try:
             return await store.figures(target_id, version)
         except PriceError:
-            # What was booked is known all the same; only its unit price is not.
+            # The booked cost is known all the same; only the unit price is missing.
             return None
 
     return FocusExport(engine, figures, names, wall_us)

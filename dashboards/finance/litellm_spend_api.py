@@ -1,7 +1,7 @@
-"""Two of LiteLLM's spend routes, read-only, for those who come from there: their scripts read our books.
+"""Two of LiteLLM's spend routes, read-only, so that scripts written for LiteLLM read these books.
 
-An `api_key` is the id of a key, never the key. What LiteLLM calls a model group, the name that a caller sent, is in
-the log of single attempts only.
+`api_key` is a key's id, never the key. LiteLLM's model group, the name that a caller sent, is only in the log of single
+attempts.
 """
 
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ _SUCCESS: Final = range(200, 300)
     **described("Read spend as LiteLLM logs it", gives={200: "A list, of days or of attempts"}, query=_LOG_PARAMETERS),
 )
 async def spend_logs(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Spend by day where both dates are given and `summarize` is not false; otherwise single attempts, newest first."""
+    """Spend by day when both dates are given and `summarize` is not false; otherwise single attempts, newest first."""
     parameters = Parameters(request.query_params, _LOG_PARAMETERS)
     days = _days(parameters)
     key_id = _key_id(parameters)
@@ -77,7 +77,7 @@ async def spend_logs(request: Request, caller: AuthenticatedCaller) -> Response:
     gateway = gateway_of(request)
     async with reading(gateway):
         page = await AttemptReader(gateway.database).page(query)
-    reply = json_reply([_logged(row, query.scope.organisation_id) for row in page.rows])
+    reply = json_reply([_log_row(row, query.scope.organisation_id) for row in page.rows])
     if page.next_cursor is not None:
         reply.headers["x-litellm-spend-logs-truncated"] = "true"
         reply.headers["x-next-page"] = page.next_cursor
@@ -91,7 +91,9 @@ async def spend_logs(request: Request, caller: AuthenticatedCaller) -> Response:
     ),
 )
 async def team_daily_activity(request: Request, caller: AuthenticatedCaller) -> Response:
-    """What teams did by day, newest first, broken down. A page has `page_size` days; its metadata is the page's."""
+    """Teams' activity by day, newest first, broken down by model, provider and key. A page has `page_size` days;
+    `metadata` sums the page.
+    """
     parameters = Parameters(request.query_params, _ACTIVITY_PARAMETERS)
     days = _days(parameters)
     if days is None:
@@ -121,7 +123,7 @@ async def team_daily_activity(request: Request, caller: AuthenticatedCaller) -> 
 
 
 def _days(parameters: Parameters) -> tuple[int, int] | None:
-    """The range; its last day belongs to it."""
+    """The range in microseconds, its last day included; None without dates. Raises BadRequest."""
     first, last = parameters.day("start_date"), parameters.day("end_date")
     if first is None and last is None:
         return None
@@ -144,7 +146,7 @@ def _key_id(parameters: Parameters) -> str | None:
 def _log_range(days: tuple[int, int] | None, request_id: str | None) -> tuple[int, int]:
     if days is not None:
         return days
-    # A moment of the future is harmless; a clock that is a little behind must not hide what was booked.
+    # The range ends in the future, so that a slow clock hides no bookings.
     end_us = wall_us() + DAY_US
     return (0 if request_id is not None else end_us - MAX_LOG_DAYS * DAY_US), end_us
 
@@ -158,7 +160,7 @@ async def _spend_by_day(gateway: Gateway, caller: Caller, days: tuple[int, int],
         query = UsageQuery(
             scope=scope, start_us=days[0], end_us=days[1], group_by=groups, filters=filters, limit=MAX_ROWS
         )
-        return _whole(await gateway.usage.page(query, with_totals=False))
+        return _all_rows(await gateway.usage.page(query, with_totals=False))
 
     async with reading(gateway):
         by_key, by_model = await spend_by("key"), await spend_by("model")
@@ -181,7 +183,7 @@ def _spend(rows: Iterable[UsageRow]) -> dict[str, int | None]:
     return {str(row.group[1]): row.sums.known_cost_nanousd for row in rows}
 
 
-def _whole(page: UsagePage) -> tuple[UsageRow, ...]:
+def _all_rows(page: UsagePage) -> tuple[UsageRow, ...]:
     if page.next_cursor is not None:
         raise BadRequest(f"That is more than {MAX_ROWS} groups; ask for fewer days.", param="end_date")
     return page.rows
@@ -194,8 +196,8 @@ def _by_first(rows: Iterable[UsageRow], *, newest_first: bool = False) -> list[t
     return sorted(found.items(), reverse=newest_first)
 
 
-def _logged(row: LoggedAttempt, organisation_id: str) -> dict[str, Any]:
-    """An attempt as LiteLLM logs a call. Nothing of the prompt or the answer is there to be told."""
+def _log_row(row: LoggedAttempt, organisation_id: str) -> dict[str, Any]:
+    """An attempt as LiteLLM logs a call. Prompts and answers are not stored."""
     start_us = row.at_us - (row.duration_us or 0)
     first_us = None if row.ttft_us is None else start_us + row.ttft_us
     return {
@@ -281,7 +283,7 @@ async def _activity_rows(
             limit=MAX_ROWS,
         )
     async with reading(gateway):
-        return _whole(await gateway.usage.page(query, with_totals=False))
+        return _all_rows(await gateway.usage.page(query, with_totals=False))
 
 
 _TEAM, _KEY, _MODEL, _PROVIDER, _ORIGIN = range(1, 6)
@@ -329,7 +331,7 @@ def _parts(rows: list[UsageRow], place: int) -> dict[str, list[UsageRow]]:
 
 
 def _metrics(rows: Iterable[UsageRow]) -> dict[str, int | Decimal | None]:
-    """Spend is all that was booked; requests are what callers' requests took, whose others than the answers failed."""
+    """Spend of everything booked; request counts of callers' attempts only, split into answered and failed."""
     rows = list(rows)
     sums = added(row.sums for row in rows)
     attempts = sum(row.sums.attempts for row in rows if row.group[_ORIGIN] == _SENT_BY_CALLERS)

@@ -1,4 +1,4 @@
-"""What a month's close is decided by, gathered: its lines, its claim, its bills, and whether the books add up."""
+"""Facts for closing a month: its lines, claim, provider bills, and checks of the books."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from dashboards.savings import Claims
 
 
 class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):
-    """A month as finance closes it, with the one before it to compare with."""
+    """A month to be closed, with the previous month's spend to compare with."""
 
     facts: MonthFacts
     claim: Claim
@@ -23,17 +23,17 @@ class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lines(self) -> tuple[PeriodLine, ...]:
-        """By team, model and provider."""
+        """The month's cost by team, model and provider."""
         return self.facts.lines
 
     @property
     def gateway_nanousd(self) -> int:
-        """What the gateway's machines cost, which stands beside the ledger."""
+        """Cost of the gateway's own machines, which the ledger does not contain. Nano-dollars."""
         return self.claim.parts["gateway"]
 
 
 class MonthClose:
-    """Reads what a scope may see of a month."""
+    """Reads a scope's months."""
 
     def __init__(self, engine: AsyncEngine, claims: Claims, now_us: Callable[[], int]) -> None:
         self._periods = PeriodReader(engine)
@@ -42,14 +42,14 @@ class MonthClose:
         self._now_us = now_us
 
     async def read(self, scope: ReadScope, month: Month) -> ClosingMonth:
-        """The whole month."""
+        """The month with its claim and the previous month's spend."""
         facts, claim = await self._facts(scope, month)
         before = month.previous
         lines = await self._periods.lines(scope, before.start_us, before.end_us, ())
         return ClosingMonth(facts=facts, claim=claim, before=spent(lines))
 
     async def facts(self, scope: ReadScope, month: Month) -> MonthFacts:
-        """Only what the list of steps is made from."""
+        """Facts for the list of steps alone."""
         return (await self._facts(scope, month))[0]
 
     async def _facts(self, scope: ReadScope, month: Month) -> tuple[MonthFacts, Claim]:

@@ -1,4 +1,4 @@
-"""/dashboard/finance/month: closing a month. What is still to be settled, its figures, and the statement of it."""
+"""/dashboard/finance/month: a month's close, with open steps, figures, and the statement."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -51,7 +51,7 @@ _PROVIDERS: Final = (
 
 @router.get(PATH)
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """One month; the last one that is over where the address names none."""
+    """One month; the last complete one where the address names none."""
     now_us = view.now_us
     month, problem = _month(view.query.get("month", ""), now_us)
     close = _close(view)
@@ -84,7 +84,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         is_last=month.next > month_of(now_us),
         spent=found.facts.spent,
         before=found.before,
-        # A part of a month says nothing beside a whole one.
+        # An incomplete month is not comparable with a complete one.
         change=_change(found.facts.spent, found.before) if month.is_over(now_us) else None,
         is_over=month.is_over(now_us),
         claim=found.claim,
@@ -97,9 +97,9 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.post(f"{PATH}/check")
 async def check(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Have the month held against the ledger again, in the background. It changes nothing of the books."""
+    """Requests a new check of the month against the ledger, in the background. The books do not change."""
     if not view.principal.of_operators:
-        # It reads everybody's books, for hours if there are many.
+        # The check reads all organisations' books and may take hours.
         return view.redirect(PATH, told="Who runs the gateway has the books checked.", tone="info")
     given = (await view.form()).text("month", required=True)
     try:
@@ -145,7 +145,7 @@ def _listed(facts: MonthFacts) -> dict[str, Any]:
 
 
 def _part_rows(found: ClosingMonth) -> list[dict[str, Any]]:
-    """What was spent, told apart, and a month earlier; what is nothing in both is left out."""
+    """Spend by component, beside the previous month's; components that are 0 in both are left out, except requests."""
     now, before = found.facts.spent, found.before
     rows = [{"part": label, "now": now.part(part), "before": before.part(part)} for part, label in _PARTS.items()]
     kept = [row for row in rows if row["now"] or row["before"] or row["part"] == _PARTS["requests"]]

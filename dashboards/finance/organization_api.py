@@ -1,6 +1,6 @@
-"""OpenAI's usage and cost API of an organisation, read-only: tools made for it read our books.
+"""OpenAI's organization usage and cost API, read-only, so that tools made for it read these books.
 
-A project is a team. There are no users here: nobody but teams and keys is booked to.
+A project is a team. There are no users: bookings name teams and keys only.
 """
 
 import functools
@@ -31,13 +31,13 @@ from proxy.errors import BadRequest
 router = APIRouter(tags=["organization"])
 
 MAX_ROWS: Final = 10_000
-"""Of groups in a page, however many buckets that makes."""
+"""Most groups in a page, over all of its buckets."""
 _BATCH: Final = "batch"
 _LAST_S: Final = 253_370_764_800
-"""The year 9999: what is later was meant in milliseconds."""
+"""The year 9999; later values are refused as likely milliseconds."""
 _PAGE: Final = "page_"
 _NO_USERS: Final = "user_ids"
-"""Known, to be refused with its reason."""
+"""OpenAI's parameter that is accepted only to be refused with a reason."""
 _FILTER_PARAMETERS: Final[Mapping[str, Parameter]] = {
     "project_ids": texts("Only these teams."),
     "api_key_ids": texts("Only these keys, by id."),
@@ -50,15 +50,15 @@ Width = Literal["1m", "1h", "1d"]
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """One of the API's questions: what it can be grouped by, and its buckets."""
+    """One route of the API: its groupings, filters and buckets."""
 
     path: str
     groups: Mapping[str, Dimension | None]
     filters: tuple[str, ...]
     limits: Mapping[Width, tuple[int, int]]
-    """The usual number of buckets and the highest."""
+    """Default and largest number of buckets, by width."""
     day_step_us: int
-    """What the ends of a range are rounded to where buckets are days."""
+    """Step that a range's ends are rounded to when buckets are days."""
 
 
 _USAGE_LIMITS: Final[Mapping[Width, tuple[int, int]]] = {"1m": (60, 1_440), "1h": (24, 168), "1d": (7, 31)}
@@ -93,7 +93,7 @@ _COSTS: Final = _Kind(
 
 
 def _parameters_of(kind: _Kind) -> dict[str, Parameter]:
-    """A question's parameters."""
+    """The parameters of a route."""
     seconds = functools.partial(whole, least=0, most=_LAST_S)
     usual = ", ".join(f"{usual} of {width}" for width, (usual, _) in kind.limits.items())
     most = ", ".join(f"{most} of {width}" for width, (_, most) in kind.limits.items())
@@ -116,7 +116,7 @@ _PARAMETERS: Final = {kind.path: _parameters_of(kind) for kind in (_COMPLETIONS,
 
 
 class _Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked. The end is None where it is now."""
+    """A parsed request. `end_us` is None where the range ends now."""
 
     path: str
     scope: ReadScope
@@ -147,13 +147,13 @@ class _Page(msgspec.Struct, frozen=True):
     ),
 )
 async def completions(request: Request, scope: FinanceReader) -> Response:
-    """Tokens and requests by bucket, but for those of targets that embed."""
+    """Tokens and requests by bucket, of all targets except those that embed."""
     return await completions_reply(gateway_of(request), scope, request.query_params)
 
 
 async def completions_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
-    """The same for whoever may read the scope."""
-    question, limit, start_us = _asked(given, scope, _COMPLETIONS)
+    """The reply of `completions` for a scope that the caller may read. Raises BadRequest."""
+    question, limit, start_us = _parse(given, scope, _COMPLETIONS)
     page = await _read(gateway, question, _COMPLETIONS, start_us, limit)
     return _reply(question, page, lambda rows: _completion_results(question, rows))
 
@@ -167,13 +167,13 @@ async def completions_reply(gateway: Gateway, scope: ReadScope, given: QueryPara
     ),
 )
 async def embeddings(request: Request, scope: FinanceReader) -> Response:
-    """The same of the targets that embed."""
+    """Tokens and requests by bucket, of the targets that embed."""
     return await embeddings_reply(gateway_of(request), scope, request.query_params)
 
 
 async def embeddings_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
-    """The same for whoever may read the scope."""
-    question, limit, start_us = _asked(given, scope, _EMBEDDINGS)
+    """The reply of `embeddings` for a scope that the caller may read. Raises BadRequest."""
+    question, limit, start_us = _parse(given, scope, _EMBEDDINGS)
     page = await _read(gateway, question, _EMBEDDINGS, start_us, limit)
     return _reply(question, page, lambda rows: _embedding_results(question, rows))
 
@@ -190,14 +190,14 @@ async def costs(request: Request, scope: FinanceReader) -> Response:
 
 
 async def costs_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
-    """The same for whoever may read the scope."""
-    question, limit, start_us = _asked(given, scope, _COSTS)
+    """The reply of `costs` for a scope that the caller may read. Raises BadRequest."""
+    question, limit, start_us = _parse(given, scope, _COSTS)
     page = await _read(gateway, question, _COSTS, start_us, limit)
     return _reply(question, page, lambda rows: _cost_results(question, rows))
 
 
-def _asked(given: QueryParams, scope: ReadScope, kind: _Kind) -> tuple[_Question, int, int]:
-    """The question, how many buckets of it to show, and where to begin."""
+def _parse(given: QueryParams, scope: ReadScope, kind: _Kind) -> tuple[_Question, int, int]:
+    """The parsed request, its number of buckets, and the start of the first. Raises BadRequest."""
     parameters = Parameters(given, (*_PARAMETERS[kind.path], *kind.filters))
     width = parameters.one_of("bucket_width", "1d", kind.limits)
     usual, most = kind.limits[width]
@@ -208,7 +208,7 @@ def _asked(given: QueryParams, scope: ReadScope, kind: _Kind) -> tuple[_Question
     start_us = parameters.whole("start_time", 0, least=0, most=_LAST_S) * 1_000_000
     end_us = None
     if "end_time" in parameters:
-        end_us = _up(parameters.whole("end_time", 0, least=0, most=_LAST_S) * 1_000_000, step_us)
+        end_us = _round_up(parameters.whole("end_time", 0, least=0, most=_LAST_S) * 1_000_000, step_us)
     question = _Question(
         path=kind.path,
         scope=scope,
@@ -221,7 +221,7 @@ def _asked(given: QueryParams, scope: ReadScope, kind: _Kind) -> tuple[_Question
     if end_us is not None and end_us <= question.start_us:
         raise BadRequest("`end_time` must be after `start_time`.", param="end_time")
     limit = parameters.whole("limit", usual, least=1, most=most)
-    return question, limit, _begin(question, parameters.text("page"))
+    return question, limit, _page_start_us(question, parameters.text("page"))
 
 
 def _filters(parameters: Parameters) -> UsageFilters:
@@ -232,28 +232,34 @@ def _filters(parameters: Parameters) -> UsageFilters:
     return UsageFilters(**chosen, tier=(_BATCH,) if batch else (), not_tier=(_BATCH,) if batch is False else ())
 
 
-def _begin(question: _Question, page: str | None) -> int:
+def _page_start_us(question: _Question, page: str | None) -> int:
     if page is None:
         return question.start_us
     with sound_query():
         (at_us,) = decode_cursor(page.removeprefix(_PAGE), question, (int,))
-        if not isinstance(at_us, int) or at_us % question.width_us or not question.start_us < at_us < _end(question):
+        if (
+            not isinstance(at_us, int)
+            or at_us % question.width_us
+            or not question.start_us < at_us < _range_end_us(question)
+        ):
             raise BadQuery("it is not one of ours", param="page")
     return at_us
 
 
-def _end(question: _Question) -> int:
-    return _up(wall_us(), question.width_us) if question.end_us is None else question.end_us
+def _range_end_us(question: _Question) -> int:
+    return _round_up(wall_us(), question.width_us) if question.end_us is None else question.end_us
 
 
-def _up(at_us: int, step_us: int) -> int:
+def _round_up(at_us: int, step_us: int) -> int:
     return -(-at_us // step_us) * step_us
 
 
 def _buckets(question: _Question, start_us: int, limit: int) -> tuple[list[_Bucket], int | None]:
-    """Buckets end on full minutes, hours or days; the first and the last may be cut short by the range."""
+    """Empty buckets and the start of the next page. They are aligned to minutes, hours or days; the range may cut the
+    first and the last short.
+    """
     buckets: list[_Bucket] = []
-    end_us, width_us = _end(question), question.width_us
+    end_us, width_us = _range_end_us(question), question.width_us
     while start_us < end_us and len(buckets) < limit:
         next_us = min(start_us - start_us % width_us + width_us, end_us)
         buckets.append(_Bucket(start_us, next_us, []))
@@ -267,7 +273,7 @@ async def _read(gateway: Gateway, question: _Question, kind: _Kind, start_us: in
         return _Page([], None)
     groups = [kind.groups[name] for name in question.group_by]
     dimensions = tuple(dict.fromkeys(group for group in groups if group is not None))
-    filters = _counted(question, _embedders(gateway))
+    filters = _route_filters(question, _embedders(gateway))
     if filters is None:
         return _Page(buckets, next_us)
     async with reading(gateway):
@@ -277,11 +283,11 @@ async def _read(gateway: Gateway, question: _Question, kind: _Kind, start_us: in
         by_start[int(row.group[0])].rows.append(row)
     if len(rows) <= MAX_ROWS:
         return _Page(buckets, next_us)
-    return _shortened(buckets, int(rows[MAX_ROWS].group[0]))
+    return _cut_to_whole_buckets(buckets, int(rows[MAX_ROWS].group[0]))
 
 
-def _shortened(buckets: list[_Bucket], cut_us: int) -> _Page:
-    """Only the buckets before the one that there was no room for: a page never has a part of a bucket."""
+def _cut_to_whole_buckets(buckets: list[_Bucket], cut_us: int) -> _Page:
+    """The page cut to complete buckets before the row limit. Raises BadRequest when not even one fits."""
     whole = [bucket for bucket in buckets if bucket.end_us <= cut_us]
     if not whole:
         raise BadRequest(f"One bucket has more than {MAX_ROWS} groups; group by less, or filter.", param="group_by")
@@ -289,21 +295,20 @@ def _shortened(buckets: list[_Bucket], cut_us: int) -> _Page:
 
 
 def _embedders(gateway: Gateway) -> tuple[str, ...]:
-    """The targets that embed. The books do not say what a request was, and a target does either."""
+    """Targets that embed. Bookings do not record the kind of a request, but each target serves only one kind."""
     targets = gateway.line.config.catalog.targets.values()
     return tuple(sorted(target.target_id for target in targets if "embeddings" in target.capabilities))
 
 
-def _counted(question: _Question, embedders: tuple[str, ...]) -> UsageFilters | None:
-    """What a route counts of what was asked for; None where that can be nothing.
+def _route_filters(question: _Question, embedders: tuple[str, ...]) -> UsageFilters | None:
+    """Filters of a route; None where nothing can match.
 
-    A target that is in the catalog no more counts among the completions, whatever it did: so each token is in one of the
-    two, and in one alone.
+    Targets that left the catalog count as completions, so that each token is counted by exactly one of the two routes.
     """
     filters = question.filters
     if question.path == _COSTS.path:
         return filters
-    # What costs money without a request behind it is in the costs only.
+    # Cost without a request, such as idle GPUs, is in `costs` only.
     filters = msgspec.structs.replace(filters, origin=SPENT_ORIGINS)
     if question.path == _COMPLETIONS.path:
         return msgspec.structs.replace(filters, not_model=embedders)
@@ -367,16 +372,16 @@ def _embedding_results(question: _Question, rows: list[UsageRow]) -> list[dict[s
 
 
 def _results(question: _Question, kind: _Kind, rows: list[UsageRow]) -> list[tuple[dict[str, Any], UsageSums]]:
-    """A result a group. What the groups do not tell apart, such as two tiers that are no batch, is one."""
+    """Sums by group. Rows whose groups look the same in the reply, such as two tiers that are not batch, are added."""
     by_group: dict[tuple[Any, ...], list[UsageSums]] = {}
     for row in rows:
-        by_group.setdefault(tuple(_named(question, kind, row).values()), []).append(row.sums)
+        by_group.setdefault(tuple(_group_fields(question, kind, row).values()), []).append(row.sums)
     named = [(dict(zip(kind.groups, group, strict=True)), added(sums)) for group, sums in by_group.items()]
     return [(group, sums) for group, sums in named if sums.attempts or sums.input_tokens]
 
 
 def _completion(group: dict[str, Any], sums: UsageSums) -> dict[str, Any]:
-    """The books do not keep text, images and audio apart, so what is only of one of them is null."""
+    """A group's result. Bookings do not separate text, images and audio, so fields of only one of them are null."""
     uncached = sums.input_tokens - sums.cached_input_tokens - sums.cache_write_tokens
     return {
         "object": "organization.usage.completions.result",
@@ -404,27 +409,27 @@ _BY_MEDIUM: Final = (
 )
 
 
-def _named(question: _Question, kind: _Kind, row: UsageRow) -> dict[str, Any]:
-    """Each of the kind's groups, null where it was not asked for."""
+def _group_fields(question: _Question, kind: _Kind, row: UsageRow) -> dict[str, Any]:
+    """Value of each of the route's groupings, null where it was not requested."""
     asked = dict.fromkeys(group for name in question.group_by if (group := kind.groups[name]) is not None)
     values = dict(zip(asked, row.group[1:], strict=True))
     return {
-        name: _told(name, values[group]) if name in question.group_by and group is not None else None
+        name: _as_value(name, values[group]) if name in question.group_by and group is not None else None
         for name, group in kind.groups.items()
     }
 
 
-def _told(name: str, value: str | int) -> str | bool | None:
+def _as_value(name: str, value: str | int) -> str | bool | None:
     if name == "batch":
         return value == _BATCH
-    # What belongs to nobody, such as idle GPUs, has no project and no key.
+    # Unassigned cost, such as idle GPUs, has no project and no key.
     return str(value) or None
 
 
 def _cost_results(question: _Question, rows: list[UsageRow]) -> list[dict[str, Any]]:
     results = []
     for row in rows:
-        group = _named(question, _COSTS, row)
+        group = _group_fields(question, _COSTS, row)
         if "line_item" not in question.group_by:
             results.append(_cost(row.sums.known_cost_nanousd, group))
             continue
@@ -439,7 +444,7 @@ def _cost_results(question: _Question, rows: list[UsageRow]) -> list[dict[str, A
 def _cost(
     amount_nanousd: int | None, group: dict[str, Any], quantity: int | None = None, quantity_unit: str | None = None
 ) -> dict[str, Any]:
-    """An unknown price is null and never 0."""
+    """A result of `costs`; an unknown price is null, never 0."""
     amount = known_usd(amount_nanousd)
     return {
         "object": "organization.costs.result",
@@ -451,10 +456,10 @@ def _cost(
 
 
 def _line_items(sums: UsageSums) -> list[tuple[str, int, int | None, str | None]]:
-    """The meters that cost something or were used, and what no meter has, such as idle GPUs: together the cost."""
+    """Meters with cost or usage, and a remainder for cost outside meters, such as idle GPUs. They add up to the cost."""
     items: list[tuple[str, int, int | None, str | None]] = []
     for meter in meters_of(sums):
-        # Requests are no unit of the API's.
+        # The API has no unit for requests.
         quantity = None if meter.name == "request" else meter.used
         if meter.cost_nanousd or quantity:
             unit = None if quantity is None else "tokens"

@@ -1,4 +1,4 @@
-"""What the routes in the shapes of OpenAI's organization API give."""
+"""Reply types of the routes that follow OpenAI's organization API."""
 
 from decimal import Decimal
 from typing import Generic, Literal, TypeVar
@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 class _Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one group. What was not grouped by is null."""
+    """Usage of one group. Fields that are not grouped by are null."""
 
     input_tokens: int
     num_model_requests: int
@@ -32,7 +32,7 @@ class CompletionsResult(_Usage, frozen=True, kw_only=True):
 
 
 class EmbeddingsResult(_Usage, frozen=True, kw_only=True):
-    """The same of targets that embed."""
+    """Tokens and requests of one group, of targets that embed."""
 
     object: Literal["organization.usage.embeddings.result"]
 
@@ -58,7 +58,7 @@ class CostsResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bucket(msgspec.Struct, Generic[Result], frozen=True, kw_only=True):
-    """One stretch of time, in seconds since 1970; `end_time` is not in it."""
+    """One interval, in Unix seconds; `end_time` is exclusive."""
 
     object: Literal["bucket"]
     start_time: int
@@ -67,7 +67,7 @@ class Bucket(msgspec.Struct, Generic[Result], frozen=True, kw_only=True):
 
 
 class BucketPage(msgspec.Struct, Generic[Result], frozen=True, kw_only=True):
-    """Some buckets, and how to ask for those after them."""
+    """Some buckets, and the token of the page after them."""
 
     object: Literal["page"]
     data: list[Bucket[Result]]

@@ -1,4 +1,4 @@
-"""The days that a page of finance is about, as its address has them: `from` and `to`, both included, or a `month`."""
+"""The days that a finance page is about, from its address: `from` and `to`, both included, or a `month`."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -24,36 +24,36 @@ _OWN: Final = frozenset({"from", "to", "month", "format", "table", "page"})
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
-    """Whole UTC days; `end_us` is not one of them."""
+    """Whole UTC days; `end_us` is exclusive."""
 
     start_us: int
     end_us: int
     problem: str = ""
-    """What was wrong with the address; the usual days are shown instead."""
+    """The error in the address; the usual days are shown instead. '' for a valid one."""
 
     @property
     def first(self) -> str:
-        """The first day."""
+        """The first day, ISO 8601."""
         return day_of(self.start_us).isoformat()
 
     @property
     def last(self) -> str:
-        """The last day, which is included."""
+        """The last day, included, ISO 8601."""
         return day_of(self.end_us - 1).isoformat()
 
     @property
     def end(self) -> str:
-        """The first day that is left out, as the API asks for it."""
+        """The day after the last, as the APIs take it, ISO 8601."""
         return day_of(self.end_us).isoformat()
 
     @property
     def days(self) -> int:
-        """How many."""
+        """Number of days."""
         return (self.end_us - self.start_us) // DAY_US
 
     @property
     def told(self) -> str:
-        """In words."""
+        """The period in words: a month's name, a day, or `first to last`."""
         month = month_of(self.start_us)
         if (self.start_us, self.end_us) == (month.start_us, month.end_us):
             return month.title
@@ -61,15 +61,15 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def period_of(query: Mapping[str, str], now_us: int, *, usual_days: int = _MONTH_DAYS) -> Period:
-    """What the address asks for; the last days, today included, where it asks for nothing or for what is not sound."""
+    """The period of an address; the last `usual_days`, today included, where it names none or an invalid one."""
     usual = _last_days(now_us, usual_days)
     try:
-        return _asked(query, usual)
+        return _parse(query, usual)
     except ValueError as error:
         return msgspec.structs.replace(usual, problem=f"{error}. The last {usual_days} days are shown.")
 
 
-def _asked(query: Mapping[str, str], usual: Period) -> Period:
+def _parse(query: Mapping[str, str], usual: Period) -> Period:
     if query.get("month"):
         month = parse_month(query["month"])
         return Period(start_us=month.start_us, end_us=month.end_us)
@@ -104,7 +104,7 @@ def _last_days(now_us: int, days: int) -> Period:
 
 
 def presets(query: Mapping[str, str], now_us: int, shown: Period) -> list[tuple[str, str, bool]]:
-    """Links to the periods that people ask for most; what else the address says stays."""
+    """Links to common periods as (label, href, is shown now). Other parameters of the address are kept."""
     this = month_of(now_us)
     months: list[tuple[str, Month]] = [("This month", this), ("Last month", this.previous)]
     kept = {name: value for name, value in query.items() if name not in _OWN}
@@ -112,35 +112,35 @@ def presets(query: Mapping[str, str], now_us: int, shown: Period) -> list[tuple[
     for label, days in (("7 days", _WEEK), ("30 days", _MONTH_DAYS), ("90 days", _QUARTER)):
         found = _last_days(now_us, days)
         given = {"from": found.first, "to": found.last}
-        links.append((label, f"?{urlencode({**kept, **given})}", _same(found, shown)))
+        links.append((label, f"?{urlencode({**kept, **given})}", _same_days(found, shown)))
     for label, month in months:
         found = Period(start_us=month.start_us, end_us=month.end_us)
-        links.append((label, f"?{urlencode({**kept, 'month': month.text})}", _same(found, shown)))
+        links.append((label, f"?{urlencode({**kept, 'month': month.text})}", _same_days(found, shown)))
     return links
 
 
 def kept_fields(query: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The other parameters, which choosing days must not lose."""
+    """The address's other parameters, as hidden fields for the form that chooses days."""
     return [(name, value) for name, value in query.items() if name not in _OWN]
 
 
-def _same(one: Period, other: Period) -> bool:
+def _same_days(one: Period, other: Period) -> bool:
     return (one.start_us, one.end_us) == (other.start_us, other.end_us)
 
 
 def whole_organisation(view: PageRequest) -> ReadScope:
-    """What finance reads: all of its own organisation."""
+    """The viewer's whole organisation."""
     return ReadScope(organisation_id=view.principal.organisation_id, team_id=None)
 
 
 async def chosen_scope(view: PageRequest) -> tuple[ReadScope, TeamRecord | None]:
-    """The organisation, or its team that the address names. Raises TeamNotFound."""
+    """The organisation, or the one of its teams that the address names. Raises TeamNotFound."""
     scope, team_id = whole_organisation(view), view.query.get("team", "")
     if not team_id:
         return scope, None
     try:
         if not team_id.isprintable():
-            # PostgreSQL could not even be asked.
+            # PostgreSQL rejects such text (NUL) with an error.
             raise UnknownTeam(team_id)  # noqa: TRY301
         team = await view.gateway.accounts.team_of(scope.organisation_id, team_id)
     except UnknownTeam as error:
@@ -149,6 +149,6 @@ async def chosen_scope(view: PageRequest) -> tuple[ReadScope, TeamRecord | None]
 
 
 async def team_names(view: PageRequest) -> dict[str, str]:
-    """The organisation's teams and what they are called."""
+    """Names of the organisation's teams by id."""
     teams = await view.gateway.accounts.teams_of(view.principal.organisation_id)
     return {team.team_id: team.name for team in teams}

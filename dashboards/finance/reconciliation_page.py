@@ -1,4 +1,4 @@
-"""/dashboard/finance/reconciliation: what the providers say against what is booked, and the differences that were posted."""
+"""/dashboard/finance/reconciliation: a provider's export compared with the books, and the differences posted so far."""
 
 import asyncio
 from collections.abc import Mapping
@@ -68,31 +68,31 @@ _KINDS: Final[Mapping[str, tuple[str, str]]] = {
 
 @router.get(PATH)
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """What was posted for the chosen days, and the form that compares an export."""
-    return await _shown(view)
+    """Differences posted for the chosen days, and the form that compares an export."""
+    return await _page(view)
 
 
 @router.post(PATH)
 async def compare_export(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Hold an export against the books. Nothing is posted, and the files are not kept."""
+    """Compares an uploaded export with the books. Nothing is posted, and the files are not kept."""
     try:
         form, files = await read_upload(view.request)
     except Refused as error:
-        # The script puts what it gets below the form.
-        return _part(view, error=str(error))
+        # The page's script inserts the reply below the form.
+        return _result_part(view, error=str(error))
     exporter = next((each for each in EXPORTERS if each == form.text("provider")), EXPORTERS[0])
     try:
         tolerance = tolerance_of(form.text("tolerance") or "0")
     except ValueError as error:
-        return _part(view, error=f"{error}.")
+        return _result_part(view, error=f"{error}.")
     try:
         async with asyncio.timeout(_PATIENCE_S), view.gateway.reads:
             found = await _compared(view, exporter, form, files)
     except (BadExport, TooManyRows, FormError) as error:
-        return _part(view, error=f"{error}.".replace("..", "."))
+        return _result_part(view, error=f"{error}.".replace("..", "."))
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise UsageUnavailable("The books could not be read in time; try again, or a shorter range.") from error
-    return _part(view, found=found, tolerance=tolerance)
+    return _result_part(view, found=found, tolerance=tolerance)
 
 
 async def _compared(view: PageRequest, exporter: Exporter, form: Form, files: Files) -> Reconciliation:
@@ -111,7 +111,7 @@ async def _compared(view: PageRequest, exporter: Exporter, form: Form, files: Fi
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    """`theirs=ours`, a line each."""
+    """Pairs of model names from lines of `theirs=ours`. Raises FormError."""
     pairs = []
     for line in filter(None, map(str.strip, text.splitlines())):
         theirs, _, ours = (part.strip() for part in line.rpartition("="))
@@ -121,10 +121,10 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _part(
+def _result_part(
     view: PageRequest, *, error: str = "", found: Reconciliation | None = None, tolerance: Tolerance | None = None
 ) -> Response:
-    """What came of a comparison, for the place below the form."""
+    """The result of a comparison, as the fragment below the form."""
     allowed_for = tolerance or Tolerance()
     wrong = [] if found is None else differing(found, allowed_for)
     rows = [] if found is None else [row for line in found.lines for row in _line_rows(line)]
@@ -144,7 +144,7 @@ def _part(
 
 
 def _line_rows(line: Line) -> list[dict[str, Any]]:
-    """A row for each meter that either side has something of. Amounts are text: exact, whatever their unit."""
+    """One row for each meter that either side has a figure of. Amounts are exact text, whatever their unit."""
     only = (f"only {line.only}", "warn") if line.only else None
     place = {"day": line.day_us, "model": "all models" if line.model == ALL else line.model}
     rows = []
@@ -171,7 +171,7 @@ def _sides(theirs: int, ours: int, *, money: bool) -> dict[str, Any]:
     }
 
 
-async def _shown(view: PageRequest) -> Response:
+async def _page(view: PageRequest) -> Response:
     gateway, now_us = view.gateway, view.now_us
     period = period_of(view.query, now_us)
     scope = whole_organisation(view)

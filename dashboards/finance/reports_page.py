@@ -1,4 +1,4 @@
-"""/dashboard/finance/reports: the daily reports, what is configured, which were delivered, and any of them to download."""
+"""/dashboard/finance/reports: configuration and deliveries of daily reports, and downloads of any day's."""
 
 import asyncio
 import datetime as dt
@@ -37,7 +37,7 @@ _DELIVERED: Final = (
 
 @router.get(PATH)
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """What is configured, the last ones that were written, and a form for any day."""
+    """The configuration, the reports written lately, and a form for any day."""
     section = view.gateway.config().cost.report
     async with reading(view.gateway, on=True):
         subjects = await _subjects(view)
@@ -69,34 +69,34 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.get(f"{PATH}/made")
 async def made(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Any day's report, made from the books as they are now."""
+    """Any day's report, computed from the books as they are now."""
     day, kind = _day(view.query.get("day", ""), view.now_us), _kind(view.query.get("format", "html"))
     async with reading(view.gateway, on=True):
-        subject = _named(await _subjects(view), view.query.get("subject", ""))
+        subject = _subject_of_stem(await _subjects(view), view.query.get("subject", ""))
         report = await ReportReader(view.gateway.database).read(subject, day)
     text = await asyncio.to_thread(rendered, report, kind, dt.datetime.now(dt.UTC))
-    return _file(text, kind, f"report-{day}-{subject.file_stem}.{kind}")
+    return _as_download(text, kind, f"report-{day}-{subject.file_stem}.{kind}")
 
 
 @router.get(f"{PATH}/written")
 async def written(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """A report as it was written at its time."""
+    """A report as it was written to the folder."""
     section = view.gateway.config().cost.report
     day, kind = _day(view.query.get("day", ""), view.now_us), _kind(view.query.get("format", "html"))
     async with reading(view.gateway, on=True):
-        subject = _named(await _subjects(view), view.query.get("subject", ""))
+        subject = _subject_of_stem(await _subjects(view), view.query.get("subject", ""))
     text = None
     if section is not None and section.folder is not None:
-        # The names are ours: of a day that was read as one, and of a team that is there.
+        # No path traversal: the day was parsed, and the stem is an existing subject's.
         place = section.folder / day.isoformat() / f"{subject.file_stem}.{kind}"
         text = await asyncio.to_thread(_read, place)
     if text is None:
         raise BadRequest(f"No report of {day} was written here; make one from the books instead.", code="not_found")
-    return _file(text, kind, f"report-{day}-{subject.file_stem}.{kind}")
+    return _as_download(text, kind, f"report-{day}-{subject.file_stem}.{kind}")
 
 
 async def _subjects(view: PageRequest) -> list[Subject]:
-    """The organisation, and each of its teams."""
+    """The organisation, then its teams by title."""
     scope = whole_organisation(view)
     teams = await view.gateway.accounts.teams_of(scope.organisation_id)
     whole = Subject(scope=scope, title="The whole organisation")
@@ -106,11 +106,11 @@ async def _subjects(view: PageRequest) -> list[Subject]:
 async def _webhook(view: PageRequest, section: ReportSection | None) -> DestinationState | None:
     if section is None or section.webhook is None:
         return None
-    # It takes every organisation's messages, so only who runs the gateway is told how many.
+    # The destination receives every organisation's messages, so only the operator sees the counts.
     return await Outbox(view.gateway.database).state(section.webhook) if view.principal.of_operators else None
 
 
-def _named(subjects: list[Subject], stem: str) -> Subject:
+def _subject_of_stem(subjects: list[Subject], stem: str) -> Subject:
     found = next((each for each in subjects if each.file_stem == stem), None)
     if found is None:
         raise BadRequest("There is no such team in your organisation.", param="subject", code="not_found")
@@ -135,7 +135,7 @@ def _kind(given: str) -> Format:
 
 
 def _delivered(folder: Path, subjects: list[Subject], last: dt.date) -> list[dict[str, Any]]:
-    """The files of the last days that are this organisation's."""
+    """Rows of this organisation's files of the last days."""
     rows = []
     for back in range(_DAYS_SHOWN):
         day = last - dt.timedelta(days=back)
@@ -169,7 +169,9 @@ def _read(place: Path) -> str | None:
     return place.read_text("utf-8") if place.is_file() else None
 
 
-def _file(text: str, kind: Format, name: str) -> Response:
-    """To be kept and opened from there: a report has a style of its own, which no page of ours may have."""
+def _as_download(text: str, kind: Format, name: str) -> Response:
+    """The report as a download. It is never shown inline: its own styles would violate the pages' content security
+    policy.
+    """
     headers = {**SAFE, "content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
     return Response(text, media_type=_KINDS[kind], headers=headers)

@@ -1,4 +1,4 @@
-"""GET /v1/savings: what was saved, against whom, and whether it is what was promised."""
+"""GET /v1/savings: the savings claim of a range of days, its comparators, and the verdict on the promise."""
 
 from typing import Final
 
@@ -30,7 +30,7 @@ _PARAMETERS: Final = {
 async def savings(request: Request, scope: FinanceReader) -> Response:
     """The claim for UTC days from `start` to before `end`; by default the last thirty, today included.
 
-    A team's key sees its team's comparisons; idle GPUs and the fleet's verdict are told to finance.
+    A team's key sees its team's comparisons; idle GPUs and the fleet's verdict are for finance keys.
     """
     parameters = Parameters(request.query_params, _PARAMETERS)
     scope = _narrowed(scope, parameters.text("team_id"))

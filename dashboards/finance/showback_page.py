@@ -1,4 +1,4 @@
-"""/dashboard/finance/showback: who spent what. Every row together, the idle row too, is the bill."""
+"""/dashboard/finance/showback: spend by team, model or key. The rows, the idle row included, add up to the bill."""
 
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
@@ -37,13 +37,13 @@ _LABELS: Final[Mapping[Grouping, str]] = {
     "tag": "Tag",
 }
 _SERIES: Final = 5
-"""Lines of the chart that have a name of their own."""
+"""Most teams with their own series in the chart."""
 _SHARE: Final = Decimal("0.0001")
 
 
 @router.get("/dashboard/finance/showback")
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """The chosen days, divided by team or by what the address says, of the organisation or of one team."""
+    """The chosen days' spend, by team or by the address's grouping, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
     period = period_of(view.query, now_us)
     by = _by(view.query.get("by", ""))
@@ -89,7 +89,7 @@ def _by(given: str) -> Grouping:
 
 
 def _tabs(query: Mapping[str, str], by: Grouping) -> list[tuple[str, str, bool]]:
-    # Another division has other rows: its search, its sorting and its page begin anew.
+    # Another grouping has other rows, so search, sorting and page are reset.
     kept = {name: value for name, value in query.items() if name in {"from", "to", "month", "team"}}
     return [(label, f"?{urlencode({**kept, 'by': name})}", name == by) for name, label in _LABELS.items()]
 
@@ -113,7 +113,7 @@ def _columns(by: Grouping) -> tuple[Column, ...]:
 
 
 def _priced(view: PageRequest) -> Collection[str]:
-    """Models that have a page in the price book: what left the configuration years ago has none."""
+    """Models that have a page in the price book; models removed from the configuration long ago have none."""
     return view.gateway.line.config.catalog.targets.keys() | view.gateway.prices.book.prices.keys()
 
 
@@ -137,7 +137,7 @@ def _name(by: Grouping, key: str, teams: Mapping[str, str]) -> str:
 
 
 def _href(by: Grouping, key: str, teams: Mapping[str, str], priced: Collection[str], period: Period) -> str | None:
-    """A team's own models; a model's price."""
+    """The link of a row: a team's models, or a model's price; None for others."""
     if by == "team" and key in teams:
         given = {"team": key, "by": "model", "from": period.first, "to": period.last}
         return f"/dashboard/finance/showback?{urlencode(given)}"
@@ -165,12 +165,12 @@ def _row(name: str, key: str, found: SpendSum, whole: int) -> dict[str, Any]:
 
 
 def _running(period: Period, now_us: int) -> bool:
-    """Today's GPUs are booked at the planned rate until their bill is posted at night."""
+    """True if the period includes now. Today's GPUs are booked at the planned rate until the nightly true-up."""
     return period.start_us <= now_us < period.end_us
 
 
 def _chart(days: Sequence[DaySpent], teams: Mapping[str, str], period: Period, now_us: int) -> Chart:
-    """The teams that spent most by name, the others together, and idle."""
+    """Spend by day of the most expensive teams, of the others together, and of idle GPUs."""
     totals: dict[str, int] = {}
     for each in days:
         if not each.is_idle:

@@ -1,4 +1,4 @@
-"""Forms with files in them: read in bounds and in time, and taken apart. Files stay in memory and are never written."""
+"""Multipart forms, read within limits of size and time. Files stay in memory and are never written."""
 
 import asyncio
 import re
@@ -18,34 +18,34 @@ _MAX_FIELD_CHARS: Final = 10_000
 _MAX_NAME_CHARS: Final = 200
 _MAX_HEAD_BYTES: Final = 4_096
 _AT_ONCE: Final = 4
-"""Forms that are held at once; each may be as large as one may be."""
+"""Most forms in memory at once; each may have the largest permitted size."""
 _BOUNDARY: Final = re.compile(r";\s*boundary=\"?(?P<boundary>[0-9A-Za-z'()+_,./:=?-]{1,70})\"?\s*(;|$)", re.IGNORECASE)
 _DISPOSITION: Final = re.compile(r"^content-disposition:\s*form-data(?P<rest>[^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 _NAMED: Final = re.compile(r';\s*(?P<key>name|filename)="(?P<value>[^"]*)"', re.IGNORECASE)
 _UNREADABLE: Final = "The form could not be read; load the page again and choose the files once more."
 
 Files = tuple[tuple[str, bytes], ...]
-"""Names, as the browser told them, and contents."""
+"""Pairs of file name, as the browser sent it, and content."""
 
 
-_room: Final = threading.BoundedSemaphore(_AT_ONCE)
+_slots: Final = threading.BoundedSemaphore(_AT_ONCE)
 
 
 async def read_upload(request: Request) -> tuple[Form, Files]:
-    """The fields and the files of a form. Raises BadRequest, BodyTooLarge, UploadTimeout or UsageUnavailable."""
+    """The fields and files of a form. Raises BadRequest, BodyTooLarge, UploadTimeout or UsageUnavailable."""
     found = _BOUNDARY.search(request.headers.get("content-type", ""))
     if found is None or not request.headers["content-type"].startswith(MULTIPART):
         raise BadRequest("The form did not come with files; load the page again and choose them once more.")
-    if not _room.acquire(blocking=False):
+    if not _slots.acquire(blocking=False):
         raise UsageUnavailable("Others send files right now; try again in a moment.")
     try:
-        body = await _bounded(request)
-        return await asyncio.to_thread(_taken_apart, found["boundary"].encode(), body)
+        body = await _read_bounded(request)
+        return await asyncio.to_thread(_parse_multipart, found["boundary"].encode(), body)
     finally:
-        _room.release()
+        _slots.release()
 
 
-async def _bounded(request: Request) -> bytes:
+async def _read_bounded(request: Request) -> bytes:
     parts: list[bytes] = []
     size = 0
     try:
@@ -63,15 +63,17 @@ async def _bounded(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _taken_apart(boundary: bytes, body: bytes) -> tuple[Form, Files]:
-    """Parts in parts are not looked into, and no more parts are made than a form has: that takes no time to speak of."""
+def _parse_multipart(boundary: bytes, body: bytes) -> tuple[Form, Files]:
+    """Splits a body into parts. Nested multiparts are not parsed and the number of parts is bounded, so the time is
+    too.
+    """
     pieces = (b"\r\n" + body).split(b"\r\n--" + boundary, _MAX_PARTS + 1)
     fields: dict[str, list[str]] = {}
     files: list[tuple[str, bytes]] = []
     if len(pieces) < len(("before", "a part", "the end")) or not pieces[-1].startswith(b"--"):
         raise BadRequest(_UNREADABLE)
     for piece in pieces[1:-1]:
-        names, content = _part(piece)
+        names, content = _parse_part(piece)
         filename = names.get("filename")
         if filename is None:
             text = content.decode("utf-8", "replace")[:_MAX_FIELD_CHARS]
@@ -81,8 +83,8 @@ def _taken_apart(boundary: bytes, body: bytes) -> tuple[Form, Files]:
     return Form(fields), tuple(files)
 
 
-def _part(piece: bytes) -> tuple[dict[str, str], bytes]:
-    """What a part says it is, and what is in it."""
+def _parse_part(piece: bytes) -> tuple[dict[str, str], bytes]:
+    """A part's Content-Disposition parameters and its content."""
     head, end, content = piece.partition(b"\r\n\r\n")
     if not end or len(head) > _MAX_HEAD_BYTES:
         raise BadRequest(_UNREADABLE)

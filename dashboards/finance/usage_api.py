@@ -1,4 +1,4 @@
-"""GET /v1/usage: what was used and what it cost, of one day or of a range, grouped; as JSON, CSV or NDJSON."""
+"""GET /v1/usage: tokens, requests and cost of a day or a range, grouped; as JSON, CSV or NDJSON."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from decimal import Decimal
@@ -69,7 +69,7 @@ _PARAMETERS: Final[Mapping[str, Parameter]] = {
     **described("Read usage", gives={200: (UsageDay, UsagePageOut)}, files=(CSV, NDJSON), query=_PARAMETERS),
 )
 async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
-    """One UTC day of a team (default: today, the key's own), or with a range what `group_by` asks for."""
+    """Usage of one UTC day of a team (default: today, the key's own), or of a range grouped by `group_by`."""
     scope = read_scope(caller)
     parameters = Parameters(request.query_params, _PARAMETERS)
     kind = best_kind(request.headers.get("accept"), (JSON, CSV, NDJSON))
@@ -88,7 +88,7 @@ async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
 
 
 async def usage_export(gateway: Gateway, scope: ReadScope, given: QueryParams, kind: str) -> Response:
-    """A range, grouped and whole, as CSV or NDJSON, for whoever may read the scope."""
+    """A range, grouped and complete, as CSV or NDJSON. The caller has checked that the scope may be read."""
     return await _export(gateway, _range_query(scope, Parameters(given, ("team_id", *_RANGE))), kind)
 
 
@@ -113,7 +113,7 @@ async def _range_reply(request: Request, scope: ReadScope, parameters: Parameter
         "start": iso(query.start_us),
         "end": iso(query.end_us),
         "group_by": query.group_by,
-        "data": [_named(row, query) for row in page.rows],
+        "data": [_as_row(row, query) for row in page.rows],
         "totals": _figures(page.totals or UsageSums()),
         "has_more": page.next_cursor is not None,
         "next_page": page.next_cursor,
@@ -177,7 +177,9 @@ def _one_team(scope: ReadScope, parameters: Parameters) -> tuple[str, ...]:
 
 
 def _may_read(scope: ReadScope, team_id: str) -> None:
-    """A team of another organisation has no rows for a finance key, exactly like one that is not there."""
+    """Raises TeamNotFound for a team outside the scope. A finance key may name another organisation's team: it has no
+    rows, like a team that does not exist.
+    """
     if scope.team_id not in {None, team_id}:
         raise TeamNotFound(f"There is no team `{team_id[:80]}` for this key.", param="team_id")
 
@@ -188,7 +190,7 @@ async def _first_page(gateway: Gateway, query: UsageQuery, *, with_totals: bool)
 
 
 async def _export(gateway: Gateway, query: UsageQuery, kind: str) -> Response:
-    """The first page is read before anything is said, so that a database that does not answer is told as such."""
+    """Reads the first page before the reply starts, so that an unreachable database still gets an error status."""
     query = msgspec.structs.replace(query, limit=_EXPORT_ROWS)
     first = await _first_page(gateway, query, with_totals=False)
     headers = {"vary": "accept"}
@@ -206,7 +208,9 @@ async def _export(gateway: Gateway, query: UsageQuery, kind: str) -> Response:
 async def _pages(
     gateway: Gateway, query: UsageQuery, page: UsagePage, heading: bytes, lines: Callable[[UsagePage], bytes]
 ) -> AsyncIterator[bytes]:
-    """Never more than one page in memory. What fails on the way cuts the connection: half a file is not a whole one."""
+    """The export's content, holding one page in memory. A failure raises, which cuts the connection, so that a
+    truncated file is not taken for a complete one.
+    """
     yield heading + lines(page)
     for _ in range(_MAX_EXPORT_PAGES):
         if page.next_cursor is None:
@@ -226,29 +230,29 @@ def _cells(row: UsageRow, query: UsageQuery) -> list[Cell]:
 
 
 def _json_lines(page: UsagePage, query: UsageQuery) -> bytes:
-    return b"".join(json_bytes(_named(row, query)) + b"\n" for row in page.rows)
+    return b"".join(json_bytes(_as_row(row, query)) + b"\n" for row in page.rows)
 
 
-def _named(row: UsageRow, query: UsageQuery) -> dict[str, Cell]:
+def _as_row(row: UsageRow, query: UsageQuery) -> dict[str, Cell]:
     return {**_groups(row, query), **_figures(row.sums)}
 
 
 def _groups(row: UsageRow, query: UsageQuery) -> dict[str, str]:
-    return {field: _told(field, value) for field, value in zip(_fields(query), row.group, strict=True)}
+    return {field: _as_text(field, value) for field, value in zip(_fields(query), row.group, strict=True)}
 
 
 def _fields(query: UsageQuery) -> list[str]:
     return [_FIELDS.get(each, each) for each in query.group_by]
 
 
-def _told(field: str, value: str | int) -> str:
+def _as_text(field: str, value: str | int) -> str:
     if isinstance(value, str):
         return value
     return iso(value)[:10] if field == "day" else iso(value)
 
 
 def _figures(sums: UsageSums) -> dict[str, Cell]:
-    """Every figure of the roll-ups, in dollars where it is money, and what was saved; None for an unknown cost."""
+    """Every figure of the roll-ups and the savings, amounts in dollars; None for an unknown cost."""
     figures = {told: _amount(sums, name) for name, told in _TOLD.items()}
     return {**figures, "cost_usd": known_usd(sums.known_cost_nanousd), "savings_usd": known_usd(sums.savings_nanousd)}
 
@@ -279,7 +283,7 @@ def _day_sums(sums: UsageSums) -> dict[str, Any]:
 
 
 def _share(part: int, whole: int) -> Decimal | None:
-    """To four places; None when there is nothing to compare with."""
+    """The quotient to four decimals; None when `whole` is 0."""
     return (Decimal(part) / Decimal(whole)).quantize(Decimal("0.0001")) if whole else None
 
 

@@ -1,4 +1,4 @@
-"""What GET /v1/usage gives."""
+"""Reply types of GET /v1/usage."""
 
 from decimal import Decimal
 from typing import Literal
@@ -12,7 +12,7 @@ _NANOUSD = "_nanousd"
 
 
 class DaySums(msgspec.Struct, frozen=True, kw_only=True):
-    """What was used, what it cost and saved. A cost that is unknown is null."""
+    """Tokens, requests, cost and savings. An unknown cost is null."""
 
     requests: int
     input_tokens: int
@@ -27,7 +27,7 @@ class DaySums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DayOfModel(DaySums, frozen=True, kw_only=True):
-    """A target's part of a day."""
+    """One target's part of a day."""
 
     model: str
 
@@ -64,7 +64,7 @@ UsageRowOut = msgspec.defstruct(
 
 
 class UsagePageOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A range, grouped. `next_page` goes on."""
+    """A page of a grouped range; `next_page` continues."""
 
     object: Literal["usage.page"]
     start: str

@@ -1,1 +1,1 @@
-"""Our own engines over HTTP: their state, registration, drains and prompt prefixes."""
+"""APIs of the self-hosted fleet: state, registration, drains and prompt prefixes."""

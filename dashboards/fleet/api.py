@@ -1,6 +1,7 @@
-"""/v1/fleet: how our own engines stand, and who drains them; and where engines, or who starts them, say where they are."""
+"""/v1/fleet: state of self-hosted pools and replicas, drain orders, and registration of replicas by themselves or their
+launcher.
+"""
 
-import asyncio
 import contextlib
 import hmac
 import logging
@@ -20,6 +21,7 @@ from dashboards.fleet.drain import drain_replica, undrain_replica
 from dashboards.web.actor import actor_of
 from dashboards.web.gateway import OperatorCaller, gateway_of
 from dashboards.web.openapi import described
+from dashboards.web.patience import patience
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
 from proxy.errors import (
@@ -44,14 +46,14 @@ _audit: Final = logging.getLogger("weighbridge.audit")
 MAX_BODY_BYTES: Final = 4 * 1024
 _PATIENCE_S: Final = 3.0
 _BEATS: Final = 3
-"""How often a replica should show itself within its time to live."""
+"""Heartbeats a replica should send within its time to live."""
 _INSTANCE: Final = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 _NAME: Final = re.compile(_INSTANCE)
 _BEARER: Final = "bearer "
 
 
 class RegistrationBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a replica says of itself."""
+    """Registration of a replica: its address, process, and drain state."""
 
     url: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     instance: Annotated[str, msgspec.Meta(pattern=_INSTANCE)]
@@ -62,7 +64,7 @@ _decoder: Final = msgspec.json.Decoder(RegistrationBody)
 
 
 class TargetOut(msgspec.Struct, frozen=True, kw_only=True):
-    """How many replicas a pool should have, and why; null where nobody decided."""
+    """Desired number of a pool's replicas, and its reason; null where none was decided."""
 
     object: Literal["fleet.target"]
     pool: str
@@ -72,7 +74,7 @@ class TargetOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegisteredOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica as it is known now, and in how many seconds it should show itself again."""
+    """A registered replica, and the seconds until its next heartbeat is expected."""
 
     object: Literal["fleet.replica"]
     pool: str
@@ -86,7 +88,7 @@ class RegisteredOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a replica was there to leave."""
+    """Result of a deregistration; `deleted` is false where the process was not registered."""
 
     object: Literal["fleet.replica.deleted"]
     pool: str
@@ -95,7 +97,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrainOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a replica is to take nothing new."""
+    """A replica's drain order, and whether there was one before."""
 
     object: Literal["fleet.drain"]
     pool: str
@@ -105,7 +107,7 @@ class DrainOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trusted(NamedTuple):
-    """The pool whose token was shown."""
+    """A pool whose token the request carried, with the fleet's view and the registration rules."""
 
     view: FleetView
     watched: WatchedPool
@@ -113,7 +115,7 @@ class Trusted(NamedTuple):
 
 
 class PoolTrust(SecurityBase):
-    """Asks for the token of the address's pool. One that is not there looks like one whose token is another."""
+    """Requires the token of the address's pool. An unknown pool and a wrong token get the same refusal."""
 
     model = HTTPBearer(
         description="The token of one pool: `selfhosted.pools[].registration.token` says where it is found."
@@ -141,7 +143,7 @@ _Trusted = Annotated[Trusted, Depends(PoolTrust())]
 
 @router.get("/v1/fleet", **described("Look at the fleet", gives={200: "Every pool with its replicas"}))
 async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
-    """All pools with their replicas, as the process sees them that answers."""
+    """All pools with their replicas, as the answering process sees them."""
     view = gateway_of(request).fleet_view
     if view is None:
         return json_reply({"object": "list", "data": [], "registry": {"reachable": True, "problem": None}})
@@ -150,14 +152,14 @@ async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
 
 @router.get("/v1/fleet/pools/{pool}", **described("Look at a pool", gives={200: "It, with its replicas"}))
 async def show_pool(pool: str, request: Request, _caller: OperatorCaller) -> Response:
-    """One of them."""
+    """One pool with its replicas."""
     view, watched = _pool(request, pool)
     return json_reply(told_pool(watched, view.registry, time.monotonic()))
 
 
 @router.get("/v1/fleet/pools/{pool}/target", **described("Read how many replicas are wanted", gives={200: TargetOut}))
 async def show_target(pool: str, trusted: _Trusted) -> Response:
-    """How many replicas there should be, for who starts them: it has the pool's token and nothing else."""
+    """The desired number of replicas, for the launcher that starts them. It authenticates with the pool's token alone."""
     view, watched, _ = trusted
     return json_reply({"object": "fleet.target", "pool": pool, **told_wish(view.registry.target(watched.config.name))})
 
@@ -173,7 +175,7 @@ _REGISTER: Final = described(
 @router.put("/v1/fleet/pools/{pool}/replicas/{name}", **_REGISTER)
 @router.post("/v1/fleet/pools/{pool}/replicas/{name}", operation_id="register_by_post", **_REGISTER)
 async def register(pool: str, name: str, request: Request, trusted: _Trusted) -> Response:
-    """A replica says where it is, and again and again that it still is there. Every server follows within seconds."""
+    """Registers a replica or renews its registration. Every server follows within seconds."""
     view, watched, rules = trusted
     gateway = gateway_of(request)
     body = await read_body(request, timeout_s=gateway.line.config.body_timeout_s, most_bytes=MAX_BODY_BYTES)
@@ -217,7 +219,7 @@ async def deregister(
     trusted: _Trusted,
     instance: Annotated[str, Query(description="Which process leaves: the one that it registered with. Needed.")] = "",
 ) -> Response:
-    """It leaves. Another process that took the name since stays."""
+    """Removes a replica's registration, unless another process has registered under its name since."""
     view = trusted.view
     if not _NAME.match(instance):
         raise BadRequest("`instance` says which process leaves: the one that it registered with.", param="instance")
@@ -231,7 +233,9 @@ async def deregister(
 
 @router.put("/v1/fleet/pools/{pool}/replicas/{name}/drain", **described("Drain a replica", gives={200: DrainOut}))
 async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) -> Response:
-    """It takes nothing new and finishes what it has, until that is taken back. Every server follows within seconds."""
+    """Orders a replica to take no new requests and finish its current ones, until undrained. Every server follows
+    within seconds.
+    """
     view, watched = _pool(request, pool)
     known = {address.name for address in watched.discovery.addresses}
     if name not in known:
@@ -251,7 +255,7 @@ async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) 
     "/v1/fleet/pools/{pool}/replicas/{name}/drain", **described("Let a replica work again", gives={200: DrainOut})
 )
 async def undrain(pool: str, name: str, request: Request, caller: OperatorCaller) -> Response:
-    """It takes work again, unless it says itself that it drains."""
+    """Withdraws a drain order. A replica that reports itself as draining stays so."""
     view, _ = _pool(request, pool)
     async with _database():
         actor = actor_of(request, caller)
@@ -295,7 +299,7 @@ def _sentence(error: Any) -> str:
 @contextlib.asynccontextmanager
 async def _database() -> AsyncIterator[None]:
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with patience(_PATIENCE_S):
             yield
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise FleetUnavailable("The database does not answer; the fleet stays as it is, try again shortly.") from error

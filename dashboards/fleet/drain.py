@@ -1,4 +1,4 @@
-"""Replicas that are to take nothing new, as operators order it and take it back."""
+"""Drain orders of replicas, by operators, each with its audit entry."""
 
 from collections.abc import Collection
 
@@ -9,7 +9,7 @@ from selfhosted.registry.store import RegistryStore
 
 
 async def drain_replica(log: AuditLog, actor: Actor, pool: str, name: str, *, known: Collection[str] = ()) -> bool:
-    """Order it; False: it was ordered already. `known` are the pool's replicas now. Raises PoolFull."""
+    """Order a drain; False where it was ordered already. `known` are the pool's current replicas. Raises PoolFull."""
     async with log.change(actor, "replica.drained") as change:
         new = await RegistryStore(change.within).order(pool, name, actor.actor_id[:ID_CHARS], known)
         change.tell("replica", f"{pool}/{name}", {"drained": not new}, {"drained": True})
@@ -17,7 +17,7 @@ async def drain_replica(log: AuditLog, actor: Actor, pool: str, name: str, *, kn
 
 
 async def undrain_replica(log: AuditLog, actor: Actor, pool: str, name: str) -> bool:
-    """Take the order back; False: there was none."""
+    """Withdraw a drain order; False where there was none."""
     async with log.change(actor, "replica.undrained") as change:
         there = await RegistryStore(change.within).take_back(pool, name)
         change.tell("replica", f"{pool}/{name}", {"drained": there}, {"drained": False})

@@ -1,4 +1,6 @@
-"""GET /v1/fleet/prefixes: which teams begin their prompts so that no cache can keep them, and what that costs a month."""
+"""GET /v1/fleet/prefixes: teams whose prompts begin in ways that prefix caches cannot use, and the monthly cost of
+that.
+"""
 
 from typing import Final
 
@@ -29,7 +31,7 @@ _PARAMETERS: Final = {
     **described("Find prompts that no cache can keep", gives={200: "What was found, team by team"}, query=_PARAMETERS),
 )
 async def prefixes(request: Request, scope: FinanceReader) -> Response:
-    """The last `days` UTC days, today included; by default a week.
+    """Prompt prefixes of the last `days` UTC days, today included; by default a week.
 
     A team's key sees its own; a finance or admin key all teams of its organisation. No prompt is kept or shown.
     """
@@ -48,7 +50,9 @@ async def prefixes(request: Request, scope: FinanceReader) -> Response:
 
 
 def _narrowed(scope: ReadScope, team_id: str | None) -> ReadScope:
-    """A team of another organisation has no rows for a finance key, exactly like one that is not there."""
+    """The scope of one team. A finance key may name another organisation's team: it has no rows, like one that does not
+    exist.
+    """
     if team_id is None:
         return scope
     if scope.team_id not in {None, team_id}:

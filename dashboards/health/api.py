@@ -24,13 +24,13 @@ _FORWARDED = {"forwarded", "x-forwarded-for", "x-real-ip", "via"}
 
 
 class Alive(msgspec.Struct, frozen=True, kw_only=True):
-    """It answers."""
+    """The process responds."""
 
     status: str
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether it should get traffic, what was looked at, and which classifier weighs prompts."""
+    """Readiness for traffic, the checks behind it, and the classifier in use."""
 
     status: str
     checks: dict[str, bool]
@@ -38,7 +38,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricsReader(SecurityBase):
-    """Who may read metrics: this machine, or who brings `telemetry.metrics_token` where one is set."""
+    """Restricts metrics to this machine or, where `telemetry.metrics_token` is set, to requests with that token."""
 
     model = HTTPBearer(
         description="The token that `telemetry.metrics_token` says; without one, this machine needs none."
@@ -59,14 +59,14 @@ _READY: Final = described("Whether the process should get traffic", gives={200: 
 @router.get("/healthz", **_ALIVE)
 @router.get("/health", operation_id="alive_alias", **_ALIVE)
 async def alive() -> JSONResponse:
-    """The process answers; says nothing about what it depends on."""
+    """Liveness: the process responds. No dependency is checked."""
     return JSONResponse({"status": "ok"})
 
 
 @router.get("/readyz", **_READY)
 @router.get("/ready", operation_id="ready_alias", **_READY)
 async def ready(request: Request) -> JSONResponse:
-    """Whether this process should get traffic, and if not, why."""
+    """Readiness for traffic, with its checks. 503 while the process drains or its ledger does not accept entries."""
     gateway = gateway_of(request)
     checks = {
         "accepting": not gateway.line.draining,
@@ -82,7 +82,7 @@ async def ready(request: Request) -> JSONResponse:
 
 
 def _classifier(gateway: Gateway) -> dict[str, str | None]:
-    """Which weighs prompts. The rule is no reason to leave either: it serves, if less well."""
+    """The classifier in use. The heuristic fallback does not make a process unready: it serves, with less accuracy."""
     reason = gateway.classifier.fallback_reason
     return {"in_use": "onnx" if reason is None else "heuristic", "fallback_reason": reason}
 
@@ -102,11 +102,11 @@ async def _database_answers(gateway: Gateway) -> bool:
     **described("Read metrics", gives={200: "Prometheus text"}, files=("text/plain",)),
 )
 async def metrics(request: Request, _reader: Annotated[None, Depends(MetricsReader())]) -> Response:
-    """Prometheus text, of all workers together: for this machine, or for who brings `telemetry.metrics_token`."""
+    """Prometheus metrics of all workers together, for this machine or with `telemetry.metrics_token`."""
     gateway = gateway_of(request)
     gateway.ledger_metrics.set_journal_depth(gateway.ledger.depth)
     gateway.metrics.set_in_flight(gateway.line.in_flight)
-    # Many teams make many series: not on the loop that streams.
+    # Many teams make many series: render off the event loop.
     body, media_type = await asyncio.to_thread(gateway.metrics.render)
     return Response(body, media_type=media_type)
 
@@ -115,6 +115,6 @@ def _may_read(request: Request, token: str | None) -> bool:
     if token is not None:
         sent = request.headers.get("authorization", "")
         return hmac.compare_digest(sent.encode(), f"Bearer {token}".encode())
-    # A proxy on this machine makes everybody look local, and says so.
+    # A local proxy makes every client look local, but adds this header.
     forwarded = not _FORWARDED.isdisjoint(request.headers.keys())
     return not forwarded and request.client is not None and ip_address(request.client.host).is_loopback

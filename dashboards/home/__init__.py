@@ -1,1 +1,1 @@
-"""The start page, the files that pages load, and the place of batch jobs."""
+"""The start page, static files of pages, and the page of batch jobs."""

@@ -1,4 +1,4 @@
-"""The start page, which is another one for each role; the place of batch jobs; and the files that pages load."""
+"""The start page by role, the page of batch jobs, and the static files of pages."""
 
 from typing import Annotated, Final
 
@@ -18,12 +18,14 @@ _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 @router.get("/dashboard")
 async def start(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> Response:
-    """Where somebody of this role works."""
+    """Redirects to the start page of the viewer's role."""
     return view.redirect(start_page(view))
 
 
 def start_page(view: PageRequest) -> str:
-    """One's only team; the claim for finance, operations for operators; otherwise the list of teams."""
+    """Address of the viewer's start page: operations for operators, the claim for finance, a member's only team,
+    otherwise the list of teams.
+    """
     if view.principal.role == "operator":
         return "/dashboard/operations"
     if view.principal.role == "finance":
@@ -35,13 +37,13 @@ def start_page(view: PageRequest) -> str:
 
 @router.get("/dashboard/batches")
 async def batches(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> Response:
-    """The place of batch jobs."""
+    """The page of batch jobs."""
     return view.page("home/batches.html", title="Batches")
 
 
 @router.get("/dashboard/static/{digest}/{name:path}")
 async def static(digest: str, name: str, request: Request) -> Response:
-    """A file, at the address that has its content's digest in it; so it never changes."""
+    """A static file. Its address contains the digest of its content, so it is cached for ever."""
     found = assets().get(f"{STATIC_PATH}/{digest}/{name}")
     if found is None:
         raise HTTPException(404)
@@ -57,7 +59,7 @@ async def static(digest: str, name: str, request: Request) -> Response:
 
 
 def takes_gzip(accepted: str) -> bool:
-    """Whether an Accept-Encoding names gzip and does not refuse it."""
+    """True if an Accept-Encoding names gzip and does not refuse it."""
     for each in accepted.lower().split(","):
         coding, _, weight = each.partition(";")
         if coding.strip() == "gzip":

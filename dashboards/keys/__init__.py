@@ -1,1 +1,1 @@
-"""API keys: their pages, their API, and how they are made, rotated and revoked."""
+"""API keys: their pages, their API, and their changes."""

@@ -1,4 +1,4 @@
-"""/v1/admin/teams/{team_id}/keys: keys, made once and told once."""
+"""/v1/admin/teams/{team_id}/keys: creating, rotating and revoking keys. A key's secret is in one reply only."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ _PLACE = f"{PREFIX}/teams/{{team_id}}/keys"
 
 @router.get(_PLACE, **described("List a team's keys", gives={200: Listed[KeyOut]}))
 async def list_keys(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
-    """Oldest first, also those that work no more."""
+    """All keys of the team, oldest first, expired and revoked ones included."""
     team, gateway = desk.the_team, desk.gateway
     keys = await read_keys(gateway.accounts, team)
     async with reading(gateway, on=True):
@@ -42,7 +42,9 @@ async def list_keys(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) 
     ),
 )
 async def set_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
-    """By its name. 201 with the key itself where it was made now; 200 without it where a key of this name works already."""
+    """Ensures a working key of this name. 201 with its secret where it was created; 200 without where one worked
+    already.
+    """
     asked = await desk.body(PutKey)
     found, minted = await put_key(
         desk.gateway.audit,
@@ -61,8 +63,8 @@ async def set_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], 
 
 @router.get(f"{_PLACE}/{{key}}", **described("Read a key", gives={200: KeyOut}))
 async def show_key(desk: Annotated[AdminRequest, Depends(admin("team.read"))], key: str) -> Response:
-    """By its id, or by the name of one that works; never the key itself."""
-    return desk.reply(key_out(await _found(desk, key), utc_now()))
+    """One key, by its id, or by its name while it works; never its secret."""
+    return desk.reply(key_out(await _key_of(desk, key), utc_now()))
 
 
 @router.post(
@@ -70,9 +72,11 @@ async def show_key(desk: Annotated[AdminRequest, Depends(admin("team.read"))], k
     **described("Replace a key", takes=RotateKey, gives={201: KeyOut}, example={"overlap_s": 86_400}),
 )
 async def replace_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
-    """A new key of the same name, told once. The old one goes on for the overlap; a newer one is there then, so 409."""
+    """Rotates a key. The new key has the same name, and its secret is in this reply only. The old one works for the
+    overlap; rotating it again is refused with 409.
+    """
     asked = await desk.body(RotateKey)
-    old = await _found(desk, key)
+    old = await _key_of(desk, key)
     made, minted = await rotate_key(
         desk.gateway.audit,
         desk.actor,
@@ -87,15 +91,15 @@ async def replace_key(desk: Annotated[AdminRequest, Depends(admin("team.change")
 
 @router.delete(f"{_PLACE}/{{key}}", **described("Revoke a key", gives={200: KeyOut}))
 async def end_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
-    """Every server refuses it within seconds. By its id twice is the same; it stays in the list."""
-    found = await _found(desk, key)
+    """Revokes a key; every server refuses it within seconds. Idempotent by id. It stays in the list."""
+    found = await _key_of(desk, key)
     ended = await revoke_key(
         desk.gateway.audit, desk.actor, desk.the_team, found.key_id, may_all=desk.may("organisation.change")
     )
     return desk.reply(key_out(ended, utc_now()))
 
 
-async def _found(desk: AdminRequest, key: str) -> KeyRecord:
+async def _key_of(desk: AdminRequest, key: str) -> KeyRecord:
     keys = await read_keys(desk.gateway.accounts, desk.the_team)
     found = next((each for each in keys if each.key_id == key), None) or newest_working(keys, key, utc_now())
     if found is None:

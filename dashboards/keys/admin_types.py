@@ -1,4 +1,4 @@
-"""What the admin API takes and gives of keys."""
+"""Body and reply types of the admin API's keys."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -16,7 +16,7 @@ _MAX_OVERLAP_S = 30 * 86_400
 
 
 class PutKey(RequestBody, frozen=True):
-    """A key as it is to be. Left out, `expires_at` is null: the key has no end."""
+    """The key to ensure. `expires_at` is null by default: the key does not expire."""
 
     role: Annotated[
         Role,
@@ -28,7 +28,7 @@ class PutKey(RequestBody, frozen=True):
 
 
 class RotateKey(RequestBody, frozen=True):
-    """How long the old key works beside the new one."""
+    """Seconds for which the old key works beside the new one."""
 
     overlap_s: Annotated[
         int,
@@ -37,7 +37,7 @@ class RotateKey(RequestBody, frozen=True):
 
 
 class KeyOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A key. The key itself is told once, in the reply that made it."""
+    """A key. Its secret is only in the reply that created it."""
 
     id: str
     team_id: str
@@ -49,14 +49,14 @@ class KeyOut(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_on: str | UnsetType | None = UNSET
-    """The UTC day of its last request within 90 days."""
+    """UTC day of its last request within 90 days."""
     requests_30d: int | UnsetType = UNSET
     key: str | UnsetType = UNSET
     object: str = "key"
 
 
 def key_out(key: KeyRecord, now: datetime, *, plaintext: str | UnsetType = UNSET) -> KeyOut:
-    """A key by itself."""
+    """A key, with its secret when `plaintext` is given."""
     return KeyOut(
         id=key.key_id,
         team_id=key.team_id,
@@ -72,7 +72,7 @@ def key_out(key: KeyRecord, now: datetime, *, plaintext: str | UnsetType = UNSET
 
 
 def used_key_out(key: KeyRecord, now: datetime, use: KeyUse | None) -> KeyOut:
-    """A key with what it was used for lately."""
+    """A key with its recent use."""
     return msgspec.structs.replace(
         key_out(key, now),
         last_used_on=None if use is None else iso(use.last_day_us)[:10],

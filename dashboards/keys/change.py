@@ -1,7 +1,7 @@
-"""API keys: handed out once, replaced with an overlap, ended, and revoked.
+"""Changes of API keys, each with its audit entry: creation, rotation with an overlap, expiry, and revocation.
 
-Who may only change one team's things (`may_all` false) hands out member keys: a key of the role finance or admin reads or
-changes the whole organisation, so it takes an administrator to make, replace or end one.
+Actors who may change only one team (`may_all` false) manage member keys: keys of the roles finance and admin read or
+change the whole organisation, so only administrators create, rotate or revoke them.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from proxy.limits.rules import Place, Rule
 from proxy.limits.store import LimitStore
 
 MAX_LIVE_KEYS: Final = 1_000
-"""Of one team."""
+"""Most working keys of one team."""
 MAX_OVERLAP_S: Final = 30 * 86_400
 _TRIES: Final = 3
 
@@ -41,9 +41,11 @@ async def put_key(
     expires_at: datetime | None = None,
     clock: Callable[[], datetime] = utc_now,
 ) -> tuple[KeyRecord, MintedKey | None]:
-    """See to it that the team has a working key of this name and expiry. Only one that was made now is told whole."""
+    """Ensure that the team has a working key of this name and expiry. The second value is None where it existed: a
+    secret is known only at creation. Raises NameTaken for a key of another role.
+    """
     for _ in range(_TRIES):
-        found = await _changed(log, actor, team, name, role, expires_at, may_all=may_all, clock=clock)
+        found = await _update_existing(log, actor, team, name, role, expires_at, may_all=may_all, clock=clock)
         if found is not None:
             return found, None
         try:
@@ -51,7 +53,7 @@ async def put_key(
                 log, actor, team, name, pepper, may_all=may_all, role=role, expires_at=expires_at, clock=clock
             )
         except NameTaken:
-            # Somebody made it in between.
+            # Another request created the key in between; try again.
             continue
     raise NameTaken(f"Others are changing the key {name[:80]!r} right now; try again.", param="name")
 
@@ -68,7 +70,9 @@ async def create_key(
     expires_at: datetime | None = None,
     clock: Callable[[], datetime] = utc_now,
 ) -> tuple[KeyRecord, MintedKey]:
-    """Make a key. Raises NameTaken while another one of this name works, so that sending a form twice makes one key."""
+    """Create a key. Raises NameTaken while another one of this name works, so that submitting a form twice creates one
+    key.
+    """
     _check_role(role, may_all=may_all)
     _check_expiry(expires_at, clock())
     owner = team.organisation_id
@@ -99,15 +103,15 @@ async def rotate_key(
     may_all: bool,
     clock: Callable[[], datetime] = utc_now,
 ) -> tuple[KeyRecord, MintedKey]:
-    """A new key in an old one's place, which works for a while longer. The old one's limits and budgets hold for the new
-    one too; what was spent by the old one is not counted against the new one's budget.
+    """Create a key in the place of an old one, which works for `overlap_s` more. Limits and budgets are copied; the new
+    budgets start at zero spend. Raises BadRequest and KeyNotFound.
     """
     if not 0 <= overlap_s <= MAX_OVERLAP_S:
         raise BadRequest(f"The overlap is between 0 and {MAX_OVERLAP_S} seconds (30 days).", param="overlap_s")
     owner = team.organisation_id
     async with changing(log, actor, "key.rotated", owner, team_id=team.team_id) as change:
         store = AccountStore(change.within, clock=clock)
-        old = await _one(store, team, key_id, may_all=may_all)
+        old = await _changeable_key(store, team, key_id, may_all=may_all)
         if not old.works_at(clock()):
             raise KeyNotFound("This key works no more, so there is nothing to replace; make a new key.")
         newest = newest_working(await store.keys_of(owner, team.team_id), old.name, clock())
@@ -135,11 +139,11 @@ async def set_key_expiry(
     may_all: bool,
     clock: Callable[[], datetime] = utc_now,
 ) -> KeyRecord:
-    """Let a key work until then, or without an end. One that expired or was revoked never works again."""
+    """Set or remove a key's expiry. Expired and revoked keys never work again."""
     _check_expiry(expires_at, clock())
     async with changing(log, actor, "key.changed", team.organisation_id, team_id=team.team_id) as change:
         store = AccountStore(change.within, clock=clock)
-        before = await _one(store, team, key_id, may_all=may_all)
+        before = await _changeable_key(store, team, key_id, may_all=may_all)
         return await _set_expiry(change, store, team, before, expires_at, clock())
 
 
@@ -153,10 +157,10 @@ async def revoke_key(
     reason: str = "",
     clock: Callable[[], datetime] = utc_now,
 ) -> KeyRecord:
-    """Refuse a key from now on. Twice is the same. Servers follow within `accounts.fresh_s`."""
+    """Revoke a key. Idempotent. Servers follow within `accounts.fresh_s`."""
     async with changing(log, actor, "key.revoked", team.organisation_id, team_id=team.team_id, reason=reason) as change:
         store = AccountStore(change.within, clock=clock)
-        before = await _one(store, team, key_id, may_all=may_all)
+        before = await _changeable_key(store, team, key_id, may_all=may_all)
         if before.revoked_at is None:
             await store.revoke_key(key_id)
         after = await store.key_of(team.organisation_id, team.team_id, key_id)
@@ -177,12 +181,12 @@ async def read_key(store: AccountStore, team: TeamRecord, key_id: str) -> KeyRec
 
 
 def newest_working(keys: list[KeyRecord], name: str, now: datetime) -> KeyRecord | None:
-    """The key that a name stands for: after a rotation two have it for a while, and the newer one is meant."""
+    """The newest working key of a name, or None: during a rotation two work."""
     return next((key for key in reversed(keys) if key.name == name and key.works_at(now)), None)
 
 
 def audit_record(key: KeyRecord) -> dict[str, Any]:
-    """A key as the audit log keeps it."""
+    """A key as its audit entry stores it."""
     return {
         "name": key.name,
         "role": key.role,
@@ -192,7 +196,7 @@ def audit_record(key: KeyRecord) -> dict[str, Any]:
     }
 
 
-async def _changed(
+async def _update_existing(
     log: AuditLog,
     actor: Actor,
     team: TeamRecord,
@@ -203,7 +207,7 @@ async def _changed(
     may_all: bool,
     clock: Callable[[], datetime],
 ) -> KeyRecord | None:
-    """The working key of this name with the expiry that is asked for; None: there is none."""
+    """The working key of this name, with its expiry changed if needed; None where no key of the name works."""
     owner = team.organisation_id
     async with changing(log, actor, "key.changed", owner, team_id=team.team_id) as change:
         store = AccountStore(change.within, clock=clock)
@@ -237,7 +241,7 @@ async def _set_expiry(
     return after
 
 
-async def _one(store: AccountStore, team: TeamRecord, key_id: str, *, may_all: bool) -> KeyRecord:
+async def _changeable_key(store: AccountStore, team: TeamRecord, key_id: str, *, may_all: bool) -> KeyRecord:
     found = await store.key_of(team.organisation_id, team.team_id, key_id)
     check_may_change(found, may_all=may_all)
     return found
@@ -258,7 +262,9 @@ def _check_expiry(expires_at: datetime | None, now: datetime) -> None:
 
 
 async def _hand_over_limits(change: Change, team: TeamRecord, old_id: str, new_id: str, dead: frozenset[str]) -> None:
-    """The old key's limits for the new one. What dead keys of the name still had goes, or rotations would pile it up."""
+    """Copies the old key's limits to the new one, and removes those of expired and revoked keys of the name, which
+    rotations would pile up.
+    """
     store = LimitStore(change.within)
     for rule in await store.of_team(team.organisation_id, team.team_id):
         if rule.place.scope != "key":
@@ -273,7 +279,7 @@ async def _hand_over_limits(change: Change, team: TeamRecord, old_id: str, new_i
 
 
 async def _hand_over_budgets(change: Change, team: TeamRecord, old_id: str, new_id: str, dead: frozenset[str]) -> None:
-    """The same of its budgets."""
+    """Copies the old key's budgets to the new one, and removes those of expired and revoked keys of the name."""
     store = BudgetStore(change.within)
     for standing in await store.of_team(team.organisation_id, team.team_id, sorted({old_id, *dead})):
         budget = standing.budget

@@ -1,4 +1,4 @@
-"""/dashboard/teams/{team_id}/keys: handing out, replacing and ending a team's keys. A key is shown once, to who made it."""
+"""/dashboard/teams/{team_id}/keys: creating, rotating and revoking a team's keys. A key is shown once, to its creator."""
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -25,7 +25,7 @@ from dashboards.keys.change import (
     set_key_expiry,
 )
 from dashboards.limits.change import put_limit, remove_limit
-from dashboards.limits.limit_fields import FIELDS, KINDS, PERIODS, dollars_in, limits_in, limits_shown, said
+from dashboards.limits.limit_fields import FIELDS, KINDS, PERIODS, dollars_in, limits_as_form, limits_in, rule_in_words
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.address import base_url
@@ -55,7 +55,7 @@ _OVERLAPS: Final = (
     ("0", "Not at all: the old key is revoked now"),
 )
 _MENDABLE: Final = (BadRequest, NameTaken, BudgetTaken)
-"""What whoever filled a form in can mend in it."""
+"""Refusals that the form shows beside a field, for the viewer to correct."""
 _COLUMNS: Final = (
     Column("name", "Name", "link"),
     Column("state", "State", "badge"),
@@ -76,7 +76,7 @@ _COLUMNS: Final = (
 
 @router.get(_PLACE)
 async def list_keys(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """All of the team's keys and what they were used for."""
+    """The team's keys with their recent use."""
     team = view.the_team
     keys = await read_keys(view.gateway.accounts, team)
     async with reading(view.gateway, on=True):
@@ -104,7 +104,7 @@ async def new_key(view: Annotated[PageRequest, Depends(allowed("team.change"))])
 
 @router.post(_PLACE)
 async def make_key(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Makes the key and shows it."""
+    """Creates a key and shows it, this once."""
     form = await view.form()
     try:
         name = form.text("name", required=True)
@@ -125,18 +125,18 @@ async def make_key(view: Annotated[PageRequest, Depends(allowed("team.change"))]
         return _new(view, form.plain, {error.field: error.message})
     except _MENDABLE as error:
         return _new(view, form.plain, {error.param or "name": error.message})
-    return _once(view, key, minted, await _bounded(view, key, limits, budget))
+    return _new_key_page(view, key, minted, await _set_bounds(view, key, limits, budget))
 
 
 @router.get(f"{_PLACE}/{{key_id}}")
 async def show_key(view: Annotated[PageRequest, Depends(allowed("team.read"))], key_id: str) -> Response:
-    """One key, its limits and budgets, and what can be done with it."""
+    """One key, its limits and budgets, and the forms to change it."""
     return await _show(view, key_id, {}, {})
 
 
 @router.post(f"{_PLACE}/{{key_id}}/rotate")
 async def replace_key(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
-    """A new key in its place, shown once; the old one goes on for a while."""
+    """Rotates a key: shows the new one once, while the old one works for the overlap."""
     form = await view.form()
     try:
         overlap_s = int(form.one_of("overlap_s", tuple(value for value, _ in _OVERLAPS)))
@@ -154,12 +154,12 @@ async def replace_key(view: Annotated[PageRequest, Depends(allowed("team.change"
     except NameTaken as error:
         return await _show(view, key_id, form.plain, {"overlap_s": error.message})
     old = await read_key(view.gateway.accounts, view.the_team, key_id)
-    return _once(view, key, minted, "", replaced=old)
+    return _new_key_page(view, key, minted, "", replaced=old)
 
 
 @router.post(f"{_PLACE}/{{key_id}}/expiry")
 async def change_expiry(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
-    """The day after which the key works no more."""
+    """Sets or removes the last day on which the key works."""
     form = await view.form()
     try:
         expires_at = _expiry_in(form)
@@ -182,7 +182,7 @@ async def change_expiry(view: Annotated[PageRequest, Depends(allowed("team.chang
 
 @router.post(f"{_PLACE}/{{key_id}}/limits")
 async def change_limits(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
-    """What the key may use in a minute and at once."""
+    """Sets the key's rate limits; empty fields remove them."""
     form = await view.form()
     # Another team's key is as unknown as none.
     await read_key(view.gateway.accounts, view.the_team, key_id)
@@ -202,7 +202,7 @@ async def change_limits(view: Annotated[PageRequest, Depends(allowed("team.chang
 
 @router.post(f"{_PLACE}/{{key_id}}/revoke")
 async def end_key(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
-    """The key is refused from now on."""
+    """Revokes the key."""
     key = await revoke_key(
         view.gateway.audit, view.actor, view.the_team, key_id, may_all=view.may("organisation.change")
     )
@@ -229,7 +229,7 @@ def _row(view: PageRequest, key: KeyRecord, use: KeyUse | None, now: datetime) -
 
 
 def _state(key: KeyRecord, now: datetime) -> tuple[str, str]:
-    """In one word, and its tone."""
+    """The key's state in a word or two, and its tone."""
     if key.revoked_at is not None:
         return "revoked", "quiet"
     if not key.works_at(now):
@@ -292,9 +292,9 @@ async def _show(view: PageRequest, key_id: str, values: Mapping[str, str], error
         tomorrow=(now + _DAY).date().isoformat(),
         overlaps=_OVERLAPS,
         fields=FIELDS,
-        values={"expires_on": last_day, "overlap_s": "86400", **limits_shown(own), **values},
-        others=[(rule.place.model, said(rule)) for rule in rules if rule.place.model],
-        said_of=said(Rule(place=Place("key", key_id), limits=own)),
+        values={"expires_on": last_day, "overlap_s": "86400", **limits_as_form(own), **values},
+        others=[(rule.place.model, rule_in_words(rule)) for rule in rules if rule.place.model],
+        said_of=rule_in_words(Rule(place=Place("key", key_id), limits=own)),
         budgets=[_budget_row(each) for each in budgets],
         budgets_href=f"/dashboard/teams/{team.team_id}/budgets",
         errors=errors,
@@ -313,10 +313,10 @@ def _budget_row(standing: BudgetStatus) -> dict[str, Any]:
     }
 
 
-def _once(
+def _new_key_page(
     view: PageRequest, key: KeyRecord, minted: MintedKey, warning: str, *, replaced: KeyRecord | None = None
 ) -> Response:
-    """The only page that ever has the key."""
+    """The page with the new key in plain text; no other page ever has it."""
     public = base_url(view.request, view.gateway.config().sign_in.public_url)
     return view.page(
         "keys/key_once.html",
@@ -335,7 +335,7 @@ def _once(
 
 
 def _expiry_in(form: Form) -> datetime | None:
-    """The end of the last day that it works on, in UTC; None for a key without an end."""
+    """End (UTC) of the last day on which the key works; None where it does not expire. Raises FormError."""
     text = form.text("expires_on", most=10)
     if not text:
         return None
@@ -347,7 +347,7 @@ def _expiry_in(form: Form) -> datetime | None:
 
 
 def _budget_in(view: PageRequest, form: Form) -> Budget | None:
-    """The new key's budget, for whichever key that will be."""
+    """Budget of a key that is not created yet, with an empty `scope_id`; None where the form has no amount."""
     limit = dollars_in(form, "budget_usd")
     if limit is None:
         return None
@@ -362,8 +362,10 @@ def _budget_in(view: PageRequest, form: Form) -> Budget | None:
     )
 
 
-async def _bounded(view: PageRequest, key: KeyRecord, limits: Limits, budget: Budget | None) -> str:
-    """Gives a new key its limits and its budget. What fails is told: the key itself is there and must be shown."""
+async def _set_bounds(view: PageRequest, key: KeyRecord, limits: Limits, budget: Budget | None) -> str:
+    """Sets a new key's limits and budget, and returns a warning when that is refused: the key exists by then and must
+    be shown.
+    """
     try:
         if not says_nothing(limits):
             await _limit(view, Place("key", key.key_id), limits)
@@ -408,5 +410,5 @@ async def _lift(view: PageRequest, place: Place) -> None:
             view.gateway.audit, view.actor, view.the_team.organisation_id, place, only_keys_of=view.the_team
         )
     except LimitNotFound:
-        # There was none, and there is none.
+        # Nothing to remove.
         return

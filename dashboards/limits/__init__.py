@@ -1,1 +1,1 @@
-"""Rate limits: their API, their form fields, and how they are changed."""
+"""Rate limits: their API, their form fields, and their changes."""

@@ -1,4 +1,4 @@
-"""/v1/admin/limits: what may be used in a minute and at once, where that differs from the configuration."""
+"""/v1/admin/limits: rate limits that override the configuration's."""
 
 from typing import Annotated, Final, Literal, cast
 
@@ -27,14 +27,14 @@ _EXAMPLE: Final = {"requests_per_minute": 600, "tokens_per_minute": 200_000, "co
 
 @router.get(f"{PREFIX}/limits", **described("List the limits that were set", gives={200: Listed[LimitOut]}))
 async def list_limits(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))]) -> Response:
-    """The organisation's own, its teams' and their keys'. Everybody else has the configuration's."""
+    """Limits set for the organisation, its teams and its keys. Others have the configuration's."""
     found = await read_limits(LimitStore(desk.gateway.database), desk.organisation_id)
     return desk.reply(Listed(data=[limit_out(each) for each in found]))
 
 
 @router.get(_MODEL, **described("Read a model's limit", gives={200: LimitOut}))
 async def show_model_limit(desk: Annotated[AdminRequest, Depends(admin("operations.read"))], model: str) -> Response:
-    """It holds for all organisations together."""
+    """The limit of a model, shared by all organisations."""
     return await _show(desk, _model(model))
 
 
@@ -43,13 +43,13 @@ async def show_model_limit(desk: Annotated[AdminRequest, Depends(admin("operatio
     **described("Limit a model", takes=PutLimit, gives={200: LimitOut, 201: LimitOut}, example=_EXAMPLE),
 )
 async def set_model_limit(desk: Annotated[AdminRequest, Depends(admin("operations.change"))], model: str) -> Response:
-    """For all organisations together, so it is for who runs the gateway."""
+    """Sets the limit of a model, shared by all organisations. Only operators may."""
     return await _set(desk, _model(model))
 
 
 @router.delete(_MODEL, **described("Take a model's limit away", gives={200: Deleted}))
 async def take_model_limit(desk: Annotated[AdminRequest, Depends(admin("operations.change"))], model: str) -> Response:
-    """The configuration's holds again."""
+    """Removes the limit of a model; the configuration's applies again."""
     return await _take(desk, _model(model))
 
 
@@ -57,8 +57,8 @@ async def take_model_limit(desk: Annotated[AdminRequest, Depends(admin("operatio
 async def show_limit(
     desk: Annotated[AdminRequest, Depends(admin("organisation.read"))], scope: str, scope_id: str
 ) -> Response:
-    """Of the organisation, a team, or a key."""
-    return await _show(desk, _own(desk, scope, scope_id))
+    """The limit of the organisation, a team, or a key."""
+    return await _show(desk, _place_of(desk, scope, scope_id))
 
 
 @router.put(
@@ -68,16 +68,16 @@ async def show_limit(
 async def set_limit(
     desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], scope: str, scope_id: str
 ) -> Response:
-    """In place of what was set before; every process follows within seconds."""
-    return await _set(desk, _own(desk, scope, scope_id))
+    """Replaces the limit of the organisation, a team, or a key; every process follows within seconds."""
+    return await _set(desk, _place_of(desk, scope, scope_id))
 
 
 @router.delete(_PLACE, **described("Take a limit away", gives={200: Deleted}, query=_QUERY))
 async def take_limit(
     desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], scope: str, scope_id: str
 ) -> Response:
-    """The configuration's holds again."""
-    return await _take(desk, _own(desk, scope, scope_id))
+    """Removes the limit of the organisation, a team, or a key; the configuration's applies again."""
+    return await _take(desk, _place_of(desk, scope, scope_id))
 
 
 async def _show(desk: AdminRequest, place: Place) -> Response:
@@ -105,12 +105,12 @@ async def _take(desk: AdminRequest, place: Place) -> Response:
 
 
 def _check_may_change(desk: AdminRequest, place: Place) -> None:
-    """An organisation's limit is what the others are protected by, so it is not its own to lift."""
+    """Raises NotAllowed unless the actor may: an organisation's limit protects the others, so the operator sets it."""
     if place.scope == "organisation" and not desk.may("operations.change"):
         raise NotAllowed("The limits of a whole organisation are set by who runs the gateway.")
 
 
-def _own(desk: AdminRequest, scope: str, scope_id: str) -> Place:
+def _place_of(desk: AdminRequest, scope: str, scope_id: str) -> Place:
     if scope not in _OWN:
         raise BadRequest("A limit is for one of organisation, team, key, model.", param="scope")
     model = desk.request.query_params.get("model", "")

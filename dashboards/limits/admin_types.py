@@ -1,4 +1,4 @@
-"""What the admin API takes and gives of limits."""
+"""Body and reply types of the admin API's limits."""
 
 from typing import Annotated
 
@@ -17,7 +17,7 @@ Burst = Annotated[int, msgspec.Meta(ge=1, le=MOST["token_burst"], description="n
 
 
 class PutLimit(RequestBody, frozen=True):
-    """What may be used in a minute and at once. What is left out is the configuration's."""
+    """Limits per minute and at once. Omitted values fall back to the configuration's."""
 
     requests_per_minute: Rate | None = None
     request_burst: Burst | None = None
@@ -27,12 +27,12 @@ class PutLimit(RequestBody, frozen=True):
     reason: Reason = ""
 
     def limits(self) -> Limits:
-        """As it is kept."""
+        """The body as stored limits."""
         return Limits(**{name: getattr(self, name) for name in Limits.__struct_fields__})
 
 
 class LimitOut(msgspec.Struct, frozen=True, kw_only=True):
-    """What was set for one place. null is the configuration's, 0 no limit."""
+    """The limits set for one place. null is the configuration's, 0 no limit."""
 
     scope: str
     scope_id: str
@@ -47,7 +47,7 @@ class LimitOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_out(rule: Rule) -> LimitOut:
-    """A limit."""
+    """A rule as the API returns it."""
     place = rule.place
     return LimitOut(
         scope=place.scope,

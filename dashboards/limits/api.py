@@ -1,4 +1,4 @@
-"""GET /v1/limits: what a caller may use and what remains of it; GET /v1/queues: how the lines stand, for operators."""
+"""GET /v1/limits: a caller's limits and what remains of them. GET /v1/queues: state of the queues, for operators."""
 
 from typing import Annotated, Any, Literal
 
@@ -22,7 +22,7 @@ router = APIRouter(tags=["limits"])
 
 
 class LimitStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit, as it is set, and what is left of it; null where the key is not told."""
+    """One limit, its setting and what remains; null where the key may not see it."""
 
     object: Literal["limit"]
     scope: str
@@ -37,7 +37,7 @@ class LimitStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitsStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits that a request draws from, and how many processes share them."""
+    """The limits that a request draws from, and the number of processes that share them."""
 
     object: Literal["list"]
     model: str | None
@@ -52,7 +52,7 @@ async def list_limits(
     caller: AuthenticatedCaller,
     model: Annotated[str, Query(description="A name that may be sent as `model`.")] = "",
 ) -> Response:
-    """The buckets that each request of this key draws from; with `model`, also those of a request for it."""
+    """The limits that each request of this key draws from; with `model`, also that model's."""
     gateway = gateway_of(request)
     if model and not may_name(gateway.line.config, caller, model):
         raise ModelNotFound(f"The model `{model[:200]}` does not exist or your team may not use it.", param="model")
@@ -72,7 +72,9 @@ async def list_limits(
 
 @router.get("/v1/queues", **described("Look at the queues", gives={200: "Each queue, as it stands"}))
 async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
-    """Each queue as the process sees it that answers. It stands for all organisations, so a tenant is not told."""
+    """Every queue, as the answering process sees it. Queues hold requests of all organisations, so only operators may
+    read them.
+    """
     gateway = gateway_of(request)
     queues = gateway.gate.queues
     data = [
@@ -86,7 +88,7 @@ async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
 
 
 def may_name(rules: PipelineConfig, caller: Caller, name: str) -> bool:
-    """Whether this caller's requests for the name could be answered; what it may not use does not exist for it."""
+    """True if the caller may send this model name: `auto`, or a name with at least one target that it may use."""
     if name == AUTO:
         return True
     targets = rules.policy.aliases.get(name) or ((name,) if name in rules.catalog.targets else ())
@@ -94,7 +96,9 @@ def may_name(rules: PipelineConfig, caller: Caller, name: str) -> bool:
 
 
 def sees_use(caller: Caller, place: Place, operator: str) -> bool:
-    """Whether it may be told how much is used there: of what others share, only those who look after all of them."""
+    """True if the caller may see how much of a limit is used. An organisation's needs the role finance or admin; a
+    model's an admin of the organisation that operates the gateway.
+    """
     match place.scope:
         case "organisation":
             return caller.role in {"finance", "admin"}
@@ -105,7 +109,7 @@ def sees_use(caller: Caller, place: Place, operator: str) -> bool:
 
 
 def queue_as_json(look: QueueSnapshot, targets: list[str]) -> dict[str, Any]:
-    """One queue, as an operator reads it."""
+    """A queue as the API returns it."""
     state = msgspec.structs.asdict(look.state)
     return {
         "object": "queue",
@@ -120,7 +124,7 @@ def queue_as_json(look: QueueSnapshot, targets: list[str]) -> dict[str, Any]:
 
 
 def limit_as_json(place: Place, limit: Limit, remains: Remaining | None) -> dict[str, Any]:
-    """One limit, as it is set, and what is left of it where that is told."""
+    """A limit as the API returns it; `remains` is None where the caller may not see its use."""
     return {
         "object": "limit",
         "scope": place.scope,

@@ -1,4 +1,4 @@
-"""What may be used in a minute and at once, as people and administrators' keys set it."""
+"""Changes of rate limits, by people and by administrators' keys, each with its audit entry."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ async def put_limit(
     only_keys_of: TeamRecord | None = None,
     reason: str = "",
 ) -> tuple[Rule, bool]:
-    """Set what one place may use, in place of what was set for it; and whether there was nothing. Processes follow within
+    """Replace the limits of one place; the second value is True where none were set. Processes follow within
     `limits.poll_s`.
 
-    A model's limit holds for every organisation: that the actor may set it is for the caller to have found out. Who may
-    only change one team's things names it: then the limit is for one of that team's keys.
+    A model's limit is shared by all organisations: the caller has checked that the actor may set it. `only_keys_of`
+    restricts the actor to limits of that team's keys. Raises NotAllowed and BadRequest.
     """
     place = rule.place
     async with changing(log, actor, "limit.set", organisation_id, reason=reason) as change:
@@ -55,7 +55,7 @@ async def remove_limit(
     only_keys_of: TeamRecord | None = None,
     reason: str = "",
 ) -> Rule:
-    """Take what was set away: the configuration's limits hold again. Raises LimitNotFound."""
+    """Remove the limits of a place; the configuration's apply again. Raises LimitNotFound."""
     async with changing(log, actor, "limit.removed", organisation_id, reason=reason) as change:
         team_id = await _team_of(AccountStore(change.within), organisation_id, place, only_keys_of)
         store = LimitStore(change.within)
@@ -67,13 +67,13 @@ async def remove_limit(
 
 
 async def read_limits(store: LimitStore, organisation_id: str) -> list[Rule]:
-    """What was set for an organisation, its teams and their keys."""
+    """Limits set for an organisation, its teams and their keys."""
     async with looking():
         return await store.of_organisation(organisation_id)
 
 
 async def read_limit(store: LimitStore, accounts: AccountStore, organisation_id: str, place: Place) -> Rule:
-    """What was set for one place. Raises LimitNotFound, also for a place of another organisation."""
+    """Limits set for one place. Raises LimitNotFound, also for a place of another organisation."""
     async with looking():
         await _team_of(accounts, organisation_id, place, None)
         found = await store.at(place)
@@ -83,17 +83,17 @@ async def read_limit(store: LimitStore, accounts: AccountStore, organisation_id:
 
 
 def audit_record(rule: Rule) -> dict[str, Any]:
-    """A limit as the audit log keeps it: what is not set is the configuration's."""
+    """A limit as its audit entry stores it, without values that fall back to the configuration's."""
     return {name: value for name, value in as_fields(rule.limits).items() if value is not None}
 
 
 def as_fields(limits: Limits) -> dict[str, int | None]:
-    """Each of the values by its name."""
+    """The limits' values by name."""
     return msgspec.structs.asdict(limits)
 
 
 async def _team_of(accounts: AccountStore, organisation_id: str, place: Place, only_keys_of: TeamRecord | None) -> str:
-    """Whose log it also stands in, a team's or nobody's. Another organisation's place looks like none."""
+    """The team whose audit log the change also belongs to, or ''. A place of another organisation is not found."""
     if only_keys_of is not None and place.scope != "key":
         raise NotAllowed("Only the organisation's administrators set limits of teams and of the organisation.")
     try:

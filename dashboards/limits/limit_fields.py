@@ -1,4 +1,4 @@
-"""The fields of limits and budgets, which keys' pages and budgets' pages have in common."""
+"""Form fields of limits and budgets, shared by the pages of keys and of budgets."""
 
 from decimal import Decimal
 from typing import Any, Final
@@ -18,7 +18,7 @@ FIELDS: Final = (
     ("token_burst", "Tokens at once after a pause", "A minute's worth when left empty."),
     ("concurrency", "Requests in flight", "At the same time. 0: no limit."),
 )
-"""Each of a limit's values: its name, what it is called, and what else is to be known."""
+"""A limit's values: name, label, and hint."""
 HEADINGS: Final = {
     "requests_per_minute": "Requests/min",
     "request_burst": "Burst",
@@ -26,7 +26,7 @@ HEADINGS: Final = {
     "token_burst": "Token burst",
     "concurrency": "In flight",
 }
-"""The same above a column."""
+"""Column headings by name."""
 PERIODS: Final = (("day", "each day"), ("week", "each week, from Monday"), ("month", "each month"))
 KINDS: Final = (("soft", "Soft: it warns"), ("hard", "Hard: it is never overrun"))
 ENDS: Final = (
@@ -37,17 +37,17 @@ _MOST_USD: Final = Decimal(10) ** 9
 
 
 def limits_in(form: Form) -> Limits:
-    """What a form says; an empty field is the configuration's."""
+    """Limits from a form; empty fields fall back to the configuration's. Raises FormError."""
     return Limits(**{name: form.whole(name, least=LEAST[name], most=MOST[name]) for name, _, _ in FIELDS})
 
 
-def limits_shown(limits: Limits) -> dict[str, Any]:
-    """The same as a form's fields have it."""
+def limits_as_form(limits: Limits) -> dict[str, Any]:
+    """Limits as form values; '' where the configuration's apply."""
     return {name: "" if value is None else value for name, value in msgspec.structs.asdict(limits).items()}
 
 
-def said(rule: Rule) -> dict[str, str]:
-    """A rule's values in words: what is not set is the configuration's, and 0 lifts the limit."""
+def rule_in_words(rule: Rule) -> dict[str, str]:
+    """A rule's values in words: `default` for the configuration's limit, `no limit` for 0."""
     values = msgspec.structs.asdict(rule.limits)
     return {
         name: "default" if value is None else f"{value:,}" if value else "no limit" for name, value in values.items()
@@ -55,7 +55,7 @@ def said(rule: Rule) -> dict[str, str]:
 
 
 def dollars_in(form: Form, name: str) -> int | None:
-    """An amount in nano-dollars, or None when the field is empty."""
+    """An amount in nano-dollars, or None when the field is empty. Raises FormError."""
     amount = form.decimal(name, most=_MOST_USD)
     if amount is None:
         return None

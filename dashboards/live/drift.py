@@ -1,8 +1,8 @@
-"""Whether prompts have changed since they were learned from: the last day's beside the weeks before, and beside training.
+"""Drift of prompt complexity: the last day compared with the weeks before, and with the classifier's training.
 
-What is compared is a sample, drawn alike on both sides: the attempts that `auto` routed after each of the same moments of
-each day. The index is measured by the population stability index (PSI), which is 0 for the same distribution; chance
-alone gives a small one, which is told beside it.
+Both sides are sampled alike: the attempts that `auto` routed after each of the same moments of each day. The measure is
+the population stability index (PSI), which is 0 for equal distributions; its expected value by chance is given beside
+it.
 """
 
 import asyncio
@@ -22,24 +22,24 @@ from cost.times import DAY_US, wall_us
 BINS: Final = 10
 DAYS: Final = 28
 MOMENTS: Final = 8
-"""In each day."""
+"""Sampled moments in each day."""
 A_MOMENT: Final = 50
-"""Attempts taken after a moment at most."""
+"""Most attempts taken after a moment."""
 _LOOKED_AT: Final = 160
 FEWEST: Final = 200
-"""On either side; with fewer the figure is mostly chance."""
+"""Fewest attempts on either side; with fewer the PSI is mostly chance."""
 SLIGHT: Final = 0.1
 LARGE: Final = 0.25
-"""The usual readings of a PSI: below the first nothing happened, above the second look into it."""
+"""Customary PSI thresholds: below SLIGHT no change, from LARGE on investigate."""
 _FRESH_S: Final = 600.0
 _LONGEST_S: Final = 60.0
-"""A look that takes longer, on a slow disk, is given up."""
+"""Seconds after which a comparison is abandoned, on a slow disk."""
 _TOGETHER: Final = 58
-"""Moments in one statement; SQLite takes 500."""
+"""Moments in one compound SELECT; SQLite allows 500."""
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """The complexity of what `auto` was asked. Shares are by tenths of complexity, the easiest first."""
+    """Distribution of the complexity of `auto` requests, as shares by tenths of complexity, easiest first."""
 
     at_us: int
     day: tuple[float, ...]
@@ -47,24 +47,24 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     day_count: int
     before_count: int
     psi: float | None
-    """Of the last day against the weeks before; None where either has too few."""
+    """PSI of the last day against the weeks before; None where either has too few attempts."""
     psi_training: float | None
-    """Of the last day against the prompts of the training, of which each tenth has a tenth by definition."""
+    """PSI of the last day against training prompts, which fill each tenth equally by definition."""
     chance: float | None
-    """What `psi` would be about if nothing had changed."""
+    """Expected value of `psi` if nothing had changed."""
 
     @property
     def verdict(self) -> str:
         """One of `unknown`, `steady`, `shifted`, `drifted`."""
         if self.psi is None or self.chance is None:
             return "unknown"
-        # Within what chance gives nothing is claimed.
+        # Only the PSI beyond the one expected by chance counts.
         beyond = self.psi - self.chance
         return "drifted" if beyond >= LARGE else "shifted" if beyond >= SLIGHT else "steady"
 
 
 def counted(values: Iterable[float]) -> list[int]:
-    """How many lie in each tenth of [0, 1]."""
+    """Histogram over the tenths of [0, 1]."""
     counts = [0] * BINS
     for value in values:
         counts[min(BINS - 1, max(0, int(value * BINS)))] += 1
@@ -72,19 +72,21 @@ def counted(values: Iterable[float]) -> list[int]:
 
 
 def psi(counts: Sequence[int], others: Sequence[int]) -> float:
-    """The population stability index of two histograms with the same bins. Half a count stands in for an empty bin."""
+    """The population stability index, sum((p - q) ln(p / q)), of two histograms with the same bins. Each count is
+    raised by half, so that empty bins are defined.
+    """
     total, total_others = sum(counts) + BINS / 2, sum(others) + BINS / 2
     pairs = [((a + 0.5) / total, (b + 0.5) / total_others) for a, b in zip(counts, others, strict=True)]
     return sum((a - b) * math.log(a / b) for a, b in pairs)
 
 
 def by_chance(count: int, others: int) -> float:
-    """The expected PSI of two samples of the same distribution."""
+    """Expected PSI of two samples of one distribution: (bins - 1)(1/n + 1/m)."""
     return (BINS - 1) * (1 / count + 1 / others)
 
 
 def compared(day: Sequence[int], before: Sequence[int], at_us: int) -> Drift:
-    """Two histograms as one finding."""
+    """The drift between two histograms."""
     count, others = sum(day), sum(before)
     told = count >= FEWEST and others >= FEWEST
     return Drift(
@@ -105,7 +107,7 @@ def _shares(counts: Sequence[int]) -> tuple[float, ...]:
 
 
 class DriftReader:
-    """Looks at most every ten minutes for all pages of one process; a few hundred short walks along the ledger's index."""
+    """Reads the drift at most every ten minutes for all pages of one process, by a few hundred short index scans."""
 
     def __init__(
         self,
@@ -116,33 +118,35 @@ class DriftReader:
         self._engine = engine
         self._now_us = now_us
         self._clock = clock
-        self._looked_at = float("-inf")
+        self._read_at = float("-inf")
         self._lock = asyncio.Lock()
-        self._looking: asyncio.Task[Drift] | None = None
+        self._reading: asyncio.Task[Drift] | None = None
         self.known: Drift | None = None
-        """What was found last; None before the first look."""
+        """The last result; None before the first."""
 
     async def read(self) -> Drift:
-        """What is known, found anew when that is old."""
+        """The last result, renewed when it is stale."""
         async with self._lock, asyncio.timeout(_LONGEST_S):
-            if self.known is None or self._clock() - self._looked_at >= _FRESH_S:
+            if self.known is None or self._clock() - self._read_at >= _FRESH_S:
                 self.known = await self._compare()
-                self._looked_at = self._clock()
+                self._read_at = self._clock()
             return self.known
 
     async def within(self, patience_s: float) -> Drift | None:
-        """What `look` finds; None when that takes longer, and then it goes on behind, for who asks again."""
-        looking = self._looking
+        """The result of `read`, or None when it takes longer than `patience_s`; it then continues in the background for
+        the next call.
+        """
+        looking = self._reading
         if looking is None or looking.done():
-            looking = self._looking = asyncio.get_running_loop().create_task(self.read(), name="drift")
+            looking = self._reading = asyncio.get_running_loop().create_task(self.read(), name="drift")
         done, _ = await asyncio.wait({looking}, timeout=patience_s)
         return looking.result() if done else None
 
     async def aclose(self) -> None:
-        """Looks no more."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        """Cancels a running comparison."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _compare(self) -> Drift:
         now_us = self._now_us()
@@ -157,18 +161,18 @@ class DriftReader:
 
     async def _sampled(self, moments: Sequence[int]) -> list[tuple[int, float]]:
         async with self._engine.connect() as connection:
-            rows: Iterable[Any] = await connection.execute(union_all(*map(_after, moments)))
+            rows: Iterable[Any] = await connection.execute(union_all(*map(_sample_after, moments)))
             return [(int(at_us), float(complexity)) for at_us, complexity in rows]
 
 
 def _moments(now_us: int) -> list[int]:
-    """The beginnings of the parts of the last day, and of the days before."""
+    """Start times of the sampled parts of the last day and of the days before, newest first."""
     part_us = DAY_US // MOMENTS
     return [now_us - number * part_us for number in range(1, (DAYS + 1) * MOMENTS + 1)]
 
 
-def _after(moment_us: int) -> Select[tuple[int, float]]:
-    """The first attempts that `auto` routed in the part of a day that begins then."""
+def _sample_after(moment_us: int) -> Select[tuple[int, float]]:
+    """The first attempts that `auto` routed in the part of a day that begins at `moment_us`."""
     at = col(LedgerEntry.at_us)
     looked_at = (
         select(at, col(LedgerEntry.complexity), col(LedgerEntry.entry), col(LedgerEntry.attempt))

@@ -1,4 +1,6 @@
-"""The newest attempts of all processes, from the ledger. However large it is, only so many rows of an index are looked at."""
+"""The newest attempts of all processes, from the ledger. The number of index rows read is bounded, however large the
+ledger is.
+"""
 
 from typing import Final
 
@@ -11,11 +13,11 @@ from cost.ledger.entries import TERMINAL
 from cost.tables import LedgerEntry
 
 LOOKED_AT: Final = 3
-"""Rows looked at for one that is wanted: each attempt has a reserve beside its end, and postings stand between them."""
+"""Index rows read for each attempt wanted: an attempt's reservation and postings stand between the ends."""
 
 
 class EndedAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """How one attempt ended: all figures and names, nothing of what was asked or answered."""
+    """An attempt's end: figures and names, nothing of prompt or answer."""
 
     request_id: str
     attempt: int
@@ -44,17 +46,17 @@ class EndedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What makes it unique."""
+        """The attempt's unique key in the ledger: request, attempt number and entry."""
         return (self.request_id, self.attempt, self.entry)
 
     @property
     def failed(self) -> bool:
-        """The upstream's fault: it gave an error, broke off, or was never heard of again."""
+        """True if the upstream failed: an error, a broken stream, or no end at all."""
         return self.entry == "expire" or self.status >= _FIRST_FAILURE or self.status == 0
 
     @property
     def turned_away(self) -> bool:
-        """The upstream, or a queue before it, had no room."""
+        """True if the upstream, or a queue before it, had no room (429)."""
         return self.status == _TOO_MANY
 
 
@@ -64,7 +66,9 @@ _NAMES: Final = EndedAttempt.__struct_fields__
 
 
 async def newest(engine: AsyncEngine, most: int, *, since_us: int = 0, until_us: int = 2**62) -> list[EndedAttempt]:
-    """The last attempts that ended in a time, newest first; fewer than `most` where other entries stand between them."""
+    """The newest attempts that ended in a time range, newest first; fewer than `most` where other entries take up the
+    rows that are read.
+    """
     at = col(LedgerEntry.at_us)
     looked_at = (
         select(*(getattr(LedgerEntry, name) for name in _NAMES))

@@ -1,4 +1,4 @@
-"""What operators' pages of one process share. Nothing of it runs while nobody looks."""
+"""Readers shared by the operators' pages of one process. They do no work while no page is open."""
 
 import contextlib
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from dashboards.live.tail import DecisionTail
 
 
 class Operations(NamedTuple):
-    """The readers behind the pages and GET /v1/operations."""
+    """Readers behind the operators' pages and GET /v1/operations."""
 
     recent: RecentReader
     drift: DriftReader
@@ -19,7 +19,7 @@ class Operations(NamedTuple):
 
 
 def open_operations(engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> Operations:
-    """Ready at once; the ledger is asked when somebody looks."""
+    """The readers, ready at once: the ledger is queried on first use. `stack` closes them."""
     tail, drift = DecisionTail(engine), DriftReader(engine)
     stack.push_async_callback(tail.aclose)
     stack.push_async_callback(drift.aclose)

@@ -1,4 +1,4 @@
-"""How the last minutes went, by target, deployment and tier: read from the newest attempts, however large the ledger is."""
+"""Figures of the last minutes by target, deployment and tier, read from the newest attempts at a bounded cost."""
 
 import asyncio
 import time
@@ -16,47 +16,48 @@ from dashboards.live.newest import EndedAttempt, newest
 
 WINDOW_US: Final = 600_000_000
 MOST: Final = 2_000
-"""Attempts that the figures are made of at most; on a busy gateway that is less than the window."""
+"""Most attempts that figures are made from; a busy gateway has more in the window."""
 ENOUGH: Final = 20
-"""Fewer attempts say too little to call anything slow or failing."""
+"""Fewest attempts from which a target can be called slow or failing."""
 _FRESH_S: Final = 2.0
 _YESTERDAY_FRESH_S: Final = 300.0
 _SPEND_FRESH_S: Final = 10.0
 _DAYS: Final = 7
 _FEWEST_DAYS: Final = 3
 _SOONEST_SHARE: Final = 1 / 6
-"""Of an hour, before its spend is compared with other hours'."""
+"""Share of an hour after which its spend is compared with other hours'."""
 _MICRO: Final = 1_000_000
 _PARTS: Final = 10_000
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Some attempts of the last minutes. What nobody measured is None."""
+    """Counts and quantiles of attempts. Values without measurements are None."""
 
     attempts: int
     failed: int
     turned_away: int
-    """No room, there or in the queue before it."""
+    """Attempts refused for lack of room, by the upstream or the queue before it."""
     ttft_p50_s: float | None
     ttft_p95_s: float | None
     tokens_per_s: float | None
-    """The median of a stream's own speed, after its first token."""
+    """Median speed of streams after their first token."""
     usual_ttft_s: float | None = None
-    """The median a day ago."""
+    """Median time to first token of a day ago, in seconds."""
 
     @property
     def failed_share(self) -> float | None:
+        """Failed attempts divided by all; None without attempts."""
         return self.failed / self.attempts if self.attempts else None
 
 
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last minutes were like."""
+    """Figures of the last minutes."""
 
     at_us: int
     since_us: int
-    """The oldest attempt counted; the figures are of the time from then on."""
+    """Start of the time that the figures cover: the oldest attempt counted, or the window's start."""
     whole: bool
-    """They are of the whole window; otherwise of its newest attempts."""
+    """True where the figures cover the whole window; otherwise only its newest attempts."""
     all: Figures
     by_target: Mapping[str, Figures]
     by_deployment: Mapping[str, Figures]
@@ -64,16 +65,16 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
-    """What this hour has cost so far, beside what the same hour cost by then on other days. Nano-dollars."""
+    """Cost of the current hour so far, beside its usual cost up to the same minute. Nano-dollars."""
 
     hour_us: int
     spent_nanousd: int
     usual_nanousd: int | None
-    """The median of the last days, for the part of the hour that is over; None where there are too few, or too early."""
+    """Median of the last days for the elapsed part of the hour; None with too few days, or too early in the hour."""
 
 
 def figures(attempts: Sequence[EndedAttempt], usual_ttft_s: float | None = None) -> Figures:
-    """The sums and quantiles of some attempts."""
+    """Counts and quantiles of these attempts."""
     ttfts = sorted(each.ttft_us / _MICRO for each in attempts if each.ttft_us is not None and each.stream)
     speeds = sorted(filter(None, map(_tokens_per_s, attempts)))
     return Figures(
@@ -88,7 +89,7 @@ def figures(attempts: Sequence[EndedAttempt], usual_ttft_s: float | None = None)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:
-    """The value below which that share of them lies; None of nothing."""
+    """The value below which `share` of the sorted values lie; None for an empty list."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
 
@@ -100,7 +101,7 @@ def _tokens_per_s(attempt: EndedAttempt) -> float | None:
 
 
 def summed(attempts: Sequence[EndedAttempt], at_us: int, usual: Mapping[str, float] = {}) -> Recent:
-    """The figures of all, and of each target, deployment and tier. `usual` is the median TTFT of a day ago, by target."""
+    """Figures of all attempts, and by target, deployment and tier. `usual` is the median TTFT of a day ago, by target."""
     return Recent(
         at_us=at_us,
         since_us=attempts[-1].at_us if len(attempts) >= MOST else at_us - WINDOW_US,
@@ -120,13 +121,13 @@ def _by(attempts: Iterable[EndedAttempt], name: str) -> dict[str, list[EndedAtte
 
 
 def usual_ttfts(attempts: Sequence[EndedAttempt]) -> dict[str, float]:
-    """The median seconds to the first token by target, of those that were called often enough."""
+    """Median seconds to the first token by target, of targets with at least ENOUGH attempts."""
     found = {name: figures(each) for name, each in _by(attempts, "target_id").items() if len(each) >= ENOUGH}
     return {name: each.ttft_p50_s for name, each in found.items() if each.ttft_p50_s is not None}
 
 
-class _Kept:
-    """One answer that is good for a while; who asks meanwhile waits for the one who looks."""
+class _Cached:
+    """A cached value that expires after `fresh_s`; concurrent callers wait for one read."""
 
     def __init__(self, fresh_s: float, clock: Callable[[], float]) -> None:
         self._fresh_s = fresh_s
@@ -144,7 +145,7 @@ class _Kept:
 
 
 class RecentReader:
-    """Reads for all who look at the pages of one process at once."""
+    """Reads recent figures and spend, cached for all pages of one process."""
 
     def __init__(
         self,
@@ -154,30 +155,30 @@ class RecentReader:
     ) -> None:
         self._engine = engine
         self._now_us = now_us
-        self._recent = _Kept(_FRESH_S, clock)
-        self._yesterday = _Kept(_YESTERDAY_FRESH_S, clock)
-        self._spend = _Kept(_SPEND_FRESH_S, clock)
+        self._recent = _Cached(_FRESH_S, clock)
+        self._yesterday = _Cached(_YESTERDAY_FRESH_S, clock)
+        self._spend = _Cached(_SPEND_FRESH_S, clock)
 
     async def recent(self) -> Recent:
-        """The last minutes."""
+        """Figures of the last minutes."""
         found: Recent = await self._recent.get(self._read)
         return found
 
     async def spend(self) -> Spend:
-        """What the hour has cost so far."""
-        found: Spend = await self._spend.get(self._look_at_spend)
+        """Spend of the current hour."""
+        found: Spend = await self._spend.get(self._read_spend)
         return found
 
     async def _read(self) -> Recent:
         now_us = self._now_us()
-        usual: dict[str, float] = await self._yesterday.get(self._look_at_yesterday)
+        usual: dict[str, float] = await self._yesterday.get(self._read_usual_ttfts)
         return summed(await newest(self._engine, MOST, since_us=now_us - WINDOW_US, until_us=now_us + 1), now_us, usual)
 
-    async def _look_at_yesterday(self) -> dict[str, float]:
+    async def _read_usual_ttfts(self) -> dict[str, float]:
         until_us = self._now_us() - DAY_US
         return usual_ttfts(await newest(self._engine, MOST, since_us=until_us - WINDOW_US, until_us=until_us))
 
-    async def _look_at_spend(self) -> Spend:
+    async def _read_spend(self) -> Spend:
         now_us = self._now_us()
         hour_us = now_us - now_us % HOUR_US
         hours = [hour_us - day * DAY_US for day in range(_DAYS + 1)]
@@ -199,7 +200,7 @@ class RecentReader:
 
 
 def usual_by_now(hours_nanousd: Sequence[int], share: float) -> int | None:
-    """The median hour, as far as this one has come."""
+    """Median cost of the hour, times the elapsed `share` of it; None with too few days, or too early. Nano-dollars."""
     if len(hours_nanousd) < _FEWEST_DAYS or share < _SOONEST_SHARE:
         return None
     ordered = sorted(hours_nanousd)

@@ -1,6 +1,6 @@
-"""The live tail of decisions: one look at the ledger a second for all who watch, and none while nobody does.
+"""The live tail of decisions: one ledger query a second shared by all viewers, and none without viewers.
 
-The ledger has what every process of the gateway decided, so it does not matter which of them a page is connected to.
+The ledger has the decisions of every process of the gateway, so a page may be connected to any of them.
 """
 
 import asyncio
@@ -21,60 +21,60 @@ _log: Final = logging.getLogger("weighbridge.operations")
 POLL_S: Final = 1.0
 MOST_VIEWERS: Final = 32
 PAGE: Final = 200
-"""Read at each look. What more there was in that second is not shown, and its viewers are told so."""
+"""Decisions read by each poll. Further ones of that second are not shown, and viewers are told so."""
 KEPT: Final = 500
-"""Remembered for who connects, or connects again; and the most that waits for one viewer."""
+"""Decisions remembered for connecting viewers; also the most that wait for one viewer."""
 _SHOWN_AT_FIRST: Final = 50
 _SEEN: Final = 20 * PAGE
 _PATIENCE_S: Final = 5.0
 
 
 class TooManyViewers(Exception):
-    """As many watch as may."""
+    """The limit of concurrent viewers is reached."""
 
 
 class TailBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a viewer takes at once, oldest first."""
+    """Decisions that a viewer takes at once, oldest first."""
 
     decisions: tuple[EndedAttempt, ...]
     missed: int
-    """Were dropped before these, because the viewer took nothing for long."""
+    """Number of decisions dropped before these because the viewer was slow."""
     more: bool
-    """There were more than a look reads."""
+    """True where a poll had more decisions than it reads."""
 
 
 class Viewer:
-    """One who watches. What it does not take in time is dropped, the oldest first, and counted."""
+    """One connection's buffer. When it is full, the oldest decisions are dropped and counted."""
 
     def __init__(self, decisions: Iterable[EndedAttempt]) -> None:
         self._waiting: deque[EndedAttempt] = deque(decisions, maxlen=KEPT)
         self._missed = 0
         self._more = False
-        self._stirred = asyncio.Event()
+        self._has_news = asyncio.Event()
         if self._waiting:
-            self._stirred.set()
+            self._has_news.set()
 
     def put(self, decisions: Sequence[EndedAttempt], *, more: bool) -> None:
-        """Never waits."""
+        """Appends decisions. Never waits."""
         self._missed += max(0, len(self._waiting) + len(decisions) - KEPT)
         self._waiting.extend(decisions)
         self._more = self._more or more
-        self._stirred.set()
+        self._has_news.set()
 
     async def take(self, timeout_s: float) -> TailBatch:
-        """What came since the last time, after a wait for it; nothing when the time is over."""
+        """Decisions since the last call, waiting up to `timeout_s` for one; an empty batch on timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._stirred.wait()
+                await self._has_news.wait()
         taken = TailBatch(decisions=tuple(self._waiting), missed=self._missed, more=self._more)
-        self._stirred.clear()
+        self._has_news.clear()
         self._waiting.clear()
         self._missed, self._more = 0, False
         return taken
 
 
 class DecisionTail:
-    """One poller of one process, shared by all its viewers."""
+    """The poller of one process, shared by its viewers."""
 
     def __init__(
         self,
@@ -91,15 +91,15 @@ class DecisionTail:
         self._page = page
         self._sleep = sleep
         self._viewers: set[Viewer] = set()
-        self._kept: deque[EndedAttempt] = deque(maxlen=KEPT)
+        self._recent: deque[EndedAttempt] = deque(maxlen=KEPT)
         self._seen: OrderedDict[tuple[str, int, str], None] = OrderedDict()
         self._polling: asyncio.Task[None] | None = None
-        self._fresh = False
-        """Whether the look before this one was a moment ago, so that a full page means that there is more."""
+        self._polled_before = False
+        """True while the previous poll was a moment ago, so that a full page means that there were more."""
         self.looks = 0
-        """How often the ledger was asked."""
+        """Number of ledger queries."""
         self.reachable = True
-        """Whether it answered the last time."""
+        """True if the last ledger query succeeded."""
 
     @property
     def viewers(self) -> int:
@@ -107,13 +107,13 @@ class DecisionTail:
 
     @contextlib.asynccontextmanager
     async def watching(self, last_id: str = "") -> AsyncIterator[Viewer]:
-        """A viewer, which gets what came after the decision of that id first. Raises TooManyViewers."""
+        """A viewer, which first gets the decisions after `last_id`. Raises TooManyViewers."""
         if len(self._viewers) >= self._most_viewers:
             raise TooManyViewers(f"{self._most_viewers} watch already")
         if self._polling is None:
-            self._fresh = False
-            await self._look_safely()
-        # Somebody else may have come while the ledger was asked.
+            self._polled_before = False
+            await self._poll_safely()
+        # Other viewers may have connected during the poll.
         if len(self._viewers) >= self._most_viewers:
             raise TooManyViewers(f"{self._most_viewers} watch already")
         viewer = Viewer(self._after(last_id))
@@ -128,24 +128,24 @@ class DecisionTail:
                 await self.aclose()
 
     async def aclose(self) -> None:
-        """Asks the ledger no more."""
+        """Stops polling."""
         polling, self._polling = self._polling, None
         if polling is not None:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
 
     async def poll(self) -> None:
-        """One look: what is new goes to all viewers."""
+        """Reads the newest decisions once, and passes new ones to all viewers."""
         found = await newest(self._engine, self._page)
         self.looks += 1
         new = [each for each in reversed(found) if each.key not in self._seen]
-        more = self._fresh and len(new) == self._page
-        self._fresh = True
+        more = self._polled_before and len(new) == self._page
+        self._polled_before = True
         for each in new:
             self._seen[each.key] = None
         while len(self._seen) > max(_SEEN, 2 * self._page):
             self._seen.popitem(last=False)
-        self._kept.extend(new)
+        self._recent.extend(new)
         if new:
             for viewer in self._viewers:
                 viewer.put(new, more=more)
@@ -153,9 +153,9 @@ class DecisionTail:
     async def _poll(self) -> None:
         while True:
             await self._sleep(self._poll_s)
-            await self._look_safely()
+            await self._poll_safely()
 
-    async def _look_safely(self) -> None:
+    async def _poll_safely(self) -> None:
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 await self.poll()
@@ -168,18 +168,18 @@ class DecisionTail:
             self.reachable = True
 
     def _after(self, last_id: str) -> list[EndedAttempt]:
-        """In the order in which they were read: a decision may be booked later than a younger one."""
-        kept = list(self._kept)
+        """Decisions after that of `last_id` in the order of reading: a decision may be booked later than a younger one."""
+        kept = list(self._recent)
         for place, each in enumerate(kept):
             if event_id(each) == last_id:
                 return kept[place + 1 :]
         at_us = _at_us(last_id)
-        # It was seen at another process, or long ago.
+        # The id is of another process, or older than what is kept.
         return kept[-_SHOWN_AT_FIRST:] if at_us is None else [each for each in kept if each.at_us > at_us]
 
 
 def event_id(decision: EndedAttempt) -> str:
-    """Names a decision to who connects again, at whatever process."""
+    """Id of a decision's event, valid at every process when a viewer reconnects."""
     return f"{decision.at_us}-{decision.attempt}-{decision.entry}-{decision.request_id}"
 
 

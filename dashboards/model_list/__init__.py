@@ -1,1 +1,1 @@
-"""The list of models that a caller may name."""
+"""The models that a caller may name."""

@@ -1,4 +1,4 @@
-"""GET /v1/models: what a caller may name, with prices and capabilities as extra fields."""
+"""GET /v1/models: the names that a caller may send as `model`, with prices and capabilities as extra fields."""
 
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ router = APIRouter(tags=["models"])
 
 
 class ModelOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A name that may be sent as `model`: `auto`, an alias with its `targets`, or a target with what it can and costs."""
+    """A name for `model`: `auto`, an alias with its `targets`, or a target with its capabilities and prices."""
 
     id: str
     object: Literal["model"]
@@ -45,7 +45,7 @@ async def list_models(request: Request, caller: AuthenticatedCaller) -> JSONResp
 
 @router.get("/v1/models/{name:path}", **described("Read a model", gives={200: ModelOut}))
 async def get_model(name: str, request: Request, caller: AuthenticatedCaller) -> JSONResponse:
-    """One of them."""
+    """One name that this key may send as `model`."""
     found = _visible(gateway_of(request).line.config, caller).get(name)
     if found is None:
         raise ModelNotFound(f"The model `{name}` does not exist or your team may not use it.", param="model")
@@ -85,7 +85,7 @@ def _described(target: Target) -> dict[str, Any]:
 
 
 def _prices(price: Price | None) -> dict[str, str] | None:
-    """Exact decimals in text; None when the price is unknown."""
+    """Prices as exact decimal text; None when unknown."""
     if price is None:
         return None
     meters = {

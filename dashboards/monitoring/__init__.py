@@ -1,1 +1,1 @@
-"""Grafana's dashboards and Prometheus's rules, as files to be imported."""
+"""Grafana dashboards and Prometheus rules, as files to import."""

@@ -1,6 +1,6 @@
-"""What the Grafana dashboards show; `python -m dashboards.monitoring.boards` writes the files beside it anew.
+"""Definitions of the Grafana dashboards; `python -m dashboards.monitoring.boards` writes the JSON files beside it.
 
-The files are what people import. They are made from this, so that a panel is three lines and not eighty.
+The JSON files are what people import. They are generated, so that a panel is three lines and not eighty.
 """
 
 import json
@@ -12,21 +12,21 @@ import msgspec
 
 FOLDER: Final = Path(__file__).parent / "grafana"
 _SCHEMA: Final = 39
-"""Of Grafana 10 and later."""
+"""Dashboard schema version of Grafana 10 and later."""
 _WIDTH: Final = 24
 _RATE: Final = "$__rate_interval"
 Unit = Literal["reqps", "s", "percentunit", "short", "currencyUSD", "bool", "none", "tps"]
 
 
 class Query(msgspec.Struct, frozen=True):
-    """One PromQL expression, and what its lines are called."""
+    """One PromQL expression, and the legend of its series."""
 
     expression: str
     legend: str = ""
 
 
 class Panel(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph, or with `stat` one figure."""
+    """A time series, or with `stat` a single figure."""
 
     title: str
     queries: Sequence[Query]
@@ -37,7 +37,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
     stat: bool = False
     stacked: bool = False
     limit: float | None = None
-    """Red from here on."""
+    """Value from which the panel is red."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Board(msgspec.Struct, frozen=True):
-    """One dashboard. `variables` are labels to choose from: name, and the metric that has it."""
+    """One dashboard. `variables` are labels to filter by: name, and a metric that has it."""
 
     uid: str
     title: str
@@ -588,7 +588,7 @@ BOARDS: Final = (GATEWAY, MONEY, FLEET)
 
 
 def written(board: Board) -> str:
-    """The dashboard as Grafana imports it: it asks for the data source, and nothing of it names an installation."""
+    """The dashboard's JSON. It asks for the data source on import and names no installation."""
     source = {"type": "prometheus", "uid": "${datasource}"}
     return json.dumps(
         {
@@ -683,7 +683,7 @@ def _panel(number: int, panel: Panel, x: int, y: int, source: dict[str, str]) ->
 
 
 def main() -> None:
-    """Write every dashboard."""
+    """Write every dashboard's file."""
     for board in BOARDS:
         place = FOLDER / f"{board.uid}.json"
         place.write_text(written(board) + "\n")

@@ -1,1 +1,1 @@
-"""Signing in through an OpenID provider: the protocol, and who somebody becomes here."""
+"""Sign-in through OpenID providers: the protocol, and provisioning of people."""

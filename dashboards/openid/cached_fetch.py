@@ -1,4 +1,4 @@
-"""Something that a provider was asked for once, for everybody."""
+"""A shared cache of one document fetched from a provider."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,13 +8,13 @@ from dashboards.openid.openid_errors import ProviderFailed
 
 KEPT_S: Final = 3_600.0
 FAILED_S: Final = 5.0
-"""A provider that just failed is not asked again by everybody who presses the button."""
+"""Seconds for which a failed fetch is not repeated, however many people press the button."""
 
 T = TypeVar("T")
 
 
 class CachedFetch(Generic[T]):
-    """Asked for when it is needed, by one caller at a time; kept for an hour, a failure for some seconds."""
+    """A value loaded on demand by one caller at a time. It is kept for an hour; a failure for some seconds."""
 
     def __init__(self, load: Callable[[], Awaitable[T]], label: str, clock: Callable[[], float]) -> None:
         self._load = load
@@ -25,18 +25,18 @@ class CachedFetch(Generic[T]):
         self._failed: tuple[float, ProviderFailed] | None = None
 
     async def now(self) -> T:
-        """Raises ProviderFailed."""
+        """The cached value, loaded if needed. Raises ProviderFailed."""
         async with self._lock:
             if self._kept is not None and self._clock() - self._kept[0] < KEPT_S:
                 return self._kept[1]
-            return await self._loaded()
+            return await self._reload()
 
     async def anew(self) -> T:
-        """As it is at this moment, however young the kept one is. Raises ProviderFailed."""
+        """The value loaded now, whatever is cached. Raises ProviderFailed."""
         async with self._lock:
-            return await self._loaded()
+            return await self._reload()
 
-    async def _loaded(self) -> T:
+    async def _reload(self) -> T:
         if self._failed is not None and self._clock() - self._failed[0] < FAILED_S:
             before = self._failed[1]
             raise ProviderFailed(before.reason, self._label, late=before.late) from before

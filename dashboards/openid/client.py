@@ -1,4 +1,6 @@
-"""Authlib's OAuth 2.0 client over our own HTTP: the address to send people to, and the code's exchange for tokens."""
+"""Authlib's OAuth 2.0 client over this package's HTTP: the authorization address, and the exchange of a code for
+tokens.
+"""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -27,7 +29,7 @@ _TOKEN_ERRORS: Final = frozenset(
 
 
 class Tokens:
-    """What the code was good for."""
+    """The token response of a code exchange."""
 
     def __init__(self, found: Mapping[str, Any], label: str) -> None:
         id_token, access_token = found.get("id_token"), found.get("access_token")
@@ -40,7 +42,7 @@ class Tokens:
 
 
 def authorization_address(section: OidcSection, description: Description, redirect_uri: str, begun: Secrets) -> str:
-    """Where somebody signs in, to come back with a code."""
+    """Address of the provider's sign-in, which redirects back with a code."""
     client = OAuth2Client(
         None,
         client_id=section.client_id,
@@ -69,7 +71,7 @@ async def exchange(
     verifier: str,
     redirect_uri: str,
 ) -> Tokens:
-    """Raises ProviderFailed, or SignInStopped when the provider does not take the code."""
+    """Tokens for a code. Raises ProviderFailed, or SignInStopped when the provider refuses the code."""
     client = _TokenClient(http, section, description, secret, redirect_uri)
     found = await client.fetch_token(
         description.token_endpoint, grant_type="authorization_code", code=code, code_verifier=verifier
@@ -80,7 +82,7 @@ async def exchange(
 
 
 class _TokenClient(OAuth2Client):  # type: ignore[misc]  # Authlib has no types
-    """Authlib makes the request; how it is sent is what its clients for requests and httpx override, too."""
+    """Authlib's client with its transport replaced, by the hook that its requests and httpx clients override too."""
 
     def __init__(
         self, http: ProviderHttp, section: OidcSection, description: Description, secret: str | None, redirect_uri: str

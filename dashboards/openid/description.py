@@ -1,4 +1,4 @@
-"""A provider's description of itself (OpenID Connect Discovery), checked."""
+"""A provider's metadata (OpenID Connect Discovery 1.0), validated."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,7 +16,7 @@ ALGORITHMS: Final = frozenset(
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What of it is used."""
+    """The metadata fields that signing in uses."""
 
     authorization_endpoint: str
     token_endpoint: str
@@ -28,12 +28,14 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def algorithms(self) -> frozenset[str]:
-        """With which of the algorithms that we take it signs."""
+        """Signature algorithms that both the provider and the gateway support."""
         return ALGORITHMS.intersection(self.id_token_signing_alg_values_supported)
 
 
 def description_of(found: Mapping[str, Any], section: OidcSection) -> Description:
-    """Raises ProviderFailed for one that is another's, incomplete, or points where others could listen."""
+    """Validated metadata. Raises ProviderFailed for another issuer's, for incomplete metadata, or for addresses that
+    could be eavesdropped on.
+    """
     if found.get("issuer") != section.issuer:
         raise ProviderFailed("description: its issuer is not the configured one", section.label)
     known = {name: found[name] for name in Description.__struct_fields__ if found.get(name) is not None}
@@ -51,6 +53,6 @@ def description_of(found: Mapping[str, Any], section: OidcSection) -> Descriptio
 
 
 async def describe(http: ProviderHttp, section: OidcSection) -> Description:
-    """Asks for it. Raises ProviderFailed."""
+    """Fetches the metadata. Raises ProviderFailed."""
     address = section.issuer.removesuffix("/") + "/.well-known/openid-configuration"
     return description_of(await http.get("description", address), section)

@@ -1,4 +1,6 @@
-"""Asking a provider over HTTP: bounded in time and size, without redirects, and never repeating what it sent."""
+"""HTTP requests to a provider: bounded in time and size, without redirects, and with errors that never repeat its
+content.
+"""
 
 import asyncio
 import ssl
@@ -12,7 +14,7 @@ from accounts.people.oidc_config import OidcSection
 from dashboards.openid.openid_errors import ProviderFailed, SsoUnusable
 
 MAX_BYTES: Final = 1_000_000
-"""Many times what any provider's description, keys or claims have."""
+"""Largest reply; many times the size of real metadata, key sets and claims."""
 _CONNECTIONS: Final = 16
 _OK: Final = 200
 _CLIENT_ERROR: Final = 400
@@ -20,7 +22,7 @@ _SERVER_ERROR: Final = 500
 
 
 class ProviderHttp:
-    """The connections to one provider."""
+    """The HTTP session of one provider."""
 
     def __init__(self, section: OidcSection) -> None:
         self._label = section.label
@@ -29,16 +31,16 @@ class ProviderHttp:
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, what: str, address: str, *, bearer: str | None = None) -> dict[str, Any]:
-        """The object that is there."""
+        """The JSON object at an address. Raises ProviderFailed."""
         headers = {} if bearer is None else {"authorization": f"Bearer {bearer}"}
-        status, found = await self._ask(what, "GET", address, headers, None)
+        status, found = await self._request(what, "GET", address, headers, None)
         if status != _OK:
             raise ProviderFailed(f"{what}: status {status}", self._label)
         return found
 
     async def post(self, what: str, address: str, headers: Mapping[str, str], form: str) -> dict[str, Any]:
-        """The object that it answers, refusals (400 to 499) included."""
-        status, found = await self._ask(what, "POST", address, headers, form)
+        """The JSON object of the reply, also of refusals (400 to 499). Raises ProviderFailed."""
+        status, found = await self._request(what, "POST", address, headers, form)
         if status != _OK and not _CLIENT_ERROR <= status < _SERVER_ERROR:
             raise ProviderFailed(f"{what}: status {status}", self._label)
         return found
@@ -47,19 +49,19 @@ class ProviderHttp:
         if self._session is not None:
             await self._session.close()
 
-    async def _ask(
+    async def _request(
         self, what: str, method: str, address: str, headers: Mapping[str, str], form: str | None
     ) -> tuple[int, dict[str, Any]]:
         try:
             # Not aiohttp's own limits: this one holds for the whole answer, however slowly it drips.
             async with asyncio.timeout(self._timeout_s):
-                return await self._answer(what, method, address, headers, form)
+                return await self._exchange(what, method, address, headers, form)
         except TimeoutError as late:
             raise ProviderFailed(f"{what}: no answer within {self._timeout_s:g} s", self._label, late=True) from late
         except (aiohttp.ClientError, OSError, ValueError) as failure:
             raise ProviderFailed(f"{what}: {type(failure).__name__}", self._label) from failure
 
-    async def _answer(
+    async def _exchange(
         self, what: str, method: str, address: str, headers: Mapping[str, str], form: str | None
     ) -> tuple[int, dict[str, Any]]:
         # No compression: a small answer must not become a large one here.
@@ -82,7 +84,7 @@ class ProviderHttp:
         return found
 
     def _opened(self) -> aiohttp.ClientSession:
-        # At the first use, for a session belongs to a running loop.
+        # Created on first use: a session needs a running event loop.
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self._tls),

@@ -1,4 +1,4 @@
-"""Whether an ID token is the provider's, about this sign-in, and for us (OpenID Connect Core, 3.1.3.7). No I/O."""
+"""Validation of ID tokens: issuer, audience, nonce, signature and times (OpenID Connect Core, 3.1.3.7). No I/O."""
 
 from collections.abc import Collection
 from typing import Any, Final
@@ -12,13 +12,13 @@ from joserfc.jwk import Key
 from dashboards.openid.openid_errors import TokenUnsound
 
 LEEWAY_S: Final = 60
-"""How far the provider's clock and ours may be apart."""
+"""Tolerated difference between the provider's clock and ours, in seconds."""
 MAX_HEADER_BYTES: Final = 8_192
-"""Some providers put their certificates there."""
+"""Largest token header; some providers put certificates into it."""
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What the token must say."""
+    """Values that the token's claims must match."""
 
     issuer: str
     client_id: str
@@ -31,14 +31,14 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What it says of its own signature. Nothing of it is believed before the signature was checked."""
+    """The token's header, unverified until the signature is checked."""
 
     algorithm: str
     key_id: str | None
 
 
 def header_of(token: str, algorithms: Collection[str], label: str) -> Header:
-    """Raises TokenUnsound for one that is not a signed token of an accepted algorithm."""
+    """The header of a signed token. Raises TokenUnsound where it is malformed or its algorithm is not accepted."""
     try:
         headers = jws.extract_compact(token.encode(), registry=_registry(algorithms)).headers()
     except (JoseError, ValueError) as failure:
@@ -50,7 +50,7 @@ def header_of(token: str, algorithms: Collection[str], label: str) -> Header:
 
 
 def claims_of(token: str, header: Header, key: Key, expected: Expected, now_s: int) -> dict[str, Any]:
-    """What it says, once all of it was found sound. Raises TokenUnsound."""
+    """The claims of a token whose signature and claims were verified. Raises TokenUnsound."""
     try:
         decoded = jwt.decode(token, key, registry=_registry([header.algorithm]))
     except (JoseError, ValueError) as failure:

@@ -1,4 +1,4 @@
-"""Signing in with one OpenID provider: the authorization code flow with PKCE, state and nonce (OpenID Connect Core, 3.1)."""
+"""Sign-in with one OpenID provider: the authorization code flow with PKCE, state and nonce (OpenID Connect Core, 3.1)."""
 
 import contextlib
 import hmac
@@ -21,7 +21,7 @@ from dashboards.openid.signing_keys import SigningKeys
 
 MAX_CODE_CHARS: Final = 4_096
 MAX_AT_ONCE: Final = 64
-"""Sign-ins that wait for this provider; it is slower than that only when it is broken."""
+"""Most sign-ins that wait for one provider at once; only a broken provider makes more wait."""
 _SECOND_US: Final = 1_000_000
 # What a provider may say instead of a code (RFC 6749 and OpenID Connect Core), in words. Its own text is never shown:
 # whoever makes a link writes it.
@@ -37,14 +37,14 @@ _SAID: Final = {
 
 
 class SignInStart(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the browser goes, and what it keeps meanwhile."""
+    """Address to redirect the browser to, and the cookie it keeps until the callback."""
 
     address: str
     cookie: str
 
 
 class SignInResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Who came back, and where they wanted to go."""
+    """Identity of a completed sign-in, and the page to continue to."""
 
     identity: Identity
     next_path: str
@@ -66,7 +66,7 @@ class OidcProvider:
         self.section: Final = section
         self.redirect_uri: Final = f"{public_url}/dashboard/sign-in/{section.name}/callback"
         self._secret = secret
-        self._begun = begun
+        self._pending = begun
         self._now_us = now_us
         self._http = ProviderHttp(section)
         self._description = CachedFetch(lambda: describe(self._http, section), section.label, clock)
@@ -74,20 +74,22 @@ class OidcProvider:
         self._running = 0
 
     async def begin(self, next_path: str) -> SignInStart:
-        """Raises SignInStopped."""
-        with self._place():
+        """Begins a sign-in. Raises SignInStopped."""
+        with self._slot():
             description = await self._description.now()
-        begun = self._begun.begin(self.section.name, next_path)
-        address = authorization_address(self.section, description, self.redirect_uri, self._begun.secrets_of(begun))
-        return SignInStart(address=address, cookie=self._begun.cookie(begun))
+        begun = self._pending.begin(self.section.name, next_path)
+        address = authorization_address(self.section, description, self.redirect_uri, self._pending.secrets_of(begun))
+        return SignInStart(address=address, cookie=self._pending.cookie(begun))
 
     async def finish(self, cookie: str | None, answer: Sequence[tuple[str, str]]) -> SignInResult:
-        """Who the provider says this is. Raises SignInStopped, and IdentityRefused for somebody who is kept out."""
-        begun = self._own(cookie, answer)
-        with self._place():
+        """Identity from the provider's callback. Raises SignInStopped, and IdentityRefused for an identity that the
+        configuration keeps out.
+        """
+        begun = self._take_pending(cookie, answer)
+        with self._slot():
             description = await self._description.now()
             code = self._code(answer, description)
-            made = self._begun.secrets_of(begun)
+            made = self._pending.secrets_of(begun)
             tokens = await exchange(
                 self._http,
                 self.section,
@@ -103,31 +105,31 @@ class OidcProvider:
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    def _own(self, cookie: str | None, answer: Sequence[tuple[str, str]]) -> PendingSignIn:
-        """The sign-in that this browser began and this answer belongs to; each is taken once."""
-        begun = None if cookie is None else self._begun.read(cookie)
+    def _take_pending(self, cookie: str | None, answer: Sequence[tuple[str, str]]) -> PendingSignIn:
+        """The pending sign-in of this browser and callback. Each is accepted once. Raises SignInStopped."""
+        begun = None if cookie is None else self._pending.read(cookie)
         if begun is None or begun.provider != self.section.name:
             raise SignInStopped(
                 "callback: no sign-in was begun in this browser",
                 "This sign-in was not begun in this browser, or more than ten minutes ago. Start again; cookies must be allowed.",
             )
-        state = _only(answer, "state") or ""
-        if not hmac.compare_digest(state.encode(), self._begun.secrets_of(begun).state.encode()):
+        state = _single(answer, "state") or ""
+        if not hmac.compare_digest(state.encode(), self._pending.secrets_of(begun).state.encode()):
             raise SignInStopped(
                 "callback: wrong state",
                 "This answer does not belong to the sign-in that was begun last in this browser. Start again.",
             )
-        if not self._begun.take(begun):
+        if not self._pending.take(begun):
             raise SignInStopped("callback: used before", "This sign-in was used already. Start again.")
         return begun
 
     def _code(self, answer: Sequence[tuple[str, str]], description: Description) -> str:
-        issuer = _only(answer, "iss")
+        issuer = _single(answer, "iss")
         # RFC 9207: an answer of another provider, which some mix-up sent here, is not taken.
         is_missing = issuer is None and description.authorization_response_iss_parameter_supported
         if is_missing or (issuer is not None and issuer != self.section.issuer):
             raise SignInStopped("callback: another issuer", "This answer comes from another provider. Start again.")
-        error, code = _only(answer, "error"), _only(answer, "code")
+        error, code = _single(answer, "error"), _single(answer, "code")
         if error is not None:
             known = error if error in _SAID else "another error"
             raise SignInStopped(
@@ -159,7 +161,7 @@ class OidcProvider:
         return joined(claims, more)
 
     def _is_complete(self, claims: dict[str, Any]) -> bool:
-        """Whether nothing is missing that decides about anything."""
+        """True if the ID token has every claim that decides access, so that userinfo need not be fetched."""
         section = self.section
         groups_matter = bool(section.groups or section.required_groups)
         root = section.groups_claim if section.groups_claim in claims else section.groups_claim.split(".")[0]
@@ -173,8 +175,8 @@ class OidcProvider:
         return await self._http.get("keys", description.jwks_uri)
 
     @contextlib.contextmanager
-    def _place(self) -> Iterator[None]:
-        """One of the sign-ins that may wait for the provider at once."""
+    def _slot(self) -> Iterator[None]:
+        """Holds one of the MAX_AT_ONCE places. Raises ProviderFailed when all are taken."""
         if self._running >= MAX_AT_ONCE:
             raise ProviderFailed(f"busy: {MAX_AT_ONCE} sign-ins wait for it", self.section.label, late=True)
         self._running += 1
@@ -185,7 +187,9 @@ class OidcProvider:
 
 
 def joined(claims: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Both, the signed ones first. An e-mail address and whether it was verified come from the same place."""
+    """ID token claims merged with userinfo claims, the signed ones first. `email` and `email_verified` come from the
+    same source.
+    """
     pair = {"email", "email_verified"}
     from_more = "email" in more and not pair <= claims.keys()
     address = more if from_more else claims
@@ -197,8 +201,8 @@ def joined(claims: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def _only(answer: Sequence[tuple[str, str]], name: str) -> str | None:
-    """A parameter's value. Raises SignInStopped when it was sent more than once."""
+def _single(answer: Sequence[tuple[str, str]], name: str) -> str | None:
+    """A parameter's value, or None. Raises SignInStopped when it was sent more than once."""
     found = [value for key, value in answer if key == name]
     if len(found) > 1:
         raise SignInStopped(f"callback: {name} more than once", "The answer is not as it should be. Start again.")

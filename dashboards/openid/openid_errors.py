@@ -1,4 +1,4 @@
-"""Why signing in through a provider stopped."""
+"""Errors of signing in through a provider."""
 
 
 class SsoUnusable(Exception):
@@ -6,7 +6,7 @@ class SsoUnusable(Exception):
 
 
 class SignInStopped(Exception):
-    """It goes no further. `reason` is for logs, `message` for the person; neither repeats what the provider sent."""
+    """The sign-in fails. `reason` is for logs, `message` for the person; neither repeats what the provider sent."""
 
     def __init__(self, reason: str, message: str, *, status: int = 400) -> None:
         super().__init__(reason)
@@ -16,7 +16,7 @@ class SignInStopped(Exception):
 
 
 class ProviderFailed(SignInStopped):
-    """The provider does not answer, or not as a provider does."""
+    """The provider does not answer, or not according to the protocol."""
 
     def __init__(self, reason: str, label: str, *, late: bool = False) -> None:
         told = "does not answer in time" if late else "does not answer as it should"
@@ -29,7 +29,7 @@ class ProviderFailed(SignInStopped):
 
 
 class TokenUnsound(SignInStopped):
-    """What the provider says of somebody cannot be trusted."""
+    """An ID token or its claims cannot be trusted."""
 
     def __init__(self, reason: str, label: str) -> None:
         super().__init__(

@@ -1,7 +1,7 @@
-"""A sign-in that was begun, as a short-lived cookie remembers it.
+"""Pending sign-ins, kept in a short-lived signed cookie.
 
-The cookie carries a random seed. What goes to the provider (state, nonce, PKCE's verifier) is made of the seed under a
-key that only the gateway has, so that the cookie alone reveals none of it, and nothing of it is stored.
+The cookie carries a random seed. State, nonce and PKCE verifier are derived from the seed with a key that only the
+gateway has, so that the cookie alone reveals none of them, and nothing is stored.
 """
 
 import hmac
@@ -17,12 +17,12 @@ LASTS_S: Final = 600
 MAX_COOKIE_CHARS: Final = 3_800
 MAX_NEXT_CHARS: Final = 1_500
 MAX_USED: Final = 100_000
-"""More than this process sees in the time that a cookie is good for, at 150 callbacks a second."""
+"""Most remembered callbacks; at 150 a second, fewer happen in a cookie's lifetime."""
 _SECOND_US: Final = 1_000_000
 
 
 class PendingSignIn(msgspec.Struct, frozen=True, kw_only=True):
-    """What the callback must fit."""
+    """A pending sign-in, which the callback must match."""
 
     seed: str
     provider: str
@@ -31,7 +31,7 @@ class PendingSignIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Secrets(msgspec.Struct, frozen=True, kw_only=True):
-    """What ties the provider's answer to the browser that asked."""
+    """Values that tie the provider's callback to the browser that began the sign-in."""
 
     state: str
     nonce: str
@@ -42,7 +42,7 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingSignIns:
-    """Makes such cookies, knows its own again, and takes each once."""
+    """Issues and verifies cookies of pending sign-ins, and accepts each once."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class PendingSignIns:
         self._used: dict[str, int] = {}
 
     def begin(self, provider: str, next_path: str) -> PendingSignIn:
-        """A sign-in of its own, good for ten minutes. A `next_path` that no cookie can hold is forgotten."""
+        """A new pending sign-in, valid for ten minutes. A `next_path` too long for the cookie is dropped."""
         return PendingSignIn(
             seed=self._random_bytes(SEED_BYTES).hex(),
             provider=provider,
@@ -69,12 +69,12 @@ class PendingSignIns:
         )
 
     def cookie(self, begun: PendingSignIn) -> str:
-        """Its cookie's value."""
+        """The signed cookie value."""
         body = _encoded(msgspec.json.encode(begun))
         return f"{body}.{self._signature(body)}"
 
     def read(self, cookie: str) -> PendingSignIn | None:
-        """The sign-in that a cookie remembers; None if it is not ours or too old."""
+        """The pending sign-in of a cookie; None where it is forged, malformed or expired."""
         body, _, signature = cookie.partition(".")
         if len(cookie) > MAX_COOKIE_CHARS or not cookie.isascii():
             return None
@@ -87,7 +87,7 @@ class PendingSignIns:
         return begun if begun.expires_us > self._now_us() else None
 
     def secrets_of(self, begun: PendingSignIn) -> Secrets:
-        """The same for the same seed."""
+        """Secrets derived from the seed; the same each time."""
         return Secrets(
             state=self._value("state", begun),
             nonce=self._value("nonce", begun),
@@ -95,10 +95,10 @@ class PendingSignIns:
         )
 
     def take(self, begun: PendingSignIn) -> bool:
-        """Whether this process sees it for the first time; each is good once.
+        """True at the first use in this process; each sign-in is accepted once.
 
-        Strangers can begin sign-ins and come back with them, so a full memory must shut nobody out, nor take long: the
-        oldest is forgotten. Whoever had its cookie still needs a code that the provider takes once, too.
+        Strangers can begin sign-ins and come back with them, so a full memory must lock nobody out, nor take long: the
+        oldest is forgotten. Its cookie alone is no use: the provider accepts each code once, too.
         """
         if begun.seed in self._used:
             return False

@@ -1,4 +1,4 @@
-"""The providers that people may sign in with, as one process has them. Authlib is imported only if there is one."""
+"""The configured sign-in providers of one process. Authlib is imported only if there is one."""
 
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Providers:
-    """By name."""
+    """Sign-in providers by name."""
 
     def __init__(self, providers: Mapping[str, "OidcProvider"]) -> None:
         self._providers = dict(providers)
 
     def get(self, name: str) -> "OidcProvider | None":
-        """The provider of this name."""
+        """The provider of this name, or None."""
         return self._providers.get(name)
 
     async def aclose(self) -> None:
@@ -31,7 +31,7 @@ class Providers:
 def open_providers(
     section: SignInSection, resolve_secret: Callable[[str], str], pepper: Pepper, now_us: Callable[[], int]
 ) -> Providers:
-    """Decided at the start; asks nobody anything yet. Raises SsoUnusable without Authlib."""
+    """The configured providers, without contacting them. Raises SsoUnusable without Authlib."""
     if not section.providers:
         return Providers({})
     if importlib.util.find_spec("authlib") is None:

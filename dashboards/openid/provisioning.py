@@ -1,4 +1,6 @@
-"""Who somebody from a provider is here: found, linked or made, with the role and the teams that their groups give now."""
+"""Provisioning of people who sign in through a provider: found, linked or created, with the role and teams of their
+groups.
+"""
 
 import logging
 from collections.abc import Callable
@@ -24,9 +26,9 @@ Stores = Callable[[AsyncEngine], PeopleStore]
 async def arrive(
     audit: AuditLog, identity: Identity, section: OidcSection, address: str, *, stores: Stores = PeopleStore
 ) -> Person:
-    """The person who may be signed in. Raises IdentityRefused; then nothing was changed.
+    """The person to sign in, with role and teams updated. Raises IdentityRefused; then nothing was changed.
 
-    One transaction, whose lock on the audit log lets no two first sign-ins of the same person happen at once.
+    One transaction: its lock on the audit log keeps two first sign-ins of one person from running at once.
     """
     actor = Actor(
         kind="gateway",
@@ -37,41 +39,41 @@ async def arrive(
     )
     async with audit.change(actor, "person.set", reason=f"Signed in with {section.label}.") as change:
         people = stores(change.within)
-        person, before = await _found(people, change.within, identity, section)
-        person = await _with_standing(people, person, standing_of(identity.groups, section), section)
-        change.tell("person", person.person_id, before, await _told(people, person, identity))
+        person, before = await _find_or_create(people, change.within, identity, section)
+        person = await _apply_standing(people, person, standing_of(identity.groups, section), section)
+        change.tell("person", person.person_id, before, await _audit_record(people, person, identity))
     return person
 
 
-async def _found(
+async def _find_or_create(
     people: PeopleStore, engine: AsyncEngine, identity: Identity, section: OidcSection
 ) -> tuple[Person, dict[str, Any] | None]:
-    """The person, and how they were before."""
+    """The person, found, linked or created, and their audit record before; None for a new one."""
     person = await people.find_subject(identity.issuer, identity.subject)
     if person is not None:
         _check_may_enter(person, section)
-        return person, await _told(people, person, identity)
+        return person, await _audit_record(people, person, identity)
     person = None if identity.email is None else await people.find(identity.email)
     if person is None:
-        return await _made(people, identity, section), None
+        return await _create(people, identity, section), None
     _check_may_enter(person, section)
     if await is_linked(engine, person.person_id, section.organisation):
-        # The address was given to somebody else at the provider, or two people there have it.
-        raise IdentityRefused("email_of_another", _ask_to_be_let_in(section))
+        # The provider gave the address to another account, or two accounts share it.
+        raise IdentityRefused("email_of_another", _uninvited_message(section))
     if not section.link_by_email:
         raise IdentityRefused(
             "not_linked",
             f"There is an account with your e-mail address here that is not used with {section.label}. Sign in with your "
             "password, or ask an administrator of your organisation.",
         )
-    before = await _told(people, person, None)
+    before = await _audit_record(people, person, None)
     await people.link_subject(person.person_id, identity.issuer, identity.subject, organisation_id=section.organisation)
     return person, before
 
 
-async def _made(people: PeopleStore, identity: Identity, section: OidcSection) -> Person:
+async def _create(people: PeopleStore, identity: Identity, section: OidcSection) -> Person:
     if not section.create_people:
-        raise IdentityRefused("unknown", _ask_to_be_let_in(section))
+        raise IdentityRefused("unknown", _uninvited_message(section))
     if identity.email is None:
         raise IdentityRefused(
             "email_unverified",
@@ -89,11 +91,13 @@ async def _made(people: PeopleStore, identity: Identity, section: OidcSection) -
             subject=identity.subject,
         )
     except PersonExists as taken:
-        raise IdentityRefused("email_of_another", _ask_to_be_let_in(section)) from taken
+        raise IdentityRefused("email_of_another", _uninvited_message(section)) from taken
 
 
-async def _with_standing(people: PeopleStore, person: Person, standing: GroupRights, section: OidcSection) -> Person:
-    """Gives what the groups give now, and takes back what groups gave before; what somebody here gave stays."""
+async def _apply_standing(people: PeopleStore, person: Person, standing: GroupRights, section: OidcSection) -> Person:
+    """Applies the role and teams that the groups give now, and removes those given by groups before. Those given by
+    people here stay.
+    """
     own = section.organisation
     if person.source == "oidc" and person.role != standing.role:
         person = await people.set_role(person.person_id, standing.role, organisation_id=own)
@@ -111,20 +115,20 @@ async def _with_standing(people: PeopleStore, person: Person, standing: GroupRig
 
 def _check_may_enter(person: Person, section: OidcSection) -> None:
     if person.organisation_id != section.organisation:
-        # As for somebody who is unknown: whom other organisations have is not for them to know.
-        raise IdentityRefused("other_organisation", _ask_to_be_let_in(section))
+        # Same message as for unknown people, so as not to reveal other organisations' members.
+        raise IdentityRefused("other_organisation", _uninvited_message(section))
     if person.disabled_at is not None:
-        raise IdentityRefused("disabled", _ask_to_be_let_in(section))
+        raise IdentityRefused("disabled", _uninvited_message(section))
 
 
-def _ask_to_be_let_in(section: OidcSection) -> str:
+def _uninvited_message(section: OidcSection) -> str:
     return (
         f"Your account at {section.label} may not sign in here. Ask an administrator of your organisation to invite you, "
         "with the e-mail address that you have there."
     )
 
 
-async def _told(people: PeopleStore, person: Person, identity: Identity | None) -> dict[str, Any]:
+async def _audit_record(people: PeopleStore, person: Person, identity: Identity | None) -> dict[str, Any]:
     places = await people.memberships_of(person.person_id)
     return {
         "email": person.email,

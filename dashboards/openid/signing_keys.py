@@ -1,4 +1,4 @@
-"""The keys that a provider signs with: fetched, kept for an hour, and fetched again once when it signs with a new one."""
+"""A provider's signing keys (JWKS): cached for an hour, and fetched again early when a token names an unknown key."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from dashboards.openid.cached_fetch import CachedFetch
 from dashboards.openid.openid_errors import TokenUnsound
 
 REFETCH_S: Final = 60.0
-"""How often an unknown key's id may have the keys fetched before their hour is over."""
+"""Seconds between early fetches caused by unknown key ids."""
 MAX_KEYS: Final = 100
 MIN_RSA_BITS: Final = 2_048
 _KINDS: Final[Mapping[str, type[Key]]] = {"RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
@@ -20,7 +20,7 @@ _KIND_OF: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
 
 class SigningKeys:
-    """One provider's keys."""
+    """One provider's signing keys."""
 
     def __init__(
         self, fetch: Callable[[], Awaitable[Mapping[str, Any]]], label: str, clock: Callable[[], float]
@@ -33,10 +33,10 @@ class SigningKeys:
         self._refetched_s: float | None = None
 
     async def find(self, key_id: str | None, algorithm: str) -> Key:
-        """The key of this id. Raises TokenUnsound, or what fetching raises."""
+        """The key of this id. Raises TokenUnsound, or ProviderFailed."""
         found = chosen(await self._keys.now(), key_id, algorithm)
         if found is None:
-            # Whoever waits here sees what the one before fetched.
+            # A waiter looks again first: the one before may have fetched the key.
             async with self._lock:
                 found = chosen(await self._keys.now(), key_id, algorithm)
                 if found is None and self._may_ask_again():
@@ -54,7 +54,7 @@ class SigningKeys:
 
 
 def usable(found: Mapping[str, Any]) -> tuple[Key, ...]:
-    """The public signature keys of a key set that can be understood; the others are passed over, as RFC 7517 wants."""
+    """Public signature keys of a key set; those that are not understood are skipped, as RFC 7517 requires."""
     listed = found.get("keys")
     keys = []
     for data in listed[:MAX_KEYS] if isinstance(listed, list) else ():
@@ -65,7 +65,7 @@ def usable(found: Mapping[str, Any]) -> tuple[Key, ...]:
 
 
 def chosen(keys: Sequence[Key], key_id: str | None, algorithm: str) -> Key | None:
-    """The key of this id that can have made such a signature; without an id the only one that can."""
+    """The key of this id that fits the algorithm, or None; without an id, the only key that fits."""
     kind = _KIND_OF.get(algorithm[:2])
     fitting = [key for key in keys if key.key_type == kind and key.get("alg") in (None, algorithm)]
     if key_id is not None:
@@ -74,7 +74,7 @@ def chosen(keys: Sequence[Key], key_id: str | None, algorithm: str) -> Key | Non
 
 
 def _key(data: Any) -> Key | None:
-    # A symmetric key in a public place is no key: whoever reads it could sign with it.
+    # A published symmetric key is skipped: anybody could sign with it.
     kind = data.get("kty") if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS or data.get("use", "sig") != "sig":
         return None

@@ -1,4 +1,4 @@
-"""GET /v1/operations: what is open, slow, full or burning, for `weighbridge top` and whoever else looks after the gateway."""
+"""GET /v1/operations: the operators' snapshot as JSON, for `weighbridge top` and monitoring."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -16,5 +16,5 @@ router = APIRouter(tags=["operations"])
     **described("Look at the whole gateway", gives={200: "The overview, as `weighbridge top` shows it"}),
 )
 async def show_operations(request: Request, _caller: OperatorCaller) -> Response:
-    """The operators' overview as the process knows it that answers. Money is nano-dollars, times are seconds."""
+    """The operators' overview, as the answering process sees it. Money is nano-dollars, times are seconds."""
     return json_reply(await operations_snapshot(gateway_of(request)))

@@ -1,6 +1,5 @@
-"""/dashboard/operations/classifier: which model weighs prompts, what was learned since, and whether prompts have changed."""
+"""/dashboard/operations/classifier: the classifier's model, tunings and learned abilities, and drift of prompts."""
 
-import asyncio
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
@@ -11,10 +10,11 @@ from classifier.learning.store import TuningRecord
 from classifier.onnx_classifier import OnnxClassifier
 from dashboards.live.drift import BINS, DAYS, FEWEST, LARGE, SLIGHT, Drift
 from dashboards.operations.overview_page import HOME
-from dashboards.operations.snapshot import told_classifier
+from dashboards.operations.snapshot import classifier_snapshot
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
+from dashboards.web.patience import patience
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 
@@ -49,7 +49,7 @@ TUNINGS: Final = (
 
 @router.get(f"{HOME}/classifier")
 async def show_classifier(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """The model, its tunings, its abilities; drift is looked for behind the page, and then put into it."""
+    """The model, its tunings and abilities. Drift is computed in the background and loaded as a part of the page."""
     gateway = view.gateway
     if view.is_part:
         return view.part("operations/_drift.html", **await _drift(view))
@@ -73,20 +73,20 @@ async def show_classifier(view: Annotated[PageRequest, Depends(allowed("operatio
     return view.page(
         "operations/classifier.html",
         title="Classifier",
-        classifier_facts=await told_classifier(gateway),
+        classifier_facts=await classifier_snapshot(gateway),
         manifest=manifest,
         tunings=tunings,
         abilities=abilities,
-        **_found(gateway.operations.drift.known),
+        **_drift_context(gateway.operations.drift.known),
     )
 
 
 async def _drift(view: PageRequest) -> dict[str, Any]:
     async with reading(view.gateway, on=True):
-        return _found(await view.gateway.operations.drift.within(_DRIFT_S))
+        return _drift_context(await view.gateway.operations.drift.within(_DRIFT_S))
 
 
-def _found(drift: Drift | None) -> dict[str, Any]:
+def _drift_context(drift: Drift | None) -> dict[str, Any]:
     if drift is None:
         return {"drift": None}
     middles = [(each + 0.5) / BINS for each in range(BINS)]
@@ -118,7 +118,7 @@ def _found(drift: Drift | None) -> dict[str, Any]:
 
 async def _tunings(view: PageRequest) -> list[TuningRecord]:
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with patience(_PATIENCE_S):
             return await view.gateway.learning.tunings()
     except (SQLAlchemyError, OSError, TimeoutError):
         return []

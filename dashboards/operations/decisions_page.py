@@ -1,4 +1,4 @@
-"""/dashboard/operations/decisions: where requests go, while they go: the newest decisions, and then each new one as it ends."""
+"""/dashboard/operations/decisions: the live view of routing decisions: the newest ones, then each new one as it ends."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -27,9 +27,9 @@ router: Final = APIRouter(include_in_schema=False)
 
 SHOWN: Final = 50
 _TURN_S: Final = 1.0
-"""How soon a stream notices that the process stops."""
+"""Seconds within which a stream notices that the process stops."""
 BEAT_S: Final = 15.0
-"""How often a stream shows that it lives, and looks whether its reader still may read it."""
+"""Seconds between keep-alives of a stream, each with a check that its reader still may read it."""
 _RETRY_MS: Final = 2_000
 _MAX_FILTER: Final = 200
 _CALLER_GONE: Final = 499
@@ -58,14 +58,15 @@ COLUMNS: Final = (
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """What of the decisions is wanted."""
+    """Criteria that decisions must match."""
 
     team: str = ""
     target: str = ""
     only: str = ""
-    """`failed`: what did not answer its caller; `auto`: what the gateway chose."""
+    """`failed`: attempts that did not answer their caller; `auto`: requests that the gateway routed."""
 
     def lets(self, decision: EndedAttempt) -> bool:
+        """True if the decision matches all criteria."""
         if self.only == "failed" and (decision.served or decision.status < _FIRST_ERROR):
             return False
         if self.only == "auto" and decision.complexity is None:
@@ -75,7 +76,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 @router.get(f"{HOME}/decisions")
 async def show_decisions(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """The newest ones; the page's script then listens for those that follow."""
+    """The newest decisions; the page's script then streams those that follow."""
     wanted = _filter(view)
     async with reading(view.gateway, on=True):
         found = await newest(view.gateway.database, PAGE)
@@ -101,7 +102,7 @@ async def show_decisions(view: Annotated[PageRequest, Depends(allowed("operation
 
 @router.get(f"{HOME}/decisions/stream")
 async def stream_decisions(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """Server-sent events: `decision` with the rows of each moment, the newest first. It ends when the process stops."""
+    """Server-sent events: `decision` with table rows, newest first. The stream ends when the process stops."""
     last_id = view.request.headers.get("last-event-id") or view.query.get("after", "")
     events = decision_events(
         view.gateway.operations.tail,
@@ -125,7 +126,7 @@ async def decision_events(
     turn_s: float = _TURN_S,
     beat_s: float = BEAT_S,
 ) -> AsyncGenerator[str]:
-    """The stream's text. `still_may` is asked at each beat; nothing more is told once it says no."""
+    """The stream's events as text. `still_may` is called at each beat, and the stream ends once it returns False."""
     yield f"retry: {_RETRY_MS}\n\n"
     try:
         async with tail.watching(last_id) as viewer:
@@ -151,7 +152,7 @@ async def decision_events(
 
 
 async def _still_may(view: PageRequest) -> bool:
-    """The session is alive, and its person still has the right; looking does not keep it alive."""
+    """True if the session is still valid and its person has the right. The check does not renew the session."""
     try:
         session = await view.gateway.sessions.find(view.request.cookies.get(COOKIE, ""), renew=False)
     except (SQLAlchemyError, OSError):
@@ -160,7 +161,7 @@ async def _still_may(view: PageRequest) -> bool:
 
 
 def _event(name: str, data: str, event: str = "") -> str:
-    """One event. What is told in several lines has the word `data` before each."""
+    """One server-sent event; each line of its data is prefixed with `data:`."""
     lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
     mark = f"id: {event}\n" if event and event.isprintable() else ""
     return f"event: {name}\n{mark}{lines}\n"

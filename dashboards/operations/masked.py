@@ -1,4 +1,4 @@
-"""The configuration in force, as people may see it: every key with its value, and no secret, wherever one may stand."""
+"""The effective configuration with every key, and with secrets masked wherever they stand."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,29 +19,29 @@ _MOST_CHARS: Final = 300
 _SECRET_NAME: Final = re.compile(
     r"(^|_|-)(key|keys|secret|token|password|passwd|pepper|credential|credentials|cookie|authorization)$", re.IGNORECASE
 )
-"""A name that ends so names a secret; `metrics_token`, `api_key`, but not `tokens_in_flight` or `max_input_tokens`."""
+"""Names with such an end are secrets: `metrics_token`, `api_key`, but not `tokens_in_flight` or `max_input_tokens`."""
 _SECRET_SHAPE: Final = re.compile(
     r"^(sk-|wb-|whsec_|xox[abp]-|ghp_|eyJ)|^Bearer |-----BEGIN |^[A-Za-z0-9+/_-]{40,}={0,2}$|^[0-9a-fA-F]{32,}$"
 )
 _SET_INSIDE: Final = re.compile(
     r"(?<![\w-])(?P<name>[\w.-]{1,100}(?=[=:])|--?[\w.-]{1,100}(?=\s))(?P<sign>[=:]\s*|\s+(?!-))(?P<value>[^\s,;'\"]+)"
 )
-"""`--api-key=…`, `HF_TOKEN=…`, and `--api-key …` within one text."""
+"""Assignments within a text: `--api-key=…`, `HF_TOKEN=…`, and `--api-key …`."""
 _OPTION: Final = re.compile(r"^--?[A-Za-z][\w.-]{0,100}$")
 _ADDRESS: Final = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class ConfigLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One key and what it is set to."""
+    """One key and its value."""
 
     path: str
-    """`providers.models[0].deployments[0].base_url`."""
+    """Path of the key, such as `providers.models[0].deployments[0].base_url`."""
     section: str
     value: str
     is_default: bool
-    """Nobody set it: the value is the program's own."""
+    """True where the value is the program's default."""
     is_secret: bool = False
-    """`value` tells where the secret is found and whether it is there."""
+    """True for a secret; `value` then is its reference, and whether that resolves."""
     meaning: str = ""
 
 
@@ -49,7 +49,7 @@ def lines(config: BaseModel, secrets_from: Mapping[str, str]) -> list[ConfigLine
     """Every key of the configuration, in the order of the reference."""
     found: list[ConfigLine] = []
     for name in type(config).model_fields:
-        inside = _walked(getattr(config, name), (name,), name in config.model_fields_set, secrets_from)
+        inside = _walk(getattr(config, name), (name,), name in config.model_fields_set, secrets_from)
         found += [msgspec.structs.replace(line, section=name) for line in inside]
         if len(found) > MOST_LINES:
             break
@@ -57,7 +57,7 @@ def lines(config: BaseModel, secrets_from: Mapping[str, str]) -> list[ConfigLine
 
 
 def environment_lines(environment: BaseModel) -> list[ConfigLine]:
-    """What the process's environment says; of addresses only the place, of secrets only whether they are set."""
+    """Settings of the process's environment: of addresses only the location, of secrets only whether they are set."""
     found = []
     for name, field in type(environment).model_fields.items():
         value = getattr(environment, name)
@@ -80,7 +80,7 @@ def environment_lines(environment: BaseModel) -> list[ConfigLine]:
 
 
 def masked(text: str, name: str = "") -> str:
-    """A text that may be shown. `name` is the key that it stands at: one that names a secret shows nothing of its value."""
+    """A text with its secrets masked. `name` is its key; a key whose name marks a secret masks the whole value."""
     if not text or is_reference(text):
         return text
     if _SECRET_NAME.search(name):
@@ -94,7 +94,9 @@ def masked(text: str, name: str = "") -> str:
 
 
 def _without_value(found: re.Match[str]) -> str:
-    """What is set within a text, such as a command's argument; only an option has its value after a blank."""
+    """An assignment within a text, its value masked if its name marks a secret. Only options have a value after a
+    blank.
+    """
     name, sign, value = found["name"], found["sign"], found["value"]
     if not _SECRET_NAME.search(name) or is_reference(value):
         return found[0]
@@ -102,7 +104,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def arguments(values: Iterable[str], name: str = "") -> list[str]:
-    """A list of texts that may be shown: in a command's, what follows an option that names a secret is one."""
+    """A list of texts, masked. In a command, the argument after an option whose name marks a secret is masked too."""
     shown, option = [], ""
     for value in values:
         # Another option after it: it takes no value.
@@ -113,7 +115,7 @@ def arguments(values: Iterable[str], name: str = "") -> list[str]:
 
 
 def address(url: str) -> str:
-    """Where an address leads: without user and password, without the values of its query, and without a hook's secret path."""
+    """An address without password, query values and secret path segments. Malformed ones are masked completely."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -130,11 +132,11 @@ _PART: Final = re.compile(r"^[A-Za-z0-9_-]{20,}$")
 
 
 def _is_secret_part(part: str) -> bool:
-    """Chat services put the right to post into the path: long, and of letters and digits mixed."""
+    """True if a path segment looks like a token, as chat services' webhooks have: long, letters and digits mixed."""
     return bool(_PART.match(part)) and any(each.isdigit() for each in part) and any(each.isalpha() for each in part)
 
 
-def _walked(
+def _walk(
     value: Any,
     path: tuple[str | int, ...],
     given: bool,
@@ -145,13 +147,13 @@ def _walked(
         fields = type(value).model_fields
         for name, inner in value:
             told = fields[name].description or ""
-            yield from _walked(inner, (*path, name), given and name in value.model_fields_set, secrets_from, told)
+            yield from _walk(inner, (*path, name), given and name in value.model_fields_set, secrets_from, told)
     elif isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from _walked(inner, (*path, str(key)), given, secrets_from, meaning)
+            yield from _walk(inner, (*path, str(key)), given, secrets_from, meaning)
     elif isinstance(value, (list, tuple)) and any(isinstance(each, (BaseModel, Mapping)) for each in value):
         for place, inner in enumerate(value):
-            yield from _walked(inner, (*path, place), given, secrets_from, meaning)
+            yield from _walk(inner, (*path, place), given, secrets_from, meaning)
     else:
         yield _line(value, path, given, secrets_from, meaning)
 
@@ -161,7 +163,7 @@ def _line(
 ) -> ConfigLine:
     name = next((each for each in reversed(path) if isinstance(each, str)), "")
     secret = next(iter(secrets_in(value, secrets_from)), None) if isinstance(value, str) else None
-    shown = str(secret) if secret is not None else _hook(value) if _is_hook(path) else _shown(value, name)
+    shown = str(secret) if secret is not None else _hook(value) if _is_hook(path) else _as_text(value, name)
     return ConfigLine(
         path=written(path),
         section=str(path[0]),
@@ -177,13 +179,13 @@ def _is_hook(path: tuple[str | int, ...]) -> bool:
 
 
 def _hook(url: Any) -> str:
-    """Only the host: many services' right to post is the path, of whatever form."""
+    """A webhook's address, reduced to its host: many services authorise by the path, whatever its form."""
     shown = address(str(url))
     place, slash, rest = shown.partition("://")[2].partition("/")
     return f"{shown.partition('://')[0]}://{place}{slash}{MASK if rest else ''}" if place else shown
 
 
-def _shown(value: Any, name: str) -> str:
+def _as_text(value: Any, name: str) -> str:
     if isinstance(value, (set, frozenset)):
         return ", ".join(masked(_plain(each), name) for each in sorted(value, key=str)) or "none"
     if isinstance(value, (list, tuple)):
@@ -204,5 +206,5 @@ def _plain(value: Any) -> str:
 
 
 def written(path: tuple[str | int, ...]) -> str:
-    """A key as the reference writes it."""
+    """A key's path as the reference writes it."""
     return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path).removeprefix(".")

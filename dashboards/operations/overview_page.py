@@ -1,4 +1,4 @@
-"""/dashboard/operations: what is open, slow, full or burning, first; then how everything stands, every few seconds anew."""
+"""/dashboard/operations: problems first, then the state of every component, refreshed every few seconds."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
@@ -34,7 +34,7 @@ STATES: Final[Mapping[str, tuple[str, str]]] = {
     "ready": ("Ready", "good"),
     "suspect": ("Suspect", "warn"),
 }
-"""Of targets, pools and replicas: in words, and a tone."""
+"""States of targets, pools and replicas: words and tone."""
 BREAKERS: Final[Mapping[str, tuple[str, str]]] = {
     "closed": ("Closed", "good"),
     "half-open": ("Half-open", "warn"),
@@ -73,12 +73,12 @@ PROCESSES: Final = (
     Column("seen", "Last seen", "time"),
 )
 _SILENT_S: Final = 90.0
-"""Three times as long as a process takes to show itself."""
+"""Three times a process's heartbeat interval, in seconds."""
 
 
 @router.get(HOME)
 async def show_overview(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """The first look of whoever is called at night."""
+    """The overview; or its refreshed part, or a table as CSV."""
     told = await operations_snapshot(view.gateway)
     targets = Table.of(TARGETS, target_rows(told["targets"]), view.query, name="targets", caption="Targets")
     processes = Table.of(
@@ -110,18 +110,18 @@ async def show_overview(view: Annotated[PageRequest, Depends(allowed("operations
 
 
 def sentence(text: str) -> str:
-    """With a capital letter at its beginning and a full stop at its end."""
+    """The text with a capital first letter and a full stop."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def address_of(view: PageRequest) -> str:
-    """The page's own address, with its state, for what refreshes."""
+    """The page's address with its query, for refreshing."""
     query = view.request.url.query
     return f"{view.request.scope['path']}?{query}" if query else view.request.scope["path"]
 
 
 def target_rows(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Targets as a table has them."""
+    """Table rows of targets."""
     return [
         {
             "target": each["target_id"],
@@ -135,7 +135,7 @@ def target_rows(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def figure_cells(recent: Mapping[str, Any]) -> dict[str, Any]:
-    """The last minutes' figures as cells."""
+    """Cells of the last minutes' figures."""
     return {
         "attempts": recent["attempts"],
         "failed_share": recent["failed_share"],
@@ -148,7 +148,7 @@ def figure_cells(recent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def queue_rows(queues: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Queues as a table has them."""
+    """Table rows of queues."""
     return [
         {
             "name": each["name"],
@@ -167,7 +167,7 @@ def queue_rows(queues: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def process_rows(processes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The processes on this database; one that has not shown itself for long is told so."""
+    """Table rows of the processes on this database; those without a recent heartbeat are marked."""
     return [
         {
             "process": each["boot_id"],

@@ -1,6 +1,5 @@
-"""/dashboard/operations/pools: our own engines, replica by replica; and who takes one out of service."""
+"""/dashboard/operations/pools: pools of self-hosted replicas, and draining of replicas."""
 
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -16,6 +15,7 @@ from dashboards.operations.overview_page import HOME, STATES, address_of, senten
 from dashboards.operations.snapshot import fleet
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
+from dashboards.web.patience import patience
 from dashboards.web.view import PageRequest
 from proxy.errors import FleetUnavailable, PoolCrowded, PoolNotFound, ReplicaNotFound
 from selfhosted.fleet_view import FleetView, WatchedPool, told_pool
@@ -53,7 +53,7 @@ REPLICAS: Final = (
 
 @router.get(f"{HOME}/pools")
 async def show_pools(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """All pools, with what is wrong with each."""
+    """All pools with their problems."""
     told = fleet(view.gateway)
     table = Table.of(
         POOLS,
@@ -113,13 +113,13 @@ async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.rea
 
 @router.post(f"{HOME}/pools/{{pool}}/replicas/{{name}}/drain")
 async def drain(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str, name: str) -> Response:
-    """It takes nothing new and finishes what it has. Every process follows within seconds."""
+    """Orders a replica to take no new requests and finish its current ones. Every process follows within seconds."""
     found, watched = _pool(view, pool)
     known = {address.name for address in watched.discovery.addresses}
     if name not in known:
         raise ReplicaNotFound(f"The pool `{pool}` has no replica `{name[:64]}` now.", param="name")
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with patience(_PATIENCE_S):
             new = await drain_replica(view.gateway.audit, view.actor, pool, name, known=known)
     except PoolFull as error:
         raise PoolCrowded(sentence(str(error))) from error
@@ -134,10 +134,10 @@ async def drain(view: Annotated[PageRequest, Depends(allowed("operations.change"
 async def undrain(
     view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str, name: str
 ) -> Response:
-    """It takes work again, unless it says itself that it drains."""
+    """Withdraws a drain order. A replica that reports itself as draining stays so."""
     found, _ = _pool(view, pool)
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with patience(_PATIENCE_S):
             there = await undrain_replica(view.gateway.audit, view.actor, pool, name[:64])
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise _unavailable() from error

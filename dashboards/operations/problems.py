@@ -1,4 +1,4 @@
-"""What needs somebody now: what is open, slow, full or burning, the gravest first. Pure, from what was told of each part."""
+"""Problems that need an operator, from an operations snapshot, most severe first. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -11,17 +11,17 @@ Severity = Literal["bad", "warn"]
 Kind = Literal["open", "slow", "full", "burning", "away", "books", "configured"]
 
 FAILING: Final = 0.05
-"""The share of failed attempts above which a target is told of; above five times that, as grave."""
+"""Share of failed attempts that makes a target a problem; above five times that, a severe one."""
 SLOWER: Final = 2.0
-"""Times the median of a day ago."""
+"""Multiple of the median TTFT of a day ago that is slow."""
 PATIENCE_SHARE: Final = 0.5
-"""Of the time that a first token may take: a twentieth of the requests that wait for longer are close to failing."""
+"""Share of the first-token timeout: when the p95 exceeds it, a twentieth of the requests is close to failing."""
 FULL: Final = 0.95
 KV_FULL: Final = 0.95
 SPENDING: Final = 2.0
-"""Times what the hour usually costs,"""
+"""Multiple of the hour's usual cost that is a problem,"""
 SPENDING_NANOUSD: Final = 10_000_000_000
-"""and so much: below it nobody is to be woken."""
+"""if the hour's cost is at least this, in nano-dollars."""
 _ROUGH: Final = 10
 JOURNAL_OLD_S: Final = 10.0
 DATABASE_SLOW_S: Final = 0.25
@@ -30,7 +30,7 @@ _PAGES: Final = "/dashboard/operations"
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to look into. `subject` is what it is about, `text` what is wrong and what that means."""
+    """One thing to look into. `subject` names it, `text` says what is wrong and what follows from that."""
 
     severity: Severity
     kind: Kind
@@ -40,7 +40,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def problems(told: Mapping[str, Any]) -> list[Problem]:
-    """All of them; `told` is what `dashboards.operations.snapshot` tells."""
+    """All problems; `told` is the snapshot of `dashboards.operations.snapshot`."""
     found = [
         *_of_stores(told["stores"]),
         *_of_targets(told["targets"], told["patience_s"]),

@@ -1,4 +1,4 @@
-"""/dashboard/operations/queues: the tiers, and the lines before our own targets."""
+"""/dashboard/operations/queues: waiting times by tier, and the queues of self-hosted targets."""
 
 from typing import Annotated, Any, Final
 
@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from cost.times import wall_us
 from dashboards.operations.overview_page import HOME, QUEUES, address_of, figure_cells, queue_rows
-from dashboards.operations.snapshot import queues, read_recent, told_process, told_tiers
+from dashboards.operations.snapshot import process_snapshot, queues, read_recent, tier_snapshots
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
@@ -29,11 +29,15 @@ TIERS: Final = (
 
 @router.get(f"{HOME}/queues")
 async def show_queues(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """How long each tier waits, and who waits where."""
+    """Tiers with their waiting times, and all queues."""
     gateway = view.gateway
     recent = await read_recent(gateway, wall_us())
     tiers = Table.of(
-        TIERS, [_tier(each) for each in told_tiers(gateway.config(), recent)], view.query, name="tiers", caption="Tiers"
+        TIERS,
+        [_tier(each) for each in tier_snapshots(gateway.config(), recent)],
+        view.query,
+        name="tiers",
+        caption="Tiers",
     )
     lines = Table.of(
         QUEUES,
@@ -50,7 +54,7 @@ async def show_queues(view: Annotated[PageRequest, Depends(allowed("operations.r
         "here": address_of(view),
         "tiers": tiers,
         "queues": lines,
-        "process": told_process(gateway),
+        "process": process_snapshot(gateway),
         "at_us": wall_us(),
     }
     if view.is_part:

@@ -1,4 +1,4 @@
-"""The operator's whole view as one process knows it: for its pages, for GET /v1/operations and for `weighbridge top`."""
+"""The operations snapshot of one process, for the operators' pages, GET /v1/operations and `weighbridge top`."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from dashboards.limits.api import queue_as_json as told_queue
 from dashboards.live.recent import MOST, WINDOW_US, Recent, Spend, summed
 from dashboards.operations import stores
 from dashboards.operations.problems import problems
-from dashboards.operations.targets import told_figures, told_targets
+from dashboards.operations.targets import figures_snapshot, target_snapshots
 from dashboards.web.gateway import Gateway, Settings
 from providers.target import Tier
 from selfhosted.fleet_view import fleet_as_json as told_fleet
@@ -26,7 +26,7 @@ _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 
 async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
-    """Plain values, the problems first. It answers also while the database does not: what only that knows is null."""
+    """The snapshot as plain values, problems included. It works without the database; values from there are then None."""
     now_us = wall_us()
     recent, spend = await read_recent(gateway, now_us), await _read_spend(gateway)
     told: dict[str, Any] = {
@@ -34,23 +34,23 @@ async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
         "at": iso(now_us),
         "at_us": now_us,
         "problems": [],
-        "process": told_process(gateway),
+        "process": process_snapshot(gateway),
         "patience_s": gateway.line.config.timeouts.first_token_s("interactive"),
-        "recent": told_recent(recent),
-        "targets": told_targets(gateway.line.config.catalog, gateway.breakers, recent, now_us),
+        "recent": recent_snapshot(recent),
+        "targets": target_snapshots(gateway.line.config.catalog, gateway.breakers, recent, now_us),
         "pools": fleet(gateway),
         "queues": queues(gateway),
-        "tiers": told_tiers(gateway.config(), recent),
-        "stores": await told_stores(gateway, now_us),
-        "spend": told_spend(spend),
-        "classifier": await told_classifier(gateway),
+        "tiers": tier_snapshots(gateway.config(), recent),
+        "stores": await stores_snapshot(gateway, now_us),
+        "spend": spend_snapshot(spend),
+        "classifier": await classifier_snapshot(gateway),
     }
     told["problems"] = [msgspec.structs.asdict(each) for each in problems(told)]
     return told
 
 
 async def read_recent(gateway: Gateway, now_us: int) -> Recent:
-    """The last minutes; nothing while the ledger cannot be read."""
+    """Figures of the last minutes; empty ones while the ledger cannot be read."""
     try:
         async with asyncio.timeout(PATIENCE_S), gateway.reads:
             return await gateway.operations.recent.recent()
@@ -66,8 +66,8 @@ async def _read_spend(gateway: Gateway) -> Spend | None:
         return None
 
 
-def told_process(gateway: Gateway) -> dict[str, Any]:
-    """The process that answers."""
+def process_snapshot(gateway: Gateway) -> dict[str, Any]:
+    """The answering process."""
     return {
         "boot_id": gateway.ledger.boot_id,
         "version": metadata.version("weighbridge"),
@@ -81,20 +81,20 @@ def told_process(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-def told_recent(recent: Recent) -> dict[str, Any]:
-    """All processes' attempts of the last minutes."""
+def recent_snapshot(recent: Recent) -> dict[str, Any]:
+    """Figures of all processes' attempts of the last minutes."""
     return {
         "since": iso(recent.since_us),
         "since_us": recent.since_us,
         "window_s": WINDOW_US // 1_000_000,
         "is_whole_window": recent.whole,
         "most_attempts": MOST,
-        **told_figures(recent.all),
+        **figures_snapshot(recent.all),
     }
 
 
-def told_tiers(config: Settings, recent: Recent) -> list[dict[str, Any]]:
-    """Interactive and batch: how long an answer may take, and how long its first token takes."""
+def tier_snapshots(config: Settings, recent: Recent) -> list[dict[str, Any]]:
+    """The interactive and batch tiers with their deadlines and measured times to the first token."""
     timeouts = config.providers.timeouts
     return [
         {
@@ -102,19 +102,19 @@ def told_tiers(config: Settings, recent: Recent) -> list[dict[str, Any]]:
             "queue_s": config.deadlines.of(tier).first_token_s,
             "answer_s": config.deadlines.of(tier).answer_s,
             "first_token_s": timeouts.first_token_s(tier),
-            **told_figures(recent.by_tier.get(tier)),
+            **figures_snapshot(recent.by_tier.get(tier)),
         }
         for tier in TIERS
     ]
 
 
 def fleet(gateway: Gateway) -> dict[str, Any]:
-    """Our own engines, as GET /v1/fleet tells them."""
+    """The self-hosted fleet, as GET /v1/fleet returns it."""
     return NO_FLEET if gateway.fleet_view is None else told_fleet(gateway.fleet_view, time.monotonic())
 
 
 def queues(gateway: Gateway) -> list[dict[str, Any]]:
-    """The lines before our own targets, as GET /v1/queues tells them."""
+    """The queues, as GET /v1/queues returns them."""
     found = gateway.gate.queues
     catalog = gateway.line.config.catalog
     return [
@@ -123,8 +123,8 @@ def queues(gateway: Gateway) -> list[dict[str, Any]]:
     ]
 
 
-async def told_stores(gateway: Gateway, now_us: int) -> dict[str, Any]:
-    """What the gateway stands on."""
+async def stores_snapshot(gateway: Gateway, now_us: int) -> dict[str, Any]:
+    """Database, Redis, journal, and what the database knows of processes, checks and messages."""
     told: dict[str, Any] = {
         "database": await stores.database(gateway.database),
         "redis": stores.redis(gateway.gate.link),
@@ -142,8 +142,8 @@ async def told_stores(gateway: Gateway, now_us: int) -> dict[str, Any]:
     return told
 
 
-def told_spend(spend: Spend | None) -> dict[str, Any]:
-    """What the hour has cost, in nano-dollars, beside what it usually is by now."""
+def spend_snapshot(spend: Spend | None) -> dict[str, Any]:
+    """The hour's cost beside the usual cost by now. Nano-dollars."""
     if spend is None:
         return {"hour_us": None, "spent_nanousd": None, "usual_nanousd": None, "times_usual": None}
     usual = spend.usual_nanousd
@@ -156,8 +156,8 @@ def told_spend(spend: Spend | None) -> dict[str, Any]:
     }
 
 
-async def told_classifier(gateway: Gateway) -> dict[str, Any]:
-    """Who weighs prompts, and with what. Drift is told as far as it was looked for."""
+async def classifier_snapshot(gateway: Gateway) -> dict[str, Any]:
+    """The classifier in use, its artifact and tuning, and drift as last computed."""
     classifier, known = gateway.classifier, gateway.operations.drift.known
     told: dict[str, Any] = {
         "in_use": "trained model" if classifier.fallback_reason is None else "plain rule",

@@ -1,4 +1,4 @@
-"""How what the gateway stands on is: its database, its Redis, its journal, the books' own check, and what waits to be sent."""
+"""State of the gateway's stores: database, Redis, journal, the ledger check, and waiting webhook messages."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ _MOST_PROCESSES: Final = 200
 
 
 async def database(engine: AsyncEngine, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
-    """Whether it answers, and how fast. Its address is told without user and password."""
+    """Reachability, latency, schema and size. The address is given without user and password."""
     url = engine.url
     told: dict[str, Any] = {
         "kind": "PostgreSQL" if engine.dialect.name == "postgresql" else "SQLite",
@@ -57,7 +57,7 @@ _SIZES: Final[Mapping[str, str]] = {
 
 
 def redis(link: RedisLink | None) -> dict[str, Any]:
-    """Whether processes count together. Without a Redis, or while it is away, each goes on with its share."""
+    """State of the shared counters. Without Redis, or while it is down, each process applies its own share of a limit."""
     if link is None:
         return {"configured": False, "answers": False, "place": None, "live": None, "problem": None}
     return {
@@ -70,7 +70,7 @@ def redis(link: RedisLink | None) -> dict[str, Any]:
 
 
 def journal(ledger: Ledger) -> dict[str, Any]:
-    """What the database does not have yet, and what went wrong with the books since the process began."""
+    """Entries not yet in the database, and failures of the books since the process began."""
     return {
         "accepting": ledger.accepting,
         "waiting": ledger.depth,
@@ -85,7 +85,7 @@ def journal(ledger: Ledger) -> dict[str, Any]:
 
 
 async def in_database(engine: AsyncEngine, boot_id: str, now_us: int | None = None) -> dict[str, Any]:
-    """What all processes wrote down: each other, the books' check, and messages that wait."""
+    """Facts that all processes write to the database: their heartbeats, the ledger check, and waiting messages."""
     now = wall_us() if now_us is None else now_us
     boots = select(col(Boot.boot_id), col(Boot.host), col(Boot.started_us), col(Boot.seen_us))
     waits = col(WebhookMessage.next_try_us).is_not(None)

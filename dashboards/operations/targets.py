@@ -1,4 +1,4 @@
-"""Targets and their deployments, each with its breaker, its last errors and its last minutes."""
+"""Targets and their deployments with circuit breakers, last errors, and figures of the last minutes, as plain values."""
 
 from typing import Any, Final
 
@@ -22,11 +22,11 @@ FAULTS: Final = {
     "UpstreamRefusedUs": "it refused our key, permission or model name",
     "DeadlineExceeded": "no first token until the deadline",
 }
-"""By the error's class, in words. What an upstream wrote is never kept: it may repeat a prompt."""
+"""Error classes in words. An upstream's message is never kept: it may repeat a prompt."""
 
 
-def told_targets(catalog: Catalog, breakers: Breakers, recent: Recent, now_us: int) -> list[dict[str, Any]]:
-    """Every target of the catalog, in its order."""
+def target_snapshots(catalog: Catalog, breakers: Breakers, recent: Recent, now_us: int) -> list[dict[str, Any]]:
+    """Every target of the catalog, in its order, as plain values."""
     return [_target(target, breakers, recent, now_us) for target in catalog.targets.values()]
 
 
@@ -43,13 +43,13 @@ def _target(target: Target, breakers: Breakers, recent: Recent, now_us: int) -> 
         "is_priced": target.price is not None,
         "price_version": None if target.price is None else target.price.version,
         "routing_weight": target.routing_weight,
-        "recent": told_figures(recent.by_target.get(target.target_id)),
+        "recent": figures_snapshot(recent.by_target.get(target.target_id)),
         "deployments": deployments,
     }
 
 
 def _state(there: int, available: int, deployments: list[dict[str, Any]]) -> str:
-    """`ok`, `degraded`, `down`, or `empty`: a pool's target without replicas."""
+    """`ok`, `degraded`, `down`, or `empty` for a pool's target without replicas."""
     if not there:
         return "empty"
     if not available:
@@ -67,7 +67,7 @@ def _deployment(deployment: Deployment, breakers: Breakers, recent: Recent, now_
         "weight": deployment.weight,
         "breaker": _breaker(look),
         "errors": [_fault(ago_s, fault, now_us) for ago_s, fault in look.faults],
-        "recent": told_figures(recent.by_deployment.get(deployment.deployment_id)),
+        "recent": figures_snapshot(recent.by_deployment.get(deployment.deployment_id)),
     }
 
 
@@ -92,8 +92,8 @@ def _fault(ago_s: float, fault: Fault, now_us: int) -> dict[str, Any]:
     }
 
 
-def told_figures(found: Figures | None) -> dict[str, Any]:
-    """Unknown figures are null, never 0."""
+def figures_snapshot(found: Figures | None) -> dict[str, Any]:
+    """Figures as plain values; unknown ones are None, never 0."""
     if found is None:
         return {**dict.fromkeys(_FIGURES), "attempts": 0, "failed": 0, "turned_away": 0}
     return {

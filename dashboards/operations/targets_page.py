@@ -17,8 +17,8 @@ from dashboards.operations.overview_page import (
     sentence,
     target_rows,
 )
-from dashboards.operations.snapshot import read_recent, told_recent
-from dashboards.operations.targets import told_targets
+from dashboards.operations.snapshot import read_recent, recent_snapshot
+from dashboards.operations.targets import target_snapshots
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
@@ -50,7 +50,7 @@ ERRORS: Final = (
 @router.get(f"{HOME}/targets")
 async def show_targets(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """All targets, and below them all deployments, those in trouble first."""
-    told, recent = await _told(view)
+    told, recent = await _targets_and_figures(view)
     deployments = [each for target in told for each in target["deployments"]]
     tables = (
         Table.of(
@@ -87,8 +87,8 @@ async def show_targets(view: Annotated[PageRequest, Depends(allowed("operations.
 
 @router.get(f"{HOME}/targets/{{target_id:path}}")
 async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.read"))], target_id: str) -> Response:
-    """One target: its facts, its deployments, and what went wrong there last."""
-    told, recent = await _told(view)
+    """One target: its facts, its deployments, and their last errors. Raises TargetNotFound."""
+    told, recent = await _targets_and_figures(view)
     found = next((each for each in told if each["target_id"] == target_id), None)
     target = view.gateway.line.config.catalog.targets.get(target_id)
     if found is None or target is None:
@@ -123,10 +123,12 @@ async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.r
     return view.page("operations/target.html", title=target_id, **context)
 
 
-async def _told(view: PageRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+async def _targets_and_figures(view: PageRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     now_us = wall_us()
     recent = await read_recent(view.gateway, now_us)
-    return told_targets(view.gateway.line.config.catalog, view.gateway.breakers, recent, now_us), told_recent(recent)
+    return target_snapshots(view.gateway.line.config.catalog, view.gateway.breakers, recent, now_us), recent_snapshot(
+        recent
+    )
 
 
 def _rows(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""/v1/admin/people: who is in the organisation, and what they are to it."""
+"""/v1/admin/people: people of the organisation and their roles."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ _PLACE = f"{PREFIX}/people/{{email}}"
 
 @router.get(f"{PREFIX}/people", **described("List the organisation's people", gives={200: Listed[PersonOut]}))
 async def list_people(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))]) -> Response:
-    """By e-mail address, also those who are disabled."""
+    """All people, by e-mail address, disabled ones included."""
     people = await read_people(desk.gateway.people, desk.organisation_id)
     teams = await _teams_of(desk, people)
     return desk.reply(Listed(data=[person_out(each, teams.get(each.person_id, {})) for each in people]))
@@ -31,8 +31,8 @@ async def list_people(desk: Annotated[AdminRequest, Depends(admin("organisation.
 
 @router.get(_PLACE, **described("Read a person", gives={200: PersonOut}))
 async def show_person(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))], email: str) -> Response:
-    """One of the organisation's."""
-    return await _told(desk, await read_person(desk.gateway.people, desk.organisation_id, email))
+    """One person of the organisation."""
+    return await _person_reply(desk, await read_person(desk.gateway.people, desk.organisation_id, email))
 
 
 @router.put(
@@ -45,7 +45,9 @@ async def show_person(desk: Annotated[AdminRequest, Depends(admin("organisation.
     ),
 )
 async def set_person(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], email: str) -> Response:
-    """201 where they are new, with a one-time link by which they choose a password, if passwords are used here."""
+    """Invites or changes a person. 201 for a new one, with a one-time link to choose a password where passwords are
+    enabled.
+    """
     asked = await desk.body(PutPerson)
     log, actor, owner = desk.gateway.audit, desk.actor, desk.organisation_id
     person, created = await put_person(
@@ -62,24 +64,26 @@ async def set_person(desk: Annotated[AdminRequest, Depends(admin("organisation.c
         change = disable_person if asked.disabled else enable_person
         person = await change(log, actor, owner, person.email, reason=asked.reason)
     comes_in = created and person.disabled_at is None and desk.gateway.config().sign_in.passwords
-    return await _told(desk, person, await _link(desk, person) if comes_in else UNSET, 201 if created else 200)
+    return await _person_reply(desk, person, await _link(desk, person) if comes_in else UNSET, 201 if created else 200)
 
 
 @router.post(f"{_PLACE}/link", **described("Make a new one-time link", gives={201: PersonOut}))
 async def new_link(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], email: str) -> Response:
-    """For who lost the first one or forgot the password. Earlier links end."""
+    """Creates a one-time link to choose a new password. Earlier links stop working."""
     person = await read_person(desk.gateway.people, desk.organisation_id, email)
-    return await _told(desk, person, await _link(desk, person), 201)
+    return await _person_reply(desk, person, await _link(desk, person), 201)
 
 
 @router.delete(_PLACE, **described("Disable a person", gives={200: PersonOut}))
 async def end_person(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], email: str) -> Response:
-    """They are signed out everywhere and come in no more. Who did what stays known, so nobody is deleted."""
+    """Disables a person and ends their sessions. Nobody is deleted, so that the audit log keeps its actors."""
     person = await disable_person(desk.gateway.audit, desk.actor, desk.organisation_id, email)
-    return await _told(desk, person)
+    return await _person_reply(desk, person)
 
 
-async def _told(desk: AdminRequest, person: Person, link: str | UnsetType = UNSET, status: int = 200) -> Response:
+async def _person_reply(
+    desk: AdminRequest, person: Person, link: str | UnsetType = UNSET, status: int = 200
+) -> Response:
     teams = await _teams_of(desk, [person])
     return desk.reply(person_out(person, teams.get(person.person_id, {}), link), status)
 

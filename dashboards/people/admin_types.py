@@ -1,4 +1,4 @@
-"""What the admin API takes and gives of people and their places in teams."""
+"""Body and reply types of the admin API's people and members."""
 
 from datetime import datetime
 from typing import Annotated
@@ -12,14 +12,14 @@ from dashboards.web.api_types import Name, Reason, RequestBody
 
 
 class PutMember(RequestBody, frozen=True):
-    """Somebody's place in a team."""
+    """A person's membership of a team."""
 
     role: TeamRole
     reason: Reason = ""
 
 
 class MemberOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody's place in a team. `source` says who gave it: somebody here, or a group of the OpenID provider."""
+    """A person's membership of a team. `source` is its origin: set here, or by a group of the OpenID provider."""
 
     email: str
     name: str
@@ -31,7 +31,7 @@ class MemberOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PutPerson(RequestBody, frozen=True):
-    """Somebody of the organisation. What is left out stays; who is new is called by the address and has no role."""
+    """A person of the organisation. Omitted fields stay; a new person's name is the address, without a role."""
 
     name: Name | UnsetType = UNSET
     role: (
@@ -46,7 +46,7 @@ class PutPerson(RequestBody, frozen=True):
 
 
 class PersonOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody of the organisation."""
+    """A person of the organisation."""
 
     email: str
     name: str
@@ -54,16 +54,16 @@ class PersonOut(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     disabled: bool
     teams: dict[str, str]
-    """Their role in each of their teams."""
+    """Role by team id."""
     created_at: datetime
     signed_in_at: datetime | None
     link: str | UnsetType = UNSET
-    """Told once, when they are new: with it they choose their password."""
+    """One-time link to choose a password; only in the reply that created it."""
     object: str = "person"
 
 
 def member_out(member: Member) -> MemberOut:
-    """A member."""
+    """A member as the API returns it."""
     return MemberOut(
         email=member.person.email,
         name=member.person.name,
@@ -75,7 +75,7 @@ def member_out(member: Member) -> MemberOut:
 
 
 def person_out(person: Person, teams: dict[str, str], link: str | UnsetType = UNSET) -> PersonOut:
-    """A person."""
+    """A person as the API returns it."""
     return PersonOut(
         email=person.email,
         name=person.name,

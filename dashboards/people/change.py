@@ -1,4 +1,4 @@
-"""People of an organisation: who is there, what they are to it, and who may not come in any more."""
+"""Changes of an organisation's people, each with its audit entry: inviting, roles, disabling, and password links."""
 
 from typing import Any
 
@@ -25,9 +25,10 @@ async def put_person(
     role: OrganisationRole | UnsetType = UNSET,
     reason: str = "",
 ) -> tuple[Person, bool]:
-    """Invite somebody, or change who is there; and whether they are new. What is left out stays.
+    """Invite or change a person; the second value is True for a new one. Omitted values stay.
 
-    `operator` is the organisation that runs the gateway: only there somebody can be an operator.
+    `operator` is the organisation that runs the gateway: only its people can be operators. Raises BadRequest and
+    LastAdmin.
     """
     if role == "operator" and organisation_id != operator:
         raise BadRequest("Only people of the organisation that runs the gateway can be operators.", param="role")
@@ -37,15 +38,15 @@ async def put_person(
         store = PeopleStore(change.within)
         before = await store.find(email, organisation_id=organisation_id)
         if before is None:
-            person = await _created(store, organisation_id, email, name, role)
+            person = await _create(store, organisation_id, email, name, role)
         else:
-            person = await _changed(store, before, name, role)
+            person = await _update(store, before, name, role)
         change.tell("person", person.person_id, None if before is None else audit_record(before), audit_record(person))
     return person, before is None
 
 
 async def disable_person(log: AuditLog, actor: Actor, organisation_id: str, email: str, *, reason: str = "") -> Person:
-    """Let somebody in no more, and end what they are signed in to. Twice is the same. Raises LastAdmin."""
+    """Disable a person and end their sessions. Idempotent. Raises LastAdmin, PersonNotFound."""
     async with changing(log, actor, "person.disabled", organisation_id, reason=reason) as change:
         store = PeopleStore(change.within)
         before = await one_person(store, organisation_id, email)
@@ -58,7 +59,7 @@ async def disable_person(log: AuditLog, actor: Actor, organisation_id: str, emai
 
 
 async def enable_person(log: AuditLog, actor: Actor, organisation_id: str, email: str, *, reason: str = "") -> Person:
-    """Let somebody in again."""
+    """Enable a disabled person. Idempotent. Raises PersonNotFound."""
     async with changing(log, actor, "person.enabled", organisation_id, reason=reason) as change:
         store = PeopleStore(change.within)
         before = await one_person(store, organisation_id, email)
@@ -70,7 +71,9 @@ async def enable_person(log: AuditLog, actor: Actor, organisation_id: str, email
 
 
 async def make_link(log: AuditLog, actor: Actor, organisation_id: str, email: str, links: OneTimeLinks) -> str:
-    """A one-time link with which somebody chooses a password: its token, told once. It ends the links made before."""
+    """Token of a new one-time link to choose a password. Earlier links stop working. Raises BadRequest for a disabled
+    person.
+    """
     async with changing(log, actor, "person.link_made", organisation_id) as change:
         person = await one_person(PeopleStore(change.within), organisation_id, email)
         if person.disabled_at is not None:
@@ -93,7 +96,7 @@ async def read_person(store: PeopleStore, organisation_id: str, email: str) -> P
 
 
 async def one_person(store: PeopleStore, organisation_id: str, email: str) -> Person:
-    """One of an organisation's people; another's look like nobody. Raises PersonNotFound."""
+    """One of an organisation's people. Raises PersonNotFound, also for another organisation's."""
     found = await store.find(email, organisation_id=organisation_id)
     if found is None:
         raise PersonNotFound(
@@ -103,7 +106,7 @@ async def one_person(store: PeopleStore, organisation_id: str, email: str) -> Pe
 
 
 def audit_record(person: Person) -> dict[str, Any]:
-    """A person as the audit log keeps it."""
+    """A person as its audit entry stores it."""
     return {
         "email": person.email,
         "name": person.name,
@@ -113,7 +116,7 @@ def audit_record(person: Person) -> dict[str, Any]:
     }
 
 
-async def _created(
+async def _create(
     store: PeopleStore,
     organisation_id: str,
     email: str,
@@ -122,12 +125,12 @@ async def _created(
 ) -> Person:
     chosen = email.partition("@")[0] if isinstance(name, UnsetType) else name
     if await store.find(email) is not None:
-        # Of another organisation, about which nothing more is told.
+        # The person belongs to another organisation, which must not be revealed.
         raise NameTaken(f"The address {email[:80]!r} cannot be used here.", param="email")
     return await store.create(organisation_id, email, chosen, role="" if isinstance(role, UnsetType) else role)
 
 
-async def _changed(
+async def _update(
     store: PeopleStore, before: Person, name: str | UnsetType, role: OrganisationRole | UnsetType
 ) -> Person:
     person, owner = before, before.organisation_id
@@ -140,7 +143,7 @@ async def _changed(
 
 
 async def _check_another_admin(store: PeopleStore, person: Person) -> None:
-    """Somebody has to stay who can let the others in. Changes come one after the other, so two cannot leave together."""
+    """Raises LastAdmin for the only enabled administrator. Changes are serialised, so two cannot leave together."""
     if person.role != "admin" or person.disabled_at is not None:
         return
     people = await store.of_organisation(person.organisation_id)

@@ -1,4 +1,4 @@
-"""/v1/admin/teams/{team_id}/members: who belongs to a team."""
+"""/v1/admin/teams/{team_id}/members: members of a team and their roles."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ _PLACE = f"{PREFIX}/teams/{{team_id}}/members"
 
 @router.get(_PLACE, **described("List a team's members", gives={200: Listed[MemberOut]}))
 async def list_members(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
-    """By e-mail address."""
+    """The team's members, by e-mail address."""
     found = await read_members(desk.gateway.people, desk.the_team)
     return desk.reply(Listed(data=[member_out(each) for each in found]))
 
@@ -34,7 +34,9 @@ async def list_members(desk: Annotated[AdminRequest, Depends(admin("team.read"))
     ),
 )
 async def set_member(desk: Annotated[AdminRequest, Depends(admin("team.change"))], email: str) -> Response:
-    """Somebody of the organisation: who is not there yet is invited first, by PUT /v1/admin/people/{email}."""
+    """Adds a person of the organisation to the team, or changes their role. People are invited first, by PUT
+    /v1/admin/people/{email}.
+    """
     asked = await desk.body(PutMember)
     member, created = await put_member(
         desk.gateway.audit, desk.actor, desk.the_team, email, asked.role, reason=asked.reason
@@ -44,7 +46,7 @@ async def set_member(desk: Annotated[AdminRequest, Depends(admin("team.change"))
 
 @router.delete(f"{_PLACE}/{{email}}", **described("Take somebody out of a team", gives={200: Deleted}))
 async def take_member(desk: Annotated[AdminRequest, Depends(admin("team.change"))], email: str) -> Response:
-    """A place that a group of the OpenID provider gave comes back at the next sign-in."""
+    """Removes a member. A membership given by a group of the OpenID provider comes back at the next sign-in."""
     if not await remove_member(desk.gateway.audit, desk.actor, desk.the_team, email):
         raise PersonNotFound(f"{email[:80]!r} is no member of this team.", param="email")
     return desk.reply(Deleted(id=email, object="team.member.deleted"))

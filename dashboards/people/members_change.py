@@ -1,4 +1,4 @@
-"""Who belongs to a team, and what they may do there."""
+"""Changes of team memberships, each with its audit entry."""
 
 from typing import Any, get_args
 
@@ -16,14 +16,16 @@ from proxy.errors import BadRequest
 async def put_member(
     log: AuditLog, actor: Actor, team: TeamRecord, email: str, role: TeamRole, *, reason: str = ""
 ) -> tuple[Member, bool]:
-    """Give somebody of the organisation a place in the team, or another role there; and whether they are new."""
+    """Add a person of the organisation to the team, or change their role; the second value is True for a new member.
+    Raises BadRequest and PersonNotFound.
+    """
     if role not in get_args(TeamRole):
         raise BadRequest(f"A role in a team is one of {', '.join(get_args(TeamRole))}.", param="role")
     owner = team.organisation_id
     async with changing(log, actor, "member.set", owner, team_id=team.team_id, reason=reason) as change:
         store = PeopleStore(change.within)
         person = await one_person(store, owner, email)
-        before = await _place(store, team, person)
+        before = await _membership(store, team, person)
         if before is not None and before.role == role:
             return before, False
         member = await store.put_member(person.person_id, team.team_id, role, organisation_id=owner)
@@ -32,12 +34,12 @@ async def put_member(
 
 
 async def remove_member(log: AuditLog, actor: Actor, team: TeamRecord, email: str, *, reason: str = "") -> bool:
-    """Take somebody's place in the team away; False: there was none. What they made stays: keys are the team's."""
+    """Remove a member; False where they were none. Their keys stay, as keys belong to the team."""
     owner = team.organisation_id
     async with changing(log, actor, "member.removed", owner, team_id=team.team_id, reason=reason) as change:
         store = PeopleStore(change.within)
         person = await one_person(store, owner, email)
-        before = await _place(store, team, person)
+        before = await _membership(store, team, person)
         if before is None:
             return False
         await store.remove_member(person.person_id, team.team_id, organisation_id=owner)
@@ -53,10 +55,10 @@ async def read_members(store: PeopleStore, team: TeamRecord) -> list[Member]:
 
 
 def audit_record(member: Member) -> dict[str, Any]:
-    """A member as the audit log keeps it."""
+    """A membership as its audit entry stores it."""
     return {"email": member.person.email, "role": member.role, "source": member.source}
 
 
-async def _place(store: PeopleStore, team: TeamRecord, person: Person) -> Member | None:
+async def _membership(store: PeopleStore, team: TeamRecord, person: Person) -> Member | None:
     found = await store.members_of(team.team_id)
     return next((each for each in found if each.person.person_id == person.person_id), None)

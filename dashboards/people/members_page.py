@@ -1,4 +1,4 @@
-"""/dashboard/teams/{team_id}/members: who belongs to a team, and what they may do there."""
+"""/dashboard/teams/{team_id}/members: members of a team and their roles."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -38,13 +38,13 @@ _COLUMNS: Final = (
 
 @router.get(_PLACE)
 async def list_members(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The team's members, and the form for one more."""
+    """The team's members, and the form to add one."""
     return await _list(view, {}, {})
 
 
 @router.post(_PLACE)
 async def add_member(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Adds somebody of the organisation, or changes the role of who is there."""
+    """Adds a person of the organisation, or changes a member's role."""
     form = await view.form()
     try:
         email = form.text("email", most=_EMAIL_CHARS, required=True).lower()
@@ -61,7 +61,7 @@ async def add_member(view: Annotated[PageRequest, Depends(allowed("team.change")
 
 @router.post(f"{_PLACE}/remove")
 async def take_member(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Takes somebody's place in the team away."""
+    """Removes a member from the team."""
     form = await view.form()
     try:
         email = form.text("email", most=_EMAIL_CHARS, required=True).lower()
@@ -69,7 +69,7 @@ async def take_member(view: Annotated[PageRequest, Depends(allowed("team.change"
         return await _list(view, {}, {error.field: error.message})
     was_there = await remove_member(view.gateway.audit, view.actor, view.the_team, email)
     said = f"{email} is no member any more." if was_there else f"{email} was no member."
-    # Who took themselves out may not read this team any more.
+    # Viewers who removed themselves may no longer read this team.
     stays = view.may("organisation.read") or view.session.person.email != email
     return view.redirect(_base(view) if stays else "/dashboard", said)
 
@@ -103,7 +103,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         roles=_ROLES,
         may_change=view.may("team.change"),
         may_invite=view.may("organisation.change"),
-        # So many are typed rather than picked.
+        # Too many to pick from a list; the address is typed.
         others=others if len(others) <= _MOST_PICKED else [],
         values=values,
         errors=errors,

@@ -1,4 +1,4 @@
-"""/dashboard/people: who belongs to the organisation, what they are to it, and who comes in no more."""
+"""/dashboard/people: people of the organisation, their roles, invitations, and disabling."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -60,18 +60,18 @@ _SESSIONS: Final = (
 
 @router.get(_HERE)
 async def list_people(view: Annotated[PageRequest, Depends(allowed("organisation.read"))]) -> Response:
-    """Everybody, and the form for one more."""
+    """All people, and the form to invite one."""
     return await _list(view, {}, {})
 
 
 @router.post(_HERE)
 async def invite(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """Somebody new, with the link that lets them in; it is shown this once."""
+    """Invites a person, and shows their one-time link, this once."""
     form = await view.form()
     try:
-        # Everything is looked at before anybody is made, so that a form that is sent again finds nobody there.
+        # Validate everything before creating the person, so that a corrected form does not find them existing.
         team, team_role = await _team(view, form.text("team")), form.one_of("team_role", _PLACES)
-        person = await _invited(view, form)
+        person = await _invite_person(view, form)
         if team is not None:
             await put_member(view.gateway.audit, view.actor, team, person.email, cast(TeamRole, team_role))
     except FormError as error:
@@ -85,7 +85,7 @@ async def invite(view: Annotated[PageRequest, Depends(allowed("organisation.chan
 
 @router.get(_ONE)
 async def show_person(view: Annotated[PageRequest, Depends(allowed("organisation.read"))], person_id: str) -> Response:
-    """One of them: role, teams, and where they are signed in."""
+    """One person: role, teams, and sessions."""
     return await _show(view, await _person(view, person_id), {}, {})
 
 
@@ -93,7 +93,7 @@ async def show_person(view: Annotated[PageRequest, Depends(allowed("organisation
 async def change_person(
     view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str
 ) -> Response:
-    """Another name or role."""
+    """Changes a person's name or role."""
     person, form = await _person(view, person_id), await view.form()
     try:
         role = _role(view, form)
@@ -119,12 +119,12 @@ async def change_person(
 async def change_team(
     view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str
 ) -> Response:
-    """A place in a team, another role there, or none any more."""
+    """Adds a person to a team, changes their role there, or removes them."""
     person, form = await _person(view, person_id), await view.form()
     try:
         team, role = await _team(view, form.text("team", required=True)), form.one_of("team_role", (*_PLACES, "none"))
         assert team is not None  # noqa: S101 - one is named
-        told = await _placed(view, person, team, role)
+        told = await _set_membership(view, person, team, role)
     except FormError as error:
         return await _show(view, person, form.plain, {error.field: error.message})
     except Refused as error:
@@ -134,25 +134,25 @@ async def change_team(
 
 @router.post(f"{_ONE}/disable")
 async def disable(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
-    """Lets them in no more, from now on."""
+    """Disables a person and ends their sessions."""
     person = await _person(view, person_id)
     if person.person_id == view.session.person.person_id:
         return view.redirect(f"{_HERE}/{person_id}", "You cannot disable yourself; ask another administrator.", "bad")
-    return await _done(
+    return await _set_enabled(
         view, person, f"{person.name} is signed out everywhere and may not come in any more.", enable=False
     )
 
 
 @router.post(f"{_ONE}/enable")
 async def enable(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
-    """Lets them in again."""
+    """Enables a disabled person."""
     person = await _person(view, person_id)
-    return await _done(view, person, f"{person.name} may sign in again.", enable=True)
+    return await _set_enabled(view, person, f"{person.name} may sign in again.", enable=True)
 
 
 @router.post(f"{_ONE}/sign-out")
 async def sign_out(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
-    """Ends every session of theirs."""
+    """Ends every session of a person."""
     person = await _person(view, person_id)
     owner = view.principal.organisation_id
     async with changing(view.gateway.audit, view.actor, "person.signed_out_everywhere", owner) as change:
@@ -164,7 +164,7 @@ async def sign_out(view: Annotated[PageRequest, Depends(allowed("organisation.ch
 
 @router.post(f"{_ONE}/link")
 async def make_link(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
-    """A new one-time link, to choose a password anew."""
+    """Creates a one-time link to choose a new password."""
     person = await _person(view, person_id)
     if not view.gateway.config().sign_in.passwords:
         return view.redirect(
@@ -175,7 +175,7 @@ async def make_link(view: Annotated[PageRequest, Depends(allowed("organisation.c
     return await _with_link(view, person, is_new=False)
 
 
-async def _invited(view: PageRequest, form: Form) -> Person:
+async def _invite_person(view: PageRequest, form: Form) -> Person:
     email = form.text("email", most=_EMAIL_CHARS, required=True).lower()
     name, role = form.text("name", required=True), _role(view, form)
     owner = view.principal.organisation_id
@@ -195,11 +195,11 @@ def _role(view: PageRequest, form: Form) -> OrganisationRole:
 
 
 def _roles(view: PageRequest) -> tuple[tuple[str, str], ...]:
-    """Only the organisation that runs the gateway has operators."""
+    """Roles on offer; only the organisation that runs the gateway has operators."""
     return (*_ROLES, _OPERATOR) if view.principal.of_operators else _ROLES
 
 
-async def _placed(view: PageRequest, person: Person, team: TeamRecord, role: str) -> str:
+async def _set_membership(view: PageRequest, person: Person, team: TeamRecord, role: str) -> str:
     log, actor = view.gateway.audit, view.actor
     if role == "none":
         was = await remove_member(log, actor, team, person.email)
@@ -209,7 +209,7 @@ async def _placed(view: PageRequest, person: Person, team: TeamRecord, role: str
 
 
 async def _team(view: PageRequest, team_id: str) -> TeamRecord | None:
-    """One of the organisation's teams; another organisation's looks like none. None where none is named."""
+    """One of the organisation's teams, or None where none is named. Another organisation's is not found."""
     if not team_id:
         return None
     async with looking():
@@ -217,7 +217,7 @@ async def _team(view: PageRequest, team_id: str) -> TeamRecord | None:
 
 
 async def _with_link(view: PageRequest, person: Person, *, is_new: bool) -> Response:
-    """The page that shows a link. Nothing keeps it, so there is no redirect to a page that could show it again."""
+    """The page that shows a new link. The link is not stored, so no redirect could show it."""
     section, owner = view.gateway.config().sign_in, view.principal.organisation_id
     token = await make_link_of(view.gateway.audit, view.actor, owner, person.email, view.gateway.links)
     return view.page(
@@ -230,7 +230,7 @@ async def _with_link(view: PageRequest, person: Person, *, is_new: bool) -> Resp
     )
 
 
-async def _done(view: PageRequest, person: Person, told: str, *, enable: bool) -> Response:
+async def _set_enabled(view: PageRequest, person: Person, told: str, *, enable: bool) -> Response:
     place, reason = f"{_HERE}/{person.person_id}", (await view.form()).text("reason", most=_REASON_CHARS)
     do = enable_person if enable else disable_person
     try:
@@ -241,7 +241,7 @@ async def _done(view: PageRequest, person: Person, told: str, *, enable: bool) -
 
 
 async def _person(view: PageRequest, person_id: str) -> Person:
-    """Another organisation's person looks like nobody."""
+    """One of the organisation's people. Raises PersonNotFound, also for another organisation's."""
     try:
         async with looking():
             return await view.gateway.people.get(person_id, organisation_id=view.principal.organisation_id)
@@ -302,7 +302,7 @@ async def _show(view: PageRequest, person: Person, values: Mapping[str, str], er
         seen_us=None if person.signed_in_at is None else _us(person.signed_in_at),
         role=_SHORT[person.role],
         roles=_roles(view),
-        places=sorted((_place(each, teams) for each in members), key=lambda each: each["name"].casefold()),
+        places=sorted((_membership_row(each, teams) for each in members), key=lambda each: each["name"].casefold()),
         teams=[each for each in _by_name(teams) if each[0] not in {member.team_id for member in members}],
         team_roles=_TEAM_ROLES,
         sessions=Table.of(
@@ -345,7 +345,7 @@ def _state(person: Person) -> tuple[str, str]:
     return "active", "good"
 
 
-def _place(member: Member, teams: Mapping[str, str]) -> dict[str, Any]:
+def _membership_row(member: Member, teams: Mapping[str, str]) -> dict[str, Any]:
     return {
         "team_id": member.team_id,
         "name": teams.get(member.team_id, member.team_id),

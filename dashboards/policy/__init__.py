@@ -1,1 +1,1 @@
-"""A team's policy: its page with the preview, its API, and how it is changed."""
+"""A team's policy: its page with the preview, its API, and its changes."""

@@ -1,4 +1,4 @@
-"""GET /v1/policy/preview: what a quality floor would save the caller's team, before anybody applies it."""
+"""GET /v1/policy/preview: forecast savings of quality floors for the caller's team. Nothing is applied."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from classifier.learning.requests import OwnRequests, own_requests
 from dashboards.policy.preview import floors_from, preview_as_json
 from dashboards.web.gateway import AuthenticatedCaller, Gateway, gateway_of
 from dashboards.web.openapi import described
+from dashboards.web.patience import patience
 from proxy.errors import BadRequest
 from proxy.tolerance import FLOORS, Tolerances
 
@@ -31,7 +32,7 @@ async def preview_policy(
     caller: AuthenticatedCaller,
     quality_floor: Annotated[list[str] | None, Query(description="Floors from 0 to 1, one or several.")] = None,
 ) -> JSONResponse:
-    """The floors asked for (several may be), or the usual ones, beside the team's own. Nothing is applied."""
+    """Forecasts of the floors asked for (`quality_floor` may be repeated), or of the usual ones, beside the team's own."""
     try:
         floors = floors_from(quality_floor or ())
     except ValueError as error:
@@ -56,8 +57,8 @@ def _previewed(
 
 
 async def _own_requests(gateway: Gateway, caller: Caller, tolerances: Tolerances) -> OwnRequests | None:
-    """The team's own requests; without a database the trained model's sample has to do, and the reply says so."""
+    """The team's own requests; None without a database, where the classifier's sample is used and the reply says so."""
     with contextlib.suppress(SQLAlchemyError, OSError, TimeoutError):
-        async with asyncio.timeout(_PATIENCE_S):
+        async with patience(_PATIENCE_S):
             return await own_requests(gateway.database, caller.team_id, tolerances.artifact, tolerances.width)
     return None

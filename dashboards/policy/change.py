@@ -1,4 +1,4 @@
-"""What a team chooses: how much quality to keep, which models, whether to spill over, to escalate, and to be learned from."""
+"""Changes of a team's policy, each with its audit entry: quality floor, models, spill-over, escalation, and learning."""
 
 import asyncio
 from collections.abc import Collection
@@ -26,7 +26,7 @@ ModelName = Annotated[str, msgspec.Meta(min_length=1, max_length=_MODEL_CHARS)]
 
 
 class PolicyChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a team is to have from now on. What is left out stays as it is."""
+    """A new policy. Omitted settings stay."""
 
     quality_floor: float | UnsetType | None = UNSET
     allowed_models: Annotated[list[ModelName], msgspec.Meta(max_length=_MAX_MODELS)] | UnsetType | None = UNSET
@@ -37,7 +37,7 @@ class PolicyChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LearningDeletion(Protocol):
-    """Where what was learned from is kept; LearningStore is one."""
+    """Deletion of a team's learning data; LearningStore implements it."""
 
     async def forget_team(self, team_id: str) -> int: ...
 
@@ -45,23 +45,24 @@ class LearningDeletion(Protocol):
 
 
 def policy_of(team: TeamRecord) -> dict[str, Any]:
-    """A team's policy as it is, for forms, replies and the audit log."""
+    """A team's current policy, for forms, replies and audit entries."""
     models = None if team.allowed_models is None else sorted(team.allowed_models)
     settings = msgspec.structs.asdict(team.settings)
     return {"allowed_models": models, **{name: settings[name] for name in _SETTINGS}}
 
 
 def proposed(team: TeamRecord, choice: PolicyChoice, models: Collection[str] | None = None) -> TeamRecord:
-    """The team as it would be; nothing is written. Raises BadRequest, which names the field.
+    """The team with the choice applied, without writing it. Raises BadRequest, which names the field.
 
-    `models` are those that there are: another name would allow nothing, and whoever wrote it believes that it does.
+    `models` are the existing ones. An unknown name is refused, because it would allow nothing while its author believes
+    that it does.
     """
     given = {name: value for name in _SETTINGS if (value := getattr(choice, name)) is not UNSET}
     settings = team.settings
     for name, value in given.items():
-        settings = _changed(settings, name, value)
-    # What two of them say of each other is looked at when all are there.
-    _checked(settings, "shadow_share" if "shadow_share" in given else "learning")
+        settings = _with_field(settings, name, value)
+    # Settings that depend on each other are validated once all are applied.
+    _validate(settings, "shadow_share" if "shadow_share" in given else "learning")
     allowed = team.allowed_models
     if not isinstance(choice.allowed_models, UnsetType):
         allowed = None if choice.allowed_models is None else frozenset(choice.allowed_models)
@@ -79,7 +80,9 @@ async def set_policy(
     forget: LearningDeletion | None,
     models: Collection[str] | None = None,
 ) -> TeamRecord:
-    """Apply a choice. Servers follow within `accounts.fresh_s`; what may not be kept any more is deleted at once."""
+    """Apply a choice. Servers follow within `accounts.fresh_s`; learning data that may no longer be kept is deleted at
+    once. Raises BadRequest.
+    """
     if len(checked_reason(reason)) < LEAST_REASON_CHARS:
         raise BadRequest("Say in a few words why the policy changes; the audit log keeps it.", param="reason")
     owner = team.organisation_id
@@ -91,12 +94,12 @@ async def set_policy(
         await store.update_team(team.team_id, organisation_id=owner, allowed_models=choice.allowed_models, **fields)
         change.tell("team", team.team_id, policy_of(before), policy_of(after))
     if forget is not None:
-        # On every call: a deletion that was interrupted is finished by asking again.
-        await _forget(forget, after, choice)
+        # On every call, so that repeating it completes an interrupted deletion.
+        await _delete_learning(forget, after, choice)
     return after
 
 
-async def _forget(kept: LearningDeletion, team: TeamRecord, choice: PolicyChoice) -> None:
+async def _delete_learning(kept: LearningDeletion, team: TeamRecord, choice: PolicyChoice) -> None:
     try:
         async with asyncio.timeout(_FORGET_S):
             if choice.learning == "off":
@@ -110,14 +113,14 @@ async def _forget(kept: LearningDeletion, team: TeamRecord, choice: PolicyChoice
         ) from error
 
 
-def _changed(settings: TeamSettings, name: str, value: Any) -> TeamSettings:
-    """One field in a team's settings, looked at by itself."""
+def _with_field(settings: TeamSettings, name: str, value: Any) -> TeamSettings:
+    """The settings with one field changed, after that field was validated by itself."""
     alone = TeamSettings(learning="prompts") if name == "shadow_share" else TeamSettings()
-    _checked(msgspec.structs.replace(alone, **{name: value}), name)
+    _validate(msgspec.structs.replace(alone, **{name: value}), name)
     return msgspec.structs.replace(settings, **{name: value})
 
 
-def _checked(settings: TeamSettings, param: str) -> None:
+def _validate(settings: TeamSettings, param: str) -> None:
     try:
         checked_settings(settings)
     except BadSetting as error:

@@ -1,6 +1,6 @@
-"""/dashboard/teams/{team_id}/policy: how much quality to keep, and what each choice would cost the team, before it is made.
+"""/dashboard/teams/{team_id}/policy: the team's quality floor and choices, with a forecast of each floor's cost.
 
-A change is looked at first, beside what there is now, and applied with a reason.
+A change is previewed beside the current policy, and applied with a reason.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _STOPS_A_POINT: Final = 2
 STOPS: Final = tuple(
     each / (100 * _STOPS_A_POINT) for each in range(LOWEST * _STOPS_A_POINT, HIGHEST * _STOPS_A_POINT + 1)
 )
-"""Floors in half points."""
+"""Quality floors on offer, in steps of half a percentage point."""
 _PERCENT: Final = 100
 _MOST_OFF: Final = 4
 
@@ -68,38 +68,40 @@ _LABELS: Final = {
 
 
 class FloorOption(msgspec.Struct, frozen=True, kw_only=True):
-    """What one floor would do in a month such as the last one. Money is None where it is not known."""
+    """Forecast of one floor for a month like the last one. Money is None where it is unknown."""
 
     offer: FloorResult
     month_nanousd: int | None
     saved_nanousd: int | None
-    """Against asking the reference for everything."""
+    """Savings against sending every request to the reference."""
     change_nanousd: int | None
-    """Against the floor as it is; below zero is cheaper."""
+    """Difference to the current floor; negative is cheaper."""
 
     @property
     def percent(self) -> str:
+        """The floor as a percentage, without the sign."""
         return _percent(self.offer.floor)
 
 
 class FloorForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The floors side by side, on the team's own traffic where there is enough of it."""
+    """Forecasts of all floors, on the team's own traffic where there is enough of it."""
 
     preview: Preview
     requests: int | None
-    """That let the gateway choose, in the last 30 days; None where nobody has asked anything lately."""
+    """Requests for `auto` in the last 30 days; None without recent ones."""
     auto_share: float | None
     stops: tuple[FloorOption, ...]
     spent_nanousd: int | None
-    """What the last 30 days did cost, with everything that the stops do not know of."""
+    """Actual cost of the last 30 days, including cost that the forecasts leave out."""
 
     @property
     def now(self) -> FloorOption | None:
+        """The option of the current floor, or None."""
         return next((stop for stop in self.stops if stop.offer.current), None)
 
     @property
     def is_off(self) -> bool:
-        """Whether what is computed for the floor as it is differs from what was spent by more than a quarter."""
+        """True if the forecast of the current floor differs from the actual cost by more than a quarter."""
         computed = self.now.month_nanousd if self.now is not None else None
         spent = self.spent_nanousd
         return computed is not None and spent is not None and abs(computed - spent) * _MOST_OFF > max(spent, 0)
@@ -107,15 +109,15 @@ class FloorForecast(msgspec.Struct, frozen=True, kw_only=True):
 
 @router.get("/dashboard/teams/{team_id}/policy")
 async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The policy as it is, with what other floors would do."""
+    """The current policy, with forecasts of other floors."""
     return await _page(view, _values(view.the_team))
 
 
 @router.post("/dashboard/teams/{team_id}/policy")
 async def change(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """First the differences, then, with a reason, the change."""
+    """Previews the differences of a change, then applies it with a reason."""
     form, team = await view.form(), view.the_team
-    values = _sent(form)
+    values = _submitted_values(form)
     try:
         choice = _choice(form, team)
         models = view.gateway.line.config.catalog.targets
@@ -129,31 +131,31 @@ async def change(view: Annotated[PageRequest, Depends(allowed("team.change"))]) 
         forget = view.gateway.learning
         await set_policy(view.gateway.audit, view.actor, team, choice, reason=reason, forget=forget, models=models)
     except FormError as error:
-        return await _page(view, values, errors={error.field: error.message}, after=_after(form, team))
+        return await _page(view, values, errors={error.field: error.message}, after=_proposed_or_none(form, team))
     except Refused as error:
-        return await _page(view, values, errors={error.param or "": error.message}, after=_after(form, team))
+        return await _page(view, values, errors={error.param or "": error.message}, after=_proposed_or_none(form, team))
     applied = "The policy is changed; every gateway follows within seconds."
     told = applied if policy_of(after) != policy_of(team) else "Nothing was different, so nothing changed."
     return view.redirect(f"/dashboard/teams/{team.team_id}/policy", told)
 
 
 def fingerprint(team: TeamRecord) -> str:
-    """Tells whether the policy is still the one that somebody looked at."""
+    """Hash of the policy, by which a form detects that it changed in the meantime."""
     return hashlib.sha256(msgspec.json.encode(policy_of(team), order="deterministic")).hexdigest()[:16]
 
 
 def differences(before: TeamRecord, after: TeamRecord, gateway_floor: float) -> list[tuple[str, str, str]]:
-    """What would change, in words."""
+    """Changed settings as (label, old, new), in words."""
     old, new = policy_of(before), policy_of(after)
     return [
-        (label, _told(name, old[name], gateway_floor), _told(name, new[name], gateway_floor))
+        (label, _in_words(name, old[name], gateway_floor), _in_words(name, new[name], gateway_floor))
         for name, label in _LABELS.items()
         if old[name] != new[name]
     ]
 
 
-def stops_of(preview: Preview, requests: int | None) -> tuple[FloorOption, ...]:
-    """Each floor's figures for a month of so many requests."""
+def floor_options(preview: Preview, requests: int | None) -> tuple[FloorOption, ...]:
+    """Forecast of each floor for a month with this number of requests."""
     now = next((offer.cost_nanousd for offer in preview.offers if offer.current), None)
     reference = preview.reference_cost_nanousd
 
@@ -172,7 +174,7 @@ def stops_of(preview: Preview, requests: int | None) -> tuple[FloorOption, ...]:
 
 
 async def outlook(gateway: Gateway, team: TeamRecord, now_us: int) -> FloorForecast:
-    """The stops for a team whose policy is this one, on its own last requests where it has enough."""
+    """Forecasts for the team, on its own latest requests where there are enough."""
     rules = gateway.line.config
     tolerances = rules.tolerances or Tolerances(
         catalog=rules.catalog, policy=rules.policy, classifier=HeuristicClassifier()
@@ -196,7 +198,7 @@ async def outlook(gateway: Gateway, team: TeamRecord, now_us: int) -> FloorForec
         preview=preview,
         requests=requests,
         auto_share=auto_share,
-        stops=stops_of(preview, requests),
+        stops=floor_options(preview, requests),
         spent_nanousd=totals.known_cost_nanousd,
     )
 
@@ -211,7 +213,7 @@ async def _page(
 ) -> Response:
     gateway, team = view.gateway, view.the_team
     found = await outlook(gateway, team, view.now_us)
-    # Other models are other stops, so that what is chosen is seen on its own ground.
+    # Other models change every forecast, so compute them for the proposed policy.
     then = found if after is None or policy_of(after) == policy_of(team) else await outlook(gateway, after, view.now_us)
     table = _table(found, view.query)
     file = view.csv_asked(f"{team.team_id}-quality-floors", table)
@@ -241,7 +243,7 @@ async def _page(
         models=_models(view, values),
         escalation=ESCALATION,
         learning=LEARNING,
-        facts=[(label, _told(name, policy_of(team)[name], floor)) for name, label in _LABELS.items()],
+        facts=[(label, _in_words(name, policy_of(team)[name], floor)) for name, label in _LABELS.items()],
         diff=None if after is None else differences(team, after, floor),
         base=fingerprint(team),
         reason_chars=REASON_CHARS,
@@ -250,7 +252,7 @@ async def _page(
 
 
 def _models(view: PageRequest, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What could be allowed: everything that the configuration has, and what the team has allowed beside that."""
+    """Models on offer: all of the configuration, and those that the team has allowed beside them."""
     rules = view.gateway.line.config
     auto = {target.target_id for target in choosable(rules.policy, rules.catalog, None)}
     known = dict.fromkeys([*sorted(rules.catalog.targets), *sorted(values["models"])])
@@ -267,12 +269,12 @@ def _models(view: PageRequest, values: Mapping[str, Any]) -> list[dict[str, Any]
 def _floor_modes(team: TeamRecord, gateway_floor: float) -> list[tuple[str, str]]:
     modes = [("gateway", f"The gateway's own, now {share(gateway_floor)}"), ("own", "Our own, as the slider says")]
     own = team.settings.quality_floor
-    # The slider could not say it, and moving it unasked would change it.
+    # The slider cannot represent this floor, and snapping it would change the policy unasked.
     return modes if own is None or _on_slider(own) else [*modes, ("keep", f"As it is, {_percent(own)} %")]
 
 
 def _values(team: TeamRecord) -> dict[str, Any]:
-    """The form's fields for a policy as it is."""
+    """Form values of the current policy."""
     settings = team.settings
     own = settings.quality_floor
     nearest = min(STOPS, key=lambda stop: abs(stop - (0.97 if own is None else own)))
@@ -289,8 +291,8 @@ def _values(team: TeamRecord) -> dict[str, Any]:
     }
 
 
-def _sent(form: Form) -> dict[str, Any]:
-    """The form's fields as they were sent, to be shown again."""
+def _submitted_values(form: Form) -> dict[str, Any]:
+    """Form values as submitted, to be shown again."""
     plain = form.plain
     return {
         **{name: plain.get(name, "") for name in ("floor_mode", "models_mode", "escalation", "learning", "shadow")},
@@ -302,7 +304,7 @@ def _sent(form: Form) -> dict[str, Any]:
 
 
 def _choice(form: Form, team: TeamRecord) -> PolicyChoice:
-    """What was chosen. Raises FormError."""
+    """The policy chosen in the form. Raises FormError."""
     mode = form.one_of("floor_mode", ("gateway", "own", "keep"))
     floor = team.settings.quality_floor if mode == "keep" else None
     if mode == "own":
@@ -326,8 +328,10 @@ def _choice(form: Form, team: TeamRecord) -> PolicyChoice:
     )
 
 
-def _after(form: Form, team: TeamRecord) -> TeamRecord | None:
-    """What was chosen, where that can be told: a reason that is missing does not hide the differences."""
+def _proposed_or_none(form: Form, team: TeamRecord) -> TeamRecord | None:
+    """The team with the chosen policy, or None where the form is invalid: a missing reason does not hide the
+    differences.
+    """
     if form.text("step") != "apply":
         return None
     try:
@@ -336,7 +340,7 @@ def _after(form: Form, team: TeamRecord) -> TeamRecord | None:
         return None
 
 
-def _told(name: str, value: Any, gateway_floor: float) -> str:
+def _in_words(name: str, value: Any, gateway_floor: float) -> str:
     """A setting's value in words."""
     match name:
         case "quality_floor":
@@ -354,7 +358,7 @@ def _told(name: str, value: Any, gateway_floor: float) -> str:
 
 
 def _percent(value: float) -> str:
-    """Without a binary fraction's tail, and without zeros behind."""
+    """A share as a percentage, without floating-point residue or trailing zeros."""
     return f"{(Decimal(str(value)) * _PERCENT).normalize():f}"
 
 

@@ -1,4 +1,4 @@
-"""What a quality floor would do, told in plain values: for the command line and for the API alike. Nothing is applied."""
+"""Preview of quality floors as plain values, for the command line and the API. Nothing is applied."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -11,7 +11,7 @@ MAX_FLOORS: Final = 32
 
 
 def floors_from(texts: Iterable[str]) -> tuple[float, ...]:
-    """Floors as somebody wrote them: `0.95` or `95%`. Raises ValueError with what is wrong."""
+    """Floors from texts such as `0.95` or `95%`. Raises ValueError."""
     floors = tuple(_floor(text) for text in texts)
     if len(floors) > MAX_FLOORS:
         raise ValueError(f"at most {MAX_FLOORS} floors at once")
@@ -30,7 +30,7 @@ def _floor(text: str) -> float:
 
 
 def preview_as_json(preview: Preview, team_id: str | None) -> dict[str, Any]:
-    """As JSON has it. Money is text, so that no reader makes a binary fraction of it."""
+    """A preview as JSON values. Money is text, so that no reader rounds it to a float."""
     return {
         "object": "policy.preview",
         "team_id": team_id,
@@ -63,7 +63,7 @@ def _offer(offer: FloorResult) -> dict[str, Any]:
 
 
 def _dollars(amount_nanousd: int | None) -> str | None:
-    """Exact, without trailing zeros or an exponent."""
+    """Exact dollars as text, without exponent, with at least two decimals; None for unknown."""
     if amount_nanousd is None:
         return None
     amount = usd(amount_nanousd).quantize(Decimal("0.000000001"))
@@ -72,7 +72,7 @@ def _dollars(amount_nanousd: int | None) -> str | None:
 
 
 def notes(preview: Preview, team_id: str | None) -> Iterable[str]:
-    """What it was computed on, how far that can be trusted, and how to apply it."""
+    """Sentences on the preview's data, its reliability, and how to apply a floor."""
     if preview.basis == "none":
         yield (
             "No outcomes were measured for these targets, or there is nothing measured to compare them with, so `auto` "

@@ -1,1 +1,1 @@
-"""Prices: the price book as page, API and list, and how prices are entered."""
+"""Prices: the price book as page, API and list, and its changes."""

@@ -1,6 +1,5 @@
-"""/v1/prices: what targets cost now and next, and how the operator's admins enter a price or take one back."""
+"""/v1/prices: prices of targets, now and upcoming; admins of the operating organisation enter and withdraw prices."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
@@ -19,6 +18,7 @@ from dashboards.web.actor import actor_of
 from dashboards.web.api_types import Listed
 from dashboards.web.gateway import AuthenticatedCaller, Gateway, OperatorCaller, gateway_of
 from dashboards.web.openapi import described
+from dashboards.web.patience import patience
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
 from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
@@ -31,7 +31,7 @@ _PATIENCE_S: Final = 5.0
 
 @router.get("/v1/prices", **described("List the prices", gives={200: Listed[PriceOut]}))
 async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response:
-    """The targets that the key's team may use, each with the price in effect and those to come."""
+    """The targets that the key's team may use, each with its price in effect and upcoming ones."""
     gateway = gateway_of(request)
     now_us = wall_us()
     data = [
@@ -47,7 +47,7 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
     **described("Enter a price", takes=EnteredPrices, gives={200: PriceEntered}, example={"input": 2.25, "output": 9}),
 )
 async def set_price(target: str, request: Request, caller: OperatorCaller) -> Response:
-    """Enters a price that comes before the configured ones. Every server follows within seconds."""
+    """Enters a price that overrides the configured ones. Every server follows within seconds."""
     gateway = gateway_of(request)
     if target not in gateway.line.config.catalog.targets:
         raise ModelNotFound(f"There is no target `{target[:80]}`; GET /v1/prices lists them.", param="target")
@@ -68,7 +68,7 @@ async def set_price(target: str, request: Request, caller: OperatorCaller) -> Re
     "/v1/prices/{target:path}/{version}", **described("Take an entered price back", gives={200: PriceWithdrawn})
 )
 async def withdraw_price(target: str, version: str, request: Request, caller: OperatorCaller) -> Response:
-    """Takes an entered price back: what lies beneath it counts again. What was booked at it stays."""
+    """Withdraws an entered price; the next price in precedence applies again. Bookings at it stay."""
     gateway: Gateway = gateway_of(request)
     async with _store():
         await changes.withdraw_price(gateway.audit, actor_of(request, caller), target, version)
@@ -79,7 +79,7 @@ async def withdraw_price(target: str, version: str, request: Request, caller: Op
 @contextlib.asynccontextmanager
 async def _store() -> AsyncIterator[None]:
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with patience(_PATIENCE_S):
             yield
     except UnknownPrice as error:
         raise PriceNotFound(f"{error}.", param="version") from error

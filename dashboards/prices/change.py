@@ -1,4 +1,6 @@
-"""What targets cost, as the operators' administrators enter it. It holds for every organisation."""
+"""Changes of prices, by the operator's administrators, each with its audit entry. Prices are shared by all
+organisations.
+"""
 
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
@@ -11,7 +13,7 @@ from dashboards.prices.listing import entry_told
 async def set_price(
     log: AuditLog, actor: Actor, target: str, price: Price, effective_us: int, *, note: str = ""
 ) -> DatedPrice:
-    """Enter a price that comes before the configured ones; the same one again changes nothing. Raises PriceRefused."""
+    """Enter a price that overrides the configured ones. Idempotent. Raises PriceRefused."""
     async with log.change(actor, "price.set", reason=note) as change:
         store = PriceStore(change.within)
         before = await store.overrides()
@@ -22,7 +24,7 @@ async def set_price(
 
 
 async def withdraw_price(log: AuditLog, actor: Actor, target: str, version: str) -> None:
-    """Take an entered price back: what lies beneath it counts again. Raises UnknownPrice and PriceRefused."""
+    """Withdraw an entered price; the next price in precedence applies again. Raises UnknownPrice and PriceRefused."""
     async with log.change(actor, "price.withdrawn") as change:
         store = PriceStore(change.within)
         before = {(each.target_id, each.price.version): each for each in await store.overrides()}

@@ -1,4 +1,4 @@
-"""Prices in plain values, for the command line and the API: exact decimals as text, and None for what is unknown."""
+"""Prices as plain values, for the command line and the API: exact decimals as text, and None for unknown ones."""
 
 import datetime as dt
 import json
@@ -17,7 +17,7 @@ _MOST_UPCOMING: Final = 16
 
 
 class BadPrice(ValueError):
-    """What was entered is no price. `field` is where; the message says why."""
+    """An entered price is not valid. `field` names the field; the message gives the reason."""
 
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"`{field}` {why}" if field else why)
@@ -25,7 +25,7 @@ class BadPrice(ValueError):
 
 
 def prices_as_json(book: PriceBook, target_id: str, at_us: int) -> dict[str, Any]:
-    """A target's price at a moment, and what follows."""
+    """A target's price at a moment, and upcoming ones."""
     known = book.prices.get(target_id, ())
     later = [each for each in known if each.effective_us > at_us]
     upcoming = sorted(later, key=lambda each: each.effective_us)[:_MOST_UPCOMING]
@@ -38,7 +38,7 @@ def prices_as_json(book: PriceBook, target_id: str, at_us: int) -> dict[str, Any
 
 
 def entry_told(entry: DatedPrice | None) -> dict[str, Any]:
-    """One price with its source and date."""
+    """One price with its source and date; all None without one."""
     if entry is None:
         return {"version": None, "source": None, "effective_from": None, "note": "", **figures_told(None)}
     return {
@@ -51,7 +51,7 @@ def entry_told(entry: DatedPrice | None) -> dict[str, Any]:
 
 
 def figures_told(price: Price | None) -> dict[str, Any]:
-    """A price's figures by meter."""
+    """A price's figures by meter; None without a price."""
     if price is None:
         return {"usd_per_million_tokens": None, "usd_per_request": None, "long_prompts": [], "batch": None}
     return {
@@ -71,22 +71,22 @@ def _per_million(price: Price) -> dict[str, str]:
 
 
 def exact(amount: Decimal) -> str:
-    """Every digit and no exponent."""
+    """Every digit, without an exponent."""
     return f"{amount.normalize():f}"
 
 
 def day_of(at_us: int) -> str:
-    """The UTC day that a moment lies in."""
+    """The UTC day of a moment, ISO 8601."""
     return times.day_of(at_us).isoformat()
 
 
 def today(now_us: int) -> dt.date:
-    """The UTC day of now."""
+    """The UTC day of `now_us`."""
     return times.day_of(now_us)
 
 
 def parse_prices(text: str | bytes) -> dict[str, Any]:
-    """JSON whose numbers are the decimals that stood there. Raises BadPrice."""
+    """A JSON object, its numbers as the decimals written there. Raises BadPrice."""
     try:
         found = json.loads(
             text, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_without_repeated_keys
@@ -99,7 +99,7 @@ def parse_prices(text: str | bytes) -> dict[str, Any]:
 
 
 def checked_prices(values: dict[str, Any]) -> EnteredPrices:
-    """The price that was entered. Raises BadPrice for the first thing that is wrong with it."""
+    """An entered price, validated. Raises BadPrice for the first error."""
     try:
         return EnteredPrices.model_validate(values)
     except ValidationError as error:

@@ -1,6 +1,7 @@
-"""/dashboard/finance/prices: what each target costs, why, and what it cost before; the operators' admins enter prices."""
+"""/dashboard/finance/prices: each target's price with its source and history; admins of the operating organisation
+enter prices.
+"""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, Final
@@ -20,6 +21,7 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
 from dashboards.web.gateway import Gateway
+from dashboards.web.patience import patience
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
@@ -56,7 +58,7 @@ _FIELDS: Final = (
     ("request", "Each request", "US dollars for one, not for a million"),
     ("batch_discount", "Batch discount", "a share, such as 0.5"),
 )
-"""Field, label, hint. Long prompts have more figures than a form should: they are entered by command."""
+"""Field, label, hint. Prices of long prompts have too many figures for a form: they are entered by command."""
 _PATIENCE_S: Final = 5.0
 _BOOK: Final = (
     Column("target", "Model", "link"),
@@ -109,13 +111,13 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.post(PATH)
 async def enter(view: Annotated[PageRequest, Depends(allowed("prices.change"))]) -> Response:
-    """A price that comes before the configured ones, for every organisation. Every server follows within seconds."""
+    """Enters a price that overrides the configured ones, for every organisation. Every server follows within seconds."""
     gateway, form = view.gateway, await view.form()
     target = form.text("target", required=True)
     if target not in gateway.line.config.catalog.targets:
         raise ModelNotFound(f"There is no model `{target[:80]}`.", param="target")
     try:
-        entered = checked_prices(_given(form))
+        entered = checked_prices(_submitted_values(form))
         price, effective_us = entered.entered(today(view.now_us))
         async with _changing():
             kept = await changes.set_price(gateway.audit, view.actor, target, price, effective_us, note=entered.note)
@@ -129,7 +131,7 @@ async def enter(view: Annotated[PageRequest, Depends(allowed("prices.change"))])
 
 @router.post(f"{PATH}/withdraw")
 async def withdraw(view: Annotated[PageRequest, Depends(allowed("prices.change"))]) -> Response:
-    """Takes an entered price back: what lies beneath it counts again. What was booked at it stays."""
+    """Withdraws an entered price; the next price in precedence applies again. Bookings at it stay."""
     gateway, form = view.gateway, await view.form()
     target, version = form.text("target", required=True), form.text("version", required=True)
     try:
@@ -145,18 +147,18 @@ async def withdraw(view: Annotated[PageRequest, Depends(allowed("prices.change")
 
 @router.get(f"{PATH}/{{target:path}}")
 async def one(target: str, view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """One target: its price, the ones to come and beneath it, and every version that a row was booked at."""
+    """One target: its price in effect, upcoming and overridden ones, and every version that bookings used."""
     return await _one(view, target)
 
 
 async def _one(
     view: PageRequest, target: str, *, given: Mapping[str, str] | None = None, wrong: tuple[str, str] = ("", "")
 ) -> Response:
-    """With `given`, a price that was entered and could not be taken; `wrong` is which field, and why."""
+    """The target's page. `given` is a refused entry's values, `wrong` the field and message."""
     gateway, now_us = view.gateway, view.now_us
     book = gateway.prices.book
     is_known = target in gateway.line.config.catalog.targets
-    known = await _known(gateway, target) if "\x00" not in target else []
+    known = await _known_prices(gateway, target) if "\x00" not in target else []
     if not known and not is_known:
         raise ModelNotFound(f"There is no model `{target[:80]}`.", param="target")
     current = book.entry_at(target, now_us)
@@ -192,8 +194,8 @@ async def _one(
     )
 
 
-def _given(form: Form) -> dict[str, Any]:
-    """What was filled in; an empty field is left out, which is not 0."""
+def _submitted_values(form: Form) -> dict[str, Any]:
+    """The submitted values without empty fields, which are unset and not 0."""
     names = (*(name for name, _, _ in _FIELDS), "effective_from", "note")
     found = {name: form.text(name, most=MOST_NOTE_CHARACTERS) for name in names}
     return {name: value for name, value in found.items() if value}
@@ -206,13 +208,13 @@ def _address(target: str) -> str:
 @contextlib.asynccontextmanager
 async def _changing() -> AsyncIterator[None]:
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with patience(_PATIENCE_S):
             yield
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise PricesUnavailable("The database does not answer; nothing was changed, try again shortly.") from error
 
 
-async def _known(gateway: Gateway, target: str) -> list[KnownPrice]:
+async def _known_prices(gateway: Gateway, target: str) -> list[KnownPrice]:
     async with reading(gateway, on=True):
         try:
             return await gateway.prices.store.known(target)
@@ -245,7 +247,7 @@ def _state(current: DatedPrice | None, *, later: bool) -> tuple[str, str]:
 def _history_rows(
     book: PriceBook, target: str, known: list[KnownPrice], current: DatedPrice | None, now_us: int
 ) -> list[dict[str, Any]]:
-    """Every version; what is in effect, to come, beneath another one, or of the past."""
+    """Every version, marked as in effect, upcoming, overridden, or past."""
     in_book = {each.price.version: each for each in book.prices.get(target, ())}
     rows = [
         {
@@ -256,7 +258,9 @@ def _history_rows(
             "created_us": each.created_us,
             "withdrawn_us": each.withdrawn_us,
             "note": each.note or None,
-            "state": _place(each.price.version, in_book, current, now_us, taken_back=each.withdrawn_us is not None),
+            "state": _version_state(
+                each.price.version, in_book, current, now_us, taken_back=each.withdrawn_us is not None
+            ),
         }
         for each in known
     ]
@@ -272,13 +276,13 @@ def _history_rows(
                     "created_us": None,
                     "withdrawn_us": None,
                     "note": each.note or None,
-                    "state": _place(version, in_book, current, now_us, taken_back=False),
+                    "state": _version_state(version, in_book, current, now_us, taken_back=False),
                 }
             )
     return rows
 
 
-def _place(
+def _version_state(
     version: str, in_book: Mapping[str, DatedPrice], current: DatedPrice | None, now_us: int, *, taken_back: bool
 ) -> tuple[str, str]:
     if taken_back:
@@ -291,7 +295,7 @@ def _place(
 
 
 def _figures(price: Price | None) -> dict[str, str | None]:
-    """Every digit, in dollars per million tokens."""
+    """Exact dollars per million tokens."""
     if price is None:
         return {**dict.fromkeys(_METER_LABELS), "further": None}
     figures = {name: _dollars(amount) for name, amount in zip(METERS, price.figures(), strict=True)}
@@ -319,6 +323,6 @@ def _figure_rows(price: Price) -> list[tuple[str, str]]:
 
 
 def _dollars(amount_nanousd: int) -> str:
-    """Every digit that there is, and cents always."""
+    """Exact dollars, with at least two decimals."""
     whole, _, cents = exact(usd(amount_nanousd)).partition(".")
     return f"{whole}.{cents:0<2}"

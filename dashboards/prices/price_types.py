@@ -1,4 +1,4 @@
-"""What /v1/prices gives."""
+"""Reply types of /v1/prices."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class LongPromptPriceOut(msgspec.Struct, frozen=True, kw_only=True):
-    """What a prompt above so many tokens costs."""
+    """Price of prompts above a number of tokens."""
 
     above_tokens: int
     usd_per_million_tokens: dict[str, str]
@@ -22,7 +22,7 @@ class PriceFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatedPriceOut(PriceFigures, frozen=True, kw_only=True):
-    """A price, where it comes from and since when it holds."""
+    """A price with its source and first day."""
 
     version: str | None
     source: str | None
@@ -38,13 +38,13 @@ class PriceEntered(DatedPriceOut, frozen=True, kw_only=True):
 
 
 class PriceOut(PriceEntered, frozen=True, kw_only=True):
-    """A target's price now, and those to come."""
+    """A target's price now, and upcoming ones."""
 
     upcoming: list[DatedPriceOut]
 
 
 class PriceWithdrawn(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies beneath it counts again."""
+    """Result of a withdrawal; the next price in precedence applies again."""
 
     object: Literal["price.withdrawn"]
     target: str

@@ -1,1 +1,1 @@
-"""A team's requests, and one request with its decision."""
+"""A team's requests, and one request with its routing decision."""

@@ -1,5 +1,6 @@
-"""/dashboard/teams/{team_id}/requests: what was asked lately, where it went and why. Never what the prompt said, unless the
-team lets prompts be kept; then to its own members.
+"""/dashboard/teams/{team_id}/requests: a team's latest requests with their routing decisions.
+
+Prompts are never shown, except to the team's own members where the team's learning keeps prompts.
 """
 
 import asyncio
@@ -71,7 +72,7 @@ _CSV_COLUMNS: Final = (
 
 @router.get("/dashboard/teams/{team_id}/requests")
 async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The latest requests, by what one looks for."""
+    """The latest requests that match the filters."""
     team, query = view.the_team, _query(view)
     reader = RecentReader(view.gateway.database)
     if view.query.get("format") == "csv":
@@ -108,7 +109,7 @@ async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
 
 @router.get("/dashboard/teams/{team_id}/requests/{request_id:path}")
 async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], request_id: str) -> Response:
-    """One request: its story, its attempts, and what it cost and would have cost."""
+    """One request: its decision, its attempts, its cost, and the cost of the alternatives. Raises RequestNotFound."""
     team, gateway = view.the_team, view.gateway
     async with reading(gateway, on=True):
         found = await RecentReader(gateway.database).one(_scope(view), request_id)
@@ -131,7 +132,7 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
         story=decision(found),
         attempts=attempts,
         meters=_meters(found.attempts),
-        elsewhere=_elsewhere(found),
+        elsewhere=_counterfactuals(found),
         key=names.get(told.key_id, told.key_id),
         flags=[flag_words(flag) for flag in dict.fromkeys(flag for each in found.attempts for flag in each.flags)],
         prompt=prompt,
@@ -140,14 +141,14 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
 
 
 async def key_names(view: PageRequest) -> dict[str, str]:
-    """The team's keys' names, those that were revoked too."""
+    """Names of the team's keys by id, revoked ones included."""
     team = view.the_team
     keys = await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)
     return {key.key_id: key.name for key in keys}
 
 
 def rows_of(requests: Sequence[RecentRequest], team_id: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A row for each request, with everything that a table or a file may show of it."""
+    """Table and CSV rows, one for each request."""
     return [_row(each, team_id, names) for each in requests]
 
 
@@ -188,19 +189,21 @@ def _scope(view: PageRequest) -> ReadScope:
 
 
 def _query(view: PageRequest) -> RecentQuery:
-    """What the address asks for; what it says wrongly is left out, as in every table."""
+    """The address's filters; invalid ones are ignored, as in every table."""
     asked = view.query
     fields = {name: _plain(asked.get(name, "")) for name in _FILTERS}
     wanted = asked.get("outcome", "")
     chosen: Outcome = next((each for each in OUTCOMES if each == wanted), "")
-    return RecentQuery(scope=_scope(view), before=_place(asked.get("before", "")), rows=_ROWS, outcome=chosen, **fields)
+    return RecentQuery(
+        scope=_scope(view), before=_parse_place(asked.get("before", "")), rows=_ROWS, outcome=chosen, **fields
+    )
 
 
 def _plain(text: str) -> str:
     return text.strip()[:_MAX_CHARS] if text.isprintable() else ""
 
 
-def _place(text: str) -> Place | None:
+def _parse_place(text: str) -> Place | None:
     moment, _, request_id = text.partition(".")
     sound = moment.isascii() and moment.isdigit() and len(moment) <= _MAX_DIGITS and request_id.isprintable()
     return (int(moment), request_id) if sound and 0 < len(request_id) <= _MAX_CHARS else None
@@ -223,7 +226,7 @@ def _empty(query: RecentQuery, page: RecentPage) -> str:
 
 
 async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery) -> tuple[str, bool]:
-    """From where the page begins, at most 2,000 requests; and whether those are all."""
+    """Up to 2,000 requests from the page's beginning as CSV, and whether those are all."""
     rows: list[Row] = []
     async with reading(view.gateway, on=True):
         names = await key_names(view)
@@ -239,7 +242,7 @@ async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery) -> t
 
 
 def _choices(values: Sequence[str], chosen: str) -> list[tuple[str, str]]:
-    """What one looks for stays in the list, also where it is gone from the configuration."""
+    """Options of a filter. The chosen one stays in the list, also where it is gone from the configuration."""
     known = [*values, *([chosen] if chosen and chosen not in values else [])]
     return [("", "Any"), *((each, each) for each in known)]
 
@@ -250,7 +253,7 @@ def _key_choices(names: Mapping[str, str], chosen: str) -> list[tuple[str, str]]
 
 
 async def _prompt(view: PageRequest, request_id: str) -> Prompt | None:
-    """What was kept of the prompt, for a member of a team that lets it be kept."""
+    """The stored prompt, for members of a team whose learning keeps prompts; otherwise None."""
     team = view.the_team
     if team.settings.learning != "prompts" or team.team_id not in view.principal.teams:
         return None
@@ -303,7 +306,7 @@ _METER_WORDS: Final[Mapping[str, str]] = {
 
 
 def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | None, int]]:
-    """Each meter that was used: tokens in parts that do not overlap, and what they cost; all attempts together."""
+    """Tokens and cost by meter over all attempts, without unused meters. Tokens do not overlap."""
     sums = {name: sum(getattr(each, name) for each in attempts) for name in (*TOKEN_COLUMNS, *METER_COLUMNS)}
     used: tuple[int | None, ...] = (
         sums["input_tokens"] - sums["cached_input_tokens"] - sums["cache_write_tokens"],
@@ -320,8 +323,8 @@ def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | None, int]]:
     ]
 
 
-def _elsewhere(found: RecentRequest) -> list[tuple[str, str, int | None, int | None]]:
-    """What the same tokens would have cost elsewhere: who, at which price, how much, and how much more that is."""
+def _counterfactuals(found: RecentRequest) -> list[tuple[str, str, int | None, int | None]]:
+    """Counterfactual costs of the same tokens as (target, price, cost, difference to the actual cost). Nano-dollars."""
     told, cost = found.told, found.cost_nanousd
     compared = (
         ("The reference", told.baseline_price, told.baseline_nanousd),

@@ -1,1 +1,1 @@
-"""Signing in and out, with a password, a one-time link or an OpenID provider."""
+"""Signing in and out, by password, one-time link or OpenID provider."""

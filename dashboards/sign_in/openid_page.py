@@ -1,4 +1,4 @@
-"""Signing in with an OpenID provider: the way there, and the way back."""
+"""OpenID sign-in: the redirect to the provider, and its callback."""
 
 import logging
 from typing import TYPE_CHECKING, Final
@@ -33,7 +33,7 @@ _log: Final = logging.getLogger("weighbridge.sign_in")
 
 @router.get("/dashboard/sign-in/{provider}")
 async def begin(provider: str, request: Request) -> Response:
-    """Sends the browser to the provider."""
+    """Redirects the browser to the provider."""
     found = gateway_of(request).providers.get(provider)
     if found is None:
         raise HTTPException(_NOT_FOUND)
@@ -41,7 +41,7 @@ async def begin(provider: str, request: Request) -> Response:
     try:
         begun = await found.begin(wanted)
     except SignInStopped as stopped:
-        return _stopped(found.section, stopped, wanted)
+        return _failure_page(found.section, stopped, wanted)
     reply = redirect(begun.address)
     # Lax, for the provider's redirect back is another site's; a top-level GET carries such cookies.
     reply.set_cookie(BEGUN_COOKIE, begun.cookie, max_age=LASTS_S, path="/", secure=True, httponly=True, samesite="lax")
@@ -50,24 +50,24 @@ async def begin(provider: str, request: Request) -> Response:
 
 @router.get("/dashboard/sign-in/{provider}/callback")
 async def finish(provider: str, request: Request) -> Response:
-    """Takes what the provider sent back; whatever comes of it, this browser's sign-in is used up."""
+    """Handles the provider's callback. The pending sign-in is used up, whatever the result."""
     gateway = gateway_of(request)
     found = gateway.providers.get(provider)
     if found is None:
         raise HTTPException(_NOT_FOUND)
     try:
         finished = await found.finish(request.cookies.get(BEGUN_COOKIE), request.query_params.multi_items())
-        reply = await _entered(request, gateway, finished, found.section)
+        reply = await _complete(request, gateway, finished, found.section)
     except SignInStopped as stopped:
-        reply = _stopped(found.section, stopped)
+        reply = _failure_page(found.section, stopped)
     except IdentityRefused as refused:
-        reply = _stopped(found.section, SignInStopped(refused.reason, refused.message, status=_FORBIDDEN))
+        reply = _failure_page(found.section, SignInStopped(refused.reason, refused.message, status=_FORBIDDEN))
     reply.delete_cookie(BEGUN_COOKIE, path="/", secure=True, httponly=True, samesite="lax")
     return reply
 
 
-async def _entered(request: Request, gateway: Gateway, finished: "SignInResult", section: OidcSection) -> Response:
-    """Signed in, after the person got what their groups give."""
+async def _complete(request: Request, gateway: Gateway, finished: "SignInResult", section: OidcSection) -> Response:
+    """The reply that opens a session, after provisioning the person."""
     person = await arrive(gateway.audit, finished.identity, section, client_address(request))
     try:
         return await enter(request, gateway, person, "oidc", local_next(finished.next_path))
@@ -75,7 +75,7 @@ async def _entered(request: Request, gateway: Gateway, finished: "SignInResult",
         raise IdentityRefused("disabled", "Your account was switched off a moment ago.") from gone
 
 
-def _stopped(section: OidcSection, stopped: SignInStopped, wanted: str = "") -> Response:
+def _failure_page(section: OidcSection, stopped: SignInStopped, wanted: str = "") -> Response:
     _log.warning("sign-in with %s stopped: %s", section.name, stopped.reason)
     then = f"?next={quote(wanted, safe='')}" if wanted else ""
     return shown_to_anybody(

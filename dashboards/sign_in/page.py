@@ -1,4 +1,4 @@
-"""Signing in with a password, and signing out."""
+"""Password sign-in, and signing out."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ _TOLD: Final = {
 
 @router.get(SIGN_IN)
 async def show(request: Request) -> Response:
-    """The form, or straight on for who is signed in."""
+    """The sign-in form; a redirect for those signed in already."""
     gateway = gateway_of(request)
     wanted = local_next(request.query_params.get("next"))
     if await session_of(request, gateway) is not None:
@@ -36,7 +36,7 @@ async def show(request: Request) -> Response:
 
 @router.post(SIGN_IN)
 async def sign_in(request: Request) -> Response:
-    """Checks the password. Nothing in the answer tells whether the account exists."""
+    """Checks the password. The reply does not reveal whether the account exists."""
     check_origin(request)
     gateway, address = gateway_of(request), client_address(request)
     form = await read_form(request)
@@ -48,7 +48,7 @@ async def sign_in(request: Request) -> Response:
         return await enter(request, gateway, person, "password", wanted)
     except (WrongCredentials, UnknownPerson) as wrong:
         if isinstance(wrong, WrongCredentials) and wrong.locked:
-            await _tell_of_lock(gateway, wrong.person, address)
+            await _audit_lock(gateway, wrong.person, address)
         return _page(gateway, wanted, email, error=str(WrongCredentials()), status=403)
     except Locked as locked:
         return _page(gateway, wanted, email, error=str(locked), status=429, retry_after_s=locked.retry_after_s)
@@ -62,7 +62,7 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/dashboard/sign-out")
 async def sign_out(request: Request) -> Response:
-    """Ends the session of this browser. Whoever has none is signed out already."""
+    """Ends this browser's session, if it has one."""
     check_origin(request)
     gateway = gateway_of(request)
     session = await session_of(request, gateway)
@@ -74,7 +74,7 @@ async def sign_out(request: Request) -> Response:
 
 
 async def enter(request: Request, gateway: Gateway, person: Person, via: Via, wanted: str) -> Response:
-    """Opens a session of its own, whatever cookie was there before."""
+    """Opens a new session, replacing that of an earlier cookie, and redirects to `wanted`."""
     address = client_address(request)
     cookie = await gateway.sessions.open(
         person.person_id,
@@ -92,19 +92,19 @@ async def enter(request: Request, gateway: Gateway, person: Person, via: Via, wa
 
 
 def signed_out(told: str) -> Response:
-    """To the form, which says what happened."""
+    """A redirect to the sign-in form with a message, which clears the session cookie."""
     reply = redirect(f"{SIGN_IN}?told={told}")
     clear_cookie(reply)
     return reply
 
 
 def redirect(path: str) -> Response:
-    """To one of our pages, by GET."""
+    """A redirect to one of our pages, by GET."""
     return RedirectResponse(path, 303, {"cache-control": "no-store", **SAFE})
 
 
 def actor_of(person: Person, address: str) -> Actor:
-    """Somebody who has no session yet, as the audit log names them."""
+    """The audit actor of a person who has no session yet."""
     return Actor(
         kind="person",
         actor_id=person.person_id,
@@ -114,7 +114,7 @@ def actor_of(person: Person, address: str) -> Actor:
     )
 
 
-async def _tell_of_lock(gateway: Gateway, person: Person | None, address: str) -> None:
+async def _audit_lock(gateway: Gateway, person: Person | None, address: str) -> None:
     # An account that is not there leaves an entry too: otherwise the answer would come sooner.
     organisation_id = gateway.operator if person is None else person.organisation_id
     actor = Actor(

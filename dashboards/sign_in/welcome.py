@@ -1,4 +1,4 @@
-"""Choosing a password with a one-time link: the first one, or a new one."""
+"""Choosing a password by one-time link, for an invitation or a reset."""
 
 from typing import Final
 
@@ -19,18 +19,18 @@ router: Final = APIRouter(include_in_schema=False)
 
 @router.get(WELCOME + "/{token}")
 async def show(token: str, request: Request) -> Response:
-    """The form. Looking at it does not use the link up, for mail programs look as well."""
+    """The form. Opening it does not use up the link, because mail programs open links too."""
     gateway = gateway_of(request)
-    person = await _bearer(gateway, token)
+    person = await _person_of_link(gateway, token)
     return _unusable() if person is None else _page(gateway, person)
 
 
 @router.post(WELCOME + "/{token}")
 async def choose(token: str, request: Request) -> Response:
-    """Sets the password, ends whatever sessions there were, and signs in."""
+    """Sets the password, ends all earlier sessions, and signs in."""
     check_origin(request)
     gateway, form = gateway_of(request), await read_form(request)
-    person = await _bearer(gateway, token)
+    person = await _person_of_link(gateway, token)
     if person is None:
         return _unusable()
     try:
@@ -53,7 +53,7 @@ async def choose(token: str, request: Request) -> Response:
 
 
 def chosen_password(form: Form) -> str:
-    """The new password, typed twice the same."""
+    """The new password, entered twice. Raises FormError."""
     password = form.secret("password")
     if not password:
         raise FormError("password", "Choose a password.")
@@ -62,7 +62,7 @@ def chosen_password(form: Form) -> str:
     return password
 
 
-async def _bearer(gateway: Gateway, token: str) -> Person | None:
+async def _person_of_link(gateway: Gateway, token: str) -> Person | None:
     if not gateway.config().sign_in.passwords:
         return None
     return await gateway.links.peek(token)

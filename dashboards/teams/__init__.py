@@ -1,1 +1,1 @@
-"""Teams: the list, the overview with its figures, and how teams are changed."""
+"""Teams: the list, the overview with its figures, and changes of teams."""

@@ -1,4 +1,4 @@
-"""/v1/admin/teams and each team's policy."""
+"""/v1/admin/teams: teams and their policies."""
 
 from typing import Annotated
 
@@ -20,7 +20,7 @@ router = APIRouter(tags=["teams"])
 
 @router.get(f"{PREFIX}/teams", **described("List the teams that the key may read", gives={200: Listed[TeamOut]}))
 async def list_teams(desk: Annotated[AdminRequest, Depends(admin("signed-in"))]) -> Response:
-    """All of the organisation's for finance and administrators, its own for a member's key."""
+    """All teams of the organisation for finance and administrators; for a member's key, its own."""
     async with looking():
         teams = await desk.gateway.accounts.teams_of(desk.organisation_id)
     mine = [team_out(team) for team in teams if may(desk.principal, "team.read", team_id=team.team_id)]
@@ -45,7 +45,7 @@ async def show_team(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) 
 async def set_team(
     desk: Annotated[AdminRequest, Depends(admin("organisation.change", makes_team=True))], team_id: str
 ) -> Response:
-    """201 where the team is new."""
+    """Creates or changes a team. 201 where it is new."""
     asked = await desk.body(PutTeam)
     team, created = await put_team(
         desk.gateway.audit,
@@ -62,7 +62,7 @@ async def set_team(
 
 @router.get(f"{PREFIX}/teams/{{team_id}}/policy", **described("Read a team's policy", gives={200: PolicyOut}))
 async def show_policy(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
-    """What the team chose."""
+    """The team's policy."""
     return desk.reply(policy_out(desk.the_team))
 
 
@@ -76,7 +76,7 @@ async def show_policy(desk: Annotated[AdminRequest, Depends(admin("team.read"))]
     ),
 )
 async def change_policy(desk: Annotated[AdminRequest, Depends(admin("team.change"))]) -> Response:
-    """Every server follows within seconds."""
+    """Changes the team's policy. Every server follows within seconds."""
     asked = await desk.body(PutPolicy)
     fields = {name: getattr(asked, name) for name in PolicyChoice.__struct_fields__}
     team = await set_policy(

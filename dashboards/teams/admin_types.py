@@ -1,4 +1,4 @@
-"""What the admin API takes and gives of teams and their policies."""
+"""Body and reply types of the admin API's teams and policies."""
 
 from datetime import datetime
 from typing import Annotated
@@ -16,7 +16,7 @@ _MAX_MODELS = 1_000
 
 
 class PutTeam(RequestBody, frozen=True):
-    """A team as it is to be. What is left out stays; a new team is called by its id and has the weight 1."""
+    """A team to create or change. Omitted fields stay; a new team's name is its id, its weight 1."""
 
     name: Name | UnsetType = UNSET
     weight: (
@@ -44,7 +44,7 @@ class TeamOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PutPolicy(RequestBody, frozen=True):
-    """A team's policy as it is to be. What is left out stays."""
+    """A team's new policy. Omitted settings stay."""
 
     reason: Annotated[
         str, msgspec.Meta(min_length=3, max_length=REASON_CHARS, description="Why; the audit log keeps it.")
@@ -108,7 +108,7 @@ class PolicyOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policy_out(team: TeamRecord) -> PolicyOut:
-    """A team's policy."""
+    """A team's policy as the API returns it."""
     settings = team.settings
     return PolicyOut(
         quality_floor=settings.quality_floor,
@@ -121,7 +121,7 @@ def policy_out(team: TeamRecord) -> PolicyOut:
 
 
 def team_out(team: TeamRecord) -> TeamOut:
-    """A team."""
+    """A team as the API returns it."""
     return TeamOut(
         id=team.team_id,
         organisation_id=team.organisation_id,

@@ -1,4 +1,4 @@
-"""Teams: made, renamed, and weighed against each other."""
+"""Changes of teams, each with its audit entry: creation, name, and weight."""
 
 from typing import Any
 
@@ -23,14 +23,15 @@ async def put_team(
     may_weigh: bool = False,
     reason: str = "",
 ) -> tuple[TeamRecord, bool]:
-    """Make a team or change it, and tell whether it is new. What is left out stays; a new team is called by its id.
+    """Create or change a team; the second value is True for a new one. Omitted values stay; a new team's name is its
+    id.
 
-    Raises TeamNotFound where the id is another organisation's: ids are unique over all of them. Weights divide what all
-    organisations share, so only who runs the gateway may change them (`may_weigh`).
+    Raises TeamNotFound where the id is another organisation's: ids are unique over all of them. Weights divide capacity
+    that all organisations share, so only the operator may change them (`may_weigh`).
     """
     async with changing(log, actor, "team.set", organisation_id, team_id=team_id, reason=reason) as change:
         store = AccountStore(change.within)
-        found = await _found(store, team_id)
+        found = await _team_or_none(store, team_id)
         if found is not None and found.organisation_id != organisation_id:
             raise TeamNotFound(
                 f"There is no team `{team_id[:80]}`, and its id cannot be used; choose another one.", param="team_id"
@@ -47,11 +48,11 @@ async def put_team(
 
 
 def audit_record(team: TeamRecord) -> dict[str, Any]:
-    """A team as the audit log keeps it; what it chose stands with its policy."""
+    """A team as its audit entry stores it, without its policy, which has entries of its own."""
     return {"name": team.name, "weight": team.settings.weight}
 
 
-async def _found(store: AccountStore, team_id: str) -> TeamRecord | None:
+async def _team_or_none(store: AccountStore, team_id: str) -> TeamRecord | None:
     try:
         return await store.get_team(team_id)
     except UnknownTeam:

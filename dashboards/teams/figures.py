@@ -1,4 +1,4 @@
-"""What a team's overview tells, from the roll-ups, its budgets and its latest requests. The second half of it is pure."""
+"""Figures of a team's overview, from the roll-ups, its budgets and its latest requests. The second half is pure."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -24,12 +24,12 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.gateway import Gateway
 
 PERIODS: Final = (7, 30, 90)
-"""Days that can be looked back; the middle one is what opens."""
+"""Periods on offer, in days; the middle one is the default."""
 DAYS: Final = 30
 HABITS: Final = ("caller", "shadow", "true-up")
-"""What days to come are guessed from. A correction, or a difference to a provider's books, is posted once."""
+"""Origins that forecasts extrapolate. Corrections and differences to a provider's books happen once."""
 _PLANNED_HABITS: Final = ("caller", "shadow")
-"""The same as budgets count it: at the planned rate, without the true-up."""
+"""Origins that budgets' forecasts extrapolate: GPUs at the planned rate, without the true-up."""
 _BEFORE: Final = 28
 _WEEK: Final = 7
 _MODELS_DRAWN: Final = 5
@@ -39,7 +39,7 @@ Mix = Mapping[tuple[int, str, str], UsageSums]
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A team's use: the period that is looked at, and what is before it as far as a forecast needs it."""
+    """A team's usage in the chosen period, and before it as far as forecasts need."""
 
     now_us: int
     days: int
@@ -47,47 +47,50 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def today_us(self) -> int:
+        """Start of the current UTC day."""
         return self.now_us - self.now_us % DAY_US
 
     @property
     def start_us(self) -> int:
-        """The first of the days that are looked at; today is the last."""
+        """Start of the period's first day; today is its last."""
         return self.today_us - (self.days - 1) * DAY_US
 
     @cached_property
     def by_day(self) -> Mapping[int, UsageSums]:
-        """Each day's sums, added up once: charts ask for every day several times, and a day has many models."""
+        """Sums by day, computed once: charts ask for every day several times, and a day has many models."""
         parts: dict[int, list[UsageSums]] = {}
         for (day, _, _), sums in self.mix.items():
             parts.setdefault(day, []).append(sums)
         return {day: added(each) for day, each in parts.items()}
 
     def between(self, start_us: int, end_us: int) -> UsageSums:
-        """The sums of some days."""
+        """Sums of the days from `start_us` to before `end_us`."""
         return added(self.by_day[day] for day in range(start_us, end_us, DAY_US) if day in self.by_day)
 
     @property
     def today(self) -> UsageSums:
+        """Sums of the current UTC day."""
         return self.between(self.today_us, self.today_us + DAY_US)
 
     @property
     def month(self) -> UsageSums:
-        """The calendar month until now."""
+        """Sums of the calendar month until now."""
         return self.between(period_start_us("month", self.now_us), self.today_us + DAY_US)
 
     @property
     def period(self) -> UsageSums:
+        """Sums of the chosen period."""
         return self.between(self.start_us, self.today_us + DAY_US)
 
     @property
     def usual_day_nanousd(self) -> int | None:
-        """What a day cost on the mean of the last seven whole ones; None where nothing was spent that is known of."""
+        """Mean daily cost of the last seven complete days; None without known cost."""
         first_us = self.today_us - _WEEK * DAY_US
         week = sum(cost for day, cost in self.costs(HABITS).items() if first_us <= day < self.today_us)
         return week // _WEEK or None
 
     def costs(self, origins: Collection[str] | None = None) -> dict[int, int]:
-        """What each day cost that is known of; of these origins, or of all."""
+        """Known cost by day, of these origins or of all. Nano-dollars."""
         costs: dict[int, int] = {}
         for (day, _, origin), sums in self.mix.items():
             if origins is None or origin in origins:
@@ -95,12 +98,12 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return costs
 
     def forecast(self, end_us: int, origins: Collection[str] | None = None) -> Forecast | None:
-        """Of what is still to come before `end_us`."""
+        """Forecast of the cost from now until `end_us`; None without enough history."""
         return forecast(self.costs(origins), now_us=self.now_us, end_us=end_us)
 
     @property
     def trued_up_nanousd(self) -> int:
-        """What the true-up of our own GPUs added to this month; below zero where they were busier than planned."""
+        """True-up of self-hosted GPUs in this month's cost; negative where they were busier than planned."""
         start_us = period_start_us("month", self.now_us)
         return sum(
             sums.cost_nanousd for (day, _, origin), sums in self.mix.items() if origin == "true-up" and day >= start_us
@@ -108,13 +111,15 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def month_end_us(self) -> int:
+        """End of the calendar month, exclusive."""
         return period_end_us("month", self.now_us)
 
     def drawn_days(self) -> list[int]:
+        """Start of each day of the period, in microseconds."""
         return list(range(self.start_us, self.today_us + DAY_US, DAY_US))
 
     def models(self) -> list[tuple[str, UsageSums]]:
-        """Those of the period, the dearest first."""
+        """Sums of the period by model, most expensive first."""
         found: dict[str, list[UsageSums]] = {}
         for (day, name, _), sums in self.mix.items():
             if day >= self.start_us:
@@ -124,26 +129,28 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
-    """How one budget of the team stands, and how its period is likely to end."""
+    """A budget's standing and its forecast for the end of the period."""
 
     standing: BudgetStatus
     expected_nanousd: int | None
     runs_out_us: int | None
-    """The day on which it is likely to be used up."""
+    """Day on which the budget is expected to be exhausted; None where it is not."""
 
     @property
     def share(self) -> Decimal | None:
+        """Spent ÷ limit to four places, rounded down; None for a limit of 0."""
         return self.standing.share
 
     @property
     def tone(self) -> str:
+        """`bad` for an exhausted budget, `warn` for one that is nearly or soon exhausted, `accent` otherwise."""
         if self.standing.state == "open":
             return "warn" if self.runs_out_us is not None else "accent"
         return "bad" if self.standing.state == "spent" else "warn"
 
 
 async def read_usage(usage: UsageReader, scope: ReadScope, *, now_us: int, days: int) -> Usage:
-    """The days that are looked at, this month, and four weeks for the forecast."""
+    """Usage of the period, of this month, and of four weeks for the forecast."""
     today_us = now_us - now_us % DAY_US
     first_us = min(today_us - max(days - 1, _BEFORE) * DAY_US, period_start_us("month", now_us))
     query = UsageQuery(
@@ -163,7 +170,7 @@ async def read_usage(usage: UsageReader, scope: ReadScope, *, now_us: int, days:
 
 
 async def read_budgets(gateway: Gateway, scope: ReadScope, usage: Usage) -> list[BudgetLine]:
-    """The team's own, the fullest first."""
+    """The team's own budgets, the most used first."""
     standings = await BudgetStore(gateway.database).of_scope(scope.organisation_id, "team", scope.team_id or "")
     return sorted(
         (budget_line(each, usage) for each in standings),
@@ -172,7 +179,7 @@ async def read_budgets(gateway: Gateway, scope: ReadScope, usage: Usage) -> list
 
 
 def budget_line(standing: BudgetStatus, usage: Usage) -> BudgetLine:
-    """What is expected is what was spent and what the days left usually cost."""
+    """The budget with its expected spend: spend so far plus the forecast of the remaining days."""
     coming = usage.forecast(standing.resets_us, _PLANNED_HABITS)
     if coming is None:
         return BudgetLine(standing=standing, expected_nanousd=None, runs_out_us=None)
@@ -185,7 +192,7 @@ def budget_line(standing: BudgetStatus, usage: Usage) -> BudgetLine:
 
 
 def spend_chart(usage: Usage) -> Chart:
-    """Each day's cost by model: the dearest by themselves, the others together."""
+    """Cost by day and model; all but the most expensive models together."""
     ranked = [name for name, sums in usage.models() if sums.cost_nanousd > 0]
     shown, others = ranked[:_MODELS_DRAWN], ranked[_MODELS_DRAWN:]
     series = [Series(name, _costs(usage, [name])) for name in shown]
@@ -195,7 +202,7 @@ def spend_chart(usage: Usage) -> Chart:
 
 
 def reference_chart(usage: Usage) -> Chart:
-    """What was spent beside what the reference would have cost. A day on which nothing can be compared is a gap."""
+    """Cost beside the reference's cost, by day. A day without comparable requests is a gap."""
     days = [usage.between(day, day + DAY_US) for day in usage.drawn_days()]
     return _daily(
         usage,
@@ -213,7 +220,7 @@ def reference_chart(usage: Usage) -> Chart:
 
 
 def requests_chart(usage: Usage) -> Chart:
-    """Requests by day, those that got no whole answer apart."""
+    """Requests by day, answered and not answered in full."""
     days = [usage.between(day, day + DAY_US) for day in usage.drawn_days()]
     return _daily(
         usage,
@@ -229,7 +236,7 @@ def requests_chart(usage: Usage) -> Chart:
 
 
 def cache_chart(usage: Usage) -> Chart:
-    """How much of the prompts came from caches."""
+    """Share of prompt tokens read from caches, by day."""
     days = [usage.between(day, day + DAY_US) for day in usage.drawn_days()]
     shares = [_share(each.cached_input_tokens, each.input_tokens) for each in days]
     return _daily(
@@ -243,7 +250,7 @@ def cache_chart(usage: Usage) -> Chart:
 
 
 def models_table(usage: Usage, query: Mapping[str, str]) -> Table:
-    """The model mix of the period."""
+    """Usage by model in the period."""
     served = usage.period.served
     rows = [
         {
@@ -286,7 +293,7 @@ def models_table(usage: Usage, query: Mapping[str, str]) -> Table:
 async def sources_table(
     usage: UsageReader, scope: ReadScope, period: Usage, names: Mapping[str, str], query: Mapping[str, str]
 ) -> Table:
-    """Where the money went, by key and tag. `names` are the team's keys."""
+    """Usage by key and tag. `names` are the team's keys."""
     page = await usage.page(
         UsageQuery(
             scope=scope,
@@ -297,7 +304,7 @@ async def sources_table(
         ),
         with_totals=False,
     )
-    # Tags are the callers' own, so there may be thousands of them: not in the loop that serves requests.
+    # Callers choose tags, so there may be thousands: build the table off the event loop.
     return await asyncio.to_thread(_sources_table, page.rows, names, query)
 
 
@@ -337,12 +344,12 @@ def _sources_table(found: Sequence[UsageRow], names: Mapping[str, str], query: M
 
 
 def coverage(sums: UsageSums) -> Decimal | None:
-    """The share of answers that have a price to compare with."""
+    """Share of answers that have a baseline price."""
     return share(sums.baseline_rows, sums.served)
 
 
 def saved_share(sums: UsageSums) -> Decimal | None:
-    """The saving by what the reference would have cost, rounded as the claim is: down."""
+    """Savings divided by the baseline's cost, rounded down as the claim is; None without a baseline."""
     saved = saving(sums)
     return None if saved is None or sums.baseline_nanousd <= 0 else floor(Fraction(saved, sums.baseline_nanousd))
 

@@ -1,4 +1,4 @@
-"""/dashboard/teams: the teams that one may see, and what each of them spends, on what, and what it gets for it."""
+"""/dashboard/teams: the visible teams, and each team's overview of spend, models, budgets and savings."""
 
 from functools import partial
 from typing import Annotated, Any, Final
@@ -54,13 +54,13 @@ _LATEST_TABLES: Final = frozenset({"speed", "failures"})
 
 @router.get("/dashboard/teams")
 async def teams(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> Response:
-    """One's own teams; those who read the organisation see all of it."""
+    """The viewer's teams; all of the organisation's for those who may read it."""
     return await _teams(view)
 
 
 @router.post("/dashboard/teams")
 async def create_team(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """A new team, by its id and name."""
+    """Creates a team by id and name."""
     form = await view.form()
     try:
         team_id = form.text("team_id", required=True)
@@ -76,7 +76,7 @@ async def create_team(view: Annotated[PageRequest, Depends(allowed("organisation
 
 @router.get("/dashboard/teams/{team_id}")
 async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """Everything of one team on a page."""
+    """A team's overview."""
     if view.query.get("table") in _LATEST_TABLES:
         return await latest(view)
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
@@ -110,7 +110,9 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
 
 @router.get("/dashboard/teams/{team_id}/savings")
 async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """The team's claim of the last 30 days with its verdict. It reads more than the rest, so it comes after it."""
+    """The team's savings claim of the last 30 days with its verdict. Loaded after the page, because it reads more than
+    the rest.
+    """
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
     now_us = view.now_us
     end_us = now_us - now_us % DAY_US + DAY_US
@@ -131,7 +133,7 @@ async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
 
 @router.get("/dashboard/teams/{team_id}/latest")
 async def latest(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """How hard, how fast and how often not at all, of the latest attempts; and what breaks the caches."""
+    """Complexity, speed and failures of the latest attempts, and prompt prefixes that defeat caches."""
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
     async with reading(gateway, on=True):
         samples = await LatestReader(gateway.database).read(scope)
@@ -159,7 +161,7 @@ async def latest(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
 
 
 async def _check_new(view: PageRequest, team_id: str) -> None:
-    """A form that is sent twice, or by somebody who did not know, must not rename a team."""
+    """Raises FormError for an existing id: submitting the form twice, or by accident, must not rename a team."""
     known = await view.gateway.accounts.teams_of(view.principal.organisation_id)
     if any(team.team_id == team_id for team in known):
         raise FormError("team_id", "Your organisation has a team of this id already.")
@@ -183,7 +185,7 @@ async def _teams(
             name: await _by_team(gateway, principal.organisation_id, None if sees_all else shown, *span)
             for name, span in spans.items()
         }
-    # Who reads the organisation has a role in none of its teams, most often.
+    # Viewers who may read the whole organisation usually have no role in its teams.
     columns = _TEAM_COLUMNS if principal.teams else _TEAM_COLUMNS[:-1]
     table = Table.of(
         columns,
@@ -276,7 +278,7 @@ def _days(view: PageRequest) -> int:
 
 
 def _figures(usage: Usage) -> dict[str, Any]:
-    """What stands at the top of the page."""
+    """The headline figures."""
     period, month = usage.period, usage.month
     coming = usage.forecast(usage.month_end_us, HABITS)
     spent = month.known_cost_nanousd
@@ -306,7 +308,7 @@ def _figures(usage: Usage) -> dict[str, Any]:
 
 
 async def _prefixes(gateway: Gateway, scope: ReadScope, now_us: int) -> PrefixReport:
-    """How the team's prompts begin, of our own engines' caches; the same as GET /v1/fleet/prefixes."""
+    """Stability of the team's prompt prefixes on self-hosted pools, as GET /v1/fleet/prefixes reports it."""
     end_us = now_us - now_us % DAY_US + DAY_US
     start_us = end_us - _PREFIX_DAYS * DAY_US
     habits = await PrefixStore(gateway.database).read(scope, start_us, end_us)
@@ -315,7 +317,9 @@ async def _prefixes(gateway: Gateway, scope: ReadScope, now_us: int) -> PrefixRe
 
 
 def _difficulty_chart(found: Complexities) -> Chart:
-    """Bins stand under their middle, with the place that parts the mainstay's prompts from the others' best."""
+    """Histogram of complexity by target, with bins at their middles, and the threshold between the mainstay's prompts
+    and others'.
+    """
     marks = () if found.threshold is None else (Mark(found.threshold.at, f"{found.threshold.at:.2f}"),)
     shown, others = found.by_target[:_TARGETS_DRAWN], found.by_target[_TARGETS_DRAWN:]
     series = [Series(name, bins) for name, bins in shown]

@@ -1,1 +1,1 @@
-"""What pages are drawn with: templates, tables, charts, formats, words, navigation, scripts and styles."""
+"""Building blocks of pages: templates, tables, charts, formats, words, navigation, scripts and styles."""

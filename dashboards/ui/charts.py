@@ -1,4 +1,4 @@
-"""Charts as data: the page's script draws them, and the same figures stand below in a table."""
+"""Charts as data: the page's script draws them, and a table below shows the same figures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -23,7 +23,7 @@ _SHOWN: Final[Mapping[Unit, Callable[[Any], str]]] = {
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One line or one kind of bar. Money is nano-dollars; None is a gap."""
+    """One line or kind of bar. Money is nano-dollars; None is a gap."""
 
     label: str
     values: Sequence[float | None]
@@ -31,14 +31,14 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A place on the x axis that means something."""
+    """A labelled position on the x axis."""
 
     x: float
     label: str
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """`x` are microseconds since the epoch with `is_time`, otherwise numbers, or words for bars."""
+    """A chart. `x` are microseconds since the epoch with `is_time`, otherwise numbers, or words for bars."""
 
     shape: Shape
     title: str
@@ -49,7 +49,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     x_label: str = "Day (UTC)"
     marks: Sequence[Mark] = ()
     caption: str = ""
-    """What is drawn, of which time, in one sentence."""
+    """One sentence on the chart's content and period."""
     by_hour: bool = False
 
     def __post_init__(self) -> None:
@@ -58,12 +58,12 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Nothing to draw: no point is known, or all are zero."""
+        """True where every value is unknown or zero."""
         return not any(value for each in self.series for value in each.values)
 
     @property
     def data(self) -> str:
-        """For the script. Money is in dollars there: pixels need no nano-dollars."""
+        """JSON for the page's script. Money is in dollars there: pixels need no nano-dollars."""
         scale = 1e-9 if self.unit == "usd" else 1
         return msgspec.json.encode(
             {
@@ -85,7 +85,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         ).decode()
 
     def rows(self) -> list[list[str]]:
-        """The table twin: its x, then a cell for each series."""
+        """Rows of the accompanying table: x, then a cell for each series."""
         shown = _SHOWN[self.unit]
         return [
             [self._x_shown(x), *(shown(each.values[place]) for each in self.series)] for place, x in enumerate(self.x)

@@ -1,4 +1,4 @@
-"""Numbers, money and times as people read them. What is unknown is a dash, never 0."""
+"""Formats of numbers, money and times for people. Unknown values are a dash, never 0."""
 
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
@@ -20,7 +20,7 @@ _DAY_S: Final = 86_400
 
 
 def money(nanousd: int | None) -> str:
-    """Dollars with cents; small amounts with as many digits as tell them from nothing, large ones without cents."""
+    """Dollars with cents; small amounts with enough digits to differ from zero, large ones without cents."""
     if nanousd is None:
         return UNKNOWN
     amount, sign = abs(nanousd), "-" if nanousd < 0 else ""
@@ -34,12 +34,12 @@ def money(nanousd: int | None) -> str:
 
 
 def exact_money(nanousd: int | None) -> str:
-    """All nine digits."""
+    """Dollars with all nine decimals."""
     return "unknown" if nanousd is None else f"${Decimal(nanousd).scaleb(-9):,.9f}"
 
 
 def number(value: float | Decimal | None) -> str:
-    """A count with separators; a fraction with three significant digits."""
+    """A count with thousands separators; a fraction with three significant digits."""
     if value is None:
         return UNKNOWN
     if value == int(value):
@@ -48,7 +48,7 @@ def number(value: float | Decimal | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """A count of at most four digits and a letter: 1.24M."""
+    """A count in at most four digits and a letter: 1.24M."""
     if value is None:
         return UNKNOWN
     if abs(value) < _EXACT_BELOW:
@@ -60,7 +60,7 @@ def short(value: float | None) -> str:
 
 
 def share(value: float | Decimal | None) -> str:
-    """A part of one, as a percentage with one decimal place. What is not all, or not none, never reads as if it were."""
+    """A share of 1 as a percentage with one decimal. Only exactly 0 and 1 read as 0 % and 100 %."""
     if value is None:
         return UNKNOWN
     percent = Decimal(str(value)) * 100
@@ -72,12 +72,12 @@ def share(value: float | Decimal | None) -> str:
 
 
 def exact_share(value: Decimal | None) -> str:
-    """A part of one with both decimals that the books have of it: 39.99 % is no 40 %, where that is what was promised."""
+    """A share of 1 as a percentage with both decimals that the books have: a promise of 40 % is not kept by 39.99 %."""
     return UNKNOWN if value is None else f"{value * 100:,.2f} %"
 
 
 def seconds(value: float | None) -> str:
-    """A duration in the unit that reads best."""
+    """A duration in a suitable unit."""
     if value is None:
         return UNKNOWN
     if value < 1:
@@ -96,7 +96,7 @@ def _two(whole: int, unit: str, rest: int, smaller: str) -> str:
 
 
 def size(value: int | None) -> str:
-    """Bytes."""
+    """A number of bytes in a suitable unit."""
     if value is None:
         return UNKNOWN
     for scale, unit in _BYTES:
@@ -116,7 +116,7 @@ def day(at_us: int | None) -> str:
 
 
 def iso(at_us: int) -> str:
-    """A moment for machines."""
+    """A moment in UTC as ISO 8601, with milliseconds."""
     return _utc(at_us).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -130,7 +130,7 @@ def _rounded(nanousd: int, places: int) -> Decimal:
 
 
 def _two_digits(nanousd: int) -> str:
-    """Of a hundredth of a cent, or less: what one small request costs."""
+    """An amount of a hundredth of a cent or less, such as a small request's cost, with two significant digits."""
     return f"{_rounded(nanousd, 11 - len(str(nanousd)) if nanousd > 9 else 9):f}"  # noqa: PLR2004 - one digit is left
 
 
@@ -152,4 +152,4 @@ FILTERS: Final[dict[str, Any]] = {
     "iso": iso,
     "plural": plural,
 }
-"""What templates call them."""
+"""Jinja filters by name."""

@@ -1,4 +1,4 @@
-"""The menu: what somebody may open, in the order that they will look for it."""
+"""The menu: entries for the pages that the viewer may open."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -8,11 +8,11 @@ import msgspec
 from accounts.access import Right
 
 _OVERVIEW_DEPTH: Final = 3
-"""Slashes in the address of a team's own page."""
+"""Number of slashes in the address of a team's overview."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One line of the menu."""
+    """One link of the menu."""
 
     label: str
     href: str
@@ -20,7 +20,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Lines that belong together."""
+    """Links under one heading."""
 
     label: str
     entries: tuple[Entry, ...]
@@ -70,7 +70,7 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
 def menu(
     may: Callable[[Right], bool], path: str, team: tuple[str, str] | None, teams: Mapping[str, str]
 ) -> tuple[Group, ...]:
-    """`team` is the one that the page is about, as id and name; `teams` those that one belongs to, by id."""
+    """The menu's groups. `team` is the page's team, as id and name; `teams` are the viewer's own, names by id."""
     groups: dict[str, list[Entry]] = {}
     shown = team or (next(iter(teams.items())) if len(teams) == 1 else None)
     if shown is not None:
@@ -89,7 +89,9 @@ def menu(
 
 
 def _is_here(path: str, href: str) -> bool:
-    """A page below another belongs to it, but for the overviews, which everything is below of."""
+    """True if an entry is current: pages below it count, except for overviews, which have other entries' pages below
+    them.
+    """
     overviews = href.count("/") == _OVERVIEW_DEPTH and href.startswith("/dashboard/teams/")
     if overviews or href in {"/dashboard/finance", "/dashboard/operations", "/dashboard/teams"}:
         return path == href

@@ -1,4 +1,4 @@
-"""Templates and the files beside them. Everything that a template prints is escaped; what it does not know is an error."""
+"""Jinja templates and static files. Output is escaped by default, and undefined names are errors."""
 
 import gzip
 import hashlib
@@ -14,7 +14,9 @@ from dashboards.ui import formats
 
 _HERE: Final = Path(__file__).parent
 _FOLDERS: Final = (_HERE, _HERE.parent)
-"""A page's template stands beside its route and is named with its folder; `base.html` and its like stand here."""
+"""Template folders: a page's template stands beside its route and is named with its folder; `base.html` and other
+shared ones stand here.
+"""
 STATIC: Final = _HERE / "static"
 STATIC_PATH: Final = "/dashboard/static"
 _KINDS: Final = {
@@ -26,18 +28,20 @@ _KINDS: Final = {
 
 
 class Asset(msgspec.Struct, frozen=True):
-    """A file that pages load. Its address changes with its content, so that it is kept for ever."""
+    """A static file. Its address contains a digest of its content, so it is cached for ever."""
 
     path: str
     kind: str
     body: bytes
     packed: bytes
-    """The same as gzip, for browsers that take it. Pages are not packed: they hold secrets beside what was asked for."""
+    """The file compressed with gzip. Pages are never compressed: they show secrets beside input, which sizes could
+    leak.
+    """
 
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """Every file by the address that it is served at."""
+    """Static files by address."""
     found = {}
     for place in sorted(STATIC.rglob("*")):
         if place.suffix in _KINDS and place.is_file():
@@ -50,7 +54,7 @@ def assets() -> Mapping[str, Asset]:
 
 @cache
 def asset(name: str) -> str:
-    """Where the file of this name is served."""
+    """Address of the static file of this name. Raises KeyError."""
     for path in assets():
         if path.split("/", 4)[4] == name:
             return path
@@ -59,7 +63,7 @@ def asset(name: str) -> str:
 
 @cache
 def environment() -> Environment:
-    """Made once; templates are compiled at their first use."""
+    """The Jinja environment, created once; templates are compiled on first use."""
     made = Environment(
         loader=FileSystemLoader(_FOLDERS),
         autoescape=True,
@@ -74,5 +78,5 @@ def environment() -> Environment:
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:
-    """The page, or the part of one, that this template makes of the context."""
+    """A template, of a page or a part of one, rendered with a context."""
     return environment().get_template(template).render(context)

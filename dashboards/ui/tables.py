@@ -1,4 +1,4 @@
-"""Tables that sort, filter and page by link, so that the address is the state, and that are a CSV too."""
+"""Tables that sort, filter and page by link, so that the address is their state; each is also available as CSV."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -36,7 +36,7 @@ _EXACT: Final[Mapping[Kind, Callable[[Any], Cell]]] = {
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column. What stands in `row[key]` is raw: nano-dollars, shares of 1, seconds, microseconds since the epoch.
+    """One column. Values of `row[key]` are raw: nano-dollars, shares of 1, seconds, microseconds since the epoch.
 
     A badge is `(text, tone)`; a link has its address in `row[key + "_href"]`.
     """
@@ -45,29 +45,29 @@ class Column(msgspec.Struct, frozen=True):
     label: str
     kind: Kind = "text"
     note: str = ""
-    """What the figure is, for who points at its heading."""
+    """Explanation of the figure, shown on hovering over its heading."""
     sortable: bool = True
 
     @property
     def is_numeric(self) -> bool:
-        """Figures stand right."""
+        """True if cells are aligned to the right."""
         return self.kind in _NUMERIC
 
     def cell(self, row: Row) -> Cell:
-        """What a CSV has of it: exact, and nothing where it is unknown."""
+        """The CSV cell: exact, and None where unknown."""
         value = row.get(self.key)
         return None if value is None else _EXACT.get(self.kind, _exact)(value)
 
     @property
     def heading(self) -> str:
-        """In a CSV, where no cell tells its unit."""
+        """The CSV heading, with the unit, which cells omit."""
         units = {"money": "_usd", "seconds": "_s", "bytes": "_bytes", "share": "_share", "exact_share": "_share"}
         unit = units.get(self.kind, "")
         return self.key if self.key.endswith(unit) else f"{self.key}{unit}"
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """A column's heading: where a click on it leads, and how the table is sorted by it now."""
+    """A column's heading, with its link and the current sort direction."""
 
     column: Column
     href: str | None
@@ -75,17 +75,17 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of a table: one page of it, and the links to the others."""
+    """One page of a table, with links to the others."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    """Those of this page."""
+    """Rows of this page."""
     headings: tuple[Heading, ...]
     name: str
     caption: str
     empty: str
     total: int | None
-    """All that the filter lets through; None where the database pages."""
+    """Number of rows that match the filter; None where the database pages."""
     first: int = 1
     query_text: str = ""
     is_searchable: bool = False
@@ -93,7 +93,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     next_href: str | None = None
     csv_href: str | None = None
     kept: tuple[tuple[str, str], ...] = ()
-    """The other parameters, which a search must not lose."""
+    """Other parameters of the address, which a search keeps."""
     all_rows: tuple[Row, ...] = ()
 
     @classmethod
@@ -111,7 +111,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         empty: str = "Nothing here yet.",
         csv: bool = True,
     ) -> "Table":
-        """Of what is in memory. `query` has the address's parameters; `search` names the columns that are searched."""
+        """A table of rows in memory. `query` has the address's parameters; `search` names the columns that are
+        searched.
+        """
         state = _State(query, f"{name}." if name else "", sort, columns)
         found = _searched(list(rows), search, state.text)
         found = _sorted(found, state.sort, columns)
@@ -149,7 +151,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         csv_href: str | None = None,
         empty: str = "Nothing here yet.",
     ) -> "Table":
-        """Of what the database sorted and paged."""
+        """A table of rows that the database has sorted and paged."""
         shown = tuple(rows)
         return cls(
             columns=tuple(columns),
@@ -166,14 +168,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def csv(self) -> str:
-        """Every row that the filter lets through, in the table's order; no cell of it is a formula."""
+        """Every row that matches the filter, in the table's order, with cells escaped against formula injection."""
         lines = [csv_line([column.heading for column in self.columns])]
         lines += [csv_line([column.cell(row) for column in self.columns]) for row in self.all_rows]
         return "".join(lines)
 
 
 class _State:
-    """Sorting, search and page as the address has them. What it has wrongly is left out."""
+    """Sorting, search and page of the address. Invalid values are ignored."""
 
     def __init__(self, query: Mapping[str, str], prefix: str, sort: str, columns: Sequence[Column]) -> None:
         self._query = {key: value for key, value in query.items() if key != "format"}
@@ -210,7 +212,7 @@ class _State:
 
 
 def table_asked(query: Mapping[str, str], tables: Mapping[str, Table]) -> Table | None:
-    """The one that the address asks for as a CSV, by name; None for an address that asks for none that is there."""
+    """The table that the address asks for as CSV, by name, or None."""
     return tables.get(query.get("table", "")) if query.get("format") == "csv" else None
 
 
@@ -231,7 +233,7 @@ def _sorted(rows: list[Row], sort: str, columns: Sequence[Column]) -> list[Row]:
         return rows
     known = [row for row in rows if row.get(key) is not None]
     unknown = [row for row in rows if row.get(key) is None]
-    # What is unknown stands last, whichever way the rest is sorted.
+    # Unknown values come last in either sort direction.
     return sorted(known, key=lambda row: _rank(row[key]), reverse=sort.startswith("-")) + unknown
 
 

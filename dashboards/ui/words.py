@@ -1,4 +1,4 @@
-"""What happened to a request, in sentences: why a target was chosen, how each attempt ended, what it cost.
+"""Sentences about a request: the reasons for its targets, the end of each attempt, and its cost.
 
 Plain text without markup. A reason or flag that is not known here is shown as it is written, never left out.
 """
@@ -49,7 +49,7 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "Our own GPUs would have kept it waiting, so {target} was asked, which is paid for by use.",
     ),
 }
-"""By the names that `proxy.policy` gives them: a label, and a sentence."""
+"""Label and sentence by the reason's name in `proxy.policy`."""
 
 _FLAGS: Final[Mapping[str, str]] = {
     "absurd_usage": "the upstream's token counts were impossible, so ours are booked",
@@ -78,7 +78,7 @@ def reason_label(reason: str) -> str:
 
 
 def because(entry: Entry) -> str:
-    """Why this target was asked, in one sentence."""
+    """One sentence with the reason for this target."""
     prompt = "this prompt" if entry.complexity is None else f"a prompt of complexity {entry.complexity:.2f}"
     if entry.reason not in _REASONS:
         return f"{entry.target_id} was asked ({entry.reason or 'no reason is known'})."
@@ -86,18 +86,18 @@ def because(entry: Entry) -> str:
 
 
 def flag_words(flag: str) -> str:
-    """What a flag means; a new one as it is written."""
+    """A flag in words; an unknown one as written."""
     return _FLAGS.get(flag, flag.replace("_", " "))
 
 
 def cause_words(cause: str) -> str:
-    """A cause of `cost.reports.latency.failures`, beginning a cell of its own."""
+    """A cause of `cost.reports.latency.failures` as a table cell, capitalised."""
     told = flag_words(cause)
     return told[:1].upper() + told[1:]
 
 
 def outcome(request: RecentRequest) -> tuple[str, str]:
-    """How it ended for its caller: a few words and a tone."""
+    """The request's outcome for its caller: a few words and a tone."""
     told = request.told
     if told.served:
         if told.reason == "escalated":
@@ -111,32 +111,32 @@ def outcome(request: RecentRequest) -> tuple[str, str]:
 
 
 def decision(request: RecentRequest) -> tuple[str, ...]:
-    """The whole story, a sentence or two for each attempt and one for the money."""
-    asked = _asked(request.attempts[0])
+    """The request's story: a sentence or two for each attempt, and one on cost."""
+    asked = _request_sentence(request.attempts[0])
     story = [sentence for entry in request.attempts for sentence in (because(entry), ended(entry))]
     return (asked, *story, money_words(request))
 
 
 def ended(entry: Entry) -> str:
-    """How one attempt ended, in one sentence."""
+    """One sentence on the end of an attempt."""
     lasted = None if entry.duration_us is None else seconds(entry.duration_us / _US)
     after = f" after {lasted}" if lasted else ""
     if entry.entry == "void":
-        return f"It was given up{_why(entry, after)}; nothing can have been charged."
+        return f"It was given up{_cause_clause(entry, after)}; nothing can have been charged."
     if entry.served:
         first = (
             f", its first token after {seconds(entry.ttft_us / _US)}"
             if entry.stream and entry.ttft_us is not None
             else ""
         )
-        return f"It answered{after}{first}, and the caller got that answer.{_odd(entry)}"
+        return f"It answered{after}{first}, and the caller got that answer.{_flags_sentence(entry)}"
     if entry.status == _OK and entry.flags[:1] in {("escalated",), ("discarded",)}:
-        return f"It answered{after}, but {flag_words(entry.flags[0])}; what it cost is booked.{_odd(entry, skip=1)}"
-    return f"The caller got no whole answer{_why(entry, after)}; what was used is booked."
+        return f"It answered{after}, but {flag_words(entry.flags[0])}; what it cost is booked.{_flags_sentence(entry, skip=1)}"
+    return f"The caller got no whole answer{_cause_clause(entry, after)}; what was used is booked."
 
 
 def money_words(request: RecentRequest) -> str:
-    """What it cost, and what it would have cost."""
+    """The request's cost, and the baseline's."""
     cost, baseline, told = request.cost_nanousd, request.baseline_nanousd, request.told
     if cost is None:
         return "What it cost is unknown, because a target without a price was asked; so nothing is claimed to be saved."
@@ -152,20 +152,20 @@ def money_words(request: RecentRequest) -> str:
     return f"{spent} The same tokens at {reference} would have cost {nano_money(baseline)}, so {change}."
 
 
-def _asked(entry: Entry) -> str:
+def _request_sentence(entry: Entry) -> str:
     weighed = entry.complexity is not None
     what = "the gateway to choose (“auto”)" if entry.alias == "auto" else f"“{entry.alias}”"
     kind = f"Weighed at complexity {entry.complexity:.2f} of 1" if weighed else "It was not weighed"
     return f"The caller asked for {what} in the {entry.tier} tier. {kind}."
 
 
-def _why(entry: Entry, after: str) -> str:
+def _cause_clause(entry: Entry, after: str) -> str:
     known = [flag_words(flag) for flag in entry.flags]
     if entry.status >= _FAILED_FROM and entry.status != CALLER_GONE:
         known.append(f"status {entry.status}")
     return f"{after}: {', '.join(known)}" if known else after
 
 
-def _odd(entry: Entry, skip: int = 0) -> str:
+def _flags_sentence(entry: Entry, skip: int = 0) -> str:
     flags = entry.flags[skip:]
     return f" To know: {'; '.join(map(flag_words, flags))}." if flags else ""

@@ -1,1 +1,1 @@
-"""What pages and APIs share: rights, forms, bodies, parameters, and the parts of the gateway that serves them."""
+"""Shared by pages and APIs: authorisation, forms, bodies, parameters, and the running gateway's parts."""

@@ -1,4 +1,4 @@
-"""Which of the kinds that a route can answer with a caller takes best, by its Accept header (RFC 9110, 12.5.1)."""
+"""Content negotiation by the Accept header (RFC 9110, 12.5.1)."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class _Range(msgspec.Struct, frozen=True):
     thousandths: int
 
     def specificity(self, kind: str) -> int:
-        """How closely it names the kind: 0 for not at all, 3 for exactly."""
+        """Specificity of the match: 0 for none, 1 for `*/*`, 2 for `type/*`, 3 for the exact type."""
         if f"{self.type}/{self.subtype}" == kind:
             return 3
         if self.subtype == "*" and self.type in {"*", kind.partition("/")[0]}:
@@ -28,19 +28,23 @@ class _Range(msgspec.Struct, frozen=True):
 
 
 def best_kind(accept: str | None, offered: Sequence[str]) -> str:
-    """The first of the kinds that the caller likes best; without a header the first of all."""
+    """The offered media type with the highest quality, the first of equals; the first offered one without a header.
+    Raises NotAcceptable.
+    """
     if accept is None or not accept.strip():
         return offered[0]
     ranges = [found for part in accept[:_MAX_CHARS].split(",") if (found := _range(part)) is not None]
-    likings = {kind: _liking(kind, ranges) for kind in offered}
+    likings = {kind: _quality(kind, ranges) for kind in offered}
     best = max(offered, key=likings.__getitem__)
     if likings[best] == 0:
         raise NotAcceptable(f"The reply can be {', '.join(offered)}; `Accept` takes none of these.", param="accept")
     return best
 
 
-def _liking(kind: str, ranges: Sequence[_Range]) -> int:
-    """The closest range decides, also when it says less than a wider one."""
+def _quality(kind: str, ranges: Sequence[_Range]) -> int:
+    """Quality of a media type in thousandths. The most specific range decides, even where a wider one has a higher
+    quality.
+    """
     closest = max(ranges, key=lambda each: (each.specificity(kind), each.thousandths), default=None)
     return closest.thousandths if closest is not None and closest.specificity(kind) else 0
 

@@ -1,8 +1,5 @@
-"""The one place where rights are enforced on pages: who is signed in, which team, which right, and that a change comes from
-our own pages.
-"""
+"""Authorisation of pages, in one place: session, team, right, and protection against cross-site requests."""
 
-import asyncio
 import hmac
 import logging
 from http import HTTPStatus
@@ -20,6 +17,7 @@ from accounts.store import TeamRecord
 from dashboards.web.cookie import COOKIE
 from dashboards.web.forms import FORM, Form, read_form
 from dashboards.web.gateway import Gateway, gateway_of
+from dashboards.web.patience import patience
 from dashboards.web.view import PageRequest
 from proxy.errors import CrossSite, DatabaseAway, NotAllowed, NotSignedIn, SignInFirst, TeamNotFound
 
@@ -35,7 +33,7 @@ _log: Final = logging.getLogger("weighbridge.pages")
 
 
 class Allowed:
-    """Asks for a right. As a dependency of a route it gives the View, or refuses."""
+    """A dependency of routes that requires a right, and gives a PageRequest."""
 
     def __init__(self, right: Right) -> None:
         self.right = right
@@ -48,7 +46,7 @@ class Allowed:
         try:
             session = await session_of(request, gateway)
         except DatabaseAway:
-            return self._while_away(request, gateway)
+            return self._during_outage(request, gateway)
         if session is None:
             raise _not_signed_in(request)
         if request.method not in _SAFE:
@@ -58,17 +56,19 @@ class Allowed:
         team_id = request.path_params.get("team_id")
         team = None if team_id is None else await _team(gateway, principal.organisation_id, team_id)
         if not may(principal, self.right, team_id=team_id):
-            # What one may not even read looks as if it were not there.
+            # 404 instead of 403: a team that the viewer may not read must look like one that does not exist.
             if team is not None and not may(principal, "team.read", team_id=team_id):
                 raise _no_team(team_id or "")
             raise NotAllowed("Your role does not allow this; an administrator of your organisation can change it.")
-        # Who belongs to no team needs no question.
+        # Without a team there is nothing to query.
         teams = principal.teams
         names = await gateway.accounts.names_of(principal.organisation_id, teams) if teams else {}
         return PageRequest(request, gateway, principal, session, team, names, sent)
 
-    def _while_away(self, request: Request, gateway: Gateway) -> PageRequest:
-        """Operators see on their pages that the database is away, and what that does. Nobody changes anything."""
+    def _during_outage(self, request: Request, gateway: Gateway) -> PageRequest:
+        """The request while the database is down: operators may read their pages, to see the outage; all others get
+        DatabaseAway.
+        """
         session = remembered_operator(request, gateway)
         if session is None or self.right != "operations.read" or request.method not in _SAFE:
             raise DatabaseAway(_AWAY)
@@ -76,19 +76,19 @@ class Allowed:
 
 
 def allowed(right: Right) -> Allowed:
-    """To be used as `view: Annotated[View, Depends(allowed("team.read"))]`."""
+    """The dependency for a right: `view: Annotated[PageRequest, Depends(allowed("team.read"))]`."""
     return Allowed(right)
 
 
 async def session_of(request: Request, gateway: Gateway) -> Session | None:
-    """Who is signed in, or None. Raises DatabaseAway."""
+    """The request's session, or None. Raises DatabaseAway."""
     cookie = request.cookies.get(COOKIE)
-    # What refreshes by itself does not keep anybody signed in.
+    # Automatic refreshes must not extend the session.
     by_hand = request.headers.get("hx-request") != "true"
     if not cookie:
         return None
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with patience(_PATIENCE_S):
             return await gateway.sessions.find(cookie, renew=by_hand)
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         _log.warning("the database does not tell who is signed in: %s", type(error).__name__)
@@ -96,7 +96,7 @@ async def session_of(request: Request, gateway: Gateway) -> Session | None:
 
 
 def remembered_operator(request: Request, gateway: Gateway) -> Session | None:
-    """Who asked a moment ago, as long as they may read operations: for while the database does not answer."""
+    """The cached session of an operator, for while the database is down; None for others."""
     session = gateway.sessions.remembered(request.cookies.get(COOKIE, ""))
     if session is None or not may(session.principal(gateway.operator), "operations.read"):
         return None
@@ -104,13 +104,15 @@ def remembered_operator(request: Request, gateway: Gateway) -> Session | None:
 
 
 def check_path(request: Request) -> None:
-    """No name has a NUL character, and PostgreSQL would fail at one as if it were down. Raises HTTPException."""
+    """Raises HTTPException (404) for a NUL in the path: no name has one, and PostgreSQL would fail on it."""
     if "\x00" in request.scope["path"]:
         raise HTTPException(HTTPStatus.NOT_FOUND)
 
 
 def check_origin(request: Request) -> None:
-    """Raises CrossSite for what another site's page had the browser send. Browsers that tell nothing are held by the token."""
+    """Raises CrossSite for a request that another site initiated. Browsers without the headers are covered by the CSRF
+    token.
+    """
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         if site != "same-origin":
@@ -122,7 +124,7 @@ def check_origin(request: Request) -> None:
 
 
 async def _checked_form(request: Request, session: Session) -> Form | None:
-    """The form, with the session's own token in it or beside it."""
+    """The form, after verifying the session's CSRF token in a header or field. Raises CrossSite."""
     is_form = request.headers.get("content-type", "").startswith(FORM)
     form = await read_form(request) if is_form else None
     given = request.headers.get(CSRF_HEADER) or (form.text("csrf") if form is not None else "")

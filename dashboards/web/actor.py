@@ -1,4 +1,4 @@
-"""Whose key changes something, as the audit log names it."""
+"""The audit actor of an API request."""
 
 from fastapi import Request
 
@@ -10,7 +10,7 @@ from dashboards.web.gateway import gateway_of
 
 
 def actor_of(request: Request, caller: Caller) -> Actor:
-    """The key, and the address that it is used from."""
+    """The key as an audit actor, with the client's address."""
     gateway = gateway_of(request)
     address = address_of(request, gateway.config().sign_in.trusted_proxies)
     return Actor.of_principal(principal_of(caller, gateway.operator), address)

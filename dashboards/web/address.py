@@ -1,4 +1,4 @@
-"""Where a request comes from, also behind reverse proxies that the operator named, and where people find this gateway."""
+"""Client addresses behind trusted reverse proxies, and the gateway's public base URL."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _MAX_HEADER: Final = 2_000
 
 
 def address_of(request: Request, trusted: Sequence[Network] = ()) -> str:
-    """The nearest address that is none of ours: what stands before it in X-Forwarded-For, anybody may have written."""
+    """The client's IP address: the last hop that is no trusted proxy. Earlier entries of X-Forwarded-For can be forged."""
     address = request.client.host[:64] if request.client else ""
     if not trusted:
         return address
@@ -27,7 +27,7 @@ def address_of(request: Request, trusted: Sequence[Network] = ()) -> str:
 
 
 def base_url(request: Request, public_url: str | None) -> str:
-    """Where links for people begin: what the operator said, otherwise where this request came to."""
+    """Base of links for people: the configured public URL, otherwise the host of this request."""
     return public_url or f"{request.url.scheme}://{request.headers.get('host', '')}"
 
 
@@ -37,7 +37,7 @@ def _is_among(address: str, networks: Sequence[Network]) -> bool:
 
 
 def _plain(text: str) -> str | None:
-    """The address without brackets or port; IPv4 as itself also where it came wrapped in IPv6."""
+    """The IP address without brackets or port, IPv4-mapped IPv6 as IPv4; None for anything else."""
     bare = text.removeprefix("[").partition("]")[0] if text.startswith("[") else text
     if bare.count(":") == 1:
         bare = bare.partition(":")[0]

@@ -1,4 +1,4 @@
-"""The one place where rights are enforced on /v1/admin: whose key it is, which team, which right; and what a handler is given."""
+"""Authorisation of /v1/admin, in one place: key, team, and right; and the object that handlers receive."""
 
 import contextlib
 import re
@@ -27,7 +27,7 @@ Body = TypeVar("Body")
 
 
 class AdminRequest(NamedTuple):
-    """Whose key asks, and about which team where the address names one; rights were checked before."""
+    """An authorised request: its caller, and its team where the address names one."""
 
     request: Request
     gateway: Gateway
@@ -37,12 +37,12 @@ class AdminRequest(NamedTuple):
 
     @property
     def organisation_id(self) -> str:
-        """The key's own: nobody reaches another one's things."""
+        """The key's own organisation; no other can be reached."""
         return self.principal.organisation_id
 
     @property
     def actor(self) -> Actor:
-        """As the audit log names the key."""
+        """The key as an audit actor."""
         return actor_of(self.request, self.caller)
 
     @property
@@ -52,23 +52,23 @@ class AdminRequest(NamedTuple):
         return self.team
 
     def may(self, right: Right) -> bool:
-        """Whether the key may, in the address's team where there is one."""
+        """True if the key has a right, in the address's team where there is one."""
         return may(self.principal, right, team_id=self.team.team_id if self.team else None)
 
     async def body(self, kind: type[Body]) -> Body:
-        """The body, which has to be exactly of this kind."""
+        """The body, decoded as `kind`. Raises BadRequest, BodyTooLarge, UploadTimeout."""
         timeout_s = self.gateway.line.config.body_timeout_s
         return parsed(await read_body(self.request, timeout_s=timeout_s, most_bytes=MAX_BODY_BYTES), kind)
 
     def reply(self, value: Any, status: int = 200) -> Response:
-        """JSON that no cache keeps: some of it is told only once."""
+        """A JSON reply that is not cached: some contain secrets that are shown only once."""
         made = json_reply(value, status)
         made.headers["cache-control"] = "no-store"
         return made
 
 
 class Admin(Keyed):
-    """Asks for a right. As a dependency of a route it gives the Desk, or refuses."""
+    """A dependency of routes that requires a right, and gives an AdminRequest."""
 
     def __init__(self, right: Right, *, makes_team: bool = False) -> None:
         self.right = right
@@ -91,7 +91,9 @@ class Admin(Keyed):
 
 
 async def _team(gateway: Gateway, principal: Principal, team_id: str) -> TeamRecord:
-    """Another organisation's team, and one that the key may not even read, look the same as none."""
+    """The team of the address. Raises TeamNotFound, also for another organisation's, and for one that the key may not
+    read.
+    """
     if may(principal, "team.read", team_id=team_id):
         with contextlib.suppress(TeamNotFound):
             async with looking():
@@ -100,14 +102,14 @@ async def _team(gateway: Gateway, principal: Principal, team_id: str) -> TeamRec
 
 
 def admin(right: Right, *, makes_team: bool = False) -> Admin:
-    """To be used as `desk: Annotated[Desk, Depends(admin("team.change"))]`. Where the route makes the team that its address
-    names, the Desk has none.
+    """The dependency for a right: `desk: Annotated[AdminRequest, Depends(admin("team.change"))]`. With `makes_team` the
+    address names a team that may not exist, and the AdminRequest has none.
     """
     return Admin(right, makes_team=makes_team)
 
 
 def parsed(body: bytes, kind: type[Body]) -> Body:
-    """JSON as it has to be; numbers are read as they are written. Raises BadRequest, which says what is wrong where."""
+    """A JSON body decoded as `kind`. Raises BadRequest, which names the field."""
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""What the admin API's bodies share: each thing has one kind for what is asked for and one for what is told."""
+"""Base types of the admin API's bodies and replies."""
 
 from typing import Annotated, Generic, TypeVar
 
@@ -18,18 +18,18 @@ Item = TypeVar("Item")
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A body: what it does not know is refused, so that a misspelt field is not taken for a wish that was granted."""
+    """A body. Unknown fields are refused, so that a misspelt one is not ignored."""
 
 
 class Listed(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
-    """A whole list."""
+    """A complete list."""
 
     data: list[Item]
     object: str = "list"
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
-    """It is gone."""
+    """Confirmation of a deletion."""
 
     id: str
     object: str

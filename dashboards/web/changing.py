@@ -1,6 +1,5 @@
-"""What every change shares: its transaction with the audit log, and what the stores refuse, as callers are told it."""
+"""The transaction of a change with its audit entry, and the mapping of store errors to replies."""
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,6 +23,7 @@ from accounts.errors import (
 from accounts.people.people_errors import BadEmail, PersonExists, UnknownPerson
 from accounts.store import KeyRecord
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
+from dashboards.web.patience import patience
 from proxy.errors import (
     BadRequest,
     BudgetNotFound,
@@ -42,17 +42,17 @@ from proxy.limits.rules import BadLimit, UnknownLimit
 _log: Final = logging.getLogger("weighbridge.changes")
 _PATIENCE_S: Final = 5.0
 REASON_CHARS: Final = 500
-"""Of why something was changed."""
+"""Most characters of a change's reason."""
 
 
 @contextlib.asynccontextmanager
 async def changing(
     log: AuditLog, actor: Actor, action: str, organisation_id: str, *, team_id: str = "", reason: str = ""
 ) -> AsyncIterator[Change]:
-    """One change and its entry in the organisation's log; all of it or nothing, and no longer than a moment."""
+    """One change and its audit entry in one transaction, with a timeout. Raises refusals, and ChangesUnavailable."""
     with refusals():
         async with (
-            asyncio.timeout(_PATIENCE_S),
+            patience(_PATIENCE_S),
             log.change(
                 actor, action, team_id=team_id, reason=checked_reason(reason), organisation_id=organisation_id
             ) as change,
@@ -62,66 +62,70 @@ async def changing(
 
 @contextlib.asynccontextmanager
 async def looking() -> AsyncIterator[None]:
-    """A look into the accounts, no longer than a moment."""
+    """A read of the accounts with a timeout. Raises refusals, and ChangesUnavailable."""
     with refusals():
-        async with asyncio.timeout(_PATIENCE_S):
+        async with patience(_PATIENCE_S):
             yield
 
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """The stores' errors in the callers' words."""
+    """Maps errors of stores to the errors that callers get. Raises ChangesUnavailable where the database does not
+    answer.
+    """
     try:
         yield
     except tuple(_TOLD) as error:
         told = next(_TOLD[kind] for kind in type(error).__mro__ if kind in _TOLD)
         raise told(_sentence(error)) from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
-        # The driver's own words repeat the statement with its values.
+        # Only the type: the driver's message repeats the statement with its values.
         _log.warning("the database did not answer a change or a look: %s", type(error).__name__)
         raise ChangesUnavailable("The database does not answer; nothing was changed, try again shortly.") from error
 
 
 def check_may_change(key: KeyRecord, *, may_all: bool) -> None:
-    """Whoever may only change one team's things (`may_all` false) changes and bounds its member keys alone."""
+    """Raises NotAllowed for a key that is not a member's, unless the actor may change the whole organisation
+    (`may_all`).
+    """
     if key.role != "member" and not may_all:
         raise NotAllowed(f"A key of the role {key.role} is for the organisation's administrators to change.")
 
 
 def checked_reason(reason: str) -> str:
-    """On one line. Raises BadRequest."""
+    """The reason in one line. Raises BadRequest."""
     found = " ".join(reason.split())
     if len(found) > REASON_CHARS or not found.isprintable():
         raise BadRequest(f"A reason has at most {REASON_CHARS} printable characters.", param="reason")
     return found
 
 
-def _bad(param: str | None = None) -> Callable[[str], Refused]:
+def _bad_request(param: str | None = None) -> Callable[[str], Refused]:
     return lambda message: BadRequest(message, param=param)
 
 
 _TOLD: Final[dict[type[Exception], Callable[[str], Refused]]] = {
-    BadId: _bad("id"),
-    BadName: _bad("name"),
-    BadSetting: _bad(),
-    BadEmail: _bad("email"),
-    UnknownOrganisation: _bad("organisation_id"),
+    BadId: _bad_request("id"),
+    BadName: _bad_request("name"),
+    BadSetting: _bad_request(),
+    BadEmail: _bad_request("email"),
+    UnknownOrganisation: _bad_request("organisation_id"),
     UnknownTeam: TeamNotFound,
     UnknownKeyId: KeyNotFound,
     UnknownPerson: PersonNotFound,
     TeamExists: NameTaken,
     OrganisationExists: NameTaken,
     PersonExists: NameTaken,
-    BadBudget: _bad(),
+    BadBudget: _bad_request(),
     UnknownBudget: BudgetNotFound,
     BudgetConflict: BudgetTaken,
-    BadLimit: _bad(),
+    BadLimit: _bad_request(),
     UnknownLimit: LimitNotFound,
-    AccountsError: _bad(),
+    AccountsError: _bad_request(),
 }
 
 
 def _sentence(error: Exception) -> str:
-    """As it stands at the beginning of a reply."""
+    """The error's text as a sentence."""
     text = str(error).rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."

@@ -1,4 +1,4 @@
-"""What a person sees when something is refused or fails: what it was, what to do, and the request's id for who looks into it."""
+"""Error pages for people: the failure, the remedy, and the request's id."""
 
 from typing import Final
 
@@ -26,13 +26,13 @@ _TITLES: Final = {
 
 
 def is_page(request: Request) -> bool:
-    """Whether a person asks, so that the answer is a page."""
+    """True if the request is for a page, so that errors are pages too."""
     path: str = request.scope["path"]
     return path == PREFIX or path.startswith(f"{PREFIX}/")
 
 
 def error_page(error: Exception, status: int, message: str, retry_after: str | None = None) -> Response:
-    """The reply to a page that was refused or failed."""
+    """The error page; for SignInFirst a redirect to the sign-in form."""
     if isinstance(error, SignInFirst):
         return RedirectResponse(error.where, status_code=303, headers={"cache-control": "no-store", **SAFE})
     title = _TITLES.get(status, "Something went wrong" if status >= _OURS else "That cannot be done")

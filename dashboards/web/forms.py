@@ -1,4 +1,4 @@
-"""What forms send: bounded, and each field read by name with a clear word where it is wrong."""
+"""Form bodies: bounded, with fields that are read by name and validated."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _MAX_PLACES: Final = 12
 
 
 class FormError(Exception):
-    """A field is wrong. `field` names it, and the message says what to do."""
+    """A field is not valid. `field` names it; the message says how to correct it."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -28,7 +28,9 @@ class FormError(Exception):
 
 
 class Form:
-    """A form's fields. Control characters but tabs and line ends are taken out; text is stripped."""
+    """A form's fields. Control characters except tabs and line ends are removed; text is stripped. Readers raise
+    FormError.
+    """
 
     def __init__(self, fields: Mapping[str, list[str]]) -> None:
         self._fields = fields
@@ -38,11 +40,11 @@ class Form:
 
     @property
     def plain(self) -> dict[str, str]:
-        """Each field's last value, to be shown again."""
+        """Each field's last value, to fill the form in again."""
         return {name: values[-1] for name, values in self._fields.items() if name != "csrf"}
 
     def text(self, name: str, *, most: int = 200, required: bool = False) -> str:
-        """One value, empty when it is not there."""
+        """A field's value, stripped; '' when it is missing."""
         value = (self._fields.get(name) or [""])[-1].strip()
         if required and not value:
             raise FormError(name, "This is needed.")
@@ -51,29 +53,29 @@ class Form:
         return value
 
     def secret(self, name: str, *, most: int = 1_024) -> str:
-        """One value as it was typed."""
+        """A field's value exactly as entered, for passwords."""
         value = (self._fields.get(name) or [""])[-1]
         if len(value) > most:
             raise FormError(name, f"At most {most} characters.")
         return value
 
     def texts(self, name: str, *, most: int = MAX_FIELDS) -> tuple[str, ...]:
-        """All values of a field that may have several."""
+        """All values of a field, without empty ones."""
         return tuple(value.strip() for value in self._fields.get(name, [])[:most] if value.strip())
 
     def flag(self, name: str) -> bool:
-        """Whether a box is ticked."""
+        """True if a checkbox is ticked."""
         return bool(self._fields.get(name))
 
     def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
-        """One of these words."""
+        """One of the permitted words."""
         value = self.text(name)
         if value not in allowed:
             raise FormError(name, f"Choose one of: {', '.join(word or 'none' for word in allowed)}.")
         return value
 
     def whole(self, name: str, *, least: int, most: int) -> int | None:
-        """A whole number, or None when the field is empty."""
+        """A whole number from `least` to `most`, or None when the field is empty."""
         value = self.text(name)
         if not value:
             return None
@@ -83,7 +85,7 @@ class Form:
         return int(value)
 
     def decimal(self, name: str, *, least: Decimal = Decimal(0), most: Decimal = Decimal(10) ** 9) -> Decimal | None:
-        """A decimal number, or None when the field is empty."""
+        """A decimal number from `least` to `most`, or None when the field is empty."""
         value = self.text(name, most=40)
         if not value:
             return None
@@ -97,12 +99,12 @@ class Form:
 
 
 async def read_form(request: Request) -> Form:
-    """The body as a form; refused when it is none, too large, or late."""
+    """The body as a form. Raises BadRequest, BodyTooLarge, UploadTimeout."""
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != FORM:
         raise BadRequest(f"Send a form as {FORM}.")
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            body = await _bounded(request)
+            body = await _read_bounded(request)
     except TimeoutError as error:
         raise UploadTimeout("The form did not arrive in time; send it again.") from error
     fields: dict[str, list[str]] = {}
@@ -115,7 +117,7 @@ async def read_form(request: Request) -> Form:
     return Form(fields)
 
 
-async def _bounded(request: Request) -> bytes:
+async def _read_bounded(request: Request) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():

@@ -48,11 +48,11 @@ from selfhosted.fleet_view import FleetView
 from selfhosted.registry.registry_metrics import RegistryMetrics
 
 READS_AT_ONCE: Final = 4
-"""Fewer than the database's connections, so that finance cannot keep them from requests."""
+"""Concurrent reads of the books; fewer than the database's connections, so that finance cannot starve requests."""
 
 
 class Settings(Protocol):
-    """The sections of the configuration in force that pages and routes tell of."""
+    """Sections of the effective configuration that pages and routes use."""
 
     @property
     def accounts(self) -> AccountsSection: ...
@@ -71,7 +71,7 @@ class Settings(Protocol):
 
 
 class Gateway(NamedTuple):
-    """Wired once per process by `gateway.app`; nothing here is replaced while it runs."""
+    """The parts of one process, wired once by `gateway.app` and never replaced while it runs."""
 
     line: RequestPipeline
     gate: Gate
@@ -88,11 +88,11 @@ class Gateway(NamedTuple):
     claims: Claims
     database: AsyncEngine
     reads: asyncio.Semaphore
-    """Taken for each look into the books, of which a few happen at once."""
+    """Semaphore of concurrent reads of the books."""
     webhooks: frozenset[str]
-    """The destinations that budgets may name."""
+    """Names of the destinations that budgets may use."""
     operator: str
-    """The organisation whose admins may change what holds for all organisations."""
+    """Id of the operating organisation, whose admins may change what all organisations share."""
     metrics_token: str | None
     accounts: AccountStore
     people: PeopleStore
@@ -103,19 +103,20 @@ class Gateway(NamedTuple):
     breakers: Breakers
     operations: Operations
     providers: Providers
-    """OpenID providers that people may sign in through."""
+    """OpenID providers for sign-in."""
     peppers: tuple[Pepper, ...]
-    """The current one first."""
+    """Peppers, the current one first."""
     config: Callable[[], Settings]
-    """The configuration in force: a reload changes it."""
+    """Returns the effective configuration; a reload changes it."""
     every_setting: Callable[[], tuple[BaseModel, BaseModel | None]]
-    """The same whole, and the process's environment unless somebody made it unsound since, to be shown key by key."""
+    """Returns the effective configuration and the process's environment settings, None where those have become invalid.
+    """
     fleet_view: FleetView | None = None
-    """What is told of our own engines; None where there are none."""
+    """State of the self-hosted fleet; None without one."""
 
 
 class State(TypedDict):
-    """The lifespan's state, typed."""
+    """The typed lifespan state."""
 
     gateway: Gateway
 
@@ -127,14 +128,14 @@ def gateway_of(request: Request) -> Gateway:
 
 
 class Keyed(SecurityBase):
-    """What asks for a key. FastAPI finds it among a route's dependencies and tells the OpenAPI document."""
+    """Base of dependencies that require a key, which the OpenAPI document recognises."""
 
     model = HTTPBearer(description="An API key: `Authorization: Bearer wb-…`.")
     scheme_name = "key"
 
 
 class _CallerOf(Keyed):
-    """The owner of the request's key; raises what `RequestPipeline.authenticate` raises."""
+    """Authenticates the request's key. Raises what `RequestPipeline.authenticate` raises."""
 
     async def __call__(self, request: Request) -> Caller:
         return await gateway_of(request).line.authenticate(read_headers(request.scope["headers"]))
@@ -146,7 +147,7 @@ AuthenticatedCaller = Annotated[Caller, Depends(caller_of)]
 
 
 def read_scope(caller: Caller) -> ReadScope:
-    """A member key reads its own team's figures; a finance or admin key those of the whole organisation."""
+    """The scope that a key may read: a member key its team, a finance or admin key its organisation."""
     team_id = None if caller.role in {"finance", "admin"} else caller.team_id
     return ReadScope(organisation_id=caller.organisation_id, team_id=team_id)
 
@@ -174,11 +175,11 @@ async def _acting_caller(caller: AuthenticatedCaller) -> Caller:
 
 
 FinanceReader = Annotated[ReadScope, Depends(_scope_of)]
-"""Any valid key, as what it may read."""
+"""Any valid key, as its read scope."""
 AdminCaller = Annotated[Caller, Depends(_admin_caller)]
 OperatorCaller = Annotated[Caller, Depends(_operator_caller)]
 ActingCaller = Annotated[Caller, Depends(_acting_caller)]
-"""Any key but one that only reads."""
+"""Any key except read-only ones."""
 
 RIGHT_OF: Final[Mapping[Callable[..., Any], str]] = {
     _operator_caller: "operations.change",
@@ -186,4 +187,4 @@ RIGHT_OF: Final[Mapping[Callable[..., Any], str]] = {
     _acting_caller: "act",
     caller_of: "signed-in",
 }
-"""What each asks for, as the OpenAPI document tells it; those that ask for more come first."""
+"""Required right by dependency, as the OpenAPI document shows it; stricter ones come first."""

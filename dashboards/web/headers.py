@@ -1,4 +1,4 @@
-"""What every page's reply carries: a strict content policy, and that nobody keeps, frames or guesses it."""
+"""Security headers of pages: content security policy, and no caching, framing or sniffing."""
 
 import secrets
 from typing import Final
@@ -14,22 +14,22 @@ SAFE: Final = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-"""Of files, too."""
+"""Headers of pages and files."""
 
 
 def new_nonce() -> str:
-    """One for each page."""
+    """A content security policy nonce, one for each page."""
     return secrets.token_urlsafe(16)
 
 
 def page_headers(nonce: str, *, form_targets: str = "") -> dict[str, str]:
-    """`form_targets` are origins beside our own that a form of this page may end at, after a redirect."""
+    """Headers of a page. `form_targets` are further origins that a form of this page may be redirected to."""
     forms = f"'self' {form_targets}".strip()
     return {
         **SAFE,
         "content-security-policy": _POLICY.format(nonce=nonce, forms=forms),
         "x-frame-options": "DENY",
         "cache-control": "no-store",
-        # What a browser is told to reload partly must not stand in for the whole page.
+        # A cached part must not be served as the whole page.
         "vary": "cookie, hx-request",
     }

@@ -1,4 +1,4 @@
-"""What a route tells the OpenAPI document of itself, beside what FastAPI sees: bodies of our own kinds, and the query."""
+"""OpenAPI descriptions of routes beyond what FastAPI sees: msgspec bodies, query parameters and errors."""
 
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
@@ -14,11 +14,11 @@ _REFS: Final = "#/components/schemas/{name}"
 _PYDANTIC_REFS: Final = "#/components/schemas/{model}"
 _MEDIA: Final = "application/json"
 _kinds: dict[str, Any] = {}
-"""What bodies are made of, by where it stands in the document."""
+"""Body types by their reference in the document."""
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """What went wrong, in words that say what to do."""
+    """The error, in words that say how to correct it."""
 
     message: str
     type: str
@@ -27,7 +27,7 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """Every refusal's body."""
+    """The body of every error."""
 
     error: ErrorDetail
 
@@ -42,9 +42,10 @@ def described(
     files: Iterable[str] = (),
     tag: str = "",
 ) -> dict[str, Any]:
-    """A route's keyword arguments: what the document tells of it. `gives` has a type, several, or words for each status.
+    """Keyword arguments for a route decorator. `gives` is a type, several, or words, for each status.
 
-    `query` has the parameters that the route reads by itself, and `files` the media types that it gives beside JSON.
+    `query` declares the parameters that the route reads itself, and `files` the media types that it returns beside
+    JSON.
     """
     responses: dict[int | str, dict[str, Any]] = {status: _response(status, of) for status, of in (gives or {}).items()}
     for media in files:
@@ -65,7 +66,7 @@ def described(
 
 
 def refusals() -> dict[int | str, dict[str, Any]]:
-    """What every route may answer."""
+    """Error responses that every route may return."""
     shape = {"content": {_MEDIA: {"schema": _reference(ErrorBody)}}}
     return {
         "4XX": {"description": "Refused; the message says what to do.", **shape},
@@ -74,7 +75,7 @@ def refusals() -> dict[int | str, dict[str, Any]]:
 
 
 def schemas() -> dict[str, Any]:
-    """The schemas of all bodies that routes were described with."""
+    """Schemas of all body types used by `described`."""
     ours = [kind for kind in _kinds.values() if not _is_pydantic(kind)]
     _, found = msgspec.json.schema_components(ours, ref_template=_REFS)
     for kind in _kinds.values():
@@ -92,7 +93,7 @@ def _response(status: int, of: Any) -> dict[str, Any]:
 
 
 def _reference(kind: Any) -> dict[str, Any]:
-    """A kind's place in the document, where its schema will stand."""
+    """The reference to a type's schema, which it registers."""
     if _is_pydantic(kind):
         reference = {"$ref": _PYDANTIC_REFS.format(model=kind.__name__)}
     else:
@@ -106,7 +107,7 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 def _with_numbers(schema: Any) -> Any:
-    """Exact amounts are JSON numbers, not the texts that the library takes them for."""
+    """The schema with decimals as numbers: msgspec describes them as strings, but replies write exact JSON numbers."""
     if isinstance(schema, list):
         return [_with_numbers(each) for each in schema]
     if not isinstance(schema, dict):

@@ -1,7 +1,7 @@
-"""The parameters of finance's questions: each is known, given once or as a list, and refused where it is not sound.
+"""Query parameters of the finance APIs: each is declared, parsed and validated.
 
-One that nobody knows is refused too: a misspelt filter would otherwise give the figures of something else. A route has its
-parameters in one table, which the OpenAPI document tells and which says what is known; reading them is the route's.
+Unknown parameters are refused too: a misspelt filter would otherwise return the figures of something else. A route
+declares its parameters in one table, which the OpenAPI document also shows.
 """
 
 import datetime as dt
@@ -25,7 +25,7 @@ Word = TypeVar("Word", bound=str)
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A parameter as the OpenAPI document has it: what it is for, its kind and bounds, and whether it has to be there."""
+    """A parameter's declaration: description, JSON schema, and whether it is required."""
 
     about: str
     schema: dict[str, Any]
@@ -33,22 +33,22 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 def text(about: str) -> Parameter:
-    """Read by `Parameters.text`, or by the route itself."""
+    """Declares a text; read it by `Parameters.text`, or in the route."""
     return Parameter(about, {"type": "string"})
 
 
 def texts(about: str) -> Parameter:
-    """Read by `Parameters.texts`."""
+    """Declares a list of texts; read it by `Parameters.texts`."""
     return Parameter(about, {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_VALUES})
 
 
 def listed(about: str, allowed: Iterable[str]) -> Parameter:
-    """Read by `Parameters.listed`."""
+    """Declares a list of permitted words; read it by `Parameters.listed`."""
     return Parameter(about, {"type": "array", "items": {"type": "string", "enum": [*allowed]}})
 
 
 def one_of(about: str, allowed: Iterable[str], otherwise: str | None = None) -> Parameter:
-    """Read by `Parameters.one_of`."""
+    """Declares one of the permitted words; read it by `Parameters.one_of`."""
     return Parameter(
         about, {"type": "string", "enum": [*allowed], **({} if otherwise is None else {"default": otherwise})}
     )
@@ -57,31 +57,31 @@ def one_of(about: str, allowed: Iterable[str], otherwise: str | None = None) -> 
 def whole(
     about: str, *, least: int, most: int | None = None, otherwise: int | None = None, is_needed: bool = False
 ) -> Parameter:
-    """Read by `Parameters.whole`."""
+    """Declares a whole number; read it by `Parameters.whole`."""
     bounds = {"minimum": least, "maximum": most, "default": otherwise}
     known = {name: bound for name, bound in bounds.items() if bound is not None}
     return Parameter(about, {"type": "integer", **known}, is_needed)
 
 
 def flag(about: str) -> Parameter:
-    """Read by `Parameters.flag`."""
+    """Declares a boolean; read it by `Parameters.flag`."""
     return Parameter(about, {"type": "boolean"})
 
 
 def day(about: str, *, is_needed: bool = False) -> Parameter:
-    """Read by `Parameters.day`."""
+    """Declares a day; read it by `Parameters.day`."""
     return Parameter(about, {"type": "string", "format": "date"}, is_needed)
 
 
 def moment(about: str) -> Parameter:
-    """Read by `Parameters.moment_us`."""
+    """Declares a day or moment; read it by `Parameters.moment_us`."""
     return Parameter(
         about, {"anyOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}]}
     )
 
 
 class Parameters:
-    """A request's query, by name. `name[]` is the same as `name`."""
+    """A request's query, by name. `name[]` is the same as `name`. All readers raise BadRequest."""
 
     def __init__(self, query: QueryParams, known: Iterable[str]) -> None:
         self._given: dict[str, list[str]] = {}
@@ -99,7 +99,7 @@ class Parameters:
         return name in self._given
 
     def text(self, name: str) -> str | None:
-        """The value of a parameter that may be given once."""
+        """Value of a parameter that may be given once, or None."""
         values = self._given.get(name, [])
         if len(values) > 1:
             raise BadRequest(f"`{name}` is given more than once.", param=name)
@@ -108,11 +108,11 @@ class Parameters:
         return values[0] if values else None
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """The values of a parameter that may have several, given several times or with commas."""
+        """Distinct values of a list, given repeatedly or with commas."""
         return tuple(dict.fromkeys(self._parts(name)))
 
     def listed(self, name: str, allowed: Iterable[Word]) -> tuple[Word, ...]:
-        """Some of the words that are allowed, given several times or with commas."""
+        """Distinct permitted words of a list, given repeatedly or with commas."""
         known = {str(word): word for word in allowed}
         words = self._parts(name)
         for word in words:
@@ -124,7 +124,7 @@ class Parameters:
         return [part.strip() for value in self._given.get(name, []) for part in value.split(",")]
 
     def one_of(self, name: str, otherwise: Word, allowed: Iterable[Word]) -> Word:
-        """One of the words that are allowed."""
+        """One of the permitted words."""
         given = self.text(name)
         if given is None:
             return otherwise
@@ -134,7 +134,7 @@ class Parameters:
         return known[given]
 
     def whole(self, name: str, otherwise: int, *, least: int, most: int) -> int:
-        """A whole number in its bounds."""
+        """A whole number from `least` to `most`."""
         given = self.text(name)
         if given is None:
             return otherwise
@@ -143,7 +143,7 @@ class Parameters:
         return int(given)
 
     def flag(self, name: str) -> bool | None:
-        """True, false, or None when it was not given."""
+        """True or false; None when it was not given."""
         given = self.text(name)
         if given is None:
             return None
@@ -152,7 +152,7 @@ class Parameters:
         return given.lower() == "true"
 
     def day(self, name: str) -> dt.date | None:
-        """A day like 2026-04-05."""
+        """A day such as 2026-04-05; None when it was not given."""
         given = self.text(name)
         if given is None:
             return None
@@ -162,7 +162,7 @@ class Parameters:
             raise BadRequest(f"`{name}` must be a day like 2026-04-05 (UTC).", param=name) from error
 
     def moment_us(self, name: str) -> int | None:
-        """A day, for its beginning, or an RFC 3339 moment on a full hour."""
+        """The beginning of a day, or an RFC 3339 moment on a full hour, in microseconds; None when it was not given."""
         given = self.text(name)
         if given is None:
             return None
@@ -180,18 +180,18 @@ def _parsed_us(text: str) -> int:
     if _MOMENT.fullmatch(text) is None:
         return start_of(_parsed_day(text))
     moment = dt.datetime.fromisoformat(text.upper()).astimezone(dt.UTC)
-    _known_time(moment.date())
+    _supported_day(moment.date())
     return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
 
 
 def _parsed_day(text: str) -> dt.date:
     if _DAY.fullmatch(text) is None:
         raise ValueError(text[:40])
-    return _known_time(dt.date.fromisoformat(text))
+    return _supported_day(dt.date.fromisoformat(text))
 
 
-def _known_time(day: dt.date) -> dt.date:
-    """With a year to spare, so that the end of a range is a date too."""
+def _supported_day(day: dt.date) -> dt.date:
+    """The day, if supported. The last year of `date` is excluded, so that the end of a range is a date too."""
     if not _EPOCH <= day < dt.date(9998, 1, 1):
         raise ValueError("no time of ours")
     return day

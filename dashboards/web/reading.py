@@ -1,4 +1,4 @@
-"""What the routes of finance share: how long they wait for the database, and how money is written."""
+"""Reads of the books with a timeout, and JSON with exact amounts, shared by the finance routes."""
 
 import asyncio
 import contextlib
@@ -14,18 +14,19 @@ from starlette.types import Message, Send
 from cost.prices import usd
 from cost.reports.report_errors import BadQuery
 from dashboards.web.gateway import Gateway
+from dashboards.web.patience import patience
 from proxy.errors import BadRequest, UsageUnavailable
 
 JSON: Final = "application/json"
 _PATIENCE_S: Final = 3.0
 _SLOW_READER_S: Final = 30.0
-# Money leaves as exact decimal numbers: a float would change the last digits.
+# Decimals are written as exact JSON numbers: a float would change the last digits.
 _encoder: Final = msgspec.json.Encoder(decimal_format="number")
 
 
 @contextlib.contextmanager
 def sound_query() -> Iterator[None]:
-    """What the books refuse to be asked is the caller's mistake."""
+    """Maps BadQuery to BadRequest."""
     try:
         yield
     except BadQuery as error:
@@ -34,13 +35,13 @@ def sound_query() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def reading(gateway: Gateway, *, on: bool = False) -> AsyncIterator[None]:
-    """One look into the books, a few at a time; after what this process has booked so far has reached them, unless it
-    only reads `on`.
+    """A bounded number of concurrent reads of the books, with a timeout. Waits for this process's own bookings to reach
+    them first, unless `on`. Raises UsageUnavailable.
     """
     try:
         with sound_query():
-            # Whoever asks much waits for itself: requests need the database's connections too.
-            async with asyncio.timeout(_PATIENCE_S), gateway.reads:
+            # Heavy readers queue among themselves: requests need database connections too.
+            async with patience(_PATIENCE_S), gateway.reads:
                 if not on:
                     await gateway.ledger.drain()
                 yield
@@ -49,22 +50,22 @@ async def reading(gateway: Gateway, *, on: bool = False) -> AsyncIterator[None]:
 
 
 def known_usd(amount_nanousd: int | None) -> Decimal | None:
-    """Exact dollars; what is unknown stays so."""
+    """Exact dollars; None stays None."""
     return None if amount_nanousd is None else usd(amount_nanousd)
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON with money as it is."""
+    """JSON with Decimals as exact numbers."""
     return _encoder.encode(value)
 
 
 def json_reply(value: Any, status: int = 200) -> Response:
-    """A whole reply."""
+    """A JSON reply with exact amounts."""
     return Response(json_bytes(value), status_code=status, media_type=JSON, headers={"vary": "accept"})
 
 
 class Export(StreamingResponse):
-    """A caller that reads nothing for a while is let go, and what it holds with it."""
+    """A streamed reply that disconnects a client that stops reading, to free its resources."""
 
     async def stream_response(self, send: Send) -> None:
         async def send_in_time(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Reads a small request body: in time, and no more of it than the route needs."""
+"""Reading of small request bodies, within limits of time and size."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from proxy.errors import BadRequest, BodyTooLarge, UploadTimeout
 
 
 async def read_body(request: Request, *, timeout_s: float, most_bytes: int) -> bytes:
-    """The whole body. Raises BodyTooLarge, UploadTimeout, or BadRequest when the caller is gone."""
+    """The whole body. Raises BodyTooLarge, UploadTimeout, or BadRequest when the client disconnects."""
     body = b""
     try:
         async with asyncio.timeout(timeout_s):
@@ -20,6 +20,6 @@ async def read_body(request: Request, *, timeout_s: float, most_bytes: int) -> b
     except TimeoutError as error:
         raise UploadTimeout(f"The request body did not arrive within {timeout_s:g} s.") from error
     except ClientDisconnect as error:
-        # Nobody is there to read it.
+        # The client is gone, so nobody reads this error.
         raise BadRequest("The connection was closed before the body was complete.") from error
     return body

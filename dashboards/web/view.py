@@ -1,4 +1,4 @@
-"""What a page knows of the request that asks for it, and how it answers."""
+"""An authorised page request, and its replies."""
 
 import asyncio
 import base64
@@ -34,14 +34,14 @@ _CSV_HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "n
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What the page before has to say on this one."""
+    """A message from the previous page, shown once."""
 
     text: str
     tone: str
 
 
 class PageRequest(NamedTuple):
-    """Who asks, about which team where the address names one; rights were checked before."""
+    """An authorised page request: its session, and its team where the address names one."""
 
     request: Request
     gateway: Gateway
@@ -49,12 +49,12 @@ class PageRequest(NamedTuple):
     session: Session
     team: TeamRecord | None
     team_names: Mapping[str, str]
-    """The teams that one belongs to, by id."""
+    """Names of the viewer's teams by id."""
     sent: Form | None = None
 
     @property
     def actor(self) -> Actor:
-        """As the audit log names them."""
+        """The viewer as an audit actor."""
         return Actor.of_principal(self.principal, client_address(self.request))
 
     @property
@@ -64,7 +64,7 @@ class PageRequest(NamedTuple):
 
     @property
     def now_us(self) -> int:
-        """The wall clock."""
+        """The wall clock, in microseconds."""
         return wall_us()
 
     @property
@@ -75,20 +75,20 @@ class PageRequest(NamedTuple):
 
     @property
     def is_part(self) -> bool:
-        """Whether a part of the page is asked for, by a script of ours."""
+        """True if the page's script requests only a part (htmx)."""
         return self.request.headers.get("hx-request") == "true"
 
     def may(self, right: Right) -> bool:
-        """Whether they may, in the address's team where there is one."""
+        """True if the viewer has a right, in the address's team where there is one."""
         return may(self.principal, right, team_id=self.team.team_id if self.team else None)
 
     async def form(self) -> Form:
-        """What was sent; read and checked for its secret already."""
+        """The submitted form; its CSRF token is verified already."""
         return self.sent or await read_form(self.request)
 
     def page(self, template: str, *, title: str, status: int = 200, **context: Any) -> HTMLResponse:
         """A whole page."""
-        told = told_in(self.request)
+        told = notice_of(self.request)
         page = shown(
             template,
             {
@@ -113,13 +113,13 @@ class PageRequest(NamedTuple):
         return page
 
     def part(self, template: str, **context: Any) -> HTMLResponse:
-        """A part of a page, for a script that puts it in its place."""
+        """A fragment, which the page's script inserts."""
         return shown(
             template, {**context, "view": self, "csrf": self.session.csrf, "title": "", "principal": self.principal}
         )
 
     def redirect(self, path: str, told: str = "", tone: str = "good") -> Response:
-        """To another of our pages, where `told` is shown once."""
+        """A redirect to another of our pages, which shows `told` once."""
         reply = RedirectResponse(path, status_code=303)
         if told:
             kept = base64.urlsafe_b64encode(msgspec.json.encode(Notice(told[:_MAX_TOLD], tone))).decode()
@@ -128,29 +128,29 @@ class PageRequest(NamedTuple):
         return reply
 
     def csv(self, filename: str, text: str) -> Response:
-        """A file to keep."""
+        """A CSV download."""
         return Response(text, media_type=_CSV, headers=_file_headers(filename))
 
     def csv_asked(self, filename: str, *tables: Table) -> Response | None:
-        """The CSV of one of the page's tables, when the address asks for one."""
+        """The CSV of one of these tables when the address asks for it, otherwise None."""
         found = table_asked(self.query, {table.name: table for table in tables})
         return None if found is None else TableFile(found, _file_headers(f"{filename}.csv"))
 
 
 class TableFile(Response):
-    """A table as CSV. Thousands of rows are written in a thread: not in the loop that serves requests."""
+    """A table as CSV, rendered in a thread, so that thousands of rows do not block the event loop."""
 
     media_type = _CSV
 
     def __init__(self, table: Table, headers: Mapping[str, str]) -> None:
         super().__init__(headers=headers)
         self._table = table
-        self._kept = headers
+        self._reply_headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Writes it, and sends it whole."""
+        """Renders and sends the file."""
         text = await asyncio.to_thread(self._table.csv)
-        await Response(text, media_type=_CSV, headers=self._kept)(scope, receive, send)
+        await Response(text, media_type=_CSV, headers=self._reply_headers)(scope, receive, send)
 
 
 def _file_headers(filename: str) -> dict[str, str]:
@@ -158,7 +158,7 @@ def _file_headers(filename: str) -> dict[str, str]:
 
 
 def shown(template: str, context: Mapping[str, Any], *, status: int = 200, form_targets: str = "") -> HTMLResponse:
-    """A page with its content policy; also for who is not signed in."""
+    """A page with its security headers; no session needed."""
     nonce = new_nonce()
     text = render(template, {"nonce": nonce, **context})
     return HTMLResponse(text, status, page_headers(nonce, form_targets=form_targets))
@@ -167,13 +167,13 @@ def shown(template: str, context: Mapping[str, Any], *, status: int = 200, form_
 def shown_to_anybody(
     template: str, *, title: str, status: int = 200, form_targets: str = "", **context: Any
 ) -> HTMLResponse:
-    """A page without a menu."""
+    """A page without a menu, for viewers who are not signed in."""
     whole = {"csrf": "", "told": None, "menu": (), "path": "", **context, "title": title}
     return shown(template, whole, status=status, form_targets=form_targets)
 
 
-def told_in(request: Request) -> Notice | None:
-    """What an earlier reply of ours left to be said."""
+def notice_of(request: Request) -> Notice | None:
+    """The message that the previous reply left in a cookie, or None."""
     kept = request.cookies.get(TOLD_COOKIE, "")
     if not kept or len(kept) > 4 * _MAX_TOLD:
         return None
@@ -184,5 +184,5 @@ def told_in(request: Request) -> Notice | None:
 
 
 def client_address(request: Request) -> str:
-    """Where the request comes from; X-Forwarded-For is believed of `sign_in.trusted_proxies` alone."""
+    """The client's IP address; X-Forwarded-For is trusted from `sign_in.trusted_proxies` alone."""
     return address_of(request, gateway_of(request).config().sign_in.trusted_proxies)

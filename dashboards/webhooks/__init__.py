@@ -1,1 +1,1 @@
-"""Messages to the operator's own receivers: kept in an outbox, signed as Standard Webhooks, sent until they are taken."""
+"""Webhooks to the operator's receivers: kept in an outbox, signed per Standard Webhooks, and retried until accepted."""

@@ -1,4 +1,4 @@
-"""The outbox: a message is a row before it is sent, so that no kill and no outage loses it."""
+"""The webhook outbox: a message is a row before it is sent, so that neither a crash nor an outage loses it."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -19,24 +19,26 @@ from dashboards.webhooks.tables import WebhookMessage
 _log = logging.getLogger("weighbridge.webhooks")
 
 MAX_BODY_BYTES: Final = 20_000
-"""Standard Webhooks asks for less than 20 kB."""
+"""Upper bound of a body: Standard Webhooks asks for less than 20 kB."""
 MAX_WAITING: Final = 10_000
 KEEP_FINISHED: Final = 50_000
 _KEEP_FINISHED_US: Final = 100 * DAY_US
-"""Longer than the longest period whose warnings must not come twice."""
+"""Retention of finished messages; longer than the longest budget period, whose warnings must not repeat."""
 _KEEP_WAITING_US: Final = 7 * DAY_US
-"""Longer than all tries take; what is older waits for a destination that is no longer configured."""
+"""Retention of waiting messages; longer than all attempts take, so older ones have a destination that is no longer
+configured.
+"""
 _MAX_ID: Final = 200
 _MAX_TYPE: Final = 64
 GONE: Final = 410
 
 
 class MessageTooLarge(ValueError):
-    """The body of a message is not below 20 kB."""
+    """A message's body is 20 kB or larger."""
 
 
 class DueMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to send now. `next_try_us` is what a sender must still find when it claims the message."""
+    """A message to send now. `next_try_us` is its version: a claim fails where the row has another value."""
 
     message_id: str
     destination: str
@@ -46,7 +48,7 @@ class DueMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DestinationState(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one destination's messages."""
+    """Counts of one destination's messages by state."""
 
     waiting: int = 0
     delivered: int = 0
@@ -56,7 +58,7 @@ class DestinationState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outbox:
-    """Keeps messages until they are delivered or given up. Only `dashboards.webhooks.sender` sends them."""
+    """Stores messages until they are delivered or given up. Only `dashboards.webhooks.sender` sends them."""
 
     def __init__(
         self,
@@ -72,9 +74,9 @@ class Outbox:
         self._keep_finished = keep_finished
 
     async def put(self, message_id: str, destination: str, type: str, body: Mapping[str, Any]) -> bool:  # noqa: A002 - the standard's word
-        """Keep a message for sending; True when its id is new. `body` is what stands under `data`.
+        """Store a message; False where its id is known or the outbox is full. `body` becomes the envelope's `data`.
 
-        The id says what the message is about (`budget/b_1/2026-11/80`), so that it is sent once whoever puts it.
+        The id names the subject (`budget/b_1/2026-11/80`), so that it is sent once whichever process stores it.
         """
         async with self._engine.begin() as connection:
             return await self.put_in(connection, message_id, destination, type, body)
@@ -87,7 +89,7 @@ class Outbox:
         type: str,  # noqa: A002 - the standard's word
         body: Mapping[str, Any],
     ) -> bool:
-        """The same inside of the caller's transaction."""
+        """`put` within the caller's transaction."""
         now_us = self._now_us()
         row = _row(message_id, destination, type, body, now_us)
         waiting = await connection.scalar(select(func.count()).where(col(WebhookMessage.next_try_us).is_not(None)))
@@ -105,7 +107,7 @@ class Outbox:
         body: Mapping[str, Any],
         lease_us: int,
     ) -> DueMessage:
-        """A message with a new id, claimed from the beginning by whoever puts it."""
+        """Store a message with a new id, claimed for `lease_us` at once. Raises ValueError for a known id."""
         now_us = self._now_us()
         row = _row(message_id, destination, type, body, now_us) | {"tries": 1, "next_try_us": now_us + lease_us}
         async with self._engine.begin() as connection:
@@ -114,7 +116,7 @@ class Outbox:
         return _due(row)
 
     async def due(self, destination: str, limit: int) -> list[DueMessage]:
-        """The messages whose time has come, the longest waiting first."""
+        """Messages whose next attempt is due, the longest overdue first."""
         query = (
             select(*(col(getattr(WebhookMessage, name)) for name in DueMessage.__struct_fields__))
             .where(col(WebhookMessage.destination) == destination, col(WebhookMessage.next_try_us) <= self._now_us())
@@ -126,14 +128,14 @@ class Outbox:
             return [_due(dict(row)) for row in rows]
 
     async def claim(self, message: DueMessage, lease_us: int) -> DueMessage | None:
-        """The message with one try more, nobody else's until the lease ends; None when somebody else has it."""
+        """The message leased to this process, with one more attempt; None when another process was first."""
         until_us = self._now_us() + lease_us
         claimed = msgspec.structs.replace(message, tries=message.tries + 1, next_try_us=until_us)
-        taken = await self._update(_same(message), tries=claimed.tries, next_try_us=until_us)
+        taken = await self._update(_unchanged(message), tries=claimed.tries, next_try_us=until_us)
         return claimed if taken else None
 
     async def delivered(self, message: DueMessage, status: int) -> None:
-        """Its destination has taken it."""
+        """Record a delivery."""
         await self._update(
             col(WebhookMessage.message_id) == message.message_id,
             next_try_us=None,
@@ -142,18 +144,20 @@ class Outbox:
         )
 
     async def failed(self, message: DueMessage, status: int, next_try_us: int | None) -> None:
-        """Try again at `next_try_us`, or never. Whoever claimed it after our lease decides instead of us."""
-        await self._update(_same(message), next_try_us=next_try_us, last_status=status)
+        """Schedule the next attempt, or none. Ignored where another process has claimed the message after our lease."""
+        await self._update(_unchanged(message), next_try_us=next_try_us, last_status=status)
 
     async def give_up(self, destination: str) -> int:
-        """Nothing that waits for this destination is sent any more."""
+        """Give up all waiting messages of a destination; returns their number."""
         return await self._update(
             and_(col(WebhookMessage.destination) == destination, col(WebhookMessage.next_try_us).is_not(None)),
             next_try_us=None,
         )
 
     async def disabled(self, destination: str) -> bool:
-        """Whether it said that it is gone, and has taken nothing newer since (`weighbridge webhooks test`)."""
+        """True if the destination replied 410 Gone and has accepted no newer message since (`weighbridge webhooks
+        test`).
+        """
         ours = col(WebhookMessage.destination) == destination
         created = func.max(col(WebhookMessage.created_us))
         gone = select(created).where(ours, col(WebhookMessage.last_status) == GONE).scalar_subquery()
@@ -163,7 +167,7 @@ class Outbox:
         return gone_us is not None and (taken_us is None or taken_us < gone_us)
 
     async def state(self, destination: str) -> DestinationState:
-        """What became of its messages, as far as they are still kept."""
+        """Counts of a destination's stored messages by state."""
         is_waiting, was_taken = (
             col(WebhookMessage.next_try_us).is_not(None),
             col(WebhookMessage.delivered_us).is_not(None),
@@ -188,7 +192,7 @@ class Outbox:
         )
 
     async def forget(self) -> int:
-        """Delete what is old, and the oldest of what is too much."""
+        """Delete expired messages and surplus finished ones; returns their number."""
         now_us = self._now_us()
         is_waiting = col(WebhookMessage.next_try_us).is_not(None)
         created = col(WebhookMessage.created_us)
@@ -247,12 +251,14 @@ def _due(row: Mapping[str, Any]) -> DueMessage:
 
 
 def wire_id_of(message_id: str) -> str:
-    """The id as a header can carry it: without dots, which separate the signed parts, and in ASCII."""
+    """The id for headers: ASCII, without dots, which separate the signed parts."""
     return quote(message_id, safe="/:@+=,").replace(".", "%2E")
 
 
 def envelope(wire_id: str, type: str, at_us: int, data: Mapping[str, Any]) -> bytes:  # noqa: A002 - the standard's word
-    """The whole body. It has the fields of OpenAI's events (id, object, created_at) and of Standard Webhooks (timestamp)."""
+    """The body: fields of OpenAI's events (id, object, created_at) and of Standard Webhooks (timestamp). Raises
+    MessageTooLarge.
+    """
     encoded = msgspec.json.encode(
         {
             "id": wire_id,
@@ -268,7 +274,7 @@ def envelope(wire_id: str, type: str, at_us: int, data: Mapping[str, Any]) -> by
     return encoded
 
 
-def _same(message: DueMessage) -> ColumnElement[bool]:
+def _unchanged(message: DueMessage) -> ColumnElement[bool]:
     return and_(
         col(WebhookMessage.message_id) == message.message_id,
         col(WebhookMessage.next_try_us) == message.next_try_us,

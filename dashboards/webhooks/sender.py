@@ -1,4 +1,4 @@
-"""Sends what the outbox holds: which rows are due, what to do after each answer (pure), and the doing of it."""
+"""Sender of the outbox: picks due messages, decides after each attempt (pure), and posts them."""
 
 import asyncio
 import logging
@@ -21,20 +21,20 @@ _log = logging.getLogger("weighbridge.webhooks")
 Result = Literal["delivered", "retried", "given_up", "disabled"]
 
 RETRY_AFTER_S: Final = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
-"""How long to wait after the first failed try, the second, and so on; after the last of them the message is given up."""
+"""Seconds to wait after each failed attempt; a message is given up after the last."""
 TIMEOUT_S: Final = 15.0
 _JITTER: Final = 0.2
 _MAX_RETRY_AFTER_S: Final = 86_400
 _THROTTLED: Final = frozenset({429, 502, 503, 504})
 _LEASE_US: Final = 60_000_000
-"""Longer than a try can take. A sender that was killed loses nothing: the message is due again after it."""
+"""Lease of a claimed message, longer than an attempt can take. After a crash the message is due again when it ends."""
 _AT_ONCE: Final = 8
 _POLL_S: Final = 1.0
 _NO_ANSWER: Final = 0
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
-    """A configured receiver, with its keys instead of references to them."""
+    """A configured receiver with its resolved signing keys."""
 
     name: str
     url: str
@@ -42,21 +42,21 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a destination said: its status, 0 when there was none."""
+    """A destination's reply; status 0 for none."""
 
     status: int
     retry_after_s: int | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a message."""
+    """Result of an attempt, and the time of the next."""
 
     result: Result
     next_try_us: int | None = None
 
 
 def destinations_of(configured: Sequence[WebhookDestination], resolve: Callable[[str], str]) -> dict[str, Destination]:
-    """The destinations with their keys. Raises BadSecret, naming the destination, for a secret of another form."""
+    """The destinations with resolved keys. Raises BadSecret, naming the destination."""
     found = {}
     for each in configured:
         references = (each.secret,) if each.previous_secret is None else (each.secret, each.previous_secret)
@@ -71,7 +71,7 @@ def destinations_of(configured: Sequence[WebhookDestination], resolve: Callable[
 
 
 def decide(answer: Answer, tries: int, now_us: int, jitter: float) -> Verdict:
-    """What to do after the `tries`-th try. `jitter`, from 0 to 1, spreads messages that failed together."""
+    """The verdict after the `tries`-th attempt. `jitter`, from 0 to 1, spreads messages that failed together."""
     if 200 <= answer.status < 300:  # noqa: PLR2004 - success, and nothing else is
         return Verdict(result="delivered")
     if answer.status == GONE:
@@ -85,7 +85,7 @@ def decide(answer: Answer, tries: int, now_us: int, jitter: float) -> Verdict:
 
 
 def retry_after_s(value: str | None, now_us: int) -> int | None:
-    """Whole seconds of a Retry-After header, which is a number or a date."""
+    """Seconds of a Retry-After header, given as a number or a date; None without a valid one."""
     if value is None:
         return None
     if value.strip().isascii() and value.strip().isdigit():
@@ -101,7 +101,7 @@ def retry_after_s(value: str | None, now_us: int) -> int | None:
 
 
 class Sender:
-    """One process's share of the sending. Any number of processes may run one on the same database."""
+    """One process's sender. Any number of processes may run one on the same database."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Sender:
         await self._session.close()
 
     async def run(self, poll_s: float = _POLL_S) -> None:
-        """Sends for ever. Each destination has a loop of its own, so that a slow one holds up nobody else."""
+        """Sends for ever. Each destination has its own loop, so that a slow one delays no other."""
         async with asyncio.TaskGroup() as loops:
             for name in self._destinations:
                 loops.create_task(self._serve(name, poll_s))
@@ -146,7 +146,7 @@ class Sender:
                 await asyncio.sleep(poll_s)
 
     async def send_due(self, name: str) -> int:
-        """Send the messages of one destination that are due, up to a few at once; tells how many there were."""
+        """Send one destination's due messages, a few concurrently; returns their number."""
         due = await self._outbox.due(name, _AT_ONCE)
         if due and await self._outbox.disabled(name):
             for _ in range(await self._outbox.give_up(name)):
@@ -174,7 +174,7 @@ class Sender:
         self._count(verdict.result)
 
     async def _post(self, message: DueMessage) -> Answer:
-        """One try. The answer's body is not read: nobody here needs it, and it may be anything."""
+        """One delivery attempt. The reply's body is not read."""
         destination = self._destinations[message.destination]
         headers = signed_headers(message.message_id, self._now_us() // 1_000_000, message.body, destination.keys)
         try:
@@ -189,7 +189,7 @@ class Sender:
             return Answer(status=_NO_ANSWER)
 
     async def test(self, name: str, message_id: str) -> int:
-        """Send a message now, once; tells the status, 0 for no answer. A taken one enables a disabled destination."""
+        """Send a test message once and return the status, 0 for no reply. Acceptance re-enables a disabled destination."""
         now_us = self._now_us()
         held = await self._outbox.hold(message_id, name, "weighbridge.test", {"destination": name}, _LEASE_US)
         answer = await self._post(held)

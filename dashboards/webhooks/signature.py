@@ -13,11 +13,11 @@ _MOST_BYTES: Final = 64
 
 
 class BadSecret(ValueError):
-    """A signing secret has another form than Standard Webhooks asks for. The message never shows it."""
+    """A signing secret violates Standard Webhooks. The message never shows it."""
 
 
 def signing_key(secret: str) -> bytes:
-    """The bytes of `whsec_…`."""
+    """The decoded bytes of a `whsec_…` secret. Raises BadSecret."""
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True) if secret.startswith(_PREFIX) else b""
     except (binascii.Error, ValueError):
@@ -31,7 +31,9 @@ def signing_key(secret: str) -> bytes:
 
 
 def signed_headers(message_id: str, sent_s: int, body: bytes, keys: Sequence[bytes]) -> dict[str, str]:
-    """The three headers. With two keys either of them verifies, so that a receiver can change over at leisure."""
+    """The three headers of a signed message. With two keys either signature verifies, so that receivers can rotate
+    secrets.
+    """
     signed = b".".join((message_id.encode("ascii"), str(sent_s).encode(), body))
     signatures = [base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode() for key in keys]
     return {

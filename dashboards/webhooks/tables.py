@@ -1,4 +1,4 @@
-"""The table of the outbox."""
+"""The outbox's table."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from sqlmodel import Field, SQLModel
 
 
 class WebhookMessage(SQLModel, table=True):
-    """A message is sent until its destination has taken it. Its id is also what makes it unique."""
+    """A message, sent until its destination accepts it. Its id is its idempotency key."""
 
     __tablename__: ClassVar[str] = "webhook_message"
     __table_args__ = (Index("ix_webhook_message_due", "next_try_us"),)
@@ -19,7 +19,7 @@ class WebhookMessage(SQLModel, table=True):
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     tries: int = Field(sa_column=Column(Integer, nullable=False))
     next_try_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
-    """None when it was taken, or given up. While it is being sent: when another process may try."""
+    """Time of the next attempt; while one is in flight, the end of its lease. None when delivered or given up."""
     delivered_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     last_status: int | None = Field(sa_column=Column(Integer, nullable=True))
-    """What the last try was answered; 0 for no answer, None before the first."""
+    """HTTP status of the last attempt; 0 for no reply, None before the first."""

@@ -1,4 +1,4 @@
-"""What /metrics shows of webhooks."""
+"""Prometheus metrics of webhooks."""
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -6,7 +6,7 @@ from dashboards.webhooks.sender import Result
 
 
 class WebhookMetrics:
-    """What became of tries to deliver. Their results are words of our own, so they need no cap."""
+    """Counter of delivery attempts by result. Results are a fixed set, so cardinality needs no cap."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._tries = Counter(

@@ -65,5 +65,5 @@ class WebhooksSection(Section):
         return self
 
     def names(self) -> tuple[str, ...]:
-        """What a budget or a report may name."""
+        """Destinations that budgets and reports may name."""
         return tuple(each.name for each in self.destinations)

@@ -1,4 +1,4 @@
-"""How commands ask a running gateway: one GET with a key out of a file, bounded in time and size."""
+"""HTTP requests from commands to a running gateway: one GET with a key from a file, bounded in time and size."""
 # ruff: noqa: PLC0415 - imports stand in the functions, so that `--help` answers at once
 
 import sys
@@ -13,7 +13,7 @@ _OK: Final = 200
 
 
 def key_of(path: Path) -> str:
-    """The key that the file holds; `-` reads it from standard input. It never stands on a command line."""
+    """Reads the API key from the file, or from standard input for `-`. A key is never passed on a command line."""
     key = (sys.stdin.read(4096) if str(path) == "-" else path.read_text(encoding="utf-8")).strip()
     if not key or not key.isascii() or not key.isprintable():
         fail("--key-file holds no key", USAGE)
@@ -21,7 +21,7 @@ def key_of(path: Path) -> str:
 
 
 async def asked(url: str, path: str, key: str) -> dict[str, Any]:
-    """What the gateway at `url` answers at `path`; ends the program with what is wrong."""
+    """Returns the gateway's answer to GET `path` at `url`; exits the program with the reason when there is none."""
     try:
         return await asked_again(url, path, key)
     except NotAnswered as error:
@@ -29,7 +29,7 @@ async def asked(url: str, path: str, key: str) -> dict[str, Any]:
 
 
 class NotAnswered(Exception):
-    """There is no usable answer, and why."""
+    """Raised when the gateway gave no usable answer; the message says why."""
 
     def __init__(self, message: str, *, is_usage: bool = False) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class NotAnswered(Exception):
 
 
 async def asked_again(url: str, path: str, key: str) -> dict[str, Any]:
-    """The same for who asks repeatedly: raises NotAnswered."""
+    """Like `asked`, for repeated polling: raises NotAnswered instead of exiting."""
     import aiohttp
 
     if not url.startswith(("http://", "https://")) or "@" in url:

@@ -141,7 +141,9 @@ def remove_budget(budget_id: IdArgument) -> None:
 
 
 def _check_webhook(name: str) -> None:
-    """Where a configuration is at hand: a misspelt destination would never be told anything."""
+    """Checks a webhook's name against the configuration, where one is at hand: a misspelt one would never receive
+    anything.
+    """
     from gateway.configuration.settings import read_environment
 
     if not name or read_environment().config is None:
@@ -152,8 +154,8 @@ def _check_webhook(name: str) -> None:
 
 
 async def _owner_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organisation: str) -> tuple[str, str]:
-    """Whose it is: an organisation, and a team where it is one's. Raises an AccountsError, so that nobody keeps a budget
-    for a misspelt name.
+    """Returns the organisation, and the team if any, that a budget belongs to. Raises an AccountsError for an unknown
+    scope, so that no budget is kept for a misspelt name.
     """
     from accounts.errors import UnknownKeyId
     from accounts.store import AccountStore
@@ -215,7 +217,7 @@ def _print(found: "Sequence[BudgetStatus]") -> None:
 
 
 def _dollars(amount_nanousd: int) -> str:
-    """To the cent, or as fine as it is."""
+    """Formats dollars to the cent, or as finely as the amount needs."""
     from cost.prices import usd
 
     exact = usd(amount_nanousd)

@@ -202,7 +202,7 @@ def _print_calibration(found: "list[Recalibrated]") -> None:
 
 
 def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
-    """What training measured and wrote down, on prompts that the measured model had not seen."""
+    """Prints what training measured, on prompts that the measured model had not seen."""
     import importlib.resources
 
     from classifier.manifest import ArtifactError, read_artifact
@@ -230,19 +230,19 @@ def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
 
 
 def _figure(column: str, value: object) -> str:
-    """With as many digits as its neighbours above and below have."""
+    """Formats a figure with the digits of its column."""
     return f"{value:.{1 if column.startswith('cpt') else 4}f}" if isinstance(value, float) else str(value)
 
 
 def _progress() -> Callable[[str], None]:
-    """Lines on standard error, so that standard output holds what was asked for and nothing else."""
+    """Prints progress to standard error, so that standard output holds the result alone."""
     started = time.monotonic()
     return lambda line: typer.echo(f"{time.monotonic() - started:7.1f} s  {line}", err=True)
 
 
 @contextmanager
 def _training() -> Iterator[None]:
-    """Says what to install where training's libraries are missing; serving needs none of them."""
+    """A context that reports a missing training library with what to install; serving needs none of them."""
     try:
         yield
     except ModuleNotFoundError as missing:

@@ -56,7 +56,7 @@ def export(
 
 
 async def _write(engine: "AsyncEngine", query: "FocusQuery", out: Path) -> None:
-    """The file appears whole or not at all."""
+    """Writes the file atomically: it appears whole or not at all."""
     import os
     import sys
     from contextlib import suppress

@@ -144,7 +144,7 @@ _VERDICTS = {"better": "better", "worse": "not better, stays", "too-few": "too f
 
 
 def print_report(report: "Report", version: int | None) -> None:
-    """The change by target, measured on requests that the shown fit did not see."""
+    """Prints the change by target, measured on requests that the shown fit did not see."""
     from gateway.table import print_table
 
     typer.echo(

@@ -132,7 +132,7 @@ def remove_limit(scope: ScopeArgument, scope_id: IdArgument, model: ModelOption 
 
 
 async def _changed(engine: "AsyncEngine", place: "Place", changes: "dict[str, int | None] | None") -> "Rule":
-    """Writes it, and who did; no changes: what was set is removed."""
+    """Writes the change with its audit entry; without changes the rule is removed."""
     from dashboards.limits.change import audit_record
     from gateway.commands.audit import audited
     from proxy.limits.store import LimitStore
@@ -151,7 +151,7 @@ async def _changed(engine: "AsyncEngine", place: "Place", changes: "dict[str, in
 
 
 async def _owner(engine: "AsyncEngine", place: "Place") -> tuple[str, str]:
-    """The team and the organisation that the limit is for; a model's is the operators'."""
+    """Returns the team and the organisation that the limit concerns; a model's limit is the operators'."""
     from accounts.store import AccountStore
     from gateway.commands.audit import operators
 
@@ -192,7 +192,9 @@ def _number(name: str, text: str) -> int | None:
 
 
 def _section_for(place: "Place") -> "LimitsSection | None":
-    """The configured limits where a configuration is at hand; a misspelt model would limit nobody."""
+    """Returns the configured limits where a configuration is at hand, to reject a misspelt model, which would limit
+    nobody.
+    """
     from gateway.configuration.settings import AUTO, read_environment
 
     if read_environment().config is None:
@@ -205,7 +207,7 @@ def _section_for(place: "Place") -> "LimitsSection | None":
 
 
 def _warn_of_idle_bursts(rule: "Rule", section: "LimitsSection") -> None:
-    """A burst is kept though no rate is set yet, but whoever set it should know."""
+    """Warns of a burst without a rate: it is stored, but has no effect yet."""
     from proxy.limits.rules import over
 
     limits = over(rule.limits, section.default_of(rule.place))
@@ -235,16 +237,16 @@ def _plain(rule: "Rule") -> dict[str, Any]:
 def _described(rule: "Rule") -> str:
     limits = rule.limits
     said = [
-        _said(limits.requests_per_minute, "requests a minute"),
-        _said(limits.request_burst, "requests at once after a pause"),
-        _said(limits.tokens_per_minute, "tokens a minute"),
-        _said(limits.token_burst, "tokens at once after a pause"),
-        _said(limits.concurrency, "requests in flight"),
+        _as_cell(limits.requests_per_minute, "requests a minute"),
+        _as_cell(limits.request_burst, "requests at once after a pause"),
+        _as_cell(limits.tokens_per_minute, "tokens a minute"),
+        _as_cell(limits.token_burst, "tokens at once after a pause"),
+        _as_cell(limits.concurrency, "requests in flight"),
     ]
     return ", ".join(part for part in said if part) or "the configuration's limits again"
 
 
-def _said(value: int | None, of: str) -> str:
+def _as_cell(value: int | None, of: str) -> str:
     if value is None:
         return ""
     if value == 1:

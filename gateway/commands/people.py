@@ -30,7 +30,7 @@ _MINUTE_S = 60
 
 
 class _Settings(NamedTuple):
-    """What the configuration says of signing in."""
+    """The configured sign-in settings."""
 
     section: "SignInSection"
     peppers: "tuple[Pepper, ...]"
@@ -272,7 +272,7 @@ def _settings(path: Path | None) -> _Settings:
 
 
 def _own_address(host: str, port: int) -> str:
-    """Where a browser on this machine finds the server."""
+    """The address at which a browser on this machine finds the server."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - only compared with
     return f"http://{f'[{reachable}]' if ':' in reachable and not reachable.startswith('[') else reachable}:{port}"
 

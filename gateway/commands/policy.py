@@ -50,7 +50,7 @@ def preview(
     except ValueError as error:
         fail(f"--floor: {error}", 2)
     settings = load(config, read_environment(), secrets_from=None)
-    record, own, tolerances = asyncio.run(_gathered(settings, classifier_of(settings), team))
+    record, own, tolerances = asyncio.run(_load_tolerances(settings, classifier_of(settings), team))
     allowed = None if record is None or record.allowed_models is None else frozenset(record.allowed_models)
     current = None if record is None else record.settings.quality_floor
     found = preview_as_json(tolerances.preview(floors or FLOORS, allowed, current=current, own=own), team)
@@ -60,10 +60,10 @@ def preview(
         _print(found)
 
 
-async def _gathered(
+async def _load_tolerances(
     settings: "GatewayConfig", classifier: "Classifier", team_id: str | None
 ) -> "tuple[TeamRecord | None, OwnRequests | None, Tolerances]":
-    """The team, its own requests, and the tolerances with what was learned since the training, as a gateway has them."""
+    """Collects the team, its own requests, and the tolerances with the active tuning, as a gateway has them."""
     from accounts.errors import UnknownTeam
     from accounts.store import AccountStore
     from classifier.learning.requests import own_requests

@@ -35,7 +35,7 @@ def show(
 ) -> None:
     """Show each pool, and the bill of its last days beside what is booked."""
     section = _section(config)
-    found = asyncio.run(_shown(section, days))
+    found = asyncio.run(_pool_rows(section, days))
     if as_json:
         print_json(found)
     elif not found:
@@ -44,7 +44,7 @@ def show(
         _print_pools(found)
 
 
-async def _shown(section: "CostSection", days: int) -> list[dict[str, Any]]:
+async def _pool_rows(section: "CostSection", days: int) -> list[dict[str, Any]]:
     from cost.times import DAY_US
     from dashboards.savings import Claims
 
@@ -189,7 +189,7 @@ def true_up(
     names = [each.name for each in section.pools] if pool is None else [pool]
     postings = asyncio.run(_posted(section, _operator(config), names, chosen, rebill=rebill))
     if as_json:
-        print_json([_told(posting) for posting in postings])
+        print_json([_as_json(posting) for posting in postings])
     elif not postings:
         typer.echo("no pools: the configuration has none under cost.pools", err=True)
     else:
@@ -212,7 +212,7 @@ async def _posted(
         return found
 
 
-def _told(posting: "Posting") -> dict[str, Any]:
+def _as_json(posting: "Posting") -> dict[str, Any]:
     from cost.prices import usd
 
     return {
@@ -234,7 +234,7 @@ def _print_postings(postings: "list[Posting]") -> None:
     from gateway.table import print_table
 
     rows = []
-    for each in map(_told, postings):
+    for each in map(_as_json, postings):
         state = f"revision {each['revision']} posted" if each["posted"] else "adds up already"
         amounts = [money(each[name]) for name in ("bill_usd", "changed_usd", "idle_usd")]
         rows.append([each["pool"], each["day"], *amounts, str(each["replica_hours_up"]), state])

@@ -88,14 +88,14 @@ def reconcile(
     except BadExport as error:
         fail(str(error), USAGE)
     if as_json:
-        print_json(_told(reconciliation, allowed, posted))
+        print_json(_as_json(reconciliation, allowed, posted))
     else:
         _print(reconciliation, allowed, posted)
     raise typer.Exit(_status(reconciliation, allowed, posted))
 
 
 class _Posted:
-    """What became of `--post`: how many entries, or why none."""
+    """The result of `--post`: the number of entries posted, or the reason for none."""
 
     def __init__(self, entries: int, why: str = "", *, closed: bool = False) -> None:
         self.entries = entries
@@ -159,7 +159,9 @@ async def _reconciled(
 
 
 def _is_split(found: "Reconciliation") -> bool:
-    """Some lines are only theirs and others only ours: mostly one thing under two names, whose cost would leave its teams."""
+    """Returns True when some lines are only theirs and others only ours: mostly one thing under two names, whose cost
+    would leave its teams.
+    """
     return {"theirs", "ours"} <= {line.only for line in found.lines}
 
 
@@ -184,7 +186,7 @@ def _contents(files: Sequence[Path]) -> list[tuple[str, bytes]]:
 
 
 def _upstream_models(config: Path | None, providers: set[str]) -> dict[str, tuple[str, ...]]:
-    """The provider's targets, each with the names that the provider may know it by."""
+    """Maps the provider's targets to the names that the provider may know them by."""
     from dashboards.finance.comparison import upstream_models
     from gateway.configuration.settings import load, read_environment
 
@@ -207,7 +209,7 @@ def _status(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _P
     return 0 if closed or not differing(reconciliation, tolerance) else _DIFFERS
 
 
-def _told(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _Posted | None) -> dict[str, Any]:
+def _as_json(reconciliation: "Reconciliation", tolerance: "Tolerance", posted: _Posted | None) -> dict[str, Any]:
     from cost.reconcile.report import reconciliation_as_json
 
     plain = reconciliation_as_json(reconciliation, tolerance)

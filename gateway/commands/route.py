@@ -62,7 +62,7 @@ def _print_explanation(told: "Explanation") -> None:
 
 
 def _print_outlooks(told: "Explanation") -> None:
-    """What each measured target would make of the prompt."""
+    """Prints the predicted outcome of each measured target."""
     from gateway.table import print_table
 
     if told.reference_adequate is None:

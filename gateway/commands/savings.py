@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _DAYS = 30
 _ARMS_WITHIN_S = 60.0
-"""Nobody else waits for this process."""
+"""The time-out of the experiment's computation; no other work waits for this process."""
 
 
 def savings(
@@ -93,7 +93,7 @@ def _us(moment: datetime) -> int:
 
 
 def print_claim(found: dict[str, Any]) -> None:
-    """The claim for people. `not met` stands where `met` would."""
+    """Prints the savings claim for people; `not met` stands where `met` would."""
     from gateway.table import print_table
 
     whose = f"team {found['team_id']}" if found["team_id"] else f"organisation {found['organisation_id']}"

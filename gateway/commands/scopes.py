@@ -1,4 +1,4 @@
-"""Whose books a command is asked about. What is misspelt is told: it would otherwise be answered with nothing but zeros."""
+"""Scopes of commands that read the books. Unknown names are errors, as they would otherwise give nothing but zeros."""
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -8,7 +8,9 @@ from cost.reports.scope import ReadScope
 
 
 async def scope_of(engine: AsyncEngine, organisation_id: str | None, team_id: str | None) -> ReadScope:
-    """A team's organisation is known; without either it is the default one. Raises UnknownTeam or UnknownOrganisation."""
+    """Resolves the organisation and team: a team's organisation is looked up; without either the default one is taken.
+    Raises UnknownTeam or UnknownOrganisation.
+    """
     accounts = AccountStore(engine)
     if team_id is not None:
         owner = (await accounts.get_team(team_id)).organisation_id

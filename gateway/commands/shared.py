@@ -1,4 +1,4 @@
-"""What commands share: the configuration and the database they ask, how they print, and how they fail."""
+"""Shared helpers of commands: loading configuration and database, printing, and failing."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Environment, GatewayConfig, Path]":
-    """The environment with the command line laid over it, the configuration, and where that came from."""
+    """Returns the environment overlaid with the command line, the configuration, and its path."""
     from gateway.configuration.settings import load, read_environment
 
     given = {name: value for name, value in overrides.items() if value is not None}
@@ -35,7 +35,7 @@ def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Enviro
 
 
 def read_config(config: Path | None) -> "GatewayConfig":
-    """The configuration without its providers' secrets, which this command does not use."""
+    """Loads the configuration without resolving providers' secrets, which this command does not use."""
     from gateway.configuration.settings import load, read_environment
 
     return load(config, read_environment(), secrets_from=None)
@@ -65,7 +65,7 @@ async def open_engine() -> "AsyncIterator[AsyncEngine]":
 
 
 def plain(record: Any) -> dict[str, Any]:
-    """A record as JSON has it."""
+    """Converts a record to plain JSON values."""
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(record)
@@ -76,7 +76,7 @@ def plain(record: Any) -> dict[str, Any]:
 
 
 def print_json(value: Any) -> None:
-    """Money that is a Decimal is written as the exact number it is."""
+    """Prints JSON; money held as Decimal is written as the exact number."""
     import msgspec
 
     typer.echo(msgspec.json.format(msgspec.json.Encoder(decimal_format="number").encode(value), indent=2).decode())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PATH: Final = "/v1/operations"
 _MOST_ROWS: Final = 200
 _TEXTS: Final = frozenset({"last error", "why"})
-"""What takes the room that is left."""
+"""Columns of free text, which take the remaining width."""
 _STYLES: Final = {
     "ok": "green", "ready": "green", "closed": "green",
     "degraded": "yellow", "starting": "yellow", "suspect": "yellow", "draining": "yellow", "half-open": "yellow", "warn": "yellow",
@@ -51,7 +51,7 @@ async def _once(url: str, key: str) -> None:
 
 
 async def _live(url: str, key: str, every_s: float) -> None:
-    """What was seen last stays while the gateway does not answer, and that is told."""
+    """Refreshes the screen; while the gateway does not answer, the last state stays and is marked as such."""
     from rich.live import Live
     from rich.text import Text
 
@@ -71,7 +71,7 @@ async def _live(url: str, key: str, every_s: float) -> None:
 
 
 def screen(told: Mapping[str, Any], url: str) -> "RenderableType":
-    """All of it, the gravest first. Pure; names are shown as they are, never as markup."""
+    """Renders the whole screen, the gravest first. Pure; names are never interpreted as markup."""
     from rich.console import Group
 
     parts: list[RenderableType] = [_head(told, url), *_problems(told["problems"]), _targets(told["targets"])]
@@ -235,7 +235,7 @@ def _below(first: "RenderableType", rest: "RenderableType") -> "RenderableType":
 
 
 def _word(text: str) -> Any:
-    """Text as it is: a name may look like markup, or have control characters that a terminal would obey."""
+    """Plain text of a name, which may look like markup or contain control characters that a terminal would obey."""
     from rich.text import Text
 
     return Text("".join(char if char.isprintable() else "·" for char in text))

@@ -55,7 +55,7 @@ def send_test(
     if name not in settings.webhooks.names():
         known = ", ".join(settings.webhooks.names()) or "none are configured"
         fail(f"there is no destination {name[:64]!r}; there are: {known}", 2)
-    status = asyncio.run(_sent(settings, name))
+    status = asyncio.run(_send_now(settings, name))
     taken = 200 <= status < 300  # noqa: PLR2004 - what Standard Webhooks calls success
     if as_json:
         print_json({"name": name, "delivered": taken, "status": status or None})
@@ -82,7 +82,7 @@ async def _states(settings: "GatewayConfig") -> list[dict[str, Any]]:
         ]
 
 
-async def _sent(settings: "GatewayConfig", name: str) -> int:
+async def _send_now(settings: "GatewayConfig", name: str) -> int:
     from contextlib import aclosing
     from uuid import uuid4
 

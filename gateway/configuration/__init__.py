@@ -1,1 +1,1 @@
-"""One file plus the environment: reading, checking, explaining what is wrong, reloading."""
+"""The configuration: one file and the environment - reading, validating, explaining errors, reloading."""

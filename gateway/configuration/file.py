@@ -1,4 +1,4 @@
-"""Reads one YAML file into plain values, and remembers on which line each one stood.
+"""Reading of one YAML file into plain values, with the line of each value.
 
 Only the part of YAML that a configuration needs is understood: mappings, lists and scalars, with a
 bounded number of anchors. Tags, merge keys, duplicate keys and further documents are refused, each
@@ -27,7 +27,7 @@ _WORDS: dict[str, Value] = {"": None, "~": None, "null": None, "true": True, "fa
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
-    """One thing that is wrong with the configuration. `line` is 0 when no line is to blame."""
+    """One error of the configuration. `line` is 0 when no line is to blame."""
 
     file: str
     line: int
@@ -40,7 +40,7 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 
 
 class ConfigError(Exception):
-    """The configuration is refused; every problem that was found, in the order of the lines."""
+    """The configuration is invalid; `problems` holds every error found, in order of lines."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = tuple(sorted(set(problems)))
@@ -48,7 +48,7 @@ class ConfigError(Exception):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A file's values and the line of each, and what was wrong with its form."""
+    """A file's values, the line of each by key path, and the errors of its form."""
 
     file: str
     values: dict[str, Value]
@@ -56,7 +56,7 @@ class Document(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
 
     def problem(self, path: KeyPath, message: str) -> Problem:
-        """A problem at `path`, or at the nearest place around it that has a line."""
+        """Builds a problem at `path`, with the line of the nearest enclosing value that has one."""
         around = path
         while around and around not in self.lines:
             around = around[:-1]
@@ -64,7 +64,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def spell(path: KeyPath) -> str:
-    """A path as people write it: `providers.models[2].tiers`."""
+    """Formats a path as people write it: `providers.models[2].tiers`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -72,7 +72,7 @@ def spell(path: KeyPath) -> str:
 
 
 def read_document(path: Path) -> Document:
-    """Reads the file. Raises ConfigError when it is not there or cannot be understood at all."""
+    """Reads and parses a file. Raises ConfigError when it is unreadable or not valid YAML at all."""
     file = str(path)
     try:
         with path.open("rb") as opened:
@@ -92,7 +92,7 @@ def read_document(path: Path) -> Document:
 
 
 def parse_document(text: str, file: str) -> Document:
-    """Parses the text of `file`. Raises ConfigError when it cannot be understood at all."""
+    """Parses the text of `file`. Raises ConfigError when it is not valid YAML at all."""
     try:
         _check_form(text, file)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -114,7 +114,7 @@ def parse_document(text: str, file: str) -> Document:
 
 
 def _check_form(text: str, file: str) -> None:
-    """Looks at the flat events first, so that nothing deep, endless or tagged is ever built."""
+    """Scans the flat event stream first, so that nothing deep, endless or tagged is ever built. Raises ConfigError."""
     depth = documents = aliases = 0
     for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
         refusal = None
@@ -141,7 +141,7 @@ def _check_form(text: str, file: str) -> None:
 
 
 class _Walk:
-    """Turns the node graph into values. An alias is walked again wherever it is used, so it is counted too."""
+    """Converts the node graph to values. Aliased nodes are converted, and counted, at each use."""
 
     def __init__(self, file: str) -> None:
         self.lines: dict[KeyPath, int] = {}

@@ -1,4 +1,4 @@
-"""Checks the prices that a configuration takes from elsewhere: whether litellm's table is there and has the names."""
+"""Validation of prices taken from LiteLLM's table: that the table is there and has the names."""
 
 import functools
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from providers.config import ProvidersSection
 
 
 def price_problems(section: ProvidersSection, document: Document) -> list[Problem]:
-    """Each name that has no price there, with its line. The table is only read when somebody asks for it."""
+    """Returns a problem, with its line, for each name without a price. The table is read only when one is needed."""
     table = functools.cache(read_table)
     problems = []
     for path, target_id, item in _from_litellm(section):

@@ -1,4 +1,4 @@
-"""Says what is wrong with a configuration in the words of the person who wrote it.
+"""Configuration errors in the words of the person who wrote the file.
 
 Pydantic finds the faults; here each becomes one sentence with the key's place, what is allowed and
 what was probably meant. A value is repeated only when it is one word out of a known few, and never
@@ -32,11 +32,11 @@ _WORDS = {
     "env:": "must refer to an environment variable, such as env:NAME; a secret never stands in a file",
     "^https?://": "must begin with http:// or https://",
 }
-"""Patterns in plain words, by what they contain."""
+"""Plain words for patterns, by a part of the pattern."""
 
 
 def check(model: type[Model], document: Document) -> tuple[Model | None, list[Problem]]:
-    """The document as `model`, or everything that is wrong with it."""
+    """Validates the document as `model`. Returns the model, None when it is invalid, and all problems."""
     problems = list(document.problems)
     try:
         valid = model.model_validate(document.values)
@@ -56,7 +56,7 @@ def _problems(model: type[BaseModel], document: Document, error: ValidationError
 
 
 def _data_path(values: Value, detail: ErrorDetails) -> KeyPath:
-    """The place in the file. Pydantic also names the branches of unions, which no file has."""
+    """Returns the path in the file. Pydantic's location also names branches of unions, which no file has."""
     path: list[str | int] = []
     current: Value = values
     for part in detail["loc"]:
@@ -78,7 +78,9 @@ def _step_into(values: Value, part: str | int) -> tuple[Value] | None:
 
 
 def _is_shadow(path: KeyPath, details: list[ErrorDetails], found: Mapping[KeyPath, object]) -> bool:
-    """A union's other branch complains about the whole, while the branch that was meant points deeper."""
+    """Returns True for an error of a union's other branch: it concerns the whole, while the branch that was meant has
+    errors deeper inside.
+    """
     deeper = any(len(other) > len(path) and other[: len(path)] == path for other in found)
     # A list whose entries are at fault is also "too short": pydantic counts the good ones.
     return deeper and all(detail["type"] in EXPECTED or detail["type"] == "too_short" for detail in details)
@@ -115,7 +117,7 @@ def _one(model: type[BaseModel], values: Value, path: KeyPath, detail: ErrorDeta
 
 
 def _own_words(path: KeyPath, detail: ErrorDetails) -> str:
-    """A section's own check explains itself; its words are dropped if they repeat what may be a secret."""
+    """Returns a section's own error message, or a neutral one when it repeats what may be a secret."""
     message = str(detail.get("ctx", {}).get("error", "")) or "is not allowed"
     given = detail["input"]
     if isinstance(given, str) and given and given in message and not may_be_shown(path, given):
@@ -135,7 +137,7 @@ def _allowed_values(expected: str) -> list[str]:
 
 
 def may_be_shown(path: KeyPath, given: str) -> bool:
-    """One plain word under a name that does not hold secrets, and that does not look like one."""
+    """Returns True when a value may appear in a message: one plain word that neither is named nor looks like a secret."""
     named = any(isinstance(part, str) and _SECRET_NAME.search(part) for part in path[-1:])
     return bool(_WORD.match(given)) and not named and not _SECRET_VALUE.match(given)
 
@@ -155,13 +157,13 @@ def _unknown_key(model: type[BaseModel], values: Value, path: KeyPath) -> str:
 
 
 def _moved(model: type[BaseModel]) -> Iterable[tuple[str, str]]:
-    """Keys that a section had once, and where what they said stands now."""
+    """Returns (old, new) names of keys that have moved."""
     moved: Mapping[str, str] = getattr(model, "moved_keys", {})
     return moved.items()
 
 
 def _also_allowed(model: type[BaseModel], values: Value, path: KeyPath) -> str:
-    """A required key is often there under a wrong name, so the names are told as well."""
+    """Suggests the key that was probably written in place of a missing one; empty when there is none."""
     parent = _value_at(values, path[:-1])
     allowed = _keys_at(model, values, path[:-1])
     if isinstance(parent, dict) and any(key not in allowed for key in parent):
@@ -185,7 +187,7 @@ def _value_at(values: Value, path: KeyPath) -> Value:
 
 
 def _sections_of(model: type[BaseModel], key: str) -> list[str]:
-    """The sections that have a key of this name."""
+    """Returns the sections that have a key of this name."""
     return [
         name
         for name, field in model.model_fields.items()
@@ -194,12 +196,12 @@ def _sections_of(model: type[BaseModel], key: str) -> list[str]:
 
 
 def _keys_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[str]:
-    """The names that a mapping at `path` may have."""
+    """Returns the names that a mapping at `path` may have."""
     return list(dict.fromkeys(name for found in _models_at(model, values, path) for name in field_names(found)))
 
 
 def _models_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[type[BaseModel]]:
-    """The shapes that a mapping at `path` may have."""
+    """Returns the models that a mapping at `path` may follow."""
     candidates: list[Any] = [model]
     current = values
     for part in path:
@@ -214,12 +216,12 @@ def _models_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[typ
 
 
 def field_names(model: type[BaseModel]) -> dict[str, Any]:
-    """A model's keys as a file writes them, with their annotations."""
+    """Returns a model's keys as a file writes them, with their annotations."""
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
 def _step(annotation: Any, part: str | int) -> list[Any]:
-    """The annotations that stand one step inside of `annotation`."""
+    """Returns the annotations one step inside of `annotation`."""
     inside: list[Any] = []
     for branch in branches(annotation):
         if isinstance(branch, type) and typing.get_origin(branch) is None and issubclass(branch, BaseModel):
@@ -232,7 +234,7 @@ def _step(annotation: Any, part: str | int) -> list[Any]:
 
 
 def branches(annotation: Any) -> list[Any]:
-    """An annotation's alternatives, without their metadata."""
+    """Returns an annotation's alternatives, without their metadata."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return branches(typing.get_args(annotation)[0])
@@ -242,7 +244,7 @@ def branches(annotation: Any) -> list[Any]:
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The models among an annotation's alternatives."""
+    """Returns the models among an annotation's alternatives."""
     return [
         branch
         for branch in branches(annotation)

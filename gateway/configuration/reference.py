@@ -1,4 +1,4 @@
-"""Writes the tables of docs/configuration.md from the sections' own types: `python -m gateway.configuration.reference`.
+"""Generator of the tables in docs/configuration.md: `python -m gateway.configuration.reference`.
 
 A test holds the page to what this prints, so no key goes undocumented.
 """
@@ -30,7 +30,7 @@ _LISTS = (list, tuple, set, frozenset)
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """One key of the file."""
+    """One configuration key as the reference documents it."""
 
     path: str
     type: str
@@ -39,7 +39,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "") -> Iterator[Key]:
-    """Every key, depth first: `server.port`, `providers.models[].deployments[].kind`."""
+    """Yields every key, depth first: `server.port`, `providers.models[].deployments[].kind`."""
     for name, field in model.model_fields.items():
         path = prefix + name
         inner = list(_models(field.annotation))
@@ -55,7 +55,7 @@ def keys(model: type[BaseModel] = GatewayConfig, prefix: str = "") -> Iterator[K
 
 
 def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
-    """The models inside of an annotation, and how a path goes on to them.
+    """Yields the models inside an annotation, each with the suffix of its path.
 
     What may stand alone or in a list is told once, as it stands alone.
     """
@@ -73,7 +73,7 @@ def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
 
 
 def _unit(field: FieldInfo) -> str:
-    """What a field itself calls its numbers; a Decimal is dollars otherwise."""
+    """The unit of a field's numbers where it declares one; else empty."""
     extra = field.json_schema_extra
     return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
 
@@ -110,7 +110,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def tables() -> str:
-    """The page's tables: one for each section, and one for the environment."""
+    """Renders the page's tables: one for each section, and one for the environment."""
     parts = []
     for name, field in GatewayConfig.model_fields.items():
         section, suffix = next(iter(_models(field.annotation)))

@@ -1,4 +1,4 @@
-"""Everything an operator can set: one file of typed sections, and the process's environment.
+"""All settings: one file of typed sections, and the process's environment.
 
 Each folder types its own section; here they meet. `load` either gives a configuration that can be
 served, or raises one ConfigError that names every problem.
@@ -53,7 +53,7 @@ _NO_CONFIG = (
 
 
 class ServerConfig(Section):
-    """The listening side."""
+    """Settings of the HTTP server."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="The address to listen on; `0.0.0.0` for all.")
     port: int = Field(default=8080, ge=0, le=65_535, description="The port to listen on; 0 lets the system choose.")
@@ -84,7 +84,7 @@ class ServerConfig(Section):
 
 
 class TelemetryConfig(Section):
-    """What the gateway tells about itself."""
+    """Settings of logs and traces."""
 
     otlp_endpoint: str | None = Field(
         default=None,
@@ -101,7 +101,7 @@ class TelemetryConfig(Section):
 
 
 class GatewayConfig(Section):
-    """The whole file."""
+    """The whole configuration file."""
 
     server: ServerConfig = Field(default=ServerConfig(), description="The listening side.")
     providers: ProvidersSection = Field(description="The models that can be called, and how to call them.")
@@ -135,7 +135,7 @@ class GatewayConfig(Section):
 
 
 class Environment(BaseSettings):
-    """What the process's environment says. It wins over the file, and the command line wins over both."""
+    """The process's environment variables. They override the file, and the command line overrides both."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
 
@@ -164,38 +164,38 @@ class Environment(BaseSettings):
     )
 
     def database(self) -> str:
-        """The database's address. It may hold a password: never show it."""
+        """Returns the database's address. It may hold a password: never show it."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite+aiosqlite:///{self.data_dir}/weighbridge.sqlite"
 
     def redis(self, section: RedisSection) -> str | None:
-        """The shared Redis's address, or None. It may hold a password: never show it."""
+        """Returns the shared Redis's address, or None. It may hold a password: never show it."""
         if self.redis_url is not None:
             return self.redis_url.get_secret_value()
         return None if section.url is None else resolve_secret(section.url)
 
     def server_overrides(self) -> dict[str, Any]:
-        """What stands in for keys of the `server` section."""
+        """The keys of the `server` section that the environment overrides."""
         given = {"host": self.host, "port": self.port, "workers": self.workers}
         return {name: value for name, value in given.items() if value is not None}
 
     def variables(self) -> dict[str, str]:
-        """The same as variables, for a child process that shall see what this one was told on its command line."""
+        """Returns the settings as environment variables, for a child process that must see what this one was given."""
         return {f"{PREFIX}{name.upper()}": str(value) for name, value in self.server_overrides().items()}
 
 
 class Reloaded(msgspec.Struct, frozen=True):
-    """The configuration to go on with. When `refused` is set, it is the one that was there before."""
+    """The result of a reload: the configuration to go on with. When `refused` is set, it is the previous one."""
 
     config: GatewayConfig
     refused: ConfigError | None = None
     needs_restart: tuple[str, ...] = ()
-    """Keys that changed but that a running process cannot take over."""
+    """Changed keys that a running process cannot adopt."""
 
 
 def read_environment() -> Environment:
-    """The environment, typed. A misspelt WEIGHBRIDGE_* variable is an error, not a silent default."""
+    """Reads the environment. A misspelt WEIGHBRIDGE_* variable is an error, not a silent default."""
     allowed = [f"{PREFIX}{name.upper()}" for name in Environment.model_fields if name != "otlp_endpoint"]
     problems = [
         Problem("environment", 0, name, _unknown_variable(name, allowed))
@@ -249,7 +249,7 @@ def _unknown_variable(name: str, allowed: list[str]) -> str:
 def load(
     path: Path | None, environment: Environment, *, secrets_from: Mapping[str, str] | None = os.environ
 ) -> GatewayConfig:
-    """The configuration to serve, with what the environment says laid over the file.
+    """Loads the configuration, overlaid with the environment. Raises ConfigError with all problems.
 
     `secrets_from` is where references such as `env:NAME` must lead; None leaves them unresolved.
     """
@@ -281,7 +281,7 @@ def load(
 
 
 def without_effect(path: Path) -> list[Problem]:
-    """What the file says that is accepted as it was, and means nothing any more."""
+    """Returns warnings about accepted keys that no longer have an effect."""
     document = read_document(path)
     return [
         document.problem((section, key), f"has no effect any more, and can be removed: {why}")
@@ -292,7 +292,7 @@ def without_effect(path: Path) -> list[Problem]:
 
 
 def _effective(document: Document) -> Document:
-    """The same without what means nothing any more."""
+    """Returns the document without keys that no longer have an effect."""
     effective = {
         section: {key: value for key, value in _mapping(document.values.get(section)).items() if key not in keys}
         for section, keys in _WITHOUT_EFFECT.items()
@@ -302,7 +302,7 @@ def _effective(document: Document) -> Document:
 
 
 def reload(current: GatewayConfig, path: Path | None, environment: Environment) -> Reloaded:
-    """Reads the file again. A bad one is refused whole and the current configuration stays."""
+    """Reads the file again. An invalid one is rejected as a whole, and the current configuration stays."""
     try:
         fresh = load(path, environment)
     except ConfigError as refused:
@@ -318,7 +318,7 @@ def reload(current: GatewayConfig, path: Path | None, environment: Environment) 
 
 
 def _redis_problems(config: GatewayConfig, document: Document, secrets_from: Mapping[str, str]) -> list[Problem]:
-    """What the secret is that leads to Redis shows only here; it is not repeated."""
+    """Checks the secret that holds Redis's address, which can be validated only here; it is not repeated."""
     if config.redis.url is None:
         return []
     try:
@@ -332,7 +332,7 @@ def _redis_problems(config: GatewayConfig, document: Document, secrets_from: Map
 
 
 def _report_problems(config: GatewayConfig, document: Document) -> list[Problem]:
-    """A report that goes nowhere would be missed by nobody until it is needed."""
+    """Checks that the reports' webhook is configured: a missing one would be noticed only when a report is needed."""
     wanted = None if config.cost.report is None else config.cost.report.webhook
     if wanted is None or wanted in config.webhooks.names():
         return []
@@ -342,7 +342,9 @@ def _report_problems(config: GatewayConfig, document: Document) -> list[Problem]
 
 
 def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
-    """A model is called at its own addresses, or at a pool's replicas; and a queue of no size needs a pool to size it."""
+    """Checks that a model has either its own addresses or a pool's replicas, and that a queue without a size has a pool
+    to size it.
+    """
     served = config.selfhosted.pool_of_target()
     problems = []
     for index, model in enumerate(config.providers.models):
@@ -368,7 +370,7 @@ def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
 
 
 _WITHOUT_EFFECT = {"classifier": {"second_weigher": "there is no second weigher"}}
-"""Keys of sections that files may still have, and why they mean nothing."""
+"""Keys by section that files may still have, and why they have no effect."""
 _DATABASES = {"sqlite", "postgres", "postgresql"}
 _LIVE_SECTIONS = {"policy", "limits", "queues", "deadlines"}
 _LIVE_KEYS = {
@@ -391,9 +393,9 @@ _LIVE_KEYS = {
 
 
 def dangling(document: Document) -> list[Problem]:
-    """References to targets that the catalog does not have.
+    """Returns problems for references to targets that the catalog does not have.
 
-    It looks at the plain values, so that these are told together with everything else that is wrong.
+    It reads the plain values, so that these are reported together with all other problems.
     """
     models = _mapping(document.values.get("providers")).get("models")
     names = [str(model["model_id"]) for model in _list(models) if isinstance(model, dict) and "model_id" in model]
@@ -422,7 +424,7 @@ def _named_auto(values: dict[str, Value]) -> Iterator[KeyPath]:
 
 
 def _unknown_limited(document: Document, targets: list[str]) -> Iterator[tuple[KeyPath, str, list[str]]]:
-    """Models with limits of their own that nobody can name; each would limit nothing."""
+    """Yields models with limits that no caller can name, with path and known names; each would limit nothing."""
     known = [*targets, *_mapping(_mapping(document.values.get("policy")).get("aliases")), AUTO]
     for name in _mapping(_mapping(document.values.get("limits")).get("models")):
         if name not in known:
@@ -481,12 +483,12 @@ _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def resolve_secret(reference: str) -> str:
-    """The secret that a reference means. Raises LookupError or OSError when it is not there."""
+    """Resolves a secret reference. Raises LookupError or OSError when the secret is not there."""
     return secret_reader(os.environ)(reference)
 
 
 def settings_as_shown(value: Any, secrets_from: Mapping[str, str]) -> Any:
-    """The configuration as plain values that are safe to show: a secret is its reference and whether it is there."""
+    """The configuration as plain values that are safe to show: a secret appears as its reference and whether it is set."""
     if isinstance(value, BaseModel | Mapping):
         return {str(name): settings_as_shown(inner, secrets_from) for name, inner in inside(value)}
     if isinstance(value, list | tuple | set | frozenset):
@@ -500,7 +502,7 @@ def settings_as_shown(value: Any, secrets_from: Mapping[str, str]) -> Any:
 
 
 def peppers(config: GatewayConfig | None, environment: Environment) -> tuple[Pepper, ...]:
-    """The peppers that keys are stored under, the current one first.
+    """Returns the peppers that keys are hashed with, the current one first.
 
     They come from `accounts.peppers`, else from WEIGHBRIDGE_PEPPER, else from `accounts.pepper_file` when
     the file names one. Without any the gateway does not start: a pepper that nobody chose to keep would
@@ -521,7 +523,9 @@ def _pepper(section: PepperSection) -> Pepper:
 
 
 def _pepper_bytes(text: str) -> bytes:
-    """Hexadecimal digits are read as such, so that the content of a pepper file means the same in a variable."""
+    """Decodes a pepper; hexadecimal digits are decoded as such, so that a pepper file's content means the same in a
+    variable.
+    """
     if _HEXADECIMAL.match(text):
         return bytes.fromhex(text)
     return text.encode()

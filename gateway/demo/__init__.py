@@ -1,1 +1,1 @@
-"""The demo: the whole gateway in front of two small real engines, and the bill at the end."""
+"""The demo: the whole gateway before two small real engines, with the bill at the end."""

@@ -1,4 +1,4 @@
-"""Child processes of the demo: started in groups of their own, ended together, never left behind."""
+"""Child processes of the demo: started in process groups of their own and always stopped together."""
 
 import contextlib
 import json
@@ -16,11 +16,11 @@ _STOP_TIMEOUT_S = 15.0
 
 
 class ChildFailed(Exception):
-    """A child did not start. The message ends with the last lines that it wrote."""
+    """A child did not start. The message ends with the last lines of its log."""
 
 
 class Child:
-    """One child. It also ends by itself when this process is gone: its standard input tells it."""
+    """One child process. It also ends when this process is gone, by the end of its standard input."""
 
     def __init__(
         self, name: str, command: Sequence[str], *, log: Path, environ: Mapping[str, str], fds: Sequence[int] = ()
@@ -46,7 +46,7 @@ class Child:
         return self._process.poll() is not None
 
     def read_announcement(self) -> dict[str, str]:
-        """The one JSON line that a child prints when it is ready."""
+        """Returns the JSON line that a child prints when it is ready. Raises ChildFailed."""
         stdout = self._process.stdout
         assert stdout is not None  # noqa: S101 - it was asked for above
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -64,12 +64,12 @@ class Child:
         return announced
 
     def failure(self, what: str) -> ChildFailed:
-        """An error that shows the end of the child's log."""
+        """Builds an error with the end of the child's log."""
         tail = self._log.read_text(errors="replace").splitlines()[-8:]
         return ChildFailed("\n".join([f"{self.name} {what}", *(f"  {line}" for line in tail)]))
 
     def stop(self) -> None:
-        """Asks it to stop, and insists when it does not. Its whole group goes with it."""
+        """Terminates the child, kills it when it does not stop, and kills the rest of its process group."""
         if not self.ended():
             self._process.terminate()
             try:
@@ -86,7 +86,7 @@ class Child:
 
 @contextlib.contextmanager
 def family() -> Iterator[list[Child]]:
-    """Whatever happens, the children that were added are stopped at the end, last one first."""
+    """Yields a list of children; those added are stopped at the end, last one first, whatever happens."""
     children: list[Child] = []
     try:
         yield children

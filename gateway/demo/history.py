@@ -72,7 +72,7 @@ _NIGHT_WEEK: Final = (1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.78)
 
 
 class _Pace(msgspec.Struct, frozen=True):
-    """How quick a target answers: the median of its first token and of each further one, in seconds."""
+    """A target's speed: median seconds to the first token and per further token."""
 
     first_s: float
     each_s: float
@@ -89,13 +89,13 @@ _PACES: Final = {
 
 
 class _Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """A bad hour of a target, in days before the end."""
+    """A period in which a target fails more often, in days before the end."""
 
     target_id: str
     days_ago: float
     hours: float
     share: float
-    """Of its attempts that fail meanwhile."""
+    """The share of attempts that fail meanwhile."""
     slower: float = 1.0
 
 
@@ -118,24 +118,24 @@ _LIKED_SHARE: Final = 0.94
 _SPILLS_FROM: Final = 86
 _SPILL_SHARE: Final = 0.05
 _LATEST_US: Final = 90 * _US
-"""Before the end, so that whatever began is over by then."""
+"""The margin before the end in microseconds, so that everything that began has ended."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written, for those who want to sign in or call."""
+    """The result of writing the history, for signing in and calling."""
 
     requests: int
     entries: int
     start_us: int
     end_us: int
     keys: dict[str, str]
-    """The first key of each team, in plain."""
+    """The first key of each team, in plain text."""
     links: dict[str, str]
-    """E-mail to the token of a link that sets a password once."""
+    """One-time tokens for setting a password, by e-mail address."""
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """One request before anything was decided about it."""
+class _DrawnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, before any routing."""
 
     at_us: int
     team: SampleTeam
@@ -144,7 +144,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Clock:
-    """The moment that is being told, in seconds since 1970."""
+    """The simulated clock, in seconds since 1970."""
 
     def __init__(self) -> None:
         self.now_us = 0
@@ -160,7 +160,7 @@ class _Clock:
 
 
 def times_of(team: SampleTeam, count: int, start_us: int, end_us: int, rng: random.Random) -> list[int]:
-    """So many moments, denser when the team works, in order."""
+    """Draws `count` times in microseconds, sorted, denser when the team works."""
     hours, week = (_NIGHT_HOURS, _NIGHT_WEEK) if team.night else (_HOURS, _WEEK)
     first_hour = start_us - start_us % HOUR_US
     places = range(first_hour, end_us, HOUR_US)
@@ -179,7 +179,7 @@ def times_of(team: SampleTeam, count: int, start_us: int, end_us: int, rng: rand
 
 
 class _HistoryWriter:
-    """Tells one request after the other, as the line would have served it."""
+    """Simulates requests one by one, as the line would have served them."""
 
     def __init__(self, config: GatewayConfig, callers: Mapping[str, Sequence[Caller]], seed: int) -> None:
         self.clock = _Clock()
@@ -204,18 +204,18 @@ class _HistoryWriter:
         self.revoked_us: Mapping[str, int] = {}
 
     def expect(self, spans: Sequence["_Span"]) -> None:
-        """What goes wrong, and when."""
+        """Sets the incidents to simulate."""
         self._incidents = tuple(spans)
 
-    async def serve(self, asked: _Asked) -> None:
-        """Weighs, plans, tries and books one request."""
+    async def serve(self, asked: _DrawnRequest) -> None:
+        """Classifies, plans, attempts and books one request."""
         self.clock.now_us = asked.at_us
         self._follow_prices()
         rng, team = self._rng, asked.team
         caller = self._caller(team)
         named = rng.random() < team.named_share
         facts = self._facts(asked, caller, named=named)
-        prediction = None if named else self._weigh(asked.prompt)
+        prediction = None if named else self._classify(asked.prompt)
         sticky = self._sticky(team, facts)
         request_id = f"req_{rng.getrandbits(128):032x}"
         route, arm = self._route(request_id, facts, prediction, sticky)
@@ -234,12 +234,12 @@ class _HistoryWriter:
             pools=self._pools,
             arm=arm,
         )
-        served = await self._tried(routed, asked, sticky)
+        served = await self._try_candidates(routed, asked, sticky)
         if served is not None and prediction is not None and caller.settings.learning != "off":
-            self._weighed(routed, served, prediction, asked.prompt)
+            self._record_classification(routed, served, prediction, asked.prompt)
 
     def _caller(self, team: SampleTeam) -> Caller:
-        """One of its keys. One that was revoked meanwhile is nobody's any more."""
+        """Draws one of the team's callers; a revoked key falls back to the first."""
         callers = self._callers[team.team_id]
         caller = self._rng.choice(callers)
         return caller if self.clock.now_us < self.revoked_us.get(caller.key_id, self.clock.now_us + 1) else callers[0]
@@ -250,13 +250,13 @@ class _HistoryWriter:
             self._catalog = repriced(self._catalog, self.book, now_us)
             self._next_price_us = self.book.next_change_us(now_us)
 
-    def _weigh(self, prompt: Prompt) -> Prediction:
+    def _classify(self, prompt: Prompt) -> Prediction:
         found = self._predictions.get(prompt)
         if found is None:
             found = self._predictions[prompt] = self._classifier.classify(prompt)
         return found
 
-    def _facts(self, asked: _Asked, caller: Caller, *, named: bool) -> Facts:
+    def _facts(self, asked: _DrawnRequest, caller: Caller, *, named: bool) -> Facts:
         tokens = max(40, round(asked.work.input_tokens * self._rng.lognormvariate(0, 0.45)))
         batch = self._rng.random() < asked.team.batch_share
         return Facts(
@@ -271,7 +271,7 @@ class _HistoryWriter:
         )
 
     def _sticky(self, team: SampleTeam, facts: Facts) -> Sticky | None:
-        """Some requests go on with a conversation that their last target should still have cached."""
+        """Draws whether the request continues a conversation that its last target still has cached."""
         if self._rng.random() >= team.cached_share or facts.input_tokens < CACHE_MIN_TOKENS:
             return None
         return Sticky(company.OWN, round(facts.input_tokens * self._rng.uniform(0.4, 0.92)))
@@ -290,12 +290,14 @@ class _HistoryWriter:
         return route, arm
 
     def _ready(self, target_id: str) -> tuple[Deployment, ...]:
-        """The deployments that take work now. Of our own, those that are up."""
+        """The deployments that take work now; of our own target, the replicas that are up."""
         known = self._breakers.available(self._catalog.targets[target_id])
         return known[: replicas_up(self.clock.now_us)] if target_id == company.OWN else known
 
-    async def _tried(self, routed: RoutedRequest, asked: _Asked, sticky: Sticky | None) -> Attempt | None:
-        """One candidate after the other; the attempt whose answer the caller got, if one did."""
+    async def _try_candidates(
+        self, routed: RoutedRequest, asked: _DrawnRequest, sticky: Sticky | None
+    ) -> Attempt | None:
+        """Tries the candidates in order. Returns the attempt whose answer the caller got, or None."""
         number = 0
         for candidate in self._with_spill_over(routed):
             known = self._ready(candidate.target.target_id)
@@ -309,18 +311,18 @@ class _HistoryWriter:
             attempt = Attempt(routed, number, candidate, deployment, permit, self.books, self.clock, self.clock.us)
             await attempt.reserve()
             attempt.sent = True
-            if self._answered(attempt, asked, sticky):
-                better = self._escalated(attempt, routed)
+            if self._simulate_answer(attempt, asked, sticky):
+                better = self._better_candidate(attempt, routed)
                 if better is None:
                     return attempt if attempt.settled is not None and attempt.settled.outcome.result == "ok" else None
                 routed = msgspec.structs.replace(
                     routed, plan=msgspec.structs.replace(routed.plan, candidates=(better,))
                 )
-                return await self._asked_again(attempt, routed, better, asked)
+                return await self._escalate(attempt, routed, better, asked)
         return None
 
     def _with_spill_over(self, routed: RoutedRequest) -> Sequence[Candidate]:
-        """In the busiest hours some of our own work would have waited for too long, and went to a paid target."""
+        """Returns the candidates; in the busiest hours some requests for our own target spill over to a paid one."""
         candidates = routed.plan.candidates
         busy = _HOURS[self.clock.now_us // HOUR_US % 24] >= _SPILLS_FROM and routed.caller.settings.spill_over
         first_own = candidates[0].target.target_id == company.OWN and routed.facts.tier == "interactive"
@@ -328,8 +330,10 @@ class _HistoryWriter:
             return candidates
         return (msgspec.structs.replace(candidates[1], reason="spill-over"), candidates[0], *candidates[2:])
 
-    def _answered(self, attempt: Attempt, asked: _Asked, sticky: Sticky | None) -> bool:
-        """Lets an upstream answer or fail, and settles it unless its answer may yet be found weak."""
+    def _simulate_answer(self, attempt: Attempt, asked: _DrawnRequest, sticky: Sticky | None) -> bool:
+        """Simulates an upstream's answer or failure. Settles it unless the answer is to be found weak; returns False on
+        failure.
+        """
         rng, target_id = self._rng, attempt.deployment.target_id
         span = self._bad_hour(target_id)
         pace = _PACES[target_id]
@@ -352,7 +356,7 @@ class _HistoryWriter:
             attempt.close("ok", status=200)
         return True
 
-    def _usage(self, attempt: Attempt, asked: _Asked, sticky: Sticky | None) -> WireUsage:
+    def _usage(self, attempt: Attempt, asked: _DrawnRequest, sticky: Sticky | None) -> WireUsage:
         tokens, target_id = attempt.routed.facts.input_tokens, attempt.deployment.target_id
         counted = round(tokens * self._rng.uniform(0.96, 1.05))
         cached = 0
@@ -386,7 +390,7 @@ class _HistoryWriter:
         cheap = attempt.deployment.target_id in {company.OWN, company.HAIKU}
         return judged and cheap and routed.prediction is not None and self._rng.random() < _WEAK_SHARE
 
-    def _escalated(self, attempt: Attempt, routed: RoutedRequest) -> Candidate | None:
+    def _better_candidate(self, attempt: Attempt, routed: RoutedRequest) -> Candidate | None:
         if attempt.settled is not None:
             return None
         others = [each for each in routed.plan.candidates if each.target.target_id != attempt.deployment.target_id]
@@ -396,8 +400,8 @@ class _HistoryWriter:
         best = max(others, key=lambda each: each.target.capability)
         return msgspec.structs.replace(best, reason="escalated")
 
-    async def _asked_again(
-        self, weak: Attempt, routed: RoutedRequest, better: Candidate, asked: _Asked
+    async def _escalate(
+        self, weak: Attempt, routed: RoutedRequest, better: Candidate, asked: _DrawnRequest
     ) -> Attempt | None:
         known = self._ready(better.target.target_id)
         deployment = self._rng.choice(known) if known else None
@@ -409,7 +413,7 @@ class _HistoryWriter:
         again = Attempt(routed, weak.number + 1, better, deployment, permit, self.books, self.clock, self.clock.us)
         await again.reserve()
         again.sent = True
-        if not self._answered(again, asked, None):
+        if not self._simulate_answer(again, asked, None):
             return None
         again.close("ok", status=200)
         return again
@@ -425,7 +429,9 @@ class _HistoryWriter:
             None,
         )
 
-    def _weighed(self, routed: RoutedRequest, served: Attempt, prediction: Prediction, prompt: Prompt) -> None:
+    def _record_classification(
+        self, routed: RoutedRequest, served: Attempt, prediction: Prediction, prompt: Prompt
+    ) -> None:
         settled = served.settled
         if settled is None:
             return
@@ -450,7 +456,7 @@ class _HistoryWriter:
             self.verdicts.append(self._verdict(self.weighings[-1]))
 
     def _verdict(self, about: ClassifiedRequest) -> Verdict:
-        """What somebody who read the answer said of it."""
+        """Draws a person's verdict on an answer."""
         good = self._rng.random() < _LIKED_SHARE
         return Verdict(
             request_id=about.request_id,
@@ -465,14 +471,14 @@ class _HistoryWriter:
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """When an incident is."""
+    """An incident with its times in microseconds."""
 
     incident: _Incident
     start_us: int
     end_us: int
 
 
-def _request(facts: Facts, asked: _Asked, *, streams: bool, tag: str) -> ChatRequest:
+def _request(facts: Facts, asked: _DrawnRequest, *, streams: bool, tag: str) -> ChatRequest:
     return ChatRequest(
         fields={},
         model=facts.alias,
@@ -486,7 +492,7 @@ def _request(facts: Facts, asked: _Asked, *, streams: bool, tag: str) -> ChatReq
 
 
 def _replicas(config: GatewayConfig) -> dict[str, tuple[Deployment, ...]]:
-    """The pool's replicas as the fleet would name them."""
+    """The pool's replicas, named as the fleet names them."""
     return {
         target: tuple(
             Deployment(
@@ -503,14 +509,16 @@ def _replicas(config: GatewayConfig) -> dict[str, tuple[Deployment, ...]]:
     }
 
 
-def _asked(teams: Sequence[SampleTeam], requests: int, start_us: int, end_us: int, rng: random.Random) -> list[_Asked]:
-    """All requests of all teams, in order of time."""
+def _draw_requests(
+    teams: Sequence[SampleTeam], requests: int, start_us: int, end_us: int, rng: random.Random
+) -> list[_DrawnRequest]:
+    """Draws all requests of all teams, in order of time."""
     shares = sum(team.share for team in teams)
     found = []
     for team in teams:
         for at_us in times_of(team, max(1, requests * team.share // shares), start_us, end_us, rng):
             work = rng.choice(team.work)
-            found.append(_Asked(at_us=at_us, team=team, work=work, prompt=rng.choice(work.prompts())))
+            found.append(_DrawnRequest(at_us=at_us, team=team, work=work, prompt=rng.choice(work.prompts())))
     return sorted(found, key=lambda each: each.at_us)
 
 
@@ -525,7 +533,7 @@ async def write_history(
     seed: int = SEED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> History:
-    """Writes all of it into a database that has the newest schema and nothing else."""
+    """Writes the whole history into a database that has the newest schema and is empty."""
     start_us = end_us - DAYS * DAY_US
     start_us -= start_us % DAY_US
     founding = Founding(engine, pepper, start_us=start_us - 3 * DAY_US + 8 * HOUR_US, seed=seed)
@@ -539,7 +547,7 @@ async def write_history(
     teller.book = price_book([*configured_prices(config.providers).entries(), *await prices.overrides()])
     teller.revoked_us = founded.revoked_us
     rng = random.Random(seed)  # noqa: S311 - it makes up a history, it guards nothing
-    asked = _asked(teams, requests, start_us, end_us - _LATEST_US, rng)
+    asked = _draw_requests(teams, requests, start_us, end_us - _LATEST_US, rng)
     teller.expect([_span(each, end_us) for each in _INCIDENTS])
     entries = 0
     ledger, learning = LedgerStore(engine), LearningStore(engine)
@@ -567,7 +575,7 @@ def _span(incident: _Incident, end_us: int) -> _Span:
 
 
 async def _bill(engine: AsyncEngine, config: GatewayConfig, ledger: LedgerStore, start_us: int, end_us: int) -> None:
-    """The hours that replicas were up, as the fleet records them, and each night's true-up."""
+    """Records the hours that replicas were up, as the fleet does, and each night's true-up."""
     books = FleetBooks(engine, ledger)
     for pool in config.cost.pools:
         for hour_us in range(start_us, end_us - end_us % HOUR_US, HOUR_US):
@@ -582,7 +590,7 @@ async def _bill(engine: AsyncEngine, config: GatewayConfig, ledger: LedgerStore,
 
 
 def replicas_up(at_us: int) -> int:
-    """None at night and on weekends, when it is cheaper to buy; up to three in the middle of working days."""
+    """The number of replicas up: none at night and on weekends, when buying is cheaper; up to three on working days."""
     busy = _HOURS[at_us // HOUR_US % 24] * _WEEK[moment(at_us).weekday()]
     return sum(busy >= least for least in _REPLICAS_FROM)
 

@@ -1,4 +1,4 @@
-"""What the demo says at the end: a row a prompt, the totals, and how far to believe them."""
+"""The demo's closing report: a row per prompt, the totals, and how far to trust them."""
 
 import textwrap
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Closing(msgspec.Struct, frozen=True, kw_only=True):
-    """What the books say at the end: the verdict on the savings, and whether roll-ups and ledger agree."""
+    """The ledger's closing state: the verdict on the savings, and whether roll-ups and entries agree."""
 
     target_share: Decimal
     verdict: str
@@ -58,7 +58,7 @@ class Closing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def totals(rows: Sequence[Row]) -> Totals:
-    """The rows' sums."""
+    """Sums the rows."""
     return Totals(
         requests=len(rows),
         input_tokens=sum(row.input_tokens for row in rows),
@@ -69,7 +69,7 @@ def totals(rows: Sequence[Row]) -> Totals:
 
 
 def print_report(rows: Sequence[Row], booked: Totals, closing: Closing, stage: Stage) -> None:
-    """The table, the totals and the plain words under them."""
+    """Prints the table, the totals and the explanations below."""
     headings = ["prompt", "complexity", "target", "why", "in", "out", "cost $", f"{stage.dear} $"]
     cells = [
         [
@@ -109,7 +109,7 @@ def print_report(rows: Sequence[Row], booked: Totals, closing: Closing, stage: S
 
 
 def agreement(summed: Totals, booked: Totals) -> str:
-    """Whether the replies and the ledger tell the same."""
+    """The sentence on whether replies and ledger agree."""
     if summed == booked:
         return (
             f"GET /v1/usage tells the same to the last nano-dollar: {booked.requests} requests, ${booked.cost_usd:.9f}."
@@ -121,24 +121,24 @@ def agreement(summed: Totals, booked: Totals) -> str:
 
 
 def verified(closing: Closing) -> str:
-    """Whether the ledger, summed up anew, is what its roll-ups say."""
+    """The sentence on whether the ledger agrees with its roll-ups."""
     if closing.differences:
         return f"weighbridge ledger verify: {closing.differences} figures are WRONG."
     return f"weighbridge ledger verify: the books agree, {closing.entries} entries summed up anew."
 
 
 def verdict(closing: Closing) -> str:
-    """The verdict on the savings target, and why."""
+    """The sentence with the verdict on the savings target and its reasons."""
     why = f" ({'; '.join(closing.reasons)})" if closing.reasons else ""
     return f"weighbridge savings: the target of {closing.target_share:.0%} is judged `{closing.verdict}`{why}."
 
 
 def cut(prompt: str) -> str:
-    """A prompt's beginning, on one line."""
+    """Shortens a prompt to one line."""
     line = " ".join(prompt.split())
     return line if len(line) <= _PROMPT_CHARS else line[: _PROMPT_CHARS - 1] + "…"
 
 
 def say(text: str) -> None:
-    """The demo speaks on standard output, at once."""
+    """Prints a line to standard output, flushed at once."""
     print(text, flush=True)  # noqa: T201 - a command's own output

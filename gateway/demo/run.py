@@ -35,11 +35,11 @@ _OTHERS_VARIABLES = ("DATABASE_URL", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the message says why."""
+    """Raised when the demo cannot go on; the message says why."""
 
 
 class _Stage(msgspec.Struct, frozen=True):
-    """A set stage: engines running, the configuration written."""
+    """A prepared demo: engines running and the configuration written."""
 
     stage: Stage
     folder: Path
@@ -49,7 +49,7 @@ class _Stage(msgspec.Struct, frozen=True):
 
 
 def run_demo(json_file: Path | None) -> int:
-    """Sends the prompts and prints the bill. The exit status is 0 when replies and ledger agree."""
+    """Sends the prompts and prints the bill. Returns exit status 0 when replies and ledger agree."""
     with _set_stage() as scene:
         key = asyncio.run(_create_key(scene))
         base_url = _start_gateway(scene)
@@ -65,7 +65,7 @@ def run_demo(json_file: Path | None) -> int:
 
 
 def serve_demo(*, host: str | None, port: int | None, workers: int | None) -> int:
-    """The demo's gateway, left running until a signal."""
+    """Serves the demo's gateway until a signal; returns the exit status."""
     from gateway.configuration.settings import load, read_environment  # noqa: PLC0415
     from gateway.process.serve import serve  # noqa: PLC0415 - the server's modules are not needed by the demo's own process
 
@@ -85,7 +85,7 @@ def serve_demo(*, host: str | None, port: int | None, workers: int | None) -> in
 
 @contextlib.contextmanager
 def _set_stage() -> Iterator[_Stage]:
-    """Engines and configuration in a folder of their own; on the way out nothing of it is left."""
+    """Starts the engines and writes the configuration in a temporary folder; on exit everything is removed."""
     weights_path()
     stage, dear = choose_stage(os.environ)
     folder = Path(tempfile.mkdtemp(prefix="weighbridge-demo-"))
@@ -107,7 +107,9 @@ def _set_stage() -> Iterator[_Stage]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM unwinds as Ctrl-C does, so that it cleans up as well. A shell's background job ignores Ctrl-C by itself."""
+    """Raises KeyboardInterrupt on SIGTERM as on Ctrl-C, so that both clean up; a shell's background job ignores Ctrl-C
+    otherwise.
+    """
 
     def interrupt(_signum: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -121,7 +123,7 @@ def interruptible() -> Iterator[None]:
 
 
 def environ_without_others(folder: Path) -> dict[str, str]:
-    """The environment without what belongs to another gateway: the demo never writes into a real database."""
+    """The environment without settings of another gateway, so that the demo never writes into a real database."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -131,7 +133,7 @@ def environ_without_others(folder: Path) -> dict[str, str]:
 
 
 def _start_gateway(scene: _Stage) -> str:
-    """The gateway as a child on a socket that is already bound, so that no port can be lost to anybody."""
+    """Starts the gateway as a child on an already bound socket, so that no other process can take the port."""
     say("starting the gateway …")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         command = ["-m", "gateway.process.serve", "--fd", str(listener.fileno()), "--config", str(scene.config)]
@@ -185,7 +187,7 @@ def _send_all(base_url: str, key: str) -> list[Row]:
     with openai.OpenAI(base_url=base_url, api_key=key, timeout=_REQUEST_TIMEOUT_S) as client:
         for number, prompt in enumerate(PROMPTS, 1):
             try:
-                row = _stream(client, prompt) if prompt.stream else _ask(client, prompt)
+                row = _stream(client, prompt) if prompt.stream else _send_whole(client, prompt)
             except openai.OpenAIError as error:
                 raise DemoFailed(f"prompt {number} ({cut(prompt.text)}) failed: {error}") from error
             how = "streamed" if prompt.stream else "whole"
@@ -199,7 +201,7 @@ def _messages(prompt: DemoPrompt) -> list[Any]:
     return [*system, {"role": "user", "content": prompt.text}]
 
 
-def _ask(client: Any, prompt: DemoPrompt) -> Row:
+def _send_whole(client: Any, prompt: DemoPrompt) -> Row:
     raw = client.chat.completions.with_raw_response.create(
         model="auto", messages=_messages(prompt), max_tokens=MAX_OUTPUT_TOKENS
     )
@@ -241,7 +243,7 @@ def _row(prompt: DemoPrompt, headers: Any, usage: Any, money: dict[str, str | No
 
 
 def _booked(base_url: str, key: str, first: date, last: date) -> Totals:
-    """What finance is told. A demo over midnight (UTC) stands on two days."""
+    """The usage that the API reports; a demo over midnight (UTC) spans two days."""
     days = [_usage(base_url, key, day) for day in sorted({first, last})]
     return Totals(
         requests=sum(day["requests"] for day in days),

@@ -1,4 +1,4 @@
-"""`weighbridge serve --sample`: the gateway with thirty days of a made-up company's traffic, and more as one looks."""
+"""`weighbridge serve --sample`: the gateway with thirty days of a made-up company's traffic and live requests."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ _SIGN_IN: Final = "/dashboard/sign-in"
 
 
 def serve_sample(*, host: str | None, port: int | None, workers: int | None, requests: int | None) -> int:
-    """The sample's gateway, left running until a signal. Everything that it made is gone afterwards."""
+    """Serves the sample until a signal, and removes everything that it made. Returns the exit status."""
     from gateway.configuration.settings import load, read_environment  # noqa: PLC0415 - slow to load
     from gateway.demo.history import REQUESTS  # noqa: PLC0415
     from gateway.process.serve import serve  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The sample's configuration: the company's models and prices, its pool, and where the stand-ins for both are."""
+"""The sample's configuration: the company's models and prices, its pool, and the addresses of the stand-ins."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
@@ -13,11 +13,11 @@ from gateway.demo.company import FAST, HAIKU, HOSTED, MINI, ORGANISATION, OWN, P
 REPLICAS: Final = ("replica-1", "replica-2", "replica-3")
 GPU_USD_PER_HOUR: Final = "0.86"
 _NOBODY: Final = "http://127.0.0.1:9"
-"""Where nothing answers: pages are looked at without calling a model."""
+"""An address at which nothing answers, for looking at pages without calling a model."""
 
 
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the stand-ins listen. None of them calls anything outside of this machine."""
+    """The addresses of the stand-ins. None of them calls anything outside of this machine."""
 
     upstream: str = f"{_NOBODY}/v1"
     replicas: tuple[str, ...] = tuple(f"http://127.0.0.1:{port}" for port in range(9, 9 + len(REPLICAS)))
@@ -25,7 +25,7 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_sample_config(folder: Path, addresses: Addresses, first_day: date) -> Path:
-    """Writes `sample.yaml` into the folder, in the format that everybody writes by hand.
+    """Writes `sample.yaml` into the folder, in the format of a hand-written file.
 
     `first_day` is where the history begins: the prices that change within it are dated by it.
     """

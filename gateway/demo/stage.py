@@ -1,4 +1,4 @@
-"""What stands on the demo's stage: the two targets with their prices, and the configuration file."""
+"""The demo's two targets with their prices, and its configuration file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ _LLAMA_SINCE = "2026-05-01"
 
 
 class CommercialModel(msgspec.Struct, frozen=True, kw_only=True):
-    """The commercial model that everything is compared with."""
+    """The commercial model that costs are compared with."""
 
     name: str
     provider: str
@@ -65,17 +65,17 @@ _CLAUDE = CommercialModel(
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """Which target is dear, and whether it is the real one."""
+    """The choice of the expensive target, and whether it is the real provider or a stand-in."""
 
     dear: str
     real: bool
     engines: tuple[str, ...]
-    """Aliases of the local engines that are needed."""
+    """Aliases of the local engines to start."""
     caveat: str
 
 
 def choose_stage(environ: Mapping[str, str]) -> tuple[Stage, CommercialModel]:
-    """A key in the environment puts the real provider in the stand-in's place."""
+    """Chooses the expensive target: with a provider's API key in the environment the real one, else a stand-in."""
     if environ.get("OPENAI_API_KEY"):
         dear, real = _GPT_4O, True
     elif environ.get("ANTHROPIC_API_KEY"):
@@ -97,7 +97,7 @@ def choose_stage(environ: Mapping[str, str]) -> tuple[Stage, CommercialModel]:
 
 
 def write_config(folder: Path, dear: CommercialModel, addresses: Mapping[str, str]) -> Path:
-    """The demo's configuration, in the format that everybody writes by hand."""
+    """Writes the demo's configuration, in the format of a hand-written file."""
     models = [
         _model(
             model_id=CHEAP,

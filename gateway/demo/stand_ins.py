@@ -1,4 +1,5 @@
-"""What the sample's gateway calls, as one child process: a scripted provider, three replicas that tell their load, a webhook.
+"""Stand-ins for everything that the sample's gateway calls: a provider, three replicas with metrics, a webhook
+receiver.
 
 `python -m gateway.demo.stand_ins` prints where they listen as one JSON line, and ends with its parent.
 """
@@ -19,12 +20,12 @@ from providers.scripted_server import LogLine, make_app
 _BLOCKS: Final = 4_096
 _BLOCK_TOKENS: Final = 16
 _TOKENS_OF_REQUEST: Final = 9_000
-"""What a running request holds of a replica's cache, about."""
+"""The approximate cache tokens that a running request holds."""
 _CACHED_SHARE: Final = 0.4
 
 
 class StandIn:
-    """Counts what runs here, and tells it as vLLM does."""
+    """A scripted server that counts its requests and reports them as vLLM does."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -54,7 +55,7 @@ class StandIn:
         return web.Response(text=self.page(), content_type="text/plain")
 
     def page(self) -> str:
-        """Prometheus's text, with the figures that the gateway reads."""
+        """Renders Prometheus text with the vLLM metrics that the gateway reads."""
         held = self._running * _TOKENS_OF_REQUEST / (_BLOCKS * _BLOCK_TOKENS)
         figures = {
             "num_requests_running": self._running,
@@ -87,7 +88,7 @@ async def _listen(app: web.Application) -> tuple[web.AppRunner, str]:
 
 
 async def serve() -> None:
-    """Until SIGTERM, SIGINT or the parent's end."""
+    """Serves until SIGTERM, SIGINT or the parent's end."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -1,4 +1,4 @@
-"""What OpenAI billed the made-up company, as its own export tells it: the books' figures, but for two days that differ."""
+"""A made-up OpenAI billing export: the ledger's figures, except for two days that differ."""
 
 import json
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from gateway.demo.company import MINI, REFERENCE
 _PROVIDER: Final = "openai"
 _US: Final = 1_000_000
 _MORE_PERCENT: Final = {3: 4, 9: 2}
-"""Days of the statement whose output the books have less of, and by how much: a retry that nobody told us of."""
+"""Percent by which the statement's output exceeds the ledger's, by day number: an unreported retry."""
 
 
 async def reconcile_with_statement(engine: AsyncEngine, first: date, last: date, now_us: int) -> str:
-    """Compares the books with the statement of these days and posts what differs; tells what it was posted as."""
+    """Reconciles the ledger with the statement of these days and posts the differences; returns the posting's id."""
     matching = Matching(upstream_models={REFERENCE: (REFERENCE,), MINI: (MINI,)})
     async with posting_alone(engine) as connection:
         rows = await booked(
@@ -42,7 +42,7 @@ async def reconcile_with_statement(engine: AsyncEngine, first: date, last: date,
 
 
 def _exports(rows: Sequence[OurRow], first_us: int, last_us: int) -> list[tuple[str, bytes]]:
-    """A page of `GET /v1/organization/usage/completions` and one of `/costs`, with one bucket a day."""
+    """Builds a page of `GET /v1/organization/usage/completions` and one of `/costs`, with one bucket a day."""
     usage, costs = [], []
     for number, day_us in enumerate(range(first_us, last_us + 1, DAY_US)):
         more = _MORE_PERCENT.get(number, 0)

@@ -1,1 +1,1 @@
-"""The schema's history. `gateway.database.migrate` runs it; see `env.py` for what Alembic is given."""
+"""The schema's migrations. `gateway.database.migrate` runs them; `env.py` configures Alembic."""

@@ -1,4 +1,4 @@
-"""What Alembic runs: the connection comes from `gateway.database.upgrade`, which owns the transaction."""
+"""Alembic's environment: the connection comes from `gateway.database.upgrade`, which owns the transaction."""
 
 from alembic import context
 

@@ -1,1 +1,1 @@
-"""The processes of a gateway: one server, or workers under a supervisor."""
+"""Processes of a gateway: one server, or workers under a supervisor."""

@@ -1,4 +1,4 @@
-"""The listening socket, seen from the overload guard: who waits in front of it, and letting many in at once.
+"""The listening socket's accept queue: measures its wait for the overload guard, and accepts many at once.
 
 uvloop accepts one connection in each turn of the loop. So new ones hardly come in beside busy kept ones, and those over
 what the process can do wait in the system's queue, where nobody can be told anything.
@@ -13,16 +13,20 @@ from typing import Any, Final
 
 _SOME: Final = 16
 _MANY: Final = 128
-"""Connections that one turn of the loop accepts: what is being served stays small, or everybody can be told."""
+"""Connections accepted per loop turn while shedding; _SOME keeps them few while serving, _MANY lets everybody be
+refused.
+"""
 _RATE_OVER_S: Final = 0.25
 _UNACKED: Final = struct.Struct("@I")
 _UNACKED_AT: Final = 24
-"""Where in Linux's `struct tcp_info` a listening socket tells how many connections wait to be accepted."""
+"""The offset in Linux's `struct tcp_info` of a listening socket's count of connections to be accepted."""
 _TCP_INFO: Final = getattr(socket, "TCP_INFO", None) if sys.platform == "linux" else None
 
 
 def waiting(listener: socket.socket) -> int:
-    """Connections that wait to be accepted, by any process that shares the socket; 0 where the system does not tell."""
+    """Counts connections waiting to be accepted by any process that shares the socket; 0 where the system does not
+    tell.
+    """
     if _TCP_INFO is None:
         return 0
     try:
@@ -34,7 +38,7 @@ def waiting(listener: socket.socket) -> int:
 
 
 class AcceptWait:
-    """How long a new connection waits, from how many wait and how many were accepted so far."""
+    """Estimates a new connection's wait from the queue's length and the rate of acceptance."""
 
     __slots__ = ("_accepted", "_per_s", "_since")
 
@@ -44,7 +48,7 @@ class AcceptWait:
         self._per_s = 0.0
 
     def seen(self, waiting: int, accepted: int, now: float) -> float:
-        """In seconds. 0 until it has been seen for a while how fast they are accepted when some always wait."""
+        """Takes a measurement and returns the wait in seconds; 0 until the rate was measured with a queue present."""
         if not waiting:
             self._since, self._per_s = None, 0.0
             return 0.0
@@ -59,7 +63,7 @@ class AcceptWait:
 
 
 class AcceptQueue:
-    """Beside the server that accepts one by one. Its `close` and `wait_closed` are those of an asyncio server."""
+    """Accepts connections beside uvloop's server, which accepts one per turn. Closes like an asyncio server."""
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class AcceptQueue:
         accepted: Callable[[], int],
         sharing: int,
     ) -> None:
-        """`sharing` processes accept from the socket; `accepted` counts what this one did."""
+        """`sharing` is the number of processes on the socket; `accepted` returns how many this one accepted so far."""
         self._listener = listener.dup()
         self._make_protocol = make_protocol
         self._accepted = accepted
@@ -81,13 +85,13 @@ class AcceptQueue:
         self._closed = False
 
     def wait_s(self, now: float) -> float:
-        """How long who comes now waits until somebody accepts the connection."""
+        """The estimated seconds until a new connection is accepted."""
         if self._closed:
             return 0.0
         return self._wait.seen(waiting(self._listener), self._accepted() * self._sharing, now)
 
     def open(self, *, wide: bool) -> None:
-        """Many or some in each turn, from now on. It is called again and again, which ends a pause, too."""
+        """Accepts many or some connections per turn from now on. Called regularly, which also ends a pause."""
         if self._closed:
             return
         self._at_once = _MANY if wide else _SOME
@@ -102,7 +106,7 @@ class AcceptQueue:
             self._listener.close()
 
     async def wait_closed(self) -> None:
-        """Nothing is left to wait for."""
+        """Returns at once: nothing is left to wait for."""
 
     def _pause(self) -> None:
         self._loop.remove_reader(self._listener)
@@ -127,5 +131,5 @@ class AcceptQueue:
         try:
             await self._loop.connect_accepted_socket(self._make_protocol, connection)
         except OSError:
-            # It is gone already.
+            # The client has closed the connection already.
             connection.close()

@@ -1,4 +1,4 @@
-"""Room for many connections: a shell's usual 1,024 open files are a few hundred streams."""
+"""The limit of open files: a shell's usual 1,024 allow only a few hundred streams."""
 
 import resource
 from typing import Final
@@ -7,7 +7,7 @@ _WANTED: Final = 65_536
 
 
 def allow_many_sockets() -> int:
-    """Raises this process's limit of open files as far as the hard limit lets it; tells the limit now in force."""
+    """Raises this process's limit of open files as far as the hard limit allows; returns the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""A child process that must not outlive its parent holds one end of a pipe.
+"""A lifeline from parent to child: the child ends when its standard input ends.
 
 The parent starts the child with `stdin=PIPE` and never writes. When the parent is gone, however it
 died, the kernel closes its end and the child reads the end of its input. This works wherever there

@@ -1,4 +1,4 @@
-"""Uvicorn's HTTP protocol with limits: what a connection costs before its request reaches the app.
+"""Uvicorn's HTTP protocol with limits on what a connection may cost before its request reaches the app.
 
 The app sees a request when its head is complete. Until then nobody has shown a key, so what the head
 may weigh, how long it may take and how many connections may be open is bounded here.
@@ -23,52 +23,55 @@ _INVALID: Final = Fault(400, "invalid_request_error", "invalid_http")
 _TOO_MANY: Final = Fault(503, "server_error", "overloaded")
 _RETRY_AFTER_S: Final = 1.0
 _HEADER_EXTRA_BYTES: Final = 4
-"""A colon, a space and the end of the line."""
+"""A colon, a space and the line end, which each header costs beside its name and value."""
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process grants to connections."""
+    """Limits on the connections of one process."""
 
     max_head_bytes: int = 64 * 1024
-    """The request line and the headers, and the trailers of a body; what is never complete may take one read more."""
+    """The most bytes of request line and headers, and of a body's trailers; an incomplete head may take one read more.
+    """
     head_timeout_s: float = 10.0
-    """From the connection or the first byte of a later request until the head is complete."""
+    """Seconds from the connection, or the first byte of a later request, until the head is complete."""
     max_connections: int = 20_000
     max_waiting: int = 64
-    """Requests of one connection that were sent before the one under way was answered."""
+    """The most pipelined requests of one connection behind the running one."""
 
 
 _LINGER_S: Final = 1.0
-"""How long the rest of a request that was answered early is read: a socket closed over unread bytes is reset, and the
-reset may overtake the answer."""
+"""Seconds for which the rest of an early-answered request is read: closing a socket over unread bytes resets it, and
+the reset may overtake the answer.
+"""
 
 
 _LAST_CHANCE_S: Final = 1.0
-"""How long a connection stays open at the end though nobody told its caller to leave: the reply had begun before, or a
-request is on its way. A connection that is closed just as the next request is sent loses that request."""
+"""Seconds for which a connection stays open at the end though its caller was not told to leave, because the reply had
+begun or a request is on its way. Closing just as the next request is sent would lose that request.
+"""
 
 
 class ServerConnections(ServerState):
-    """What uvicorn's connections of one server share, and how far its end has come."""
+    """State shared by the connections of one server, including how far its shutdown has come."""
 
     stopping: bool = False
     leaving: bool = False
-    """Every reply is its connection's last one, and says so."""
+    """True when every reply is its connection's last one, with `connection: close`."""
     accepted: int = 0
-    """Connections so far."""
+    """Connections accepted so far."""
     connections: set["BoundedProtocol"]  # type: ignore[assignment]  # uvicorn's own is a union of its protocols
 
 
 class _NotParsed(Exception):
-    """Raised through the parser, which ends the parsing."""
+    """Raised in a parser callback to end the parsing."""
 
 
 class _HeadTooLarge(_NotParsed):
-    """The head is complete, and larger than it may be."""
+    """Raised for a complete head that exceeds the limit."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. `limits` is for the class, because uvicorn makes the instances."""
+    """One connection. `limits` is a class attribute, because uvicorn creates the instances."""
 
     limits = ConnectionLimits()
 
@@ -98,12 +101,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own
         super().connection_made(transport)
-        self._leave.accepted += 1
+        self._shared.accepted += 1
         if len(self.connections) > self.limits.max_connections:
             self._refuse(_TOO_MANY, "This gateway has as many connections as it may. Try again shortly.")
             return
         self._await_head()
-        self._head_timer = self.loop.call_later(self.limits.head_timeout_s, self._look_at_head)
+        self._head_timer = self.loop.call_later(self.limits.head_timeout_s, self._check_head)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._head_timer is not None:
@@ -149,12 +152,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._plain_head = self._head_without_upgrade()
             return
         if self._lingering or self.transport.is_closing():
-            # It was said that nothing more is answered here.
+            # The connection closes after the last reply: nothing more is answered here.
             raise _NotParsed
         super().on_headers_complete()
-        if self._leave.stopping:
+        if self._shared.stopping:
             self.cycle.transport = _Lingering(self)  # type: ignore[assignment]  # all that a cycle needs of one
-            if self._leave.leaving:
+            if self._shared.leaving:
                 self.end_with_this()
         if not self.pipeline:
             return
@@ -166,7 +169,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def on_chunk_header(self) -> None:
-        """After the last chunk trailers may come: header fields again, until a body says otherwise."""
+        """Starts counting header bytes again: after the last chunk trailers may come."""
         self._fields_from_bytes = self._total_bytes
 
     def on_body(self, body: bytes) -> None:
@@ -180,7 +183,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def end_with_this(self) -> None:
-        """The reply to the newest request is the last one of this connection, and says so if it has not begun."""
+        """Makes the reply to the newest request the last one of this connection, and says so if it has not begun."""
         if self._idle or self.cycle.response_started or self.cycle is self._last:
             return
         if self._last is not None and not self._last.response_started:
@@ -189,7 +192,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._last, self.cycle.keep_alive = self.cycle, False
 
     def shutdown(self) -> None:
-        """Uvicorn's word for the end: idle connections are closed, the others have one more reply at the most."""
+        """Shuts down for uvicorn: idle connections are closed, the others send one more reply at most."""
         if not self._idle:
             self.end_with_this()
         elif self._fields_from_bytes != math.inf and self._total_bytes:
@@ -203,13 +206,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._leave.leaving and self.timeout_keep_alive_task is not None:
+        if self._shared.leaving and self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
             self._closes_soon = True
             self.timeout_keep_alive_task = self.loop.call_later(_LAST_CHANCE_S, self.timeout_keep_alive_handler)
 
     def close_after_body(self) -> None:
-        """Ends the connection as soon as the request that was answered is here, which may have been refused early."""
+        """Closes the connection once the rest of the answered request was read, as it may have been refused early."""
         if self._running is not None and self._running.more_body and not self.transport.is_closing():
             self._lingering = True
             self.flow.resume_reading()
@@ -218,7 +221,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     @property
-    def _leave(self) -> ServerConnections:
+    def _shared(self) -> ServerConnections:
         return cast("ServerConnections", self.server_state)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -230,7 +233,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._running is None or self._running.response_complete
 
     def _parse(self, data: bytes) -> bytes | None:
-        """Parse; what is returned is to be parsed next."""
+        """Parses data. Returns what must be parsed next, or None."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -258,20 +261,20 @@ class BoundedProtocol(HttpToolsProtocol):
     def _await_head(self) -> None:
         self._head_due_at = self.loop.time() + self.limits.head_timeout_s
 
-    def _look_at_head(self) -> None:
+    def _check_head(self) -> None:
         self._head_timer = None
         left_s = self._head_due_at - self.loop.time()
         if left_s <= 0 and not self.flow.read_paused:
             self.transport.close()
             return
         timeout_s = self.limits.head_timeout_s
-        self._head_timer = self.loop.call_later(left_s if 0 < left_s < timeout_s else timeout_s, self._look_at_head)
+        self._head_timer = self.loop.call_later(left_s if 0 < left_s < timeout_s else timeout_s, self._check_head)
 
     def _too_large(self) -> str:
         return f"The request line and the headers may have {self.limits.max_head_bytes} bytes."
 
     def _refuse(self, fault: Fault, message: str) -> None:
-        """Answer and close; only close where an answer would stand amid another request's."""
+        """Answers with an error and closes; only closes where the answer would stand amid another request's."""
         if self.transport.is_closing():
             return
         if self._idle:
@@ -280,7 +283,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _Lingering:
-    """A connection as the reply that may be its last one sees it: closing it waits for the request."""
+    """A transport wrapper for a reply that may be its connection's last: closing it waits for the request's body."""
 
     __slots__ = ("_protocol", "_transport")
 

@@ -50,15 +50,15 @@ _BACKLOG = 8192
 _KEEP_ALIVE_S = 75
 _TELL_S = 0.5
 _MOVE_S = 2.0
-"""How long a worker that is replaced keeps idle connections, which are told to leave with their next reply."""
+"""Seconds for which a replaced worker keeps idle connections; each next reply tells them to leave."""
 _CUT_OFF_S = 2.0
-"""After the drain, how long the last words of what still runs may take."""
+"""Seconds after the drain for the last bytes of requests that are cut off."""
 _POLL_S = 0.05
 _FORCED = 1
 
 
 class PortTaken(Exception):
-    """The address cannot be listened on; the message says why."""
+    """Raised when the address cannot be listened on; the message says why."""
 
 
 def serve(
@@ -70,8 +70,8 @@ def serve(
 ) -> int:
     """Serves until a signal, and returns the exit status: 0 after a clean stop.
 
-    Clean means that everything is settled, what was cut off after `drain_s` included; 1 means that a second signal
-    or a worker that hung ended it by force. `listening` is told the address as soon as connections to it are accepted, or at least queued.
+    Clean means that everything is settled, requests cut off after `drain_s` included; 1 means that a second signal or a
+    hung worker ended it by force. `listening` is called with the address once connections are at least queued.
     """
     # Until the app or the supervisor listens for it, a reload must not end this process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -115,7 +115,7 @@ def _url(listener: socket.socket) -> str:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 lets the system choose. Raises PortTaken."""
+    """Binds a listening socket; port 0 lets the system choose. Raises PortTaken."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -134,11 +134,11 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 _IN_USE = {98, 48}
-"""EADDRINUSE on Linux and on macOS."""
+"""The errno of EADDRINUSE on Linux and on macOS."""
 
 
 class Uvicorn(uvicorn.Server):
-    """Uvicorn that tells the app when it begins to drain and when that is over, and obeys a second signal at once."""
+    """A uvicorn server that reports the start and end of draining to the app, and obeys a second signal at once."""
 
     def __init__(
         self, config: uvicorn.Config, *, drain_s: float, started: Callable[[], None] | None, sharing: int
@@ -148,13 +148,13 @@ class Uvicorn(uvicorn.Server):
         self.server_state: ServerConnections = ServerConnections()
         self._drain_s = drain_s
         self._started = started
-        self._moving = False
-        self._asked = False
+        self._being_replaced = False
+        self._stop_requested = False
         self._drain_until = math.inf
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._watch_doors(sockets or [])
+        self._watch_backlogs(sockets or [])
         # What start-up made stays: the collector need not walk all of it again and again while serving.
         gc.collect()
         gc.freeze()
@@ -164,8 +164,8 @@ class Uvicorn(uvicorn.Server):
         if self._started is not None:
             self._started()
 
-    def _watch_doors(self, sockets: list[socket.socket]) -> None:
-        """The app's overload guard sees who waits to be accepted, and lets them in to tell them."""
+    def _watch_backlogs(self, sockets: list[socket.socket]) -> None:
+        """Connects the accept queues to the app's overload guard."""
         watch: Callable[[AcceptQueue], None] | None = getattr(
             getattr(self.config.app, "state", None), "watch_backlog", None
         )
@@ -173,7 +173,7 @@ class Uvicorn(uvicorn.Server):
             return
         for listener in sockets:
             door = AcceptQueue(listener, self._make_protocol, lambda: self.server_state.accepted, self._sharing)
-            # Whenever the servers are closed, so is it.
+            # Uvicorn closes its servers, and so this one with them.
             self.servers.append(cast("asyncio.Server", door))
             watch(door)
 
@@ -181,18 +181,18 @@ class Uvicorn(uvicorn.Server):
         return BoundedProtocol(self.config, self.server_state, self.lifespan.state)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
-        if self._asked:
+        if self._stop_requested:
             self.force_exit = True
             return
-        self._asked = self.should_exit = True
-        self._moving = False
+        self._stop_requested = self.should_exit = True
+        self._being_replaced = False
         self._begin_drain()
 
     def _be_replaced(self) -> None:
         if self._started is None:
             _log.warning("SIGUSR2 replaces workers one by one; this is a single process (`server.workers` is 1)")
         elif not self.should_exit:
-            self.should_exit = self._moving = True
+            self.should_exit = self._being_replaced = True
 
     def _begin_drain(self) -> None:
         self._drain_until = min(self._drain_until, time.monotonic() + self._drain_s)
@@ -206,7 +206,7 @@ class Uvicorn(uvicorn.Server):
         return told is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._moving:
+        if self._being_replaced:
             # Others have the socket, too: who is not accepted here is accepted there, and who is here moves over.
             for server in self.servers:
                 server.close()
@@ -234,7 +234,7 @@ class Uvicorn(uvicorn.Server):
             over.cancel()
 
     async def _move(self, seconds: float) -> None:
-        await self._wait(seconds, lambda: not self._moving or not self.server_state.connections)
+        await self._wait(seconds, lambda: not self._being_replaced or not self.server_state.connections)
 
     def _say_close(self) -> None:
         self.server_state.stopping = self.server_state.leaving = True
@@ -249,7 +249,7 @@ class Uvicorn(uvicorn.Server):
 
     def _cut_off(self) -> None:
         if not self.server_state.tasks:
-            # What takes so long is the closing of the books.
+            # No request is left; the delay is the ledger's closing.
             return
         _log.warning("%d requests still ran after %g s and are cut off", len(self.server_state.tasks), self._drain_s)
         if not self._tell_app("cut_off"):
@@ -265,10 +265,10 @@ def run_app(
     started: Callable[[], None] | None = None,
     sharing: int = 1,
 ) -> int:
-    """Runs one app on the socket until a signal; requests under way get `drain_s` to end.
+    """Serves one app on the socket until a signal; running requests get `drain_s` to end. Returns the exit status.
 
-    `started` is told when it serves, by a worker that has a supervisor: SIGUSR2 then means that another one has taken
-    its place. `sharing` is how many processes accept from the socket.
+    `started` is called once it serves, by a supervised worker, for which SIGUSR2 means that a new worker has taken its
+    place. `sharing` is the number of processes that accept from the socket.
     """
     allow_many_sockets()
     server = Uvicorn(
@@ -276,7 +276,7 @@ def run_app(
             app,
             loop="uvloop",
             http=BoundedProtocol,
-            # The loop says `listen` once more.
+            # The loop calls `listen` again, which would otherwise shrink the backlog.
             backlog=_BACKLOG,
             ws="none",
             lifespan="on",
@@ -341,7 +341,7 @@ def _supervise(config: GatewayConfig, environment: Environment, config_path: Pat
 
 @contextlib.contextmanager
 def _metrics_folder() -> Iterator[str]:
-    """Where the workers share their counters; fresh, because figures of an earlier run would be added."""
+    """Yields an empty folder for the workers' shared metrics, as figures of an earlier run would be added."""
     folder = tempfile.mkdtemp(prefix="weighbridge-metrics-")
     try:
         yield folder
@@ -350,7 +350,7 @@ def _metrics_folder() -> Iterator[str]:
 
 
 def run_worker(arguments: list[str]) -> int:
-    """One worker: the inherited socket, the app, and an end when the parent is gone."""
+    """Runs one worker: the inherited socket, the app, and the end when the parent is gone. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m gateway.process.serve", description="One worker of `weighbridge serve`."
     )

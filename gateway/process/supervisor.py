@@ -1,4 +1,4 @@
-"""Keeps worker processes running on one listening socket.
+"""The supervisor: keeps worker processes running on one listening socket.
 
 The parent owns the socket and the workers; it serves nothing itself. A dead worker is replaced, ever
 more slowly when it dies young, and when workers only ever die young the parent gives up: something
@@ -20,13 +20,15 @@ import msgspec
 _log = logging.getLogger("weighbridge.supervisor")
 
 _KILL_AFTER_S = 20.0
-"""How long after the drain a worker may take to close what it holds: the books alone wait seconds for a slow database."""
+"""Seconds after the drain in which a worker may close what it holds; the ledger alone waits seconds for a slow
+database.
+"""
 _START_WITHIN_S = 120.0
 _LOOK_S = 0.05
 
 
 class RestartBackoff(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a worker must live to count as well, and how often in a row they may die younger."""
+    """Limits on restarts: the lifetime below which a worker died young, and how often in a row that may happen."""
 
     young_s: float = 5.0
     max_young_deaths: int = 8
@@ -34,7 +36,7 @@ class RestartBackoff(msgspec.Struct, frozen=True, kw_only=True):
     max_delay_s: float = 10.0
 
     def delay_s(self, young_deaths: int) -> float | None:
-        """Seconds until a dead worker is replaced; None is giving up."""
+        """Seconds until a dead worker is replaced; None to give up."""
         if young_deaths >= self.max_young_deaths:
             return None
         if young_deaths == 0:
@@ -54,7 +56,7 @@ class _Running:
         os.set_blocking(ready_fd, False)
 
     def look(self) -> None:
-        """Whether it has said that it serves."""
+        """Checks whether the worker has reported that it serves."""
         if self._ready_fd is None:
             return
         try:
@@ -79,7 +81,7 @@ class _Running:
 
 
 class _Place:
-    """One place among the workers, whoever fills it at the moment."""
+    """One of the worker positions, and its present process."""
 
     def __init__(self) -> None:
         self.running: _Running | None = None
@@ -87,7 +89,7 @@ class _Place:
 
 
 class Supervisor:
-    """Runs `count` workers of one command until a signal ends it. SIGUSR2 replaces them one after the other.
+    """Runs `count` workers of one command until a signal ends it; SIGUSR2 replaces them one by one.
 
     The command must take `--ready-fd N`, a pipe that it writes to as soon as it serves. A worker is asked to go, by
     SIGUSR2, when the one that takes its place serves. So there is at most one more than usual, somebody always
@@ -124,7 +126,7 @@ class Supervisor:
         self._status = 0
 
     def run(self) -> int:
-        """Returns the exit status: 0 after a clean stop."""
+        """Runs until stopped. Returns the exit status: 0 after a clean stop."""
         with self._listening():
             try:
                 while self._step():
@@ -149,7 +151,7 @@ class Supervisor:
         return [running for running in every if running is not None]
 
     def _step(self) -> bool:
-        """Replaces, waits for the next signal or deadline, and acts on it; False is the end."""
+        """Advances replacement, waits for the next signal or deadline, and acts on it. Returns False at the end."""
         now = time.monotonic()
         self._reap_ended(now)
         if self._stop_at is None:
@@ -225,7 +227,7 @@ class Supervisor:
         self._replacing_since = time.monotonic()
 
     def _replace(self, now: float) -> None:
-        """The next step of replacing all workers, if that is under way."""
+        """Takes the next step of a rolling replacement, if one is under way."""
         if self._leaving is not None:
             self._end_late(self._leaving, now)
         elif self._fresh is not None:

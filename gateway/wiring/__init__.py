@@ -1,1 +1,1 @@
-"""The parts of one process, each built from its section of the configuration."""
+"""Wiring: builds the parts of one process from their configuration sections."""

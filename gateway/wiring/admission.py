@@ -1,4 +1,4 @@
-"""Opens the gate of one process: what is shared with the others, and what refuses, orders and repeats requests."""
+"""Wiring of the gate: limits, queues, overload guard and idempotency of one process, and what they share with others."""
 
 import contextlib
 import random
@@ -26,14 +26,14 @@ from proxy.redis.redis_link import RedisLink
 
 
 def adopt(gate: Gate, config: GatewayConfig, queues: Mapping[str, QueueConfig]) -> None:
-    """After a reload. `queues` are those of the configuration, each with its size."""
+    """Adopts a reloaded configuration. `queues` are the configured queues with their present sizes."""
     gate.limit_book.adopt(config.limits, nameable_models(config))
     gate.queues.adopt(queues)
     gate.guard.max_lag_s = config.server.max_lag_s
 
 
 def nameable_models(config: GatewayConfig) -> set[str]:
-    """What callers may name as their model."""
+    """Returns the names that callers may send as `model`."""
     return {AUTO, *config.policy.aliases, *(model.model_id for model in config.providers.models)}
 
 
@@ -47,7 +47,7 @@ async def open_gate(
     in_flight: Callable[[], int],
     stack: contextlib.AsyncExitStack,
 ) -> Gate:
-    """Everything is usable when this returns, with or without a Redis that answers."""
+    """Builds the gate; all of it is usable on return, whether or not Redis answers."""
     replicas = LiveProcesses(engine, boot_id)
     await replicas.refresh()
     stack.push_async_callback(replicas.withdraw)

@@ -1,4 +1,4 @@
-"""Opens the books of one process, and keeps the rounds going that bills, checks, warnings and reports are made in."""
+"""Wiring of the books: ledger, budgets, and the periodic rounds of billing, checks, alerts and reports."""
 
 import contextlib
 import socket
@@ -36,7 +36,7 @@ _MONTHS_S = 20.0
 
 
 class OpenBooks(NamedTuple):
-    """`books` is what attempts are booked through: the ledger, behind the budgets."""
+    """The opened books. `books` is what attempts book through: the ledger behind the budgets."""
 
     ledger: Ledger
     holds: Holds
@@ -50,7 +50,7 @@ async def open_books(
     now_us: Callable[[], int],
     stack: contextlib.AsyncExitStack,
 ) -> OpenBooks:
-    """The ledger and the budgets; what dead processes left is recovered before this returns."""
+    """Opens ledger and budgets; entries that dead processes left behind are recovered before this returns."""
     section = config.cost
     journal = Journal(section.journal_dir, sync=section.journal_sync, max_bytes=section.max_journal_bytes)
     store, grants = LedgerStore(engine), GrantStore(engine)
@@ -83,7 +83,7 @@ async def open_books(
 async def keep_rounds(
     engine: AsyncEngine, config: GatewayConfig, metrics: AllMetrics, claims: Claims, now_us: Callable[[], int]
 ) -> contextlib.AsyncExitStack:
-    """Begins the rounds; they end with the stack that is given back."""
+    """Starts the periodic rounds; closing the returned stack ends them."""
     stack = contextlib.AsyncExitStack()
     background(stack, every(_TRUE_UP_S, claims.rounds.run_due))
     background(stack, every(_CHECK_S, LedgerWatch(engine, metrics.ledger.set_ledger_check).check_due))

@@ -1,4 +1,4 @@
-"""Opens the fleet of one process: finds the pools' replicas, watches them, and does what one process must do for all."""
+"""Wiring of the fleet: discovers and watches the pools' replicas, and runs the duties of the lease holder."""
 
 import contextlib
 import os
@@ -37,17 +37,17 @@ from selfhosted.replica import Address
 from selfhosted.watch.watch import PoolWatch
 
 _FIRST_LOOK_S: Final = 3.0
-"""How long a start waits to know which replicas are ready."""
+"""The most seconds that a start waits for the replicas' states."""
 
 
 class OpenFleet(NamedTuple):
-    """`view` is what routes tell of it."""
+    """The opened fleet. `view` is what the API and pages show of it."""
 
     fleet: Fleet
     view: FleetView
     database: AsyncEngine
     lease: Lease | None
-    """None where there are no pools."""
+    """The lease on the pools' duties; None without pools."""
 
 
 async def open_fleet(
@@ -58,7 +58,9 @@ async def open_fleet(
     changed: Callable[[], None],
     stack: contextlib.AsyncExitStack,
 ) -> OpenFleet:
-    """The replicas are known, and most of their states, when this returns. `changed` hears of others and of other states."""
+    """Opens the fleet; the replicas and most of their states are known on return. `changed` is called whenever either
+    changes.
+    """
     configs = config.selfhosted.pools
     store = RegistryStore(engine)
     registry = Registry(store, configs)
@@ -164,7 +166,7 @@ def _lead(
     metrics: RegistryMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> Lease:
-    """What one process does for all of them, while it holds a pool's lease."""
+    """Starts the lease, and the duties of the process that holds it: recording replicas' hours."""
     lease = Lease(store, registry, boot_id, tuple(pools))
     stack.push_async_callback(lease.release)
     background(stack, lease.run())

@@ -1,4 +1,4 @@
-"""Makes the metrics of every part, on one page."""
+"""Creation of every part's metrics in one registry."""
 
 from typing import NamedTuple
 
@@ -24,10 +24,10 @@ from selfhosted.watch.watch_metrics import WatchMetrics
 
 
 class AllMetrics(NamedTuple):
-    """What each part is told to count with."""
+    """The metrics object of each part."""
 
     requests: Metrics
-    """And the page that shows all of them."""
+    """The request metrics, which also own the registry."""
     classifier: ClassifierMetrics
     overload: OverloadMetrics
     limits: LimitMetrics
@@ -49,7 +49,7 @@ class AllMetrics(NamedTuple):
 
 
 def all_metrics() -> AllMetrics:
-    """One of each, for one process."""
+    """Creates the metrics of one process."""
     requests = Metrics()
     page = requests.registry
     return AllMetrics(

@@ -1,4 +1,4 @@
-"""The `policy` and `cost` sections as planning and the line take them."""
+"""Conversion of the `policy` and `cost` sections to the types of planning and escalation."""
 
 from cost.config import CostSection
 from cost.fleet.pool_config import pool_of_target
@@ -8,7 +8,7 @@ from proxy.policy_config import EscalationConfig, PolicyConfig
 
 
 def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:
-    """The section as planning takes it, with what the money's section has to say about targets."""
+    """Builds the routing policy from both sections."""
     return Policy(
         auto_targets=config.auto,
         aliases={name: (to,) if isinstance(to, str) else to for name, to in config.aliases.items()},
@@ -24,7 +24,7 @@ def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:
 
 
 def build_escalation(config: EscalationConfig) -> EscalationRules:
-    """The section as the line takes it."""
+    """Builds the escalation rules."""
     return EscalationRules(
         max_share=config.max_share,
         max_running=config.max_running,

@@ -1,4 +1,4 @@
-"""Queues that are as large as the pools behind them: what their replicas hold that are ready and not full."""
+"""Sizing of queues by the pools behind them: what their ready and not full replicas can hold."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -6,15 +6,16 @@ from typing import Final
 from proxy.queues.queues_config import QueueConfig
 
 _NOTICED: Final = 0.02
-"""A queue keeps its size when the new one differs by no more than this part."""
+"""The relative change of size below which a queue keeps its present one."""
 
 
 def sized(
     queues: Mapping[str, QueueConfig], now: Mapping[str, QueueConfig], carried: Callable[[Sequence[str]], int]
 ) -> dict[str, QueueConfig]:
-    """`queues` as configured, `now` as they are; `carried` tells how many tokens the pools of these targets carry.
+    """Returns the queues with their sizes: `queues` as configured, `now` as in force; `carried` returns the tokens that
+    the pools of these targets can hold.
 
-    A pool without a ready replica leaves room for one request alone.
+    A pool without a ready replica leaves room for one request.
     """
     return {name: _sized(queue, now.get(name), carried) for name, queue in queues.items()}
 

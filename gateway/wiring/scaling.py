@@ -1,4 +1,4 @@
-"""The autoscaler of each pool that has one: what it observes in this process, and the loop that decides."""
+"""Wiring of the autoscalers: each pool's signals in this process, and the loop that decides."""
 
 import contextlib
 import time
@@ -20,13 +20,13 @@ from selfhosted.scale.signals import SignalReader, Signals
 from selfhosted.scale.target import Targets
 
 _OUTPUT_WEIGHT: Final = 4.0
-"""Of a generated token beside one that is read, where `cost.pools` has not measured it."""
+"""The cost of a generated token relative to a prompt token, where `cost.pools` has not measured it."""
 
 
 def keep_scaling(
     config: GatewayConfig, fleet: OpenFleet, gate: Gate, metrics: ScaleMetrics, stack: contextlib.AsyncExitStack
 ) -> None:
-    """Starts the loops. Every process observes; the one that holds a pool's lease decides."""
+    """Starts the autoscaler loops. Every process observes; the one that holds a pool's lease decides."""
     costs = {pool.name: pool for pool in config.cost.pools}
     for name, pool in fleet.fleet.pools.items():
         if pool.config.scale is not None and fleet.lease is not None:
@@ -48,15 +48,15 @@ def _loop(
         name,
         targets=Targets(fleet.database),
         lease=lease,
-        wished=lambda: _wished(fleet, name),
-        observe=_Observing(pool, scale, lambda: _waiting_at_gate(pool.config, gate)),
+        wished=lambda: _desired_replicas(fleet, name),
+        observe=_PoolSignals(pool, scale, lambda: _waiting_at_gate(pool.config, gate)),
         policy=lambda state: _policy(scale, cost, state),
         observer=metrics,
     )
 
 
-class _Observing:
-    """Signals of one pool, each time since the last."""
+class _PoolSignals:
+    """Reads the signals of one pool, as changes since the last read."""
 
     def __init__(self, pool: Pool, scale: ScaleConfig, waiting_at_gate: Callable[[], int]) -> None:
         self._pool = pool
@@ -78,13 +78,13 @@ class _Observing:
         )
 
 
-def _wished(fleet: OpenFleet, name: str) -> int | None:
+def _desired_replicas(fleet: OpenFleet, name: str) -> int | None:
     wish = fleet.view.registry.target(name)
     return None if wish is None else wish.desired
 
 
 def _waiting_at_gate(pool: PoolConfig, gate: Gate) -> int:
-    """Of all processes, as if each had as many as this one."""
+    """The requests waiting at the gate in all processes, extrapolated from this one."""
     queues = {gate.queues.queue_of(target) for target in pool.served}
     here = sum(gate.queues.state(name).waiting for name in queues if name is not None)
     return here * gate.sharers()

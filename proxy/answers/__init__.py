@@ -1,1 +1,1 @@
-"""Judging answers: cut, refused, broken, or given with little confidence."""
+"""Judgement of answers: truncated, refused, malformed, or of low confidence."""

@@ -1,4 +1,4 @@
-"""Recognising a short answer that begins as refusals do, in a handful of languages.
+"""Recognition of refusals: a short answer that begins as refusals do, in eleven languages.
 
 Words of regret are not enough, the refusing verb must follow: "I'm sorry, but I can't make it to the party"
 is an answer to somebody who asked for an excuse. A longer text usually goes on to answer, so only a short one counts.
@@ -71,7 +71,7 @@ _APOSTROPHES: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"
 
 
 def reads_as_refusal(text: str) -> bool:
-    """Whether a whole answer is a refusal and nothing else."""
+    """Returns True when the whole answer is a refusal: at most MAX_REFUSAL_CHARS long and opening like one."""
     if not text or len(text) > MAX_REFUSAL_CHARS:
         return False
     return _REFUSAL.match(" ".join(text.translate(_APOSTROPHES).lower().split())) is not None

@@ -1,4 +1,4 @@
-"""Does a value follow a JSON schema that a caller sent? Within a bounded number of steps, and with no way out.
+"""JSON schema validation of model answers within a bounded number of steps, and without following outside references.
 
 A schema is somebody else's program: nested alternatives can ask for 2^40 comparisons, a pattern can keep a
 backtracking engine busy for ever, a reference can name an address. So every keyword counts a step, patterns
@@ -16,29 +16,32 @@ from typing import Any, Final
 import msgspec
 
 MAX_STEPS: Final = 2_000
-"""Keywords looked at for one value, five to ten microseconds each."""
+"""The default step budget of one check; a step is one keyword looked at, five to ten microseconds."""
 _SLOWEST_STEP_S: Final = 20e-6
-"""On average: what a schema's author found that is dearer than it is counted for ends here."""
+"""CPU seconds allowed per step on average. Ends checks of schemas that found a keyword dearer than it is counted for.
+"""
 _SOUNDNESS: Final = 5
-"""Times the steps for a value: what looking at the schema itself may take."""
+"""The step budget for checking the schema itself, as a multiple of the budget for the value."""
 _REFERENCE_STEPS: Final = 4
-"""A reference costs as much as so many other keywords."""
+"""Steps that a reference counts as, by its measured cost."""
 _MESSAGE_CHARS_A_STEP: Final = 100
-"""The library writes the refused value into every error, so errors about large values are dear."""
+"""Characters of an error message per step: the library writes the refused value into every error."""
 _MAX_SOUND_SCHEMAS: Final = 64
 _ENTRIES_A_STEP: Final = 16
-"""Names and values that a keyword compares, one after the other, without a step for each."""
+"""Names or values per step where one keyword compares many without visiting a keyword for each."""
 _DESCENTS_A_STEP: Final = 2
-"""Subschemas that are entered: an empty one has no keyword that would count."""
+"""Subschemas entered per step: an empty subschema has no keyword that would count itself."""
 _MAX_DEPTH: Final = 100
-"""Keywords within keywords, about four Python frames each. At the end of Python's stack the library's maps panic."""
+"""The deepest nesting of keywords, each about four Python frames. At the end of Python's stack the library's maps
+panic.
+"""
 
 # They look at patterns, or walk the schema in ways that count no steps.
 _UNBOUNDED: Final = ("patternProperties", "unevaluatedItems", "unevaluatedProperties")
 
 
 class NotJudged(Exception):
-    """Whether the value is right cannot be said within the bounds."""
+    """Raised when a verdict is not possible within the bounds: the schema is broken, unsupported or too expensive."""
 
 
 # Each enters a subschema for every entry of the value, or of the schema.
@@ -49,13 +52,13 @@ _COMPARING: Final = ("const", "dependentRequired", "enum")
 _NAMES: Final = (b'"$anchor"', b'"$dynamicAnchor"', b'"$id"')
 
 _NOTHING: Final[Mapping[str, Any]] = {"not": {}}
-"""Stands for `false`, for which the library writes an error that no keyword counts."""
+"""A replacement for the schema `false`, for which the library writes an error that no keyword counts."""
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
 
 
 class _Meter:
-    """What one check may still do."""
+    """The remaining step, depth and time budget of one check."""
 
     __slots__ = ("depth", "steps", "until_s")
 
@@ -75,18 +78,18 @@ _meter: ContextVar[_Meter] = ContextVar("weighbridge_schema_meter")
 
 
 def prepare(*, max_steps: int = MAX_STEPS) -> None:
-    """Loads the library: a tenth of a second, better spent at the start than in somebody's request."""
+    """Imports the library ahead of the first request, which takes a tenth of a second."""
     # Nobody waits for this verdict, and a pause for garbage in this thread is no reason not to start.
     with contextlib.suppress(NotJudged):
         follows(None, {"type": "null"}, max_steps=max_steps)
 
 
 def follows(value: Any, schema: Any, *, max_steps: int = MAX_STEPS) -> bool:
-    """Whether `value` follows `schema`. Raises NotJudged for a schema that is broken or asks too much."""
+    """Returns True when `value` follows `schema`. Raises NotJudged for a schema that is broken or exceeds `max_steps`."""
     if not isinstance(schema, Mapping):
         raise NotJudged
     try:
-        written = _written(schema)
+        written = _encoded(schema)
         validator = _bounded(refused=(*_UNBOUNDED, "$dynamicRef"), inner_references=True)
         if _within(max_steps, validator, schema, value):
             return True
@@ -102,7 +105,7 @@ def follows(value: Any, schema: Any, *, max_steps: int = MAX_STEPS) -> bool:
     return False
 
 
-def _written(schema: Mapping[str, Any]) -> bytes:
+def _encoded(schema: Mapping[str, Any]) -> bytes:
     written = msgspec.json.encode(schema)
     # The whole schema may have an identity; no reference needs it.
     if sum(map(written.count, _NAMES)) > ("$id" in schema):
@@ -133,7 +136,7 @@ def _drafts() -> Any:
 
 @cache
 def _bounded(*, refused: tuple[str, ...], inner_references: bool) -> Any:
-    """Draft 2020-12 with every keyword counted. Loading the library takes 80 ms, so only who needs it does."""
+    """Builds the Draft 2020-12 validator with every keyword counted. Cached; importing the library takes 80 ms."""
     library = import_module("jsonschema.validators")
     draft = library.Draft202012Validator
     keywords: dict[str, Keyword] = dict(draft.VALIDATORS)
@@ -157,7 +160,7 @@ def _descending(descend: Callable[..., Iterator[Any]]) -> Callable[..., Iterator
 
 
 def _evolved(validator: Any, **changes: Any) -> Any:
-    """The library's own goes over to the plain draft, which counts nothing, wherever a part of a schema says `$schema`."""
+    """Replaces the library's `evolve`, which would return to the plain, uncounted draft at every nested `$schema`."""
     present = {
         "schema": validator.schema,
         "format_checker": validator.format_checker,
@@ -188,7 +191,7 @@ def _counted(name: str, keyword: Keyword) -> Keyword:
 
 
 def _size_steps(name: str, wanted: Any, instance: Any, most: int) -> int:
-    """What a keyword does beside its one step, told before it does it."""
+    """The steps that a keyword costs beyond its first, estimated from sizes before it runs."""
     if name in _COMPARING:
         return _entries(wanted, most * _ENTRIES_A_STEP) // _ENTRIES_A_STEP
     steps = _width(wanted) // (_DESCENTS_A_STEP if name in _DESCENDING_SCHEMA else _ENTRIES_A_STEP)
@@ -202,7 +205,7 @@ def _width(value: Any) -> int:
 
 
 def _entries(value: Any, most: int) -> int:
-    """All that lies in a value, however deep; no longer counted than up to `most`."""
+    """Counts the entries nested anywhere in a value, stopping soon after `most`."""
     found, rest = 0, [value]
     while rest and found <= most:
         each = rest.pop()
@@ -213,7 +216,7 @@ def _entries(value: Any, most: int) -> int:
 
 
 def _inner_reference(keyword: Keyword) -> Keyword:
-    """Only a path within the schema: anything else is searched for in all of it."""
+    """Wraps `$ref` to accept only JSON pointers into the schema: an anchor would be searched for in all of it."""
 
     def guarded(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
         if not isinstance(wanted, str) or not (wanted == "#" or wanted.startswith("#/")):
@@ -233,7 +236,7 @@ def _not_judged(_validator: Any, _wanted: Any, _instance: Any, _schema: Any) -> 
 
 
 def _without_patterns(keyword: Keyword) -> Keyword:
-    """`additionalProperties` looks at `patternProperties` by itself."""
+    """Wraps `additionalProperties`, which reads `patternProperties` itself, to refuse schemas that have both."""
 
     def guarded(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
         if "patternProperties" in schema:
@@ -244,7 +247,7 @@ def _without_patterns(keyword: Keyword) -> Keyword:
 
 
 def _unique_items(_validator: Any, wanted: Any, instance: Any, _schema: Any) -> Iterator[Any]:
-    """The library's own compares every two; this one takes 1 and 1.0 for different."""
+    """Replaces the library's quadratic `uniqueItems` with one that hashes; unlike JSON Schema, 1 and 1.0 differ here."""
     if wanted and isinstance(instance, list):
         written = {msgspec.json.encode(item, order="deterministic") for item in instance}
         if len(written) < len(instance):

@@ -1,4 +1,4 @@
-"""Tool calls of an answer as sent: every value is untrusted until somebody has looked at it."""
+"""Tool calls as an upstream sent them: every field is untrusted and unvalidated."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import msgspec
 
 
 class Function(msgspec.Struct):
-    """The arguments are text that should be JSON."""
+    """The function of a tool call. `arguments` is text that should be a JSON object."""
 
     name: Any = None
     arguments: Any = None
 
 
 class Call(msgspec.Struct):
-    """In a stream the pieces of one call share an index."""
+    """A tool call, or one piece of it: in a stream the pieces of one call share an index."""
 
     index: Any = None
     function: Function | None = None

@@ -1,4 +1,4 @@
-"""Judging a whole answer without asking anybody: cut, refused, broken, or given with little confidence.
+"""Detection of weak answers by rules alone: truncated, refused, malformed, or of low log-probability.
 
 Pure and bounded. What cannot be judged within the bounds (too large, too deep, a schema that asks for too
 much work) counts as not weak: a wrong "weak" costs a second call, a wrong "fine" costs nothing new.
@@ -30,10 +30,10 @@ from proxy.answers.tool_calls import Call, Function
 Weakness = Literal["truncated", "refused", "invalid-json", "schema-mismatch", "malformed-tool-arguments", "low-logprob"]
 
 MAX_JUDGED_BYTES: Final = 4 * 1024 * 1024
-"""Of payloads; a larger answer is not judged."""
+"""The most payload bytes that are judged; a larger answer counts as not weak."""
 MAX_JSON_CHARS: Final = 256 * 1024
 MAX_DEFINITION_BYTES: Final = 256 * 1024
-"""Of tool definitions, and of a response format."""
+"""The most bytes of tool definitions, and of a response format, that are parsed."""
 MAX_TOOL_CALLS: Final = 128
 
 # What makes the given answer worse than the other when both are weak: the less of it can be used, the graver.
@@ -76,7 +76,7 @@ class _Payload(msgspec.Struct):
 
 
 class CalledTool:
-    """One tool call, put together from its pieces."""
+    """One tool call, assembled from its streamed pieces."""
 
     __slots__ = ("arguments", "name")
 
@@ -86,7 +86,7 @@ class CalledTool:
 
 
 class _Answer:
-    """One choice, put together from its pieces."""
+    """One choice of the answer, assembled from its streamed pieces."""
 
     __slots__ = ("audio", "calls", "filtered", "finish", "logprob_sum", "logprobs", "refusal", "texts")
 
@@ -104,8 +104,8 @@ class _Answer:
         return "".join(self.texts)
 
 
-class _Asked:
-    """What the request asks of an answer's form; read only when an answer has that form."""
+class _RequestedForm:
+    """The form that the request asks for: response format and tools, parsed only when an answer needs them."""
 
     __slots__ = ("_definitions", "_max_steps", "request")
 
@@ -125,7 +125,7 @@ class _Asked:
         return isinstance(form, dict) and form.get("type") == "json_object"
 
     def tools(self) -> tuple[dict[str, Any], bool]:
-        """Parameters by function name, and whether there is nothing else that may be called."""
+        """Returns each function's parameter schema by name, and True when no other kind of tool was offered."""
         if self._definitions is None:
             tools, functions = self._field("tools") or [], self._field("functions") or []
             named = [tool.get("function") if isinstance(tool, dict) else None for tool in tools]
@@ -138,7 +138,7 @@ class _Asked:
         return self._definitions
 
     def follows(self, value: Any, schema: Any) -> bool:
-        """A schema that is not given is followed by everything."""
+        """Returns True when `value` follows `schema`, or when there is no schema."""
         return schema is None or follows(value, schema, max_steps=self._max_steps)
 
     def _field(self, name: str) -> Any:
@@ -157,12 +157,15 @@ def judge(
     min_mean_logprob: float | None = None,
     max_schema_steps: int = MAX_STEPS,
 ) -> Weakness | None:
-    """What is wrong with a whole answer, given as its events' payloads; None when nothing is, or nobody can say."""
+    """Returns the weakness of a whole answer, or None when it has none or cannot be judged within the bounds.
+
+    `payloads` are its events' JSON payloads. Of several choices all must be weak; the first one's weakness is returned.
+    """
     if sum(map(len, payloads)) > MAX_JUDGED_BYTES:
         return None
     try:
         answers = _put_together(payloads)
-        asked = _Asked(request, max_schema_steps)
+        asked = _RequestedForm(request, max_schema_steps)
         found = [_weakness(asked, answer, min_mean_logprob) for answer in answers]
     except Exception:  # noqa: BLE001 - too large, too deep, no chat completion: whatever it was, nothing was judged
         return None
@@ -171,7 +174,7 @@ def judge(
 
 
 def graver(weakness: Weakness, than: Weakness) -> bool:
-    """Whether less of an answer can be used than of another one that is weak, too."""
+    """Returns True when `weakness` leaves less of an answer usable than the weakness `than` does."""
     return _GRAVITY[weakness] > _GRAVITY[than]
 
 
@@ -204,7 +207,7 @@ def _add(answer: _Answer, choice: _Choice) -> None:
 
 def _add_part(answer: _Answer, part: _Part) -> None:
     if part.content:
-        answer.texts.append(part.content if type(part.content) is str else _joined(part.content))
+        answer.texts.append(part.content if type(part.content) is str else _text_of_parts(part.content))
     answer.refusal = answer.refusal or bool(part.refusal)
     answer.audio = answer.audio or bool(part.audio)
     for place, call in enumerate(part.tool_calls or ()):
@@ -214,8 +217,8 @@ def _add_part(answer: _Answer, part: _Part) -> None:
         _add_call(answer, -1, part.function_call)
 
 
-def _joined(content: Any) -> str:
-    """Some upstreams send a list of parts where others send text."""
+def _text_of_parts(content: Any) -> str:
+    """Concatenates the text parts of a content list, which some upstreams send in place of a string."""
     parts = content if isinstance(content, list) else ()
     return "".join(text for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))
 
@@ -237,13 +240,13 @@ def _add_call(answer: _Answer, number: int, function: Function | None) -> None:
         call.arguments.append(msgspec.json.encode(function.arguments).decode())
 
 
-def _weakness(asked: _Asked, answer: _Answer, min_mean_logprob: float | None) -> Weakness | None:
+def _weakness(asked: _RequestedForm, answer: _Answer, min_mean_logprob: float | None) -> Weakness | None:
     if answer.refusal or answer.finish == "content_filter":
         return "refused"
     cut = answer.finish == "length"
     if cut and asked.request.max_output_tokens is None:
         return "truncated"
-    broken = _broken(asked, answer)
+    broken = _form_weakness(asked, answer)
     if broken is not None:
         return "truncated" if cut else broken
     if not answer.calls and not asked.request.json_mode and reads_as_refusal(answer.text):
@@ -253,8 +256,8 @@ def _weakness(asked: _Asked, answer: _Answer, min_mean_logprob: float | None) ->
     return None
 
 
-def _broken(asked: _Asked, answer: _Answer) -> Weakness | None:
-    """What cannot be used as it was asked for."""
+def _form_weakness(asked: _RequestedForm, answer: _Answer) -> Weakness | None:
+    """Returns the weakness of an answer whose tool calls or JSON cannot be used, or which a cut left empty; else None."""
     if answer.calls:
         return "malformed-tool-arguments" if not _callable(asked, answer.calls.values()) else None
     if asked.request.json_mode:
@@ -264,7 +267,7 @@ def _broken(asked: _Asked, answer: _Answer) -> Weakness | None:
     return None
 
 
-def _broken_json(asked: _Asked, text: str) -> Weakness | None:
+def _broken_json(asked: _RequestedForm, text: str) -> Weakness | None:
     try:
         value = _parsed(text)
     except ValueError:
@@ -274,7 +277,7 @@ def _broken_json(asked: _Asked, text: str) -> Weakness | None:
     return None if asked.follows(value, asked.response_schema()) else "schema-mismatch"
 
 
-def _callable(asked: _Asked, calls: Iterable[CalledTool]) -> bool:
+def _callable(asked: _RequestedForm, calls: Iterable[CalledTool]) -> bool:
     known, only_these = asked.tools()
     for call in calls:
         if not call.name:
@@ -295,7 +298,7 @@ def _callable(asked: _Asked, calls: Iterable[CalledTool]) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """Raises ValueError when it is no JSON, NotJudged when it is too much of it."""
+    """Parses JSON. Raises ValueError when the text is not JSON, NotJudged when it is too large."""
     if len(text) > MAX_JSON_CHARS:
         raise NotJudged
     try:

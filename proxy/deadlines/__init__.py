@@ -1,1 +1,1 @@
-"""How late an answer may be: the section of the configuration, and one value from queue to upstream."""
+"""Deadlines: the configuration section, and one value from queue to upstream."""

@@ -1,4 +1,4 @@
-"""When an answer is of no use any more, as one value from the queue to the upstream.
+"""The deadline of a request: one value that queues, dispatch and upstream calls all go by.
 
 The caller's own deadline bounds everything, to the millisecond. A tier's defaults are milder: its first token is an
 objective that bounds the wait in our queues, and its answer must have begun, or be whole where it is not streamed.
@@ -21,40 +21,41 @@ _LEAST_TIMEOUT_S: Final = 0.001
 _GOOD_PART: Final = 0.25
 _OWN_WAIT: Final = 0.5
 _LEAST_WAIT: Final = 0.1
-"""This share of the objective may always be waited: a target whose first token alone takes longer than the objective,
-or a fallback that comes after it, is late as it is, and refusing it would serve nobody."""
+"""The share of the first-token objective that may always be waited. A target whose first token alone exceeds the
+objective, or a late fallback, would otherwise always be refused.
+"""
 
 
 class Deadline(msgspec.Struct, frozen=True, kw_only=True):
-    """Moments on the monotonic clock; infinite where there is none."""
+    """Deadlines of one request in seconds on the monotonic clock; infinite where there is none."""
 
     arrived_at: float
     first_token_at: float
-    """The objective for the first token: the tier's, or half of what the caller allows where that is more. What waits to
-    the last moment in a queue is late when it starts.
+    """The objective for the first token: the tier's, or half of the caller's own time-out where that is later. It
+    bounds the wait in queues, because a request that starts at the last moment is late.
     """
     answer_at: float
     own: bool
-    """The caller set `answer_at`, so it bounds a stream to its end."""
+    """True when the caller set the time-out. Then `answer_at` also cuts a stream that has begun."""
 
     def remaining_s(self, now: float) -> float:
         return self.answer_at - now
 
     def passed(self, now: float) -> bool:
-        """What timed out was the deadline rather than our patience with an upstream."""
+        """Returns True when the deadline has passed at `now`, as opposed to an upstream time-out."""
         # A timer may fire a hair before its moment, which is late all the same.
         return self.answer_at - now < _LEAST_TIMEOUT_S
 
     def is_good_part(self, waited_s: float) -> bool:
-        """Whether an upstream that was waited for so long had a good part of the tier's time. What a caller sets for itself
-        says nothing of the upstream.
+        """Returns True when an upstream was waited for during a good part of the tier's time. Always False for a
+        deadline that the caller set, which says nothing about the upstream.
         """
         return not self.own and waited_s >= _GOOD_PART * (self.answer_at - self.arrived_at)
 
     def start_by(self, now: float, latency: TargetLatency | None, tokens: int, *, stream: bool) -> float:
-        """The latest start that is in time, after which a queue should not hold on to the request.
+        """The latest start, on the monotonic clock, with which the request is expected to be in time.
 
-        `tokens` is how many the answer will have at the least.
+        `tokens` is a lower bound of the answer's length.
         """
         usual_s = latency.ttft_s if latency is not None else 0.0
         least_wait_s = _LEAST_WAIT * (self.first_token_at - self.arrived_at)
@@ -64,15 +65,17 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
     def cannot_make_it(
         self, now: float, latency: TargetLatency | None, tokens: int, *, stream: bool, wait_s: float = 0.0
     ) -> bool:
-        """Whether the answer would be late even if the target were as fast as it ever is. Then it is not started."""
+        """Returns True when the answer would be late even at the target's fastest observed speed, so that it is not
+        started.
+        """
         return now + wait_s + self._least_s(latency, tokens, stream=stream) >= self.answer_at
 
     def first_token_timeout_s(self, now: float, patience_s: float) -> float:
-        """For a stream until its first token, whoever set the deadline."""
+        """The time-out until a stream's first token: `patience_s`, cut to what the deadline leaves."""
         return min(patience_s, max(self.answer_at - now, _LEAST_TIMEOUT_S))
 
     def total_timeout_s(self, now: float, patience_s: float, *, stream: bool) -> float:
-        """For the whole reply; a stream that has begun is cut by its caller's own deadline only."""
+        """The time-out of the whole reply. A stream that has begun is cut by its caller's own deadline only."""
         if stream and not self.own:
             return patience_s
         return self.first_token_timeout_s(now, patience_s)
@@ -82,11 +85,11 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
         return self.own
 
     def exceeded(self) -> DeadlineExceeded:
-        """It passed while the request waited or ran."""
+        """The error for a deadline that passed while the request waited or ran."""
         return DeadlineExceeded(f"The answer was not complete within {self._in_words}. {self._advice}")
 
     def unreachable(self, target_id: str) -> DeadlineExceeded:
-        """It would pass, so the request was not started."""
+        """The error for a request that was not started because `target_id` could not meet its deadline."""
         return DeadlineExceeded(
             f"`{target_id}` cannot answer within {self._in_words}, so it was not asked, and nothing is charged. "
             f"{self._advice}"
@@ -117,7 +120,7 @@ NO_DEADLINE: Final = Deadline(arrived_at=0.0, first_token_at=math.inf, answer_at
 
 
 def own_timeout_s(value: str | None) -> float | None:
-    """What the caller's header allows, None without one. Raises BadRequest."""
+    """Parses the time-out header to seconds; None without one. Raises BadRequest."""
     if value is None:
         return None
     # `int` would take signs, underscores and the digits of other scripts, too.
@@ -129,7 +132,9 @@ def own_timeout_s(value: str | None) -> float | None:
 
 
 def deadline_of(own_s: float | None, tier: Tier, section: DeadlinesSection, arrived_at: float) -> Deadline:
-    """The caller's own allowance stands in for the tier's whole answer, also when it is the larger one."""
+    """The deadline of a request. `own_s`, the caller's time-out, replaces the tier's answer time even when it is
+    longer.
+    """
     tiers = section.of(tier)
     answer_s = tiers.answer_s if own_s is None else own_s
     first_token_at = _after(arrived_at, tiers.first_token_s)

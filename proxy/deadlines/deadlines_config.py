@@ -18,7 +18,7 @@ _ANSWER = (
 
 
 class TierDeadlines(Section):
-    """How late an answer of the tier interactive may be."""
+    """Deadlines of the tier interactive."""
 
     first_token_s: Seconds | None = Field(default=1.0, description=_TO_FIRST)
     answer_s: Seconds | None = Field(default=10.0, description=_ANSWER)
@@ -31,14 +31,14 @@ class TierDeadlines(Section):
 
 
 class BatchDeadlines(TierDeadlines):
-    """How late an answer of the tier batch may be."""
+    """Deadlines of the tier batch."""
 
     first_token_s: Seconds | None = Field(default=120.0, description=_TO_FIRST)
     answer_s: Seconds | None = Field(default=600.0, description=_ANSWER)
 
 
 class DeadlinesSection(Section):
-    """How late an answer may be, where the caller does not say."""
+    """Deadlines of requests whose caller does not set one."""
 
     interactive: TierDeadlines = Field(default=TierDeadlines(), description="Requests that somebody waits for.")
     batch: BatchDeadlines = Field(default=BatchDeadlines(), description="Requests that can wait.")

@@ -1,1 +1,1 @@
-"""Idempotency-Key: the same request sent twice is answered once more, and served and booked once."""
+"""Idempotency-Key: a request sent twice is served and booked once, and answered alike."""

@@ -1,4 +1,4 @@
-"""One process's claims on keys: who serves a request that was sent with an Idempotency-Key, and who gets its answer again.
+"""Claims on Idempotency-Keys: decides which process serves a keyed request, and replays its answer to repeats.
 
 The same team, key and body within `keep_h` get the same status and body, from one upstream call that is booked once,
 whichever process is asked. The promise ends where a process does: when one dies, or stands still for longer than
@@ -30,25 +30,27 @@ _log: Final = logging.getLogger("weighbridge.idempotency")
 HEADER: Final = "Idempotency-Key"
 MAX_KEY_CHARS: Final = 255
 _HEADERS_THAT_COUNT: Final = (b"x-tier", b"x-priority", b"x-weighbridge-escalate", b"x-weighbridge-tag")
-"""What a caller asks for beside the body. Deadlines and traces differ from one try to the next, so they do not count."""
+"""Headers that belong to the fingerprint. Deadlines and trace headers differ between tries, so they do not."""
 _HOUR_US: Final = 3_600_000_000
 
 MAX_RECORDED_BYTES: Final = 256 * 1024 * 1024
-"""Of answers that a process holds until they are kept or given again; what does not fit is not kept, or given later."""
+"""The most bytes of recorded answers that a process holds at once; beyond it an answer is not kept, or not replayed
+yet.
+"""
 _CALLS_AT_ONCE: Final = 4
-"""Fewer than the database's connections."""
+"""Concurrent database calls, fewer than the pool's connections."""
 _CALL_S: Final = 10.0
-"""A statement that takes longer is given up. It is longer than SQLite waits for another writer."""
+"""The time-out of one database call, longer than SQLite waits for another writer."""
 _RETRY_S: Final = 1.0
 _PURGE_S: Final = 60.0
 _PURGE_BATCH: Final = 100
 _PURGE_BATCHES: Final = 600
 _FREE_BATCH: Final = 500
 _CLOSE_S: Final = 5.0
-_LOOKS: Final = 3
-"""A key that is freed and taken while it is looked at is looked at again so often."""
+_CLAIM_TRIES: Final = 3
+"""Tries to claim a key that is freed and taken again in between."""
 _WRITE_TRIES: Final = 5
-"""Of an answer, while the database takes everything else."""
+"""Tries to write one answer while the database accepts other writes."""
 _COUNT_EVERY_S: Final = 60.0
 _COUNT_FULL_EVERY_S: Final = 5.0
 _MAX_TEAMS: Final = 10_000
@@ -60,40 +62,40 @@ Header = tuple[bytes, bytes]
 _Done = TypeVar("_Done")
 
 
-def _nothing() -> None: ...
+def _do_nothing() -> None: ...
 
 
 def _uncounted(_name: str, _times: int) -> None: ...
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that was given before, to be given again."""
+    """A kept answer, to be sent again."""
 
     request_id: str
-    """Of the request that was served."""
+    """The id of the request that was originally served."""
     status: int
     headers: tuple[Header, ...]
     body: bytes
-    given: Callable[[], None] = _nothing
-    """To be called when it was given, or could not be: it takes no memory any more."""
+    given: Callable[[], None] = _do_nothing
+    """A callback that releases the answer's memory once it was sent or could not be."""
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """How often what happened, since the process began."""
+    """Event counts since the process began."""
 
     claimed: int = 0
     replayed: int = 0
     in_flight: int = 0
     reused: int = 0
     not_kept: int = 0
-    """Repeats of a request whose answer was too large."""
+    """Repeats of a request whose answer was too large to keep."""
     refused: int = 0
-    """New keys of teams that have too many."""
+    """New keys refused because their team has too many."""
     unavailable: int = 0
     taken_over: int = 0
-    """Keys of processes that did not show themselves any more."""
+    """Keys taken over from processes that stopped renewing them."""
     lost: int = 0
-    """Keys of this process that others took over, found out when their answers were to be kept."""
+    """Keys of this process that others took over, noticed when writing the answer."""
     kept: int = 0
     too_large: int = 0
     freed: int = 0
@@ -113,7 +115,9 @@ class _Counted(msgspec.Struct):
 
 
 class Claim:
-    """The right to serve one request for all who send its key, until it is kept or freed. Only the first of both counts."""
+    """The right to serve the request of one key, until its answer is kept or the key is freed. Only the first of both
+    counts.
+    """
 
     __slots__ = ("_once", "_room", "ending", "since", "tries", "wanted")
 
@@ -127,16 +131,16 @@ class Claim:
 
     @property
     def request_id(self) -> str:
-        """Of the request that is served."""
+        """The id of the request that is served under this claim."""
         return self.wanted.request_id
 
     @property
     def max_answer_bytes(self) -> int:
-        """What an answer may have that is to be kept."""
+        """The largest answer, in bytes, that is kept."""
         return self._once.max_answer_bytes
 
     def hold(self, size: int) -> bool:
-        """Reserve memory for a piece of the answer; False when this process holds too many answers already."""
+        """Reserves memory for `size` more bytes of the answer; False when this process holds too much already."""
         if self.ending is not None or not self._once.has_room_for(size):
             return False
         self._room += size
@@ -144,15 +148,15 @@ class Claim:
         return True
 
     def let_go(self) -> None:
-        """Give back all memory that was reserved."""
+        """Releases all reserved memory."""
         self._once.recorded_bytes -= self._room
         self._room = 0
 
     def keep(self, status: int, headers: Iterable[Header], body: bytes | None) -> Awaitable[None]:
-        """Keep the answer for whoever sends the key again; None is one that is too large.
+        """Keeps the answer for repeats of the key; a `body` of None marks one that was too large.
 
-        It begins at once, whether or not anybody awaits it. Who does waits `timeout_s` at most, and nothing is raised
-        but one's own cancellation, which does not stop it.
+        The write starts at once, awaited or not. Awaiting waits at most `timeout_s` and raises nothing but the
+        awaiter's own cancellation, which does not stop the write.
         """
         if body is None:
             return self._once.end(self, _Answer(status, NOT_KEPT, b""))
@@ -160,12 +164,12 @@ class Claim:
         return self._once.end(self, _Answer(status, msgspec.json.encode(pairs).decode(), body))
 
     def free(self) -> Awaitable[None]:
-        """Nothing was done that must not be done again, so the key may be used again. As `keep` in all else."""
+        """Frees the key for a new try, because nothing was done that must not be repeated. Awaits as `keep` does."""
         return self._once.end(self, None)
 
 
-class _Asking:
-    """A request that waits for the database's word on its key."""
+class _PendingClaim:
+    """A caller that waits for the database's answer on its key."""
 
     __slots__ = ("begun", "left")
 
@@ -175,7 +179,7 @@ class _Asking:
 
 
 class Idempotency:
-    """The only door to the table of idempotent requests, one a process."""
+    """Access to the table of idempotent requests; one per process."""
 
     def __init__(
         self,
@@ -188,7 +192,7 @@ class Idempotency:
         counted: Callable[[str, int], None] = _uncounted,
         close_s: float = _CLOSE_S,
     ) -> None:
-        """`counted` is told the name of what happened, one of the fields of Counts, and how often."""
+        """`counted(name, times)` is called for each event; `name` is a field of Counts."""
         self._store = store
         self._boot_id = boot_id
         self._section = section
@@ -201,23 +205,23 @@ class Idempotency:
         self._calls = asyncio.Semaphore(_CALLS_AT_ONCE)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._held: dict[tuple[str, str], Claim] = {}
-        """What this process serves, so that it need not ask the database whether it does."""
+        """Claims that this process serves, by team and key digest, so that repeats need no database call."""
         self._open: set[str] = set()
-        """Requests that hold a key, or may soon. What this process holds for any other is freed."""
+        """Request ids that hold, or are about to hold, a key. A renewal frees what is stored for any other id."""
         self._unwritten: dict[str, tuple[Claim, _Answer]] = {}
-        """Answers that the database did not take yet; their memory is bounded by what may be recorded."""
+        """Answers that the database has not accepted yet; bounded by `max_recorded_bytes`."""
         self._teams: dict[str, _Counted] = {}
-        self._troubled = False
+        self._retry_soon = False
         self.max_answer_bytes = section.max_answer_bytes
         self.recorded_bytes = 0
         self.counts = Counts()
 
     def has_room_for(self, size: int) -> bool:
-        """Whether this process may hold so much more of answers."""
+        """Returns True when `size` more bytes of answers may be held in memory."""
         return self.recorded_bytes + size <= self._max_recorded_bytes
 
     async def claim(self, team_id: str, key: str, fingerprint: bytes, request_id: str) -> Claim | Replay:
-        """The right to serve a request, or the answer that it had before.
+        """Returns a claim to serve the request, or the kept answer of an earlier one.
 
         Raises BadRequest, KeyInFlight, KeyReused, AnswerNotKept, TooManyKeys or IdempotencyUnavailable.
         """
@@ -231,64 +235,70 @@ class Idempotency:
         )
         held = self._held.get((team_id, wanted.key_digest))
         if held is not None:
-            self._same_body(wanted, held.wanted.body_digest)
+            self._check_same_body(wanted, held.wanted.body_digest)
             raise self._in_flight(self._clock() - held.since)
-        answer = await self._answered(wanted)
+        answer = await self._claim_in_time(wanted)
         if isinstance(answer, Claim):
             self._count("claimed")
             return answer
-        return self._judge(wanted, answer)
+        return self._replay_of(wanted, answer)
 
-    async def _answered(self, wanted: KeyClaim) -> Claim | StoredClaim | None:
-        """The database's word within `timeout_s`. Who does not wait for it any more gets no claim from it."""
-        asking = _Asking()
-        task = self._begin(self._ask(wanted, asking))
+    async def _claim_in_time(self, wanted: KeyClaim) -> Claim | StoredClaim | None:
+        """Claims in the database within `timeout_s`. A caller that stops waiting leaves no claim behind."""
+        asking = _PendingClaim()
+        task = self._start_task(self._claim_stored(wanted, asking))
         try:
             async with asyncio.timeout(self._section.timeout_s):
                 answer = await asyncio.shield(task)
         except TimeoutError:
-            self._leave(task, asking)
+            self._abandon(task, asking)
             raise self._unavailable() from None
         except asyncio.CancelledError:
-            self._leave(task, asking)
+            self._abandon(task, asking)
             raise
         if isinstance(answer, IdempotencyUnavailable):
             raise answer
         return answer
 
     @staticmethod
-    def _leave(task: "asyncio.Task[Claim | StoredClaim | IdempotencyUnavailable | None]", asking: _Asking) -> None:
+    def _abandon(
+        task: "asyncio.Task[Claim | StoredClaim | IdempotencyUnavailable | None]", asking: _PendingClaim
+    ) -> None:
         asking.left = True
         if not asking.begun:
             task.cancel()
         elif task.done() and not task.cancelled() and isinstance(claim := task.result(), Claim):
             claim.free()
 
-    async def _ask(self, wanted: KeyClaim, asking: _Asking) -> Claim | StoredClaim | IdempotencyUnavailable | None:
+    async def _claim_stored(
+        self, wanted: KeyClaim, asking: _PendingClaim
+    ) -> Claim | StoredClaim | IdempotencyUnavailable | None:
         async with self._calls:
             asking.begun = True
             self._open.add(wanted.request_id)
             try:
                 async with asyncio.timeout(_CALL_S):
-                    outcome = await self._look(wanted)
+                    outcome = await self._try_claim(wanted)
             except Exception as failure:  # noqa: BLE001 - whatever it was, nobody knows whether this was served before
                 # Should the key be taken after all, the next renewal finds it and frees it.
                 self._open.discard(wanted.request_id)
-                self._troubled = True
+                self._retry_soon = True
                 _log.warning("a key could not be claimed: %s", type(failure).__name__)
                 return self._unavailable()
             except BaseException:
                 self._open.discard(wanted.request_id)
                 raise
         if isinstance(outcome, bool):
-            return self._claimed(wanted, asking, taken_over=outcome)
+            return self._register_claim(wanted, asking, taken_over=outcome)
         self._open.discard(wanted.request_id)
         return outcome
 
-    async def _look(self, wanted: KeyClaim) -> StoredClaim | bool | None:
-        """What the database says: an earlier request, a claim (True when taken over), or None for no room."""
+    async def _try_claim(self, wanted: KeyClaim) -> StoredClaim | bool | None:
+        """Returns an earlier request's row, True or False for a claim (True: taken over), or None when the team has no
+        room.
+        """
         has_room = await self._has_room(wanted.team_id)
-        for _ in range(_LOOKS):
+        for _ in range(_CLAIM_TRIES):
             outcome = await self._store.claim(wanted, lease_us=self._lease_us, keep_us=self._keep_us, has_room=has_room)
             if isinstance(outcome, StoredClaim):
                 return outcome
@@ -298,7 +308,7 @@ class Idempotency:
                 return None
         raise TimeoutError("the key changed hands again and again")
 
-    def _claimed(self, wanted: KeyClaim, asking: _Asking, *, taken_over: bool) -> Claim:
+    def _register_claim(self, wanted: KeyClaim, asking: _PendingClaim, *, taken_over: bool) -> Claim:
         claim = Claim(self, wanted, self._clock())
         self._held[wanted.team_id, wanted.key_digest] = claim
         counted = self._teams.get(wanted.team_id)
@@ -312,12 +322,12 @@ class Idempotency:
         return claim
 
     async def _has_room(self, team_id: str) -> bool:
-        """Whether a team may have one more key. Counting them all takes a while, so it is not done for each."""
+        """Returns True when the team may have one more key. Counts rows at intervals only, as counting is slow."""
         most, now = self._section.max_keys_per_team, self._clock()
         counted = self._teams.get(team_id)
         every_s = _COUNT_EVERY_S if counted is None or counted.keys < most else _COUNT_FULL_EVERY_S
         if counted is None or now - counted.at >= every_s:
-            # Those who ask meanwhile go by the old number.
+            # Concurrent callers go by the old count meanwhile, instead of counting too.
             self._remember(team_id, _Counted(counted.keys if counted else 0, now))
             self._remember(team_id, counted := _Counted(await self._store.count(team_id), now))
         return counted.keys < most
@@ -327,7 +337,7 @@ class Idempotency:
             del self._teams[next(iter(self._teams))]
         self._teams[team_id] = counted
 
-    def _judge(self, wanted: KeyClaim, found: StoredClaim | None) -> Replay:
+    def _replay_of(self, wanted: KeyClaim, found: StoredClaim | None) -> Replay:
         if found is None:
             self._count("refused")
             raise TooManyKeys(
@@ -337,7 +347,7 @@ class Idempotency:
                 retry_after_s=_PURGE_S,
                 should_retry=False,
             )
-        self._same_body(wanted, found.body_digest)
+        self._check_same_body(wanted, found.body_digest)
         if found.status == IN_FLIGHT:
             raise self._in_flight((found.now_us - found.expires_us + self._keep_us) / 1_000_000)
         if found.headers == NOT_KEPT:
@@ -348,14 +358,14 @@ class Idempotency:
                 param=HEADER,
                 should_retry=False,
             )
-        given = self._lent(len(found.body))
+        given = self._reserve_replay(len(found.body))
         self._count("replayed")
         pairs = msgspec.json.decode(found.headers, type=list[tuple[str, str]])
         headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs)
         return Replay(request_id=found.request_id, status=found.status, headers=headers, body=found.body, given=given)
 
-    def _lent(self, size: int) -> Callable[[], None]:
-        """The memory of an answer that is given again; what is called gives it back, once."""
+    def _reserve_replay(self, size: int) -> Callable[[], None]:
+        """Reserves memory for a replayed answer and returns the function that releases it, once."""
         if not self.has_room_for(size):
             raise self._unavailable("This gateway process holds as many kept answers in its memory as it may.")
         self.recorded_bytes += size
@@ -366,7 +376,7 @@ class Idempotency:
 
         return give_back
 
-    def _same_body(self, wanted: KeyClaim, body_digest: str) -> None:
+    def _check_same_body(self, wanted: KeyClaim, body_digest: str) -> None:
         if wanted.body_digest != body_digest:
             self._count("reused")
             raise KeyReused(
@@ -376,7 +386,9 @@ class Idempotency:
             )
 
     def _in_flight(self, for_s: float) -> KeyInFlight:
-        """What took so long already will likely take as long again."""
+        """Counts and builds the error; retry-after equals the time served so far, within bounds, as the best guess of
+        the rest.
+        """
         self._count("in_flight")
         return KeyInFlight(
             "The request of this Idempotency-Key is being served; send it again shortly to get its answer.",
@@ -391,22 +403,22 @@ class Idempotency:
         )
 
     def end(self, claim: Claim, answer: _Answer | None) -> Awaitable[None]:
-        """What `Claim.keep` and `Claim.free` come to."""
+        """Writes the end of a claim: the answer, or None to free the key. See `Claim.keep`."""
         if claim.ending is None:
-            writing = self._begin(self._write(claim, answer))
-            claim.ending = self._begin(_for(writing, self._section.timeout_s))
+            writing = self._start_task(self._write(claim, answer))
+            claim.ending = self._start_task(_wait_at_most(writing, self._section.timeout_s))
         return asyncio.shield(claim.ending)
 
     async def _write(self, claim: Claim, answer: _Answer | None) -> None:
         async with self._calls:
             try:
-                await self._written(claim, answer)
+                await self._write_once(claim, answer)
             except Exception as failure:  # noqa: BLE001 - the answer is the caller's already, whatever became of this
-                self._failed(claim, answer, failure)
+                self._on_write_failure(claim, answer, failure)
             else:
-                self._over(claim)
+                self._release(claim)
 
-    async def _written(self, claim: Claim, answer: _Answer | None) -> None:
+    async def _write_once(self, claim: Claim, answer: _Answer | None) -> None:
         async with asyncio.timeout(_CALL_S):
             if answer is None:
                 await self._store.free(claim.wanted)
@@ -427,17 +439,17 @@ class Idempotency:
         else:
             self._count("kept")
 
-    def _failed(self, claim: Claim, answer: _Answer | None, failure: Exception) -> None:
+    def _on_write_failure(self, claim: Claim, answer: _Answer | None, failure: Exception) -> None:
         self._count("failed_writes")
-        self._troubled = True
+        self._retry_soon = True
         _log.warning("request %s: its Idempotency-Key is not written yet: %s", claim.request_id, type(failure).__name__)
         if answer is None:
             # The next renewal frees what this process serves no more.
-            self._over(claim)
+            self._release(claim)
         else:
             self._unwritten[claim.request_id] = (claim, answer)
 
-    def _over(self, claim: Claim) -> None:
+    def _release(self, claim: Claim) -> None:
         claim.let_go()
         self._open.discard(claim.request_id)
         self._unwritten.pop(claim.request_id, None)
@@ -446,20 +458,20 @@ class Idempotency:
             del self._held[place]
 
     async def run(self) -> None:
-        """Renews and purges for ever."""
+        """Renews claims and purges expired keys, for ever."""
         purge_at = self._clock() + _PURGE_S
         while True:
             pause_s = self._section.claim_s / 3
-            await asyncio.sleep(min(pause_s, _RETRY_S) if self._troubled or self._unwritten else pause_s)
-            if self._open or self._troubled:
-                await _logged(self.renew())
+            await asyncio.sleep(min(pause_s, _RETRY_S) if self._retry_soon or self._unwritten else pause_s)
+            if self._open or self._retry_soon:
+                await _log_failure(self.renew())
             if self._clock() >= purge_at:
-                await _logged(self.purge())
+                await _log_failure(self.purge())
                 purge_at = self._clock() + _PURGE_S
 
     async def renew(self) -> None:
-        """Lift what this process holds, free what it serves no more, and write the answers that were not taken."""
-        self._troubled = False
+        """Extends this process's claims, frees keys it no longer serves, and retries unwritten answers."""
+        self._retry_soon = False
         try:
             async with asyncio.timeout(_CALL_S):
                 held = await self._store.renew(self._boot_id, self._lease_us)
@@ -469,22 +481,22 @@ class Idempotency:
             for claim, answer in tuple(self._unwritten.values()):
                 await self._write_again(claim, answer)
         except BaseException:
-            self._troubled = True
+            self._retry_soon = True
             raise
 
     async def _write_again(self, claim: Claim, answer: _Answer) -> None:
         claim.tries += 1
         try:
-            await self._written(claim, answer)
+            await self._write_once(claim, answer)
         except Exception as failure:
             if claim.tries < _WRITE_TRIES:
                 raise
             # Everything else is taken, so it is this answer. Nobody shall be told for ever that it is in flight.
             _log.error("request %s: its answer cannot be kept: %s", claim.request_id, type(failure).__name__)
-        self._over(claim)
+        self._release(claim)
 
     async def purge(self) -> None:
-        """Forget what is kept no longer."""
+        """Deletes expired keys in batches."""
         for _ in range(_PURGE_BATCHES):
             async with asyncio.timeout(_CALL_S):
                 gone = await self._store.purge(_PURGE_BATCH)
@@ -493,20 +505,20 @@ class Idempotency:
                 return
 
     async def aclose(self) -> None:
-        """Wait for what is being written, for a moment; keys that nobody serves any more become free."""
+        """Waits up to `close_s` for pending writes, then frees keys that are no longer served."""
         with contextlib.suppress(TimeoutError):
             # For both together: a database that takes nothing from the one takes nothing from the other.
             async with asyncio.timeout(self._close_s):
                 # What ends may begin something: a claim that nobody waits for any more is freed.
                 while self._tasks:
                     await asyncio.wait(self._tasks)
-                await _logged(self.renew())
+                await _log_failure(self.renew())
 
     def _count(self, name: str, times: int = 1) -> None:
         setattr(self.counts, name, getattr(self.counts, name) + times)
         self._counted(name, times)
 
-    def _begin(self, work: Coroutine[Any, Any, _Done]) -> "asyncio.Task[_Done]":
+    def _start_task(self, work: Coroutine[Any, Any, _Done]) -> "asyncio.Task[_Done]":
         task = asyncio.create_task(work, name="idempotency")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -514,7 +526,7 @@ class Idempotency:
 
 
 def check_key(key: str) -> None:
-    """Raises BadRequest for what no key can be."""
+    """Checks the form of a key. Raises BadRequest."""
     if not 1 <= len(key) <= MAX_KEY_CHARS or not all("!" <= char <= "~" for char in key):
         raise BadRequest(
             f"`{HEADER}` must have 1 to {MAX_KEY_CHARS} visible ASCII characters; a random UUID is a good one.",
@@ -523,7 +535,7 @@ def check_key(key: str) -> None:
 
 
 def fingerprint_of(path: str, headers: Iterable[Header], body: bytes) -> bytes:
-    """A digest of all that makes two requests the same."""
+    """Returns the SHA-256 of path, relevant headers and body: equal for requests that count as the same."""
     found: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _HEADERS_THAT_COUNT:
@@ -537,12 +549,12 @@ def fingerprint_of(path: str, headers: Iterable[Header], body: bytes) -> bytes:
     return digest.digest()
 
 
-async def _for(task: "asyncio.Task[None]", timeout_s: float) -> None:
+async def _wait_at_most(task: "asyncio.Task[None]", timeout_s: float) -> None:
     await asyncio.wait({task}, timeout=timeout_s)
 
 
-async def _logged(step: Awaitable[None]) -> None:
-    """The next step follows whatever becomes of this one."""
+async def _log_failure(step: Awaitable[None]) -> None:
+    """Awaits a step and logs its failure instead of raising, so that the loop goes on."""
     try:
         await step
     except Exception as failure:  # noqa: BLE001 - the loop must outlive a database that is away for a while

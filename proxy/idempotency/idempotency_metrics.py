@@ -1,10 +1,10 @@
-"""What /metrics shows of Idempotency-Keys."""
+"""Prometheus metrics of Idempotency-Keys."""
 
 from prometheus_client import CollectorRegistry, Counter
 
 
 class IdempotencyMetrics:
-    """What became of requests that bring a key, and of what is kept for them."""
+    """A counter of idempotency events, labelled by event."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
@@ -16,5 +16,5 @@ class IdempotencyMetrics:
         )
 
     def count(self, event: str, times: int) -> None:
-        """A name of our own, so it needs no cap."""
+        """Counts an event. The names are the fields of Counts, so label values are bounded."""
         self._requests.labels(event).inc(times)

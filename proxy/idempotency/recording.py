@@ -1,4 +1,4 @@
-"""What a caller is told, recorded while it is told, and told again.
+"""Recording of replies under an Idempotency-Key, and their replay.
 
 A reply is seen message by message on its way to the caller. It is kept before its last message goes out, so that whoever
 has a whole answer gets the same one again, also if this process dies in that moment. The messages are seen whether or not
@@ -24,13 +24,13 @@ _TYPE: Final = b"content-type"
 _EVENTS: Final = b"text/event-stream"
 _OWN: Final = b"x-weighbridge-"
 _PIECE_BYTES: Final = 64 * 1024
-"""Of an answer that is given again at once: a slow reader holds it back after each."""
+"""The piece size of a replayed stream: after each, back-pressure from a slow reader applies."""
 _FIRST_ERROR: Final = 400
 _COME_AGAIN: Final = frozenset({402, 429, 503})
 
 
 def is_worth_keeping(status: int, attempts: Sequence[Attempt]) -> bool:
-    """Whether an answer is the one for all who send its key: it is good, or it cost something.
+    """Returns True when an answer is final for its key: it succeeded, or an attempt at it cost something.
 
     What cost nothing frees the key, because a retry is meant to succeed: a refusal, or an outage of all targets. So does
     what says "come again", also when an attempt before it cost something: a process that had to stop, a spent limit.
@@ -41,17 +41,17 @@ def is_worth_keeping(status: int, attempts: Sequence[Attempt]) -> bool:
 
 
 def _may_have_cost(attempt: Attempt) -> bool:
-    """What is open still, or has no price, may have; None is not 0."""
+    """Returns True for an attempt that was sent and is still open, has no price, or cost more than 0."""
     return attempt.sent and (attempt.settled is None or attempt.settled.cost_nanousd != 0)
 
 
 class Recording:
-    """Sees one reply on its way out. `close` must follow in any case; only then is it decided for sure."""
+    """Records one reply on its way out. `close` must follow in any case."""
 
     __slots__ = ("_chunks", "_claim", "_headers", "_size", "_worth", "status", "too_large", "whole")
 
     def __init__(self, claim: Claim, worth: Callable[[int], bool]) -> None:
-        """`worth` says of a status, when the answer is whole, whether it is to be kept."""
+        """`worth(status)` decides, once the answer is complete, whether it is kept."""
         self._claim = claim
         self._worth = worth
         self._headers: tuple[Header, ...] = ()
@@ -62,18 +62,18 @@ class Recording:
         self.whole = False
 
     async def saw(self, message: Message) -> None:
-        """To be called before each message is sent. With the last one the answer is kept first; never raises."""
+        """Records an ASGI message before it is sent. Before the last one the answer is stored. Never raises."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._headers = tuple(_worth_repeating(message.get("headers", ())))
             return
-        self._take(message.get("body", b""))
+        self._record_body(message.get("body", b""))
         if not message.get("more_body", False) and not self.whole:
             self.whole = True
             await self._conclude()
 
     async def close(self) -> None:
-        """The request is over. An answer that never became whole cannot be given again, so its key is free."""
+        """Ends the recording. An incomplete answer cannot be replayed, so its key is freed."""
         if self.whole:
             return
         self._drop()
@@ -91,7 +91,7 @@ class Recording:
         self._chunks.clear()
         await self._claim.keep(self.status, self._headers, body)
 
-    def _take(self, data: bytes) -> None:
+    def _record_body(self, data: bytes) -> None:
         if self.too_large or not data:
             return
         self._size += len(data)
@@ -107,7 +107,7 @@ class Recording:
 
 
 async def replay(reply: Reply, found: Replay) -> None:
-    """Gives an answer again: the same status and bytes, under a request id of its own."""
+    """Sends a kept answer again: the same status and bytes, under a new request id."""
     try:
         await _give(reply, found)
     finally:
@@ -132,5 +132,5 @@ async def _give(reply: Reply, found: Replay) -> None:
 
 
 def _worth_repeating(headers: Iterable[Header]) -> Iterable[Header]:
-    """What tells of the answer. Limits and ids tell of the moment, and the rest is written with every reply."""
+    """Filters the headers that describe the answer; limits and ids describe the moment."""
     return ((name, value) for name, value in headers if name in {_TYPE, _SHOULD_RETRY} or name.startswith(_OWN))

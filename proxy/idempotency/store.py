@@ -1,4 +1,4 @@
-"""Idempotent requests in the database: the insert of a key decides who serves it, whichever process asks.
+"""Storage of idempotent requests: inserting a key decides which process serves it.
 
 A process that serves a key holds it until a moment that it lifts again and again. What a dead process held is taken
 over by whoever comes next: an update that names the holder it saw, so that of several one succeeds. The moments are
@@ -21,13 +21,13 @@ from proxy.idempotency.tables import IdempotentRequest
 
 IN_FLIGHT: Final = 0
 NOT_KEPT: Final = "null"
-"""Stands in place of the headers of an answer that was too large to keep."""
+"""The stored `headers` of an answer that was too large to keep."""
 _MOST_OWN: Final = 50_000
-"""More than a process serves at once."""
+"""A bound on the rows read by a renewal, above what a process serves at once."""
 
 
 class KeyClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A key that a request came with, and who would serve it."""
+    """A claim that is to be made on a key, by its request and process."""
 
     team_id: str
     key_digest: str
@@ -37,7 +37,7 @@ class KeyClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """What is there under a key already. `now_us` is when it was looked at, on the same clock as the other moments."""
+    """A stored row of a key. `now_us` is the time of reading on the same clock as its other times."""
 
     body_digest: str
     request_id: str
@@ -51,17 +51,19 @@ class StoredClaim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """An answer that is kept no longer."""
+        """True for an answer that has expired."""
         return self.status != IN_FLIGHT and self.expires_us <= self.now_us
 
     @property
     def is_abandoned(self) -> bool:
-        """In flight, but whoever served it is gone."""
+        """True for a request in flight whose process no longer renews it."""
         return self.status == IN_FLIGHT and self.claimed_until_us <= self.now_us
 
 
 Outcome = StoredClaim | Literal["claimed", "taken over", "nothing"]
-"""`nothing` is there: it was freed just now, or there was no room for it."""
+"""The result of a claim: an existing row, a new claim, a takeover, or `nothing` when the key was just freed or its team
+has no room.
+"""
 
 _COLUMNS: Final = tuple(
     col(getattr(IdempotentRequest, name)) for name in StoredClaim.__struct_fields__ if name != "now_us"
@@ -72,12 +74,12 @@ class IdempotencyStore:
     """The only writer of the table `idempotent_request`."""
 
     def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] | None = None) -> None:
-        """`now_us` stands in for the database's clock."""
+        """`now_us` replaces the database's clock in tests."""
         self._engine = engine
         self._now_us = now_us
 
     async def claim(self, wanted: KeyClaim, *, lease_us: int, keep_us: int, has_room: bool = True) -> Outcome:
-        """Take a key, or tell what is there. Without room for its team a key is taken over, but none is added."""
+        """Takes a key, or returns the row that holds it. Without `has_room` a key may be taken over but none is added."""
         async with self._engine.begin() as connection:
             if has_room and await self._insert(connection, wanted, lease_us, keep_us):
                 return "claimed"
@@ -92,20 +94,20 @@ class IdempotencyStore:
             return await self._find(connection, wanted) or "nothing"
 
     async def finish(self, wanted: KeyClaim, *, status: int, headers: str, body: bytes) -> bool:
-        """Keep the answer; False when the key is another's by now. May be said twice."""
+        """Stores the answer. Returns False when another process has taken the key over. Idempotent."""
         values = {"status": status, "headers": headers, "body": body, "claimed_until_us": 0}
         async with self._engine.begin() as connection:
             written = await connection.execute(update(IdempotentRequest).where(_own(wanted)).values(**values))
             return written.rowcount == 1
 
     async def free(self, wanted: KeyClaim) -> bool:
-        """Nothing was done under this key; False when it is another's by now, or was free already."""
+        """Deletes a claim in flight. Returns False when it was taken over or freed already."""
         free = delete(IdempotentRequest).where(_own(wanted), col(IdempotentRequest.status) == IN_FLIGHT)
         async with self._engine.begin() as connection:
             return (await connection.execute(free)).rowcount == 1
 
     async def renew(self, boot_id: str, lease_us: int) -> set[str]:
-        """Lift all that a process holds; tells the requests that it holds keys for."""
+        """Extends all claims of a process and returns the request ids that it holds keys for."""
         # What nobody asks for any more when it expires need not be held for ever either.
         mine = and_(
             col(IdempotentRequest.boot_id) == boot_id,
@@ -119,7 +121,7 @@ class IdempotencyStore:
             return set((await connection.execute(held)).scalars())
 
     async def free_requests(self, boot_id: str, request_ids: Sequence[str]) -> int:
-        """Free what a process holds for requests that it does not serve any more."""
+        """Deletes a process's claims for requests that it no longer serves; returns how many."""
         free = delete(IdempotentRequest).where(
             col(IdempotentRequest.boot_id) == boot_id,
             col(IdempotentRequest.status) == IN_FLIGHT,
@@ -129,13 +131,13 @@ class IdempotencyStore:
             return (await connection.execute(free)).rowcount
 
     async def count(self, team_id: str) -> int:
-        """How many keys of a team are there."""
+        """Counts a team's keys, expired ones that are not purged yet included."""
         question = select(func.count()).where(col(IdempotentRequest.team_id) == team_id)
         async with self._engine.connect() as connection:
             return await connection.scalar(question) or 0
 
     async def purge(self, limit: int) -> int:
-        """Forget some of what is kept no longer; several processes may do so at once."""
+        """Deletes up to `limit` expired rows and returns how many. Safe to run in several processes."""
         places = (col(IdempotentRequest.team_id), col(IdempotentRequest.key_digest))
         expired = and_(
             col(IdempotentRequest.expires_us) <= self._now(), col(IdempotentRequest.claimed_until_us) <= self._now()
@@ -191,7 +193,7 @@ class IdempotencyStore:
         }
 
     def _now(self) -> ColumnElement[int]:
-        """The database's clock, read where the statement runs."""
+        """The database's clock as an SQL expression; on SQLite this machine's."""
         if self._now_us is None and self._engine.dialect.name == "postgresql":
             return DATABASE_US
         return literal((self._now_us or wall_us)(), BigInteger)

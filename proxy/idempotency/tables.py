@@ -24,14 +24,16 @@ class IdempotentRequest(SQLModel, table=True):
     key_digest: str = Field(sa_column=Column(String(64), primary_key=True))
     body_digest: str = Field(sa_column=Column(String(64), nullable=False))
     request_id: str = Field(sa_column=Column(String(64), nullable=False))
-    """Of the request that is served for all who send this key."""
+    """The id of the request that is served for all who send this key."""
     boot_id: str = Field(sa_column=Column(String(64), nullable=False))
-    """The process that serves it."""
+    """The process that serves the request."""
     status: int = Field(sa_column=Column(Integer, nullable=False))
-    """0 while it is in flight."""
+    """The HTTP status of the answer; 0 (IN_FLIGHT) while the request is served."""
     headers: str = Field(sa_column=Column(Text, nullable=False))
-    """A JSON array of pairs."""
+    """The answer's headers as a JSON array of [name, value] pairs; `null` when it was too large to keep."""
     body: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     claimed_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """While it is in flight, its process lifts this again and again; later, nobody serves it any more."""
+    """The time, in microseconds, until which the serving process holds the key; extended while it serves, 0 once
+    answered.
+    """
     expires_us: int = Field(sa_column=Column(BigInteger, nullable=False))

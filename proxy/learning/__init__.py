@@ -1,1 +1,1 @@
-"""Learning from own traffic while serving: shadow evaluation, tunings that were accepted, and what must be forgotten."""
+"""Learning from own traffic: shadow evaluation, accepted tunings, and data retention."""

@@ -1,4 +1,4 @@
-"""What /metrics shows of learning from answers."""
+"""Prometheus metrics of learning from answers."""
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -7,7 +7,9 @@ from proxy.observers.learning import LearningObserver
 
 
 class LearningMetrics(LearningObserver):
-    """What was judged, compared, and lost. All labels are names of our own, so they need no cap."""
+    """Counters of verdicts, shadow comparisons and dropped requests. Label values are our own names, so they are
+    bounded.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._verdicts = Counter(

@@ -1,4 +1,4 @@
-"""What was kept to learn from goes again: when it is old, and when its team allows less than it did."""
+"""Retention of learning data: deletes what is too old, or no longer allowed by its team."""
 
 from typing import Final
 
@@ -11,7 +11,8 @@ _US_A_DAY: Final = 86_400_000_000
 async def forget_what_may_not_stay(
     learning: LearningStore, accounts: AccountStore, *, keep_days: int, now_us: int
 ) -> None:
-    """Deletes old rows, the texts of teams that allow only numbers, and everything of teams that allow nothing.
+    """Deletes rows older than `keep_days`, texts of teams that allow only numbers, and all data of teams that allow
+    none.
 
     A team that changes its mind is cleaned up at once; this finds what a server wrote in the moment between.
     """

@@ -55,12 +55,12 @@ Counted = Literal[
 ]
 
 MAX_WAITING: Final = 64
-"""Comparisons that wait with their texts; one more is dropped."""
+"""The most comparisons that wait, with their texts, in memory; further ones are dropped."""
 MAX_QUESTION_CHARS: Final = 32_000
 MAX_ANSWER_CHARS: Final = 24_000
-"""A longer question or answer is not compared: cut in the middle, it would be judged for what we cut off."""
+"""The longest answer that is compared. A longer one is skipped: cut in the middle, it would be judged for the cut."""
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
-"""Of a stream's events, which are some sixty times the text they carry."""
+"""The most bytes of a stream's events, which are some sixty times the size of their text."""
 _MAX_REQUEST_BYTES: Final = 512 * 1024
 _JUDGE_TOKENS: Final = 16
 _LABEL_LETTERS: Final = "BCDFGHJKLMNPQRSTVWXZ"
@@ -70,7 +70,9 @@ _MARK_BITS: Final = 128
 _MINUTE_S: Final = 60.0
 _OK: Final = 200
 _WEIGHT: Final = 0.8
-"""Strong judges agree with people on four of five comparisons (arXiv 2306.05685), so one counts less than a person."""
+"""The weight of a judge's verdict, a person's being 1: strong judges agree with people on four of five comparisons
+(arXiv 2306.05685).
+"""
 
 _FORM_FIELDS: Final = ("tools", "functions", "response_format")
 _STREAM_FIELDS: Final = frozenset({"stream", "stream_options"})
@@ -79,7 +81,7 @@ Winner = Literal["given", "reference", "equal"]
 
 
 class ShadowRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reload may change: read anew for every comparison."""
+    """The configuration that a reload may change, read anew for every comparison."""
 
     catalog: Catalog
     reference: str | None
@@ -89,7 +91,7 @@ class ShadowRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """A served request that waits to be compared. It is held in memory, for minutes at most, and never written."""
+    """A served request that waits to be compared. It stays in memory, for minutes at most, and is never stored."""
 
     request: ChatRequest
     request_id: str
@@ -99,7 +101,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Shadow:
-    """Takes offers without ever waiting; a few workers make the calls behind."""
+    """Accepts offers without blocking and compares them in a few background workers."""
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class Shadow:
         draws: random.Random | None = None,
         count: Callable[[Counted], None] = lambda _what: None,
     ) -> None:
-        """`count` is told each time, beside `counts`."""
+        """`count` is called for each change of `counts`."""
         self._section = section
         self._rules = rules
         self._dispatcher = dispatcher
@@ -125,20 +127,20 @@ class Shadow:
         # Labels and marks guard against what an answer says, so they come from where keys come from.
         self._draws = draws or secrets.SystemRandom()
         self._waiting: asyncio.Queue[Comparison] = asyncio.Queue(MAX_WAITING)
-        self._begun: deque[float] = deque()
-        self._purse = _SpendLimit(nanousd(section.daily_limit_usd), now_us)
+        self._started_at: deque[float] = deque()
+        self._spend_limit = _SpendLimit(nanousd(section.daily_limit_usd), now_us)
         self._workers: list[asyncio.Task[None]] = []
         self._draining = False
-        self._tell = count
+        self._observe_count = count
         self.counts: Counter[Counted] = Counter()
-        """What became of the requests that were sampled."""
+        """Sampled requests by their result."""
 
     @property
     def enabled(self) -> bool:
         return self._section.judge_target is not None
 
     def wants(self, caller: Caller, alias: str, request_id: str) -> bool:
-        """Whether this request is of the sampled share, so that its answer is worth holding on to."""
+        """Returns True when the request belongs to the sampled share, so that its answer must be retained."""
         share = caller.settings.shadow_share
         return (
             share > 0
@@ -150,7 +152,7 @@ class Shadow:
         )
 
     def start(self) -> None:
-        """Begin to work on what is offered."""
+        """Starts the workers, if a judge target is configured."""
         if self.enabled:
             self._workers = [
                 asyncio.create_task(self._work(), name=f"shadow-{number}")
@@ -158,7 +160,7 @@ class Shadow:
             ]
 
     def drain(self) -> None:
-        """The process is stopping: what waits is dropped, and nothing more is taken."""
+        """Drops waiting comparisons and accepts no more, because the process is stopping."""
         self._draining = True
         while not self._waiting.empty():
             self._waiting.get_nowait()
@@ -166,7 +168,7 @@ class Shadow:
             self._count("draining")
 
     async def aclose(self) -> None:
-        """Cuts what still runs; its attempts are settled on the way out."""
+        """Cancels running comparisons; their attempts are settled on the way out."""
         self.drain()
         for worker in self._workers:
             worker.cancel()
@@ -175,11 +177,11 @@ class Shadow:
                 await worker
 
     async def idle(self) -> None:
-        """Returns when everything that was taken is done."""
+        """Waits until every accepted comparison is finished."""
         await self._waiting.join()
 
     def offer(self, request: ChatRequest, caller: Caller, outcome: RequestOutcome, payloads: Sequence[bytes]) -> None:
-        """Called once a request is over, with the payloads of its answer. Never waits and never raises."""
+        """Queues a finished request for comparison, given its answer's payloads. Never blocks and never raises."""
         try:
             self._offer(request, caller, outcome, payloads)
         except Exception:  # noqa: BLE001 - the request it is about has been served, and must stay so
@@ -198,7 +200,7 @@ class Shadow:
             self._count("not-comparable")
         elif self._waiting.full():
             self._count("queue-full")
-        elif not self._may_begin():
+        elif not self._within_rate():
             self._count("too-many")
         else:
             assert outcome.target_id is not None  # noqa: S101 - it was looked at above
@@ -206,15 +208,15 @@ class Shadow:
 
     def _count(self, what: Counted) -> None:
         self.counts[what] += 1
-        self._tell(what)
+        self._observe_count(what)
 
-    def _may_begin(self) -> bool:
+    def _within_rate(self) -> bool:
         now = self._clock()
-        while self._begun and self._begun[0] <= now - _MINUTE_S:
-            self._begun.popleft()
-        if len(self._begun) >= self._section.max_per_minute:
+        while self._started_at and self._started_at[0] <= now - _MINUTE_S:
+            self._started_at.popleft()
+        if len(self._started_at) >= self._section.max_per_minute:
             return False
-        self._begun.append(now)
+        self._started_at.append(now)
         return True
 
     async def _work(self) -> None:
@@ -237,11 +239,13 @@ class Shadow:
         if rules.reference is None or judge is None or comparison.target_id == rules.reference:
             return "not-comparable"
         try:
-            other = await self._ask(rules, comparison, rules.reference, _again(comparison.request), "shadow")
+            other = await self._answer_from(
+                rules, comparison, rules.reference, _without_streaming(comparison.request), "shadow"
+            )
             if not other:
                 return "no-answer"
             trial = Trial.drawn(question_of(comparison.request), comparison.answer, other, self._draws)
-            said = await self._ask(rules, comparison, judge, trial.request(), "judge")
+            said = await self._answer_from(rules, comparison, judge, trial.request(), "judge")
         except (_OverBudget, BudgetExceeded, UnpricedUnderBudget):
             return "over-budget"
         winner = trial.winner(said)
@@ -252,7 +256,7 @@ class Shadow:
         await self._keep(verdicts_of(comparison, rules.reference, winner, self._now_us()))
         return "judged"
 
-    async def _ask(
+    async def _answer_from(
         self,
         rules: ShadowRules,
         comparison: Comparison,
@@ -260,10 +264,10 @@ class Shadow:
         request: ChatRequest,
         alias: Literal["shadow", "judge"],
     ) -> str:
-        """One whole answer of one target, tried once and booked to the team."""
+        """Returns one target's answer to the request, from a single attempt booked to the team. Raises _OverBudget."""
         routed = self._routed(rules, comparison, target_id, request, alias)
         bound = routed.plan.candidates[0].bound_nanousd
-        if bound is None or not self._purse.hold(bound):
+        if bound is None or not self._spend_limit.hold(bound):
             raise _OverBudget
         attempts: list[Attempt] = []
         try:
@@ -272,12 +276,12 @@ class Shadow:
             settled = [attempt.settled for attempt in attempts if attempt.settled is not None]
             # What could not be priced after all may have cost what it was allowed to.
             costs = [bound if each.cost_nanousd is None else each.cost_nanousd for each in settled]
-            self._purse.pay(bound, sum(costs))
+            self._spend_limit.pay(bound, sum(costs))
 
     def _routed(
         self, rules: ShadowRules, comparison: Comparison, target_id: str, request: ChatRequest, alias: str
     ) -> RoutedRequest:
-        """Planned like a request that names the target, so that the team's own limits on targets hold here too."""
+        """Plans a request that names the target, so that the team's model restrictions apply."""
         caller = comparison.caller
         estimate = input_tokens(request, prompt_of(request))
         facts = Facts(
@@ -298,7 +302,7 @@ class Shadow:
             facts=facts,
             plan=plan(facts, None, Policy(), rules.catalog, rules.fleet),
             prediction=None,
-            # It saves nothing: nobody asked for it.
+            # No caller asked for it, so it cannot save anything.
             comparators=None,
             alias=alias,
             origin="shadow",
@@ -329,11 +333,13 @@ class Shadow:
 
 
 class _OverBudget(Exception):
-    """The day's money is spent, or the call has no price."""
+    """Raised when the day's shadow budget is spent, or the call has no price."""
 
 
 class _SpendLimit:
-    """What this process may still spend today, UTC. A call's most is set aside before it, so the limit holds."""
+    """The daily (UTC) spending limit of this process in nano-dollars. A call's maximum is held beforehand, so the limit
+    is never exceeded.
+    """
 
     def __init__(self, limit_nanousd: int, now_us: Callable[[], int]) -> None:
         self._limit = limit_nanousd
@@ -357,13 +363,15 @@ class _SpendLimit:
 
 
 def sampled(request_id: str, share: float) -> bool:
-    """The same answer for the same request in every process; the id's own bits are not used, they tell the time."""
+    """Returns True for `share` of all requests, the same ones in every process. The id is hashed, as its own bits hold
+    the time.
+    """
     digest = hashlib.blake2b(request_id.encode(), digest_size=8, person=b"wb-shadow").digest()
     return int.from_bytes(digest, "big") < share * 2**64
 
 
 def verdicts_of(comparison: Comparison, reference: str, winner: Winner, at_us: int) -> list[Verdict]:
-    """One on each target. An equal answer is adequate: the reference's quality is what is asked for."""
+    """Returns a verdict on each of both targets. An equal answer is adequate: the reference sets the standard."""
 
     def verdict(target_id: str, adequate: bool) -> Verdict:
         return Verdict(
@@ -381,18 +389,18 @@ def verdicts_of(comparison: Comparison, reference: str, winner: Winner, at_us: i
     return [verdict(comparison.target_id, winner != "reference"), verdict(reference, winner != "given")]
 
 
-# What is compared.
+# Selection and rendering of what is compared.
 
 
 def _comparable(request: ChatRequest) -> bool:
-    """One answer to a question of text that a judge can be shown whole."""
+    """Returns True for a request for one answer to a text-only question that a judge can be shown in full."""
     if request.n != 1 or request.images or sum(map(len, map(bytes, request.fields.values()))) > _MAX_REQUEST_BYTES:
         return False
     return bool(question_of(request))
 
 
 def question_of(request: ChatRequest) -> str:
-    """The conversation in text; empty when it holds anything else, or is too long."""
+    """Renders the conversation as text; empty when it holds anything but text, or is too long."""
     fields = request.fields
     parts = [f"{name}: {bytes(fields[name]).decode()}" for name in _FORM_FIELDS if name in fields]
     for message in request.messages:
@@ -414,8 +422,8 @@ def _text_of(message: Message) -> str | None:
     return f"{content}\n{calls.decode()}" if calls else content
 
 
-def _again(request: ChatRequest) -> ChatRequest:
-    """The caller's request once more, as one that wants its answer whole."""
+def _without_streaming(request: ChatRequest) -> ChatRequest:
+    """Copies the caller's request as one without streaming."""
     fields = {name: value for name, value in request.fields.items() if name not in _STREAM_FIELDS}
     return msgspec.structs.replace(request, fields=fields, stream=False, include_usage=False)
 
@@ -439,7 +447,7 @@ _decode = msgspec.json.Decoder(_Payload).decode
 
 
 def answer_of(payloads: Sequence[bytes]) -> str:
-    """The answer's text with its tool calls; empty when there is none, or none that can be compared."""
+    """Returns the answer's text with its tool calls; empty when there is none, or it cannot be compared."""
     if sum(map(len, payloads)) > MAX_PAYLOAD_BYTES:
         return ""
     texts: list[str] = []
@@ -467,7 +475,7 @@ def _take_calls(found: list[Call], calls: dict[int, list[str]]) -> None:
                 pieces.append(call.function.arguments)
 
 
-# How it is judged.
+# The judge's request and reply.
 
 _INSTRUCTIONS: Final = """\
 You compare two answers to one request. The request and the answers stand between lines that begin with {mark}.
@@ -481,7 +489,7 @@ Reply with one word and nothing else: {first} when the answer so labelled is bet
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One blind comparison: who stands first, under which labels, between which marks."""
+    """One blind comparison: the order of the answers, their random labels, and the mark that delimits them."""
 
     question: str
     answers: tuple[str, str]
@@ -505,7 +513,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def request(self) -> ChatRequest:
-        """What the judge is asked."""
+        """Builds the judge's request."""
         first, second = self.labels
         instructions = _INSTRUCTIONS.format(mark=self.mark, first=first, second=second, equal=_EQUAL)
         sections = (
@@ -524,7 +532,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return ChatRequest(fields=fields, model="judge", messages=messages, max_output_tokens=_JUDGE_TOKENS)
 
     def winner(self, said: str) -> Winner | None:
-        """What the judge's reply means. Only one of the three words, alone, means anything."""
+        """Parses the judge's reply: one of the three expected words alone, else None."""
         said = said.strip()
         if said == _EQUAL:
             return "equal"

@@ -1,4 +1,4 @@
-"""What was learned from own traffic on its way into use: proposed, accepted, taken over by every server, taken back."""
+"""Lifecycle of tunings, the corrections learned from own traffic: propose, accept, adopt in every process, roll back."""
 
 import asyncio
 import logging
@@ -22,43 +22,43 @@ _log: Final = logging.getLogger("weighbridge.tunings")
 
 _MOST_SPOKEN: Final = MAX_LABELS - MAX_SILENT
 _SHARE_OF_A_TEAM: Final = 0.4
-"""Of the labels that are read, so that a busy team does not crowd out the others."""
+"""One team's largest share of the labels read, so that a busy team does not crowd out the others."""
 _PATIENCE_S: Final = 5.0
-"""A start waits no longer for a database that is silent."""
+"""The time-out of a database look-up, so that a start does not hang."""
 AS_TRAINED: Final = 0
-"""Stands for no tuning at all."""
+"""The version number that stands for no tuning."""
 
 
 class TuningRefused(Exception):
-    """A tuning cannot be made, accepted or taken back as asked. The message says why."""
+    """Raised when a tuning cannot be made, accepted or rolled back. The message says why."""
 
 
 @runtime_checkable
 class Trained(Protocol):
-    """What of a trained classifier is needed to refit it; the plain rule has none of this."""
+    """A trained classifier that can be refitted; the heuristic classifier is not one."""
 
     @property
     def artifact(self) -> str:
-        """Names the trained model; vectors and tunings of another one do not fit."""
+        """The id of the trained model; vectors and tunings of another model do not fit."""
         ...
 
     @property
     def loads(self) -> int:
-        """How many numbers of a vector stand before its sketch."""
+        """The count of a vector's leading numbers, before its sketch."""
         ...
 
     @property
     def abilities(self) -> Mapping[str, Ability]:
-        """The shipped rows by target id, without any tuning."""
+        """The shipped ability rows by target id, without any tuning."""
         ...
 
     def tune(self, tuning: Tuning | None) -> None:
-        """Takes over what was learned after the training; None goes back to the shipped rows."""
+        """Applies a tuning; None restores the shipped rows."""
         ...
 
 
 def known_of(classifier: Classifier, catalog: Catalog, tuning: Tuning | None) -> Known:
-    """What a refit starts from. Raises TuningRefused when there is no trained model."""
+    """Collects the inputs of a refit. Raises TuningRefused when no trained model is in use."""
     if not isinstance(classifier, Trained):
         raise TuningRefused("no trained model is in use, and the plain rule has nothing to refit")
     return Known(
@@ -73,7 +73,9 @@ def known_of(classifier: Classifier, catalog: Catalog, tuning: Tuning | None) ->
 async def propose(
     engine: AsyncEngine, classifier: Classifier, catalog: Catalog, team_id: str | None = None
 ) -> Proposal:
-    """A tuning from everything that is stored. Raises TuningRefused or TooFewLabels; writes nothing."""
+    """Computes a tuning from the stored verdicts, of one team or of all, without storing it. Raises TuningRefused or
+    TooFewLabels.
+    """
     store = LearningStore(engine)
     active = await store.active_tuning()
     known = known_of(classifier, catalog, active)
@@ -83,7 +85,7 @@ async def propose(
         team_id=team_id,
         per_team=None if team_id is not None else round(_MOST_SPOKEN * _SHARE_OF_A_TEAM),
     )
-    # What is no longer configured gets no row.
+    # Targets that are no longer configured get no row.
     spoken = [outcome for outcome in spoken if outcome.target_id in catalog.targets]
     counts = Counter(outcome.target_id for outcome in spoken)
     # Silence about a target that nobody speaks of may only mean that nobody listens.
@@ -95,7 +97,7 @@ async def propose(
 
 
 async def accept(store: LearningStore, proposal: Proposal) -> int:
-    """Keeps a proposal and puts it in use. Raises TuningRefused when it brings nothing."""
+    """Stores and activates a proposal; returns its version. Raises TuningRefused when it improves nothing."""
     if not proposal.report.improves:
         raise TuningRefused("nothing got better on the held-out requests, so there is nothing to accept")
     before = await store.active_version()
@@ -105,12 +107,12 @@ async def accept(store: LearningStore, proposal: Proposal) -> int:
 
 
 def metrics_of(report: Report, before: int | None) -> dict[str, Any]:
-    """What stays readable beside a version; `before` is the version that it took the place of."""
+    """The metrics stored with a version; `before` is the version that it replaced."""
     return {"before": before, **msgspec.to_builtins(report)}
 
 
 async def roll_back(store: LearningStore, version: int | None = None) -> int:
-    """Goes back to a version, or to the one that the present one took the place of. Tells which is in use now.
+    """Activates `version`, by default the one that the active version replaced, and returns it.
 
     AS_TRAINED is none. Raises TuningRefused or UnknownTuning.
     """
@@ -129,22 +131,22 @@ def _before(records: list[TuningRecord]) -> int:
 
 
 class TuningWatch:
-    """Brings an accepted tuning into this process: asks every few seconds which version is in use."""
+    """Polls for the active tuning and applies it to this process's classifier."""
 
     def __init__(
         self, store: LearningStore, classifier: Classifier, changed: Callable[[], None] = lambda: None
     ) -> None:
-        """`changed` is called after the classifier took another tuning over."""
+        """`changed` is called after the classifier adopted another tuning."""
         self._store = store
         self._classifier = classifier if isinstance(classifier, Trained) else None
         self._changed = changed
         self._seen: int | None = None
-        self._told: str | None = None
+        self._last_logged: str | None = None
         self.version: int | None = None
-        """The version that this process weighs with; None is as trained."""
+        """The version that the classifier uses; None for none."""
 
     async def refresh(self) -> None:
-        """Takes over what is in use now. Whatever goes wrong, the present tuning stays."""
+        """Adopts the active tuning. On any failure the present one stays."""
         if self._classifier is None:
             return
         try:
@@ -155,36 +157,36 @@ class TuningWatch:
                 tuning = await self._store.active_tuning() if version is not None else None
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             # The driver's message may hold the address.
-            self._tell(f"the tuning in use cannot be looked up: {type(error).__name__}")
+            self._log_once(f"the tuning in use cannot be looked up: {type(error).__name__}")
             return
         except LearningError as error:
             self._seen = version
-            self._tell(str(error))
+            self._log_once(str(error))
             return
         self._seen = tuning.version if tuning is not None else None
         if tuning is not None and tuning.artifact != self._classifier.artifact:
-            self._tell(
+            self._log_once(
                 f"tuning {tuning.version} belongs to another trained model and is not used; "
                 "`weighbridge classifier recalibrate` makes one for this model"
             )
             tuning = None
-        self._take(self._classifier, tuning)
+        self._apply(self._classifier, tuning)
 
-    def _take(self, classifier: Trained, tuning: Tuning | None) -> None:
+    def _apply(self, classifier: Trained, tuning: Tuning | None) -> None:
         version = tuning.version if tuning is not None else None
         if version == self.version:
             return
         try:
             classifier.tune(tuning)
         except ValueError as error:
-            self._tell(f"tuning {version} does not fit the trained model and is not used: {error}")
+            self._log_once(f"tuning {version} does not fit the trained model and is not used: {error}")
             return
         self.version = version
         _log.warning("weighing with %s", "no tuning, as trained" if version is None else f"tuning {version}")
         self._changed()
 
-    def _tell(self, message: str) -> None:
-        """Once, not every few seconds."""
-        if message != self._told:
-            self._told = message
+    def _log_once(self, message: str) -> None:
+        """Logs a message unless it repeats the last one, as refreshes come every few seconds."""
+        if message != self._last_logged:
+            self._last_logged = message
             _log.warning("%s", message)

@@ -1,4 +1,4 @@
-"""Which buckets a request draws from: the configured limits beneath the rules that people set."""
+"""The limit book: resolves the buckets that a request draws from, rules in the database overriding the configuration."""
 
 import asyncio
 import hashlib
@@ -19,63 +19,63 @@ _log: Final = logging.getLogger("weighbridge.limits")
 
 AUTO: Final = "auto"
 MAX_CACHED: Final = 20_000
-"""Keys times models whose buckets are kept worked out; a caller beyond costs some microseconds more."""
+"""The most cached resolutions (keys times models); beyond it they are computed anew, in microseconds."""
 _MAX_ESCAPED: Final = 90
 _PATIENCE_S: Final = 5.0
-"""A start waits no longer for a database that is silent."""
+"""The time-out of a database look-up, so that a start does not hang."""
 
 
 class LimitBook:
-    """What each caller may use. A change swaps everything that was worked out."""
+    """The limits in force. Any change of rules or configuration drops the cached resolutions."""
 
     def __init__(self, section: LimitsSection, known: Iterable[str]) -> None:
-        """`known` are the names that callers may send as `model`; `auto` always is one."""
+        """`known` are the names that callers may send as `model`; `auto` is always added."""
         self._rules: dict[Place, Limits] = {}
         self.adopt(section, known)
 
     def adopt(self, section: LimitsSection, known: Iterable[str]) -> None:
-        """Takes another configuration over."""
+        """Adopts a new configuration."""
         self.section = section
         self._known = frozenset(known) | {AUTO}
-        self._swap()
+        self._drop_cache()
 
     def replace(self, rules: Iterable[Rule]) -> None:
-        """Takes over what the table says now."""
+        """Adopts the rules of the database."""
         found = {rule.place: rule.limits for rule in rules}
         if found != self._rules:
             self._rules = found
-            self._swap()
+            self._drop_cache()
 
-    def _swap(self) -> None:
+    def _drop_cache(self) -> None:
         self._cache: dict[tuple[str, str, str, str], tuple[Limit, ...]] = {}
-        self._parts: dict[Place, tuple[Limit, ...]] = {}
+        self._by_place: dict[Place, tuple[Limit, ...]] = {}
 
     def knows(self, model: str) -> bool:
-        """Whether requests for it have buckets of their own."""
+        """Returns True for a model that has buckets of its own."""
         return model in self._known
 
     def limits_of(self, caller: Caller, model: str) -> tuple[Limit, ...]:
-        """The buckets that a request draws from, the widest first. A model that there is not has none of its own."""
+        """Returns the buckets that a request draws from, widest scope first. An unknown model has none of its own."""
         found = self._cache.get((caller.organisation_id, caller.team_id, caller.key_id, model))
-        return self._work_out(caller, model) if found is None else found
+        return self._resolve(caller, model) if found is None else found
 
-    def _work_out(self, caller: Caller, model: str) -> tuple[Limit, ...]:
+    def _resolve(self, caller: Caller, model: str) -> tuple[Limit, ...]:
         if model and model not in self._known:
             # A caller's text must not fill the memory, nor Redis.
             return self.limits_of(caller, "")
         if len(self._cache) >= MAX_CACHED:
-            self._swap()
+            self._drop_cache()
         found = tuple(limit for place in places_of(caller, model) for limit in self.at(place))
         self._cache[caller.organisation_id, caller.team_id, caller.key_id, model] = found
         return found
 
     def at(self, place: Place) -> tuple[Limit, ...]:
-        """The buckets of one place, made once for all who share it."""
-        found = self._parts.get(place)
+        """Returns the buckets of one place; the tuple is shared by all callers."""
+        found = self._by_place.get(place)
         if found is None:
-            if len(self._parts) >= MAX_CACHED:
-                self._parts.clear()
-            found = self._parts[place] = buckets(place, self._limits(place))
+            if len(self._by_place) >= MAX_CACHED:
+                self._by_place.clear()
+            found = self._by_place[place] = buckets(place, self._limits(place))
         return found
 
     def _limits(self, place: Place) -> Limits:
@@ -85,7 +85,9 @@ class LimitBook:
 
 
 def places_of(caller: Caller, model: str) -> list[Place]:
-    """Everything that a request falls under; without a model, what all requests of the caller do."""
+    """Returns every place that a request counts under; with an empty `model`, those common to all the caller's
+    requests.
+    """
     own: tuple[tuple[Scope, str], ...] = (
         ("organisation", caller.organisation_id),
         ("team", caller.team_id),
@@ -99,7 +101,7 @@ def places_of(caller: Caller, model: str) -> list[Place]:
 
 
 def buckets(place: Place, limits: Limits) -> tuple[Limit, ...]:
-    """One for each limit that there is."""
+    """Returns a bucket for each limit that is set."""
     kinds: tuple[tuple[Kind, int | None, int | None], ...] = (
         ("requests", limits.requests_per_minute, limits.request_burst),
         ("tokens", limits.tokens_per_minute, limits.token_burst),
@@ -116,7 +118,7 @@ def buckets(place: Place, limits: Limits) -> tuple[Limit, ...]:
 
 
 def bucket_key(place: Place, kind: Kind) -> str:
-    """Such as `team/team_a//tokens`. No two places share one, and it is plain ASCII of a bounded length."""
+    """Returns a bucket's unique key, such as `team/team_a//tokens`: plain ASCII of bounded length."""
     scope_id = ANY_ID if place.scope == "model" else _escaped(place.scope_id)
     return f"{place.scope}/{scope_id}/{_escaped(place.model)}/{kind}"
 
@@ -128,16 +130,16 @@ def _escaped(text: str) -> str:
 
 
 class LimitWatch:
-    """Keeps a book up to date with the table. While the database does not answer, what was known holds."""
+    """Keeps a book up to date with the database. While that does not answer, the last known rules hold."""
 
     def __init__(self, store: LimitStore, book: LimitBook) -> None:
         self._store = store
         self._book = book
         self._seen: TableVersion | None = None
-        self._told: str | None = None
+        self._last_logged: str | None = None
 
     async def follow(self) -> None:
-        """Looks for ever, every `limits.poll_s`."""
+        """Refreshes every `limits.poll_s`, for ever."""
         while True:
             await asyncio.sleep(self._book.section.poll_s)
             try:
@@ -146,7 +148,7 @@ class LimitWatch:
                 _log.exception("looking for limits failed; the next look follows")
 
     async def refresh(self) -> None:
-        """Takes over what is set now. The whole table is read only when something in it changed."""
+        """Adopts the stored rules; reads the whole table only when it has changed."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 mark = await self._store.mark()
@@ -156,14 +158,14 @@ class LimitWatch:
                 rules = await self._store.all()
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             # The driver's message may hold the address.
-            self._tell(f"limits cannot be looked up, so they stay as they are: {type(error).__name__}")
+            self._log_once(f"limits cannot be looked up, so they stay as they are: {type(error).__name__}")
             return
-        self._told = None
+        self._last_logged = None
         self._book.replace(rules)
         self._seen = mark
 
-    def _tell(self, message: str) -> None:
-        """Once, not every few seconds."""
-        if message != self._told:
-            self._told = message
+    def _log_once(self, message: str) -> None:
+        """Logs a message unless it repeats the last one, as refreshes come every few seconds."""
+        if message != self._last_logged:
+            self._last_logged = message
             _log.warning("%s", message)

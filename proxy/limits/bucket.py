@@ -1,4 +1,4 @@
-"""The arithmetic of a token bucket: the same IEEE operations, in the same order, as in `proxy/redis/scripts/admit.lua`.
+"""Token bucket arithmetic: the same IEEE operations, in the same order, as `proxy/redis/scripts/admit.lua`.
 
 A bucket is a level and the time at which it had that level, in microseconds. Everything is a float, as all numbers are
 there. A bucket without a state is full. A level below zero is a debt, which refilling pays.
@@ -10,9 +10,9 @@ _MINUTE_US: Final = 60_000_000.0
 
 
 def refilled(level: float, at_us: float, now_us: float, rate: float, burst: float) -> float:
-    """The level now. It fills by `rate` a minute up to `burst`; a clock that went back fills nothing.
+    """The level at `now_us`: refilled by `rate` per minute up to `burst`. A clock that went back refills nothing.
 
-    What was changed by a reload needs nothing more: the level stays, and is clipped where the new burst is smaller.
+    After a reload the level stays, clipped to a smaller new burst.
     """
     if now_us > at_us:
         level = level + (now_us - at_us) * rate / _MINUTE_US
@@ -20,20 +20,22 @@ def refilled(level: float, at_us: float, now_us: float, rate: float, burst: floa
 
 
 def corrected(level: float, correction: float, burst: float) -> float:
-    """After a refund, or after a debt where `correction` is negative. A refund never fills above the burst."""
+    """The level after a refund, or after a charge where `correction` is negative. A refund never exceeds the burst."""
     return min(level + correction, burst)
 
 
 def wait_us(level: float, amount: float, rate: float) -> float:
-    """How long until `amount` fits."""
+    """The microseconds until `amount` fits."""
     return 0.0 if level >= amount else (amount - level) * _MINUTE_US / rate
 
 
 def share(rate: float, burst: float, live: int) -> tuple[float, float]:
-    """What one of so many processes may use on its own. A burst below one would let nothing in at all."""
+    """One process's (rate, burst) of a limit shared by `live` processes. The burst is at least 1, or nothing would be
+    admitted.
+    """
     return (rate, burst) if live <= 1 else (rate / live, max(1.0, burst / live))
 
 
 def places(most: int, live: int) -> int:
-    """One process's share of a concurrency limit: rounded up, so that it is never none."""
+    """One process's share of a concurrency limit, rounded up so that it is at least 1."""
     return -(-most // max(1, live))

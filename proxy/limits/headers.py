@@ -1,4 +1,4 @@
-"""`x-ratelimit-*`: what remains, as OpenAI's headers tell it."""
+"""The `x-ratelimit-*` reply headers, in OpenAI's format."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from proxy.limits.limit import Remaining
 
 
 class Figures(Protocol):
-    """An admission, or a refusal."""
+    """The remaining requests and tokens, as an admission or a refusal reports them."""
 
     @property
     def requests(self) -> Remaining | None: ...
@@ -26,7 +26,7 @@ _REQUESTS, _TOKENS = (
 
 
 def duration(seconds: float) -> str:
-    """OpenAI's spelling of a reset time: `12ms`, `1.5s`, `6m0s`."""
+    """Formats a reset time as OpenAI does: `12ms`, `1.5s`, `6m0s`."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms"
     minutes, rest = divmod(seconds, 60)
@@ -36,7 +36,7 @@ def duration(seconds: float) -> str:
 
 
 def rate_headers(figures: Figures) -> list[tuple[bytes, bytes]]:
-    """For the limits that are set: the tightest of the request buckets, and the tightest of the token buckets."""
+    """Returns limit, remaining and reset headers for requests and for tokens, where such limits are set."""
     headers: list[tuple[bytes, bytes]] = []
     for (limit, remaining, reset), left in ((_REQUESTS, figures.requests), (_TOKENS, figures.tokens)):
         if left is not None:

@@ -1,4 +1,4 @@
-"""What is limited, and what a caller is told of it."""
+"""Types of rate limits: configured limits, buckets, admissions and the limiter's interface."""
 
 from typing import Final, Literal, Protocol
 
@@ -9,11 +9,11 @@ from accounts.caller import Caller
 Scope = Literal["organisation", "team", "key", "model"]
 Kind = Literal["requests", "tokens", "concurrency"]
 PERIOD_S: Final = 60.0
-"""Rates are a minute's."""
+"""The period that rates refer to."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one organisation, team, key or model may use. None means no limit.
+    """Limits of one organisation, team, key or model. None means no limit.
 
     A bucket holds its burst at most, a minute's worth where none is set, and fills up by the rate.
     """
@@ -33,12 +33,12 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope
     kind: Kind
     rate: int
-    """A minute."""
+    """Units per minute."""
     burst: int
 
 
 class Remaining(msgspec.Struct, frozen=True):
-    """One limit as the caller's headers tell it: `x-ratelimit-{limit,remaining,reset}-…`."""
+    """One limit's state for the headers `x-ratelimit-{limit,remaining,reset}-…`."""
 
     limit: int
     remaining: int
@@ -46,26 +46,28 @@ class Remaining(msgspec.Struct, frozen=True):
 
 
 class Admission(Protocol):
-    """What was taken. Held until `settle`, which never waits and does something only the first time."""
+    """The use of limits that one request was admitted with. `settle` must follow; it never blocks and only its first
+    call counts.
+    """
 
     @property
     def requests(self) -> Remaining | None:
-        """The tightest of the request buckets, after this request; None without such a limit."""
+        """The tightest request bucket after this request; None without such a limit."""
         ...
 
     @property
     def tokens(self) -> Remaining | None: ...
 
     def settle(self, used_tokens: int) -> None:
-        """Corrects the estimate to the truth, as a refund or a debt, and ends the request's concurrency."""
+        """Corrects the estimated tokens to `used_tokens`, as a refund or a debt, and ends the request's concurrency."""
         ...
 
 
 class Limiter(Protocol):
-    """Takes from every bucket that a request falls under, or from none."""
+    """Admits a request by taking from all of its buckets, or refuses it and takes from none."""
 
     async def admit(self, caller: Caller, model: str, tokens: int, *, guessed: int = 0) -> Admission:
-        """`model` is what the caller named, `tokens` the estimate of prompt and answer. Raises RateLimited.
+        """Takes `tokens`, the estimate of prompt and answer. `model` is the name the caller sent. Raises RateLimited.
 
         `guessed` of the tokens are for an answer whose length nobody said: they alone make no request too large.
         """

@@ -1,4 +1,4 @@
-"""What /metrics shows of limits."""
+"""Prometheus metrics of rate limits."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -7,7 +7,7 @@ from proxy.limits.limiter import LimitObserver
 
 
 class LimitMetrics(LimitObserver):
-    """Where limits are decided, and what they refused."""
+    """Counters of local decisions and refusals, and gauges of how the limits are shared."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._local = Counter(

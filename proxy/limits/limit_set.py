@@ -1,4 +1,4 @@
-"""What a request draws from, prepared once for all requests that fall under the same limits."""
+"""Limit sets: the buckets of a request with their script keys and arguments, prepared once per combination of limits."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ _MOST_DRAWS: Final = 10_000
 
 
 class Outcome(NamedTuple):
-    """What buckets say to one request. `figures` are in the order of `LimitSet.limits`: a bucket's level, a total in flight.
+    """The buckets' answer to one request. `figures` follow `LimitSet.limits`: bucket levels, then totals in flight.
 
     They are those after the request where it was admitted, and untouched ones where it was not.
     """
@@ -20,7 +20,7 @@ class Outcome(NamedTuple):
 
 
 class LimitSet:
-    """The limits in the order in which the scripts take them: requests, tokens, concurrency."""
+    """The limits of a request in the order that the scripts take: requests, tokens, concurrency."""
 
     __slots__ = (
         "admit_args",
@@ -48,7 +48,7 @@ class LimitSet:
         self.counted = counted
         self.limits = self.rated + counted
         self.largest: Limit | None = min(tokens, key=lambda limit: limit.burst, default=None)
-        """The token limit with the least burst: what is above it can never be admitted."""
+        """The token limit with the smallest burst; a request above it can never be admitted."""
         token_keys = tuple(bucket_key(prefix, limit.key) for limit in tokens)
         totals = tuple(f"{prefix}total:{limit.key}".encode() for limit in counted)
         fields = tuple(limit.key.encode() for limit in counted)
@@ -71,7 +71,7 @@ class LimitSet:
 
 
 class LimitSetCache:
-    """Remembers them. The book of limits gives the same tuple again as long as nothing changes."""
+    """Caches limit sets by the identity of the limits' tuple, which the limit book keeps as long as nothing changes."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix

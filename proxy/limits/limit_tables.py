@@ -1,4 +1,4 @@
-"""The table of limits that people set."""
+"""The database table of limit rules."""
 
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ MODEL_CHARS = 128
 
 
 class LimitRule(SQLModel, table=True):
-    """What one organisation, team, key or model may use, where that differs from the configuration.
+    """A rule: limits of one organisation, team, key or model that override the configuration.
 
     `scope_id` is the organisation's, the team's or the key's id, and `*` for a model. `model` is empty for all models
     together; with a name, the rule is for that model (as callers name it) alone. A null column takes the

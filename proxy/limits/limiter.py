@@ -1,4 +1,4 @@
-"""Takes from every limit that a request falls under, or from none: in Redis, or by this process's share of each.
+"""The rate limiter: takes from all of a request's limits or from none, in Redis or by this process's share of each.
 
 While Redis is reached, it alone decides, for all processes exactly. When it is not, each process enforces limit / live
 processes, beginning with its part of what Redis told last. When Redis is back, each process tells it what it took, and goes
@@ -23,17 +23,21 @@ from proxy.limits.shared import MOST_AT_ONCE, SharedBuckets
 from proxy.redis.shared_state import Link, ScriptRunner, SharedStateUnavailable
 
 Mode = Literal["shared", "share", "process"]
-"""Redis decides; limit / live processes; exact because there is this process alone."""
+"""The decider of limits: `shared`, Redis; `share`, this process with limit / live processes; `process`, this process as
+the only one.
+"""
 MAX_USED_TOKENS: Final = 10_000_000
-"""No answer comes to more. What an upstream tells beyond it would lock its caller out for days."""
+"""The most tokens that settling charges. No answer is larger; a wrong upstream report would lock its caller out for
+days.
+"""
 REJOIN_S: Final = 1.0
 
 
 class LimitObserver:
-    """Is told what is counted of limits; this one counts nothing."""
+    """Receives counts and states of the limiter; this base class ignores them."""
 
     def count_local_admission(self) -> None:
-        """A request was decided by this process's share."""
+        """Counts a request that was decided by this process's share."""
 
     def count_rate_refusal(self, scope: Scope, kind: Kind) -> None: ...
 
@@ -41,7 +45,7 @@ class LimitObserver:
 
 
 class _Unlimited:
-    """The admission of every request that falls under no limit."""
+    """The admission of a request that falls under no limit."""
 
     __slots__ = ()
     requests: Remaining | None = None
@@ -53,8 +57,8 @@ class _Unlimited:
 _UNLIMITED: Final = _Unlimited()
 
 
-class _Taken:
-    """See Admission."""
+class _BucketAdmission:
+    """An admission by buckets; see Admission."""
 
     __slots__ = ("_draw", "_figures", "_limiter", "_open", "_tokens")
 
@@ -80,7 +84,7 @@ class _Taken:
 
 
 class BucketLimiter:
-    """See the module and Limiter. Built before the link is started."""
+    """The Limiter over shared or local buckets; see the module. Must be built before the link is started."""
 
     def __init__(
         self,
@@ -93,7 +97,7 @@ class BucketLimiter:
         rejoin_s: float = REJOIN_S,
         redis_clock_us: Callable[[], bytes] = bytes,
     ) -> None:
-        """`redis_clock_us` stands for Redis's own clock in tests."""
+        """`live` returns the number of processes. `redis_clock_us` replaces Redis's clock in tests."""
         self._limits_of = limits_of
         self._live = live
         self._link = link
@@ -115,12 +119,12 @@ class BucketLimiter:
             link.on_recovered(self._recovered)
             link.on_usable(self._usable)
         self._sharing: SharedBuckets | None = None
-        """Redis, while it decides."""
+        """The Redis buckets while Redis decides, else None."""
         self._observer.set_limits_shared(shared=False)
 
     @property
     def live(self) -> int:
-        """How many processes share each limit."""
+        """The number of processes that share each limit."""
         return self._live_apart or max(1, self._live())
 
     @property
@@ -130,7 +134,7 @@ class BucketLimiter:
         return "process" if self._link is None and self.live == 1 else "share"
 
     async def admit(self, caller: Caller, model: str, tokens: int, *, guessed: int = 0) -> Admission:
-        """See Limiter. What a caller that is cancelled meanwhile had taken is given back when Redis says so."""
+        """Admits as Limiter says. When the caller is cancelled while Redis decides, what Redis admits is given back."""
         limits = self._limits_of(caller, model)
         if not limits:
             return _UNLIMITED
@@ -141,19 +145,19 @@ class BucketLimiter:
         if draw.largest is not None and tokens > draw.largest.burst:
             self._observer.count_rate_refusal(draw.largest.scope, draw.largest.kind)
             raise too_large(draw.largest, tokens, caller, model)
-        outcome = await self._ask(draw, tokens) if self._sharing is not None else None
+        outcome = await self._admit_shared(draw, tokens) if self._sharing is not None else None
         live = 1
         if outcome is None:
             live = self.live
-            outcome = self._decide(draw, tokens, live)
+            outcome = self._admit_locally(draw, tokens, live)
         if outcome.admitted:
-            return _Taken(self, draw, tokens, figures(draw, outcome, live))
+            return _BucketAdmission(self, draw, tokens, figures(draw, outcome, live))
         refused = refusal(draw, outcome, tokens, live, caller, model)
         self._observer.count_rate_refusal(refused.scope, refused.kind)
         raise refused
 
     async def peek(self, limits: tuple[Limit, ...]) -> tuple[Remaining, ...]:
-        """What remains of each, in the same order; nothing is taken."""
+        """Returns the state of each limit, in the same order, without taking anything."""
         draw = self._draws.of(limits)
         outcome, live = None, 1
         if self._sharing is not None and limits:
@@ -171,24 +175,24 @@ class BucketLimiter:
         return tuple(told[limit.key] for limit in limits)
 
     def settle(self, draw: LimitSet, taken: int, used: int) -> None:
-        """Ends what was admitted. An estimate of nothing used is bounded like one of too much."""
+        """Settles an admission. `used` is clamped to 0…MAX_USED_TOKENS."""
         correction = taken - min(max(0, used), MAX_USED_TOKENS)
         self._local.end(draw)
         if self._sharing is not None and self._sharing.settle(draw, correction):
             return
-        self._step_aside()
+        self._switch_to_share()
         self._leave_uncounted(draw, -1)
         if correction and draw.has_tokens:
             self._local.settle(draw, correction, self._now_us(), self.live)
 
     def close(self) -> None:
-        """Nothing of it runs afterwards."""
+        """Cancels the pending rejoin."""
         if self._rejoining is not None:
             self._rejoining.cancel()
             self._rejoining = None
 
-    async def _ask(self, draw: LimitSet, tokens: int) -> Outcome | None:
-        """Redis's answer; None without one, and from then on the share decides, for this request and for others."""
+    async def _admit_shared(self, draw: LimitSet, tokens: int) -> Outcome | None:
+        """Asks Redis. Returns None when it does not answer, and switches to local shares for this and later requests."""
         assert self._sharing is not None  # noqa: S101 - its caller has seen it
         try:
             outcome = await self._sharing.admit(
@@ -197,14 +201,14 @@ class BucketLimiter:
         except SharedStateUnavailable:
             # It may have been executed all the same. Then its rate tokens are taken twice, until they are refilled; its
             # place in flight was the old holder's, and is given back with it.
-            self._step_aside()
+            self._switch_to_share()
             return None
         if outcome.admitted:
             self._local.begin(draw)
         self._local.learn(draw, outcome, self._now_us())
         return outcome
 
-    def _decide(self, draw: LimitSet, tokens: int, live: int) -> Outcome:
+    def _admit_locally(self, draw: LimitSet, tokens: int, live: int) -> Outcome:
         if self._link is not None or live > 1:
             self._observer.count_local_admission()
         outcome = self._local.admit(draw, tokens, self._now_us(), live)
@@ -213,7 +217,9 @@ class BucketLimiter:
         return outcome
 
     def _give_back(self, draw: LimitSet, tokens: int, unwanted: Outcome, holder: str) -> None:
-        """Its caller hung up while Redis decided. The request itself was made, and stays counted."""
+        """Returns the tokens and the place of a caller that hung up while Redis decided; the request itself stays
+        counted.
+        """
         if not unwanted.admitted or self._shared is None or self._link is None or self._link.holder != holder:
             # With the holder, what it held in flight is gone.
             return
@@ -225,8 +231,8 @@ class BucketLimiter:
         for limit in draw.counted:
             self._uncounted[limit.key] = self._uncounted.get(limit.key, 0) + more
 
-    def _step_aside(self) -> None:
-        """From now on the share decides: until Redis is back, or for a moment where it is there."""
+    def _switch_to_share(self) -> None:
+        """Switches to local shares, until Redis is back or, where it is reachable, for a moment."""
         if self._link is None:
             return
         if self._sharing is not None:
@@ -239,10 +245,10 @@ class BucketLimiter:
         self._was_lost = True
         self._live_apart = None
         self.close()
-        self._step_aside()
+        self._switch_to_share()
 
     async def _recovered(self, asking: ScriptRunner) -> None:
-        """Tells the new holder what is in flight, and Redis what was taken. What changes meanwhile follows later."""
+        """Registers what is in flight under the new holder and charges Redis for what was taken meanwhile."""
         if self._shared is None:
             return
         self._live_apart = self.live
@@ -251,7 +257,7 @@ class BucketLimiter:
         await self._shared.charge_all(asking, self._owed)
 
     def _usable(self) -> None:
-        """Alone, or before anything was decided, there is nobody to wait for."""
+        """Schedules the return to Redis; at once when no other process could have decided anything meanwhile."""
         self._rejoin_later()
         if self._live_apart == 1 or not (self._was_lost or self._local.deciding):
             self._rejoin()
@@ -261,11 +267,13 @@ class BucketLimiter:
         self._rejoining = asyncio.get_running_loop().call_later(self._rejoin_s, self._rejoin)
 
     def _rejoin(self) -> None:
-        """Redis decides again, once it was told everything; what is told and what is asked stays in that order."""
+        """Lets Redis decide again once all local changes have been sent. Messages keep their order, so later calls see
+        them.
+        """
         self.close()
         if self._link is None or not self._link.healthy:
             return
-        if not self._tell_all():
+        if not self._send_changes():
             self._rejoin_later()
             return
         self._local.rest(self._now_us())
@@ -274,7 +282,7 @@ class BucketLimiter:
         self._sharing = self._shared
         self._observer.set_limits_shared(shared=True)
 
-    def _tell_all(self) -> bool:
+    def _send_changes(self) -> bool:
         assert self._shared is not None  # noqa: S101 - there is one where there is a link
         counts = [(key, more) for key, more in self._uncounted.items() if more]
         for first in range(0, len(counts), MOST_AT_ONCE):

@@ -14,7 +14,7 @@ _MAX_MODELS: Final = 1_000
 
 
 def _check_bursts(limits: Limits) -> None:
-    """A burst without a rate would do nothing, and whoever wrote it believes that it does."""
+    """Rejects a burst without a rate, which would have no effect. Raises ValueError."""
     for burst, rate, names in (
         (limits.request_burst, limits.requests_per_minute, ("request_burst", "requests_per_minute")),
         (limits.token_burst, limits.tokens_per_minute, ("token_burst", "tokens_per_minute")),
@@ -24,7 +24,7 @@ def _check_bursts(limits: Limits) -> None:
 
 
 class EachLimits(Section):
-    """What each organisation, each team, each key or each model may use, unless a rule says otherwise."""
+    """Limits of each organisation, each team, each key or each model, unless a rule says otherwise."""
 
     requests_per_minute: int | None = Field(
         default=None, ge=1, le=MOST["requests_per_minute"], description="Requests a minute; no limit when not set."
@@ -58,12 +58,12 @@ class EachLimits(Section):
         return self
 
     def limits(self) -> Limits:
-        """As buckets are made of it."""
+        """Converts the section to Limits."""
         return Limits(**dict(self))
 
 
 class ModelLimits(Section):
-    """One model's own, all callers together. What is not set is as for each model."""
+    """Limits of one model, all callers together. A value that is not set is as for each model."""
 
     requests_per_minute: int | None = Field(
         default=None,
@@ -97,7 +97,7 @@ class ModelLimits(Section):
     )
 
     def limits(self) -> Limits:
-        """As a rule about this model says it."""
+        """Converts the section to Limits, as a rule for this model would hold them."""
         return Limits(**dict(self))
 
 
@@ -105,13 +105,13 @@ _ModelName = Annotated[str, Field(min_length=1, max_length=MODEL_CHARS)]
 
 
 class LimitsSection(Section):
-    """What may be used in a minute and at once. `weighbridge limits set` makes exceptions, which no restart needs."""
+    """Rate and concurrency limits. `weighbridge limits set` makes exceptions without a restart."""
 
     moved_keys: ClassVar[Mapping[str, str]] = {
         "requests_per_minute": "key.requests_per_minute",
         "tokens_per_minute": "key.tokens_per_minute",
     }
-    """Where what an older version knew stands now."""
+    """New places of keys that an older version had."""
 
     organisation: EachLimits = Field(default=EachLimits(), description="For each organisation, all its teams together.")
     team: EachLimits = Field(default=EachLimits(), description="For each team, all its keys together.")
@@ -139,7 +139,7 @@ class LimitsSection(Section):
         return self
 
     def default_of(self, place: Place) -> Limits:
-        """What holds for a place that no rule is for."""
+        """The configured limits of a place, before any rule."""
         if place.scope == "model":
             return self.of_model(place.model)
         if place.model:
@@ -149,6 +149,6 @@ class LimitsSection(Section):
         return each[place.scope].limits()
 
     def of_model(self, name: str) -> Limits:
-        """What one model may use."""
+        """The configured limits of one model."""
         own = self.models.get(name)
         return self.model.limits() if own is None else over(own.limits(), self.model.limits())

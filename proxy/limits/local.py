@@ -1,4 +1,4 @@
-"""Buckets in this process: all there is without a Redis, and this process's share while Redis is away.
+"""Buckets in this process: the only ones without Redis, and this process's share while Redis is unreachable.
 
 What a process takes by its share is owed to Redis: the level that a bucket would have untouched, less the level it has.
 """
@@ -17,21 +17,21 @@ MAX_BUCKETS: Final = 100_000
 
 
 class UnsentTake(msgspec.Struct, frozen=True, kw_only=True):
-    """What Redis does not know of one bucket."""
+    """A change of one bucket that Redis has not been told yet."""
 
     key: str
     rate: int
     burst: int
     amount: float
-    """What was taken; below zero for what is to be given back."""
+    """The amount taken; negative for a refund."""
     known: float
-    """The last level that Redis told this process..."""
+    """The last level that Redis reported to this process."""
     told_us: float
-    """...and when, by Redis's clock; below zero where it told none."""
+    """The time of that report by Redis's clock, in microseconds; negative without one."""
 
 
 class _Bucket:
-    """One limit's state. It is `active` once something was decided by it since Redis was last told everything."""
+    """The local state of one bucket, `active` from the first local decision until Redis is told everything."""
 
     __slots__ = (
         "active",
@@ -57,12 +57,12 @@ class _Bucket:
         self.share_burst = float(limit.burst)
         self.active = False
         self.level = self.untouched = self.owed = self.at_us = 0.0
-        # A bucket that nobody has told of is full.
+        # Without a report from Redis a bucket counts as full.
         self.known = float(limit.burst)
         self.known_us = self.told_us = -1.0
 
     def fit(self, limit: Limit, live: int) -> None:
-        """Takes over a changed limit or a changed number of those who share it; the level stays."""
+        """Adopts a changed limit or number of processes; the level stays."""
         if self.rate == limit.rate and self.burst == limit.burst and self.live == live:
             return
         self.owed += self.untouched - self.level
@@ -80,7 +80,7 @@ class _Bucket:
         return min(left / self.live, self.share_burst)
 
     def move(self, level: float, now_us: float) -> None:
-        """Sets the level after something was taken from it or given back."""
+        """Sets the level after a take or a refund."""
         if self.active:
             self.untouched = refilled(self.untouched, self.at_us, now_us, self.share_rate, self.share_burst)
         else:
@@ -89,7 +89,7 @@ class _Bucket:
         self.level, self.at_us = level, now_us
 
     def set_back(self, now_us: float) -> None:
-        """Should the clock have been set back, it fills from now on, and not from when the clock is where it was."""
+        """Resets the refill time when the clock was set back, so that refilling does not stall until it catches up."""
         if self.active and now_us < self.at_us:
             self.move(self.level_at(now_us), now_us)
 
@@ -100,14 +100,14 @@ class _Bucket:
         return self.owed + (untouched - self.level_at(now_us))
 
     def pay(self, now_us: float) -> None:
-        """Redis knows everything now. What it said before says nothing more."""
+        """Marks the debt as reported to Redis, and the level last known from Redis as outdated."""
         if self.active:
             self.level = self.untouched = self.level_at(now_us)
             self.at_us, self.owed = now_us, 0.0
         self.told_us = -1.0
 
     def rest(self, now_us: float) -> None:
-        """Redis decides from now on; until it tells its level, it is taken for what all have together as we have."""
+        """Deactivates the bucket because Redis decides again; the shared level is assumed as this share's times `live`."""
         if self.active:
             self.known, self.known_us = self.level_at(now_us) * self.live, now_us
             self.active = False
@@ -117,21 +117,23 @@ class _Bucket:
 
 
 class LocalBuckets:
-    """Decides by this process's own buckets. Times are in microseconds, by any clock that does not go back."""
+    """Decides by local buckets. All times are microseconds of a clock that normally does not go back."""
 
     def __init__(self, most: int = MAX_BUCKETS) -> None:
         self._most = most
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
         self._active: dict[str, _Bucket] = {}
         self.in_flight: dict[str, int] = {}
-        """For each concurrency limit that has any. They are as many as requests run, and none is ever forgotten."""
+        """Requests in flight per concurrency limit, only where there are any. Bounded by the requests running, never
+        evicted.
+        """
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def admit(self, draw: LimitSet, tokens: int, now_us: float, live: int) -> Outcome:
-        """Takes from all, or from none."""
-        buckets, figures = self._look(draw, now_us, live)
+        """Takes from all buckets, or from none."""
+        buckets, figures = self._read_levels(draw, now_us, live)
         fits = True
         for index, bucket in enumerate(buckets):
             amount = 1.0 if index < draw.requests else float(tokens)
@@ -154,11 +156,11 @@ class LocalBuckets:
         return Outcome(fits, now_us, figures)
 
     def peek(self, draw: LimitSet, now_us: float, live: int) -> Outcome:
-        """What `admit` would find."""
-        return Outcome(False, now_us, self._look(draw, now_us, live)[1])
+        """Returns the figures without taking anything."""
+        return Outcome(False, now_us, self._read_levels(draw, now_us, live)[1])
 
     def settle(self, draw: LimitSet, correction: float, now_us: float, live: int) -> None:
-        """Refunds to, or charges, the token buckets."""
+        """Refunds `correction` to the token buckets, or charges them where it is negative."""
         for limit in draw.rated[draw.requests :]:
             bucket = self._bucket(limit, live)
             level = corrected(bucket.level_at(now_us), correction, bucket.share_burst)
@@ -177,19 +179,19 @@ class LocalBuckets:
                 self.in_flight.pop(limit.key, None)
 
     def learn(self, draw: LimitSet, told: Outcome, now_us: float) -> None:
-        """Remembers what Redis said, as that from which this process's share begins if Redis goes away."""
+        """Remembers the levels Redis reported, as the starting point of local shares should Redis be lost."""
         for limit, level in zip(draw.rated, told.figures, strict=False):
-            self._found(limit).learn(level, told.now_us, now_us)
+            self._find_or_add(limit).learn(level, told.now_us, now_us)
 
     @property
     def deciding(self) -> bool:
-        """Whether anything was decided here that Redis may not know."""
+        """True when decisions were made here that Redis may not know."""
         return bool(self._active)
 
     def hand_over(self, clock_us: Callable[[], float], born_us: float | None = None) -> Iterator[UnsentTake]:
-        """What Redis is to be told; what was given out counts as told.
+        """Yields what Redis must be told; each item counts as told once it is yielded.
 
-        Given since when Redis has its memory, also what it has forgotten since it told us.
+        With `born_us`, the time since when Redis has its memory, buckets that it has forgotten are included.
         """
         some = self._active if born_us is None else self._buckets
         since_us = 0.0 if born_us is None else born_us
@@ -205,19 +207,19 @@ class LocalBuckets:
                 )
 
     def take_back(self, untold: Sequence[UnsentTake]) -> None:
-        """It was not told after all."""
+        """Restores debts that could not be sent."""
         for each in untold:
             bucket = self._buckets.get(each.key)
             if bucket is not None:
                 bucket.owed += each.amount
 
     def rest(self, now_us: float) -> None:
-        """From now on Redis decides, and knows everything."""
+        """Deactivates all buckets, as Redis decides again and knows everything."""
         for bucket in self._active.values():
             bucket.rest(now_us)
         self._active.clear()
 
-    def _look(self, draw: LimitSet, now_us: float, live: int) -> tuple[list[_Bucket], list[float]]:
+    def _read_levels(self, draw: LimitSet, now_us: float, live: int) -> tuple[list[_Bucket], list[float]]:
         buckets = [self._bucket(limit, live) for limit in draw.rated]
         figures = [bucket.level_at(now_us) for bucket in buckets]
         figures += [self.in_flight.get(limit.key, 0) for limit in draw.counted]
@@ -229,11 +231,11 @@ class LocalBuckets:
         bucket.move(level, now_us)
 
     def _bucket(self, limit: Limit, live: int) -> _Bucket:
-        bucket = self._found(limit)
+        bucket = self._find_or_add(limit)
         bucket.fit(limit, live)
         return bucket
 
-    def _found(self, limit: Limit) -> _Bucket:
+    def _find_or_add(self, limit: Limit) -> _Bucket:
         bucket = self._buckets.get(limit.key)
         if bucket is None:
             bucket = self._buckets[limit.key] = _Bucket(limit)

@@ -1,4 +1,4 @@
-"""The refusal of a request whose limit is used up, with the figures that an admission tells."""
+"""The error for a request whose rate limit is used up."""
 
 from proxy.errors import Fault, Refused
 from proxy.limits.headers import rate_headers
@@ -6,7 +6,7 @@ from proxy.limits.limit import Kind, Remaining, Scope
 
 
 class RateLimited(Refused):
-    """A limit is used up. It tells the same figures as an admission does."""
+    """A rate limit is used up (429). Carries the same figures as an admission."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a caller is told of its limits: the figures that are tightest, and why and for how long it is refused."""
+"""Figures and refusals: the tightest limits for the headers, and the error that names the limit in the way."""
 
 from typing import Final
 
@@ -12,19 +12,19 @@ from proxy.limits.rate_limited import RateLimited
 
 _US_PER_S: Final = 1_000_000
 _PLACE_WAIT_S: Final = 1.0
-"""A place in flight comes free when a request ends, and nobody knows when that is."""
+"""The retry time for a concurrency limit: a place becomes free when some request ends, which cannot be predicted."""
 _LONGEST_WAIT_S: Final = 86_400.0
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """See Admission."""
+    """The tightest request limit and the tightest token limit; see Admission."""
 
     requests: Remaining | None
     tokens: Remaining | None
 
 
 def figures(draw: LimitSet, outcome: Outcome, live: int) -> Figures:
-    """Of the request buckets and of the token buckets the one with least left; the smaller limit of two that are equal."""
+    """Returns the request bucket and the token bucket with least left; of two equal ones the smaller limit."""
     return Figures(
         _tightest(draw, outcome, live, 0, draw.requests),
         _tightest(draw, outcome, live, draw.requests, len(draw.rated)),
@@ -43,7 +43,9 @@ def _tightest(draw: LimitSet, outcome: Outcome, live: int, first: int, end: int)
 
 
 def remaining(limit: Limit, figure: float, live: int) -> Remaining:
-    """`limit` is what the bucket holds when it is full, and `reset_s` when it will be; with several processes, a share's."""
+    """Converts a bucket's figure to the headers' terms. `limit` is the full bucket, `reset_s` the time until it is
+    full; with several processes, of one share.
+    """
     if limit.kind == "concurrency":
         most = places(limit.burst, live)
         return Remaining(most, max(0, most - int(figure)), 0.0)
@@ -53,7 +55,7 @@ def remaining(limit: Limit, figure: float, live: int) -> Remaining:
 
 
 def refusal(draw: LimitSet, outcome: Outcome, tokens: int, live: int, caller: Caller, model: str) -> RateLimited:
-    """Names the limit that is longest in the way: before it gives way, the caller cannot get in."""
+    """Builds the refusal, naming the limit with the longest wait, which decides when the request can be admitted."""
     waits = [_wait_s(draw, index, outcome.figures[index], tokens, live) for index in range(len(draw.limits))]
     wait_s = max(waits)
     index = waits.index(wait_s)
@@ -76,7 +78,7 @@ def refusal(draw: LimitSet, outcome: Outcome, tokens: int, live: int, caller: Ca
 
 
 def too_large(limit: Limit, tokens: int, caller: Caller, model: str) -> RateLimited:
-    """Waiting does not help: the bucket never holds as much."""
+    """Builds the refusal of a request larger than the bucket, for which waiting does not help."""
     return RateLimited(
         f"Request too large for {_what(limit)} of {_whose(limit, caller, model)}: at most {limit.burst} at once, "
         f"Requested {tokens} (the prompt's and those that the answer may have). It will never be admitted as it is: "
@@ -89,7 +91,7 @@ def too_large(limit: Limit, tokens: int, caller: Caller, model: str) -> RateLimi
 
 
 def _wait_s(draw: LimitSet, index: int, figure: float, tokens: int, live: int) -> float:
-    """How long one limit is in the way; below zero where it is not."""
+    """The seconds until one limit admits the request; negative when it already does."""
     limit = draw.limits[index]
     rate, burst = _bounds(limit, live)
     if limit.kind == "concurrency":

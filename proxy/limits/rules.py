@@ -1,4 +1,4 @@
-"""An exception that people made from the configured limits."""
+"""Limit rules: exceptions from the configured limits, and their validation."""
 
 from typing import Final, get_args
 
@@ -10,7 +10,7 @@ from proxy.limits.limit_tables import MODEL_CHARS
 
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 ANY_ID: Final = "*"
-"""Stands where a model's rule has nobody's id."""
+"""The scope id of a rule for a model."""
 LEAST: Final = {
     "requests_per_minute": 0,
     "request_burst": 1,
@@ -18,7 +18,7 @@ LEAST: Final = {
     "token_burst": 1,
     "concurrency": 0,
 }
-"""A rate and a concurrency of 0 lift that limit; a burst of 0 would let nothing through."""
+"""The lowest values. A rate or concurrency of 0 lifts the limit; a burst of 0 would let nothing through."""
 MOST: Final = {
     "requests_per_minute": 100_000_000,
     "request_burst": 100_000_000,
@@ -26,23 +26,23 @@ MOST: Final = {
     "token_burst": 100_000_000_000,
     "concurrency": 1_000_000,
 }
-"""Far below where a double stops to count one by one."""
+"""The highest values, far below 2**53, where a double stops counting one by one."""
 
 
 class LimitError(Exception):
-    """Something about a limit that its reader can mend. The message says what."""
+    """An error about a limit that the user can correct. The message says how."""
 
 
 class BadLimit(LimitError):
-    """It cannot be kept like this."""
+    """The rule is invalid."""
 
 
 class UnknownLimit(LimitError):
-    """There is no such rule."""
+    """No such rule."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Whom a rule is for. `model` is empty for all models together."""
+    """The subject of a rule. `model` is empty for all models together."""
 
     scope: Scope
     scope_id: str
@@ -55,7 +55,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for one place. None takes the configuration's value, 0 lifts that limit."""
+    """The limits of one place. None takes the configuration's value, 0 lifts the limit."""
 
     place: Place
     limits: Limits
@@ -63,7 +63,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_place(place: Place) -> None:
-    """Raises BadLimit for what no request could ever be counted under."""
+    """Validates a place. Raises BadLimit."""
     if place.scope not in SCOPES:
         raise BadLimit(f"a limit is for one of {', '.join(SCOPES)}, not {str(place.scope)[:80]!r}")
     if not 0 < len(place.scope_id) <= ID_CHARS or not place.scope_id.isprintable():
@@ -77,7 +77,7 @@ def check_place(place: Place) -> None:
 
 
 def check_limits(place: Place, limits: Limits) -> None:
-    """Raises BadLimit."""
+    """Validates the values of limits. Raises BadLimit."""
     for name, value in msgspec.structs.asdict(limits).items():
         if value is not None and not LEAST[name] <= value <= MOST[name]:
             raise BadLimit(f"{name} is a whole number from {LEAST[name]} to {MOST[name]}, not {str(value)[:40]}")
@@ -92,12 +92,12 @@ def check_limits(place: Place, limits: Limits) -> None:
 
 
 def says_nothing(limits: Limits) -> bool:
-    """Whether every value is the configuration's."""
+    """Returns True when no value is set."""
     return limits == Limits()
 
 
 def over(own: Limits, default: Limits) -> Limits:
-    """One's own values, and the default's where there is none. A value of 0 is one's own."""
+    """Merges limits: own values, and the default's where own is None. An own 0 is kept."""
     return Limits(
         requests_per_minute=default.requests_per_minute if own.requests_per_minute is None else own.requests_per_minute,
         request_burst=default.request_burst if own.request_burst is None else own.request_burst,

@@ -1,4 +1,4 @@
-"""Buckets in Redis: one script for all limits of a request, in one round trip."""
+"""Buckets in Redis: one script call decides all limits of a request, in one round trip."""
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ _SETTLE: Final = script("settle")
 _CHARGE: Final = script("charge")
 _COUNT: Final = script("count")
 MOST_AT_ONCE: Final = 500
-"""Buckets in one call of a script, which nothing else can run beside."""
+"""The most buckets in one script call, as Redis runs nothing else meanwhile."""
 
 
 class SharedBuckets:
-    """Asks the scripts. `clock_us` is empty, for Redis's own clock, except in tests of the arithmetic."""
+    """Runs the bucket scripts. `clock_us` is empty, for Redis's own clock, except in tests."""
 
     def __init__(self, link: ScriptRunner, *, clock_us: Callable[[], bytes] = bytes) -> None:
         self._link = link
@@ -31,7 +31,8 @@ class SharedBuckets:
         self._untold: tuple[int, list[UnsentTake]] | None = None
 
     async def admit(self, draw: LimitSet, tokens: int, unwanted: Callable[[Outcome, str], None]) -> Outcome:
-        """Takes from all, or from none. Raises SharedStateUnavailable, and then it may yet have taken rate tokens.
+        """Takes from all buckets, or from none. Raises SharedStateUnavailable, after which rate tokens may have been
+        taken all the same.
 
         `unwanted` is told what was admitted for a caller that hung up meanwhile, and for which holder.
         """
@@ -46,12 +47,14 @@ class SharedBuckets:
         )
 
     async def peek(self, draw: LimitSet) -> Outcome:
-        """What `admit` would find."""
+        """Returns the figures without taking anything."""
         keys = self._keys(draw, self._link.holder)
         return outcome_of(await self._link.call(_ADMIT, keys, (b"", self._clock_us(), b"0", 0, *draw.admit_args)))
 
     def settle(self, draw: LimitSet, correction: int, holder: str = "") -> bool:
-        """Corrects the token buckets and ends the concurrency. False: it could not be told."""
+        """Corrects the token buckets and ends the concurrency, without waiting. Returns False when the message could
+        not be sent.
+        """
         corrects = correction != 0 and draw.has_tokens
         if not corrects and not draw.counted:
             return True
@@ -62,7 +65,7 @@ class SharedBuckets:
         return self._link.tell(_SETTLE, keys, (self._clock_us(), correction, *args))
 
     async def charge_all(self, asking: ScriptRunner, owed: Callable[[float], Iterator[UnsentTake]]) -> None:
-        """Charges what was taken without Redis, and tells it what it has forgotten.
+        """Charges Redis for what was taken without it, and restores levels that it has forgotten.
 
         `owed` is given since when Redis has its memory, and what it gives counts as told. So a charge whose reply was lost
         is told again, with the same number, which Redis executes once.
@@ -83,17 +86,17 @@ class SharedBuckets:
         return float(await asking.call(_CHARGE, self._charge_keys(rows), (self._clock_us(), number, *_rows(rows))))
 
     def charge(self, rows: Sequence[UnsentTake]) -> bool:
-        """The same without waiting."""
+        """Sends one batch of charges without waiting. Returns False when it could not be sent."""
         return self._link.tell(_CHARGE, self._charge_keys(rows), (self._clock_us(), b"", *_rows(rows)))
 
     async def count_all(self, asking: ScriptRunner, in_flight: Mapping[str, int]) -> None:
-        """Gives a new holder everything that this process has in flight."""
+        """Registers everything that this process has in flight under a new holder."""
         counts = list(in_flight.items())
         for first in range(0, len(counts), MOST_AT_ONCE):
             await asking.call(*self._count(asking, counts[first : first + MOST_AT_ONCE]))
 
     def count(self, more: Sequence[tuple[str, int]]) -> bool:
-        """Adds to what the holder has, or subtracts, without waiting."""
+        """Adjusts the holder's counts in flight, without waiting. Returns False when the message could not be sent."""
         return self._link.tell(*self._count(self._link, more))
 
     def _count(

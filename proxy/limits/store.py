@@ -1,4 +1,4 @@
-"""Limits that people set, in the database."""
+"""The database store of limit rules."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -25,12 +25,12 @@ _FOLD: Final = 1_000_000_007
 
 
 class TableVersion(msgspec.Struct, frozen=True):
-    """Another one after every change of the table."""
+    """A fingerprint of the rule table that changes with every change of the table."""
 
     rules: int
     newest_us: int
     folded: int
-    """The sum of all moments of change, made small enough to be summed."""
+    """The sum of all change times, each reduced modulo a prime so that it cannot overflow."""
 
 
 class LimitStore:
@@ -42,9 +42,9 @@ class LimitStore:
         self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
 
     async def put(self, rule: Rule) -> bool:
-        """Keep a rule in place of the one for the same; True when there was none.
+        """Inserts or replaces a rule; returns True when it is new.
 
-        Raises BadLimit, and an AccountsError where there is no such organisation, team or key.
+        Raises BadLimit, and an AccountsError when the organisation, team or key does not exist.
         """
         if says_nothing(rule.limits):
             raise BadLimit("a limit says at least one thing; to have the configuration's again, remove it")
@@ -56,7 +56,7 @@ class LimitStore:
         return found is None
 
     async def change(self, place: Place, changes: Mapping[str, int | None]) -> Rule:
-        """Change some values of a rule, which is made if there is none; the others stay.
+        """Changes the given values of a rule, which is created if necessary; other values stay.
 
         A rule that says nothing any more is removed. Raises what `put` raises.
         """
@@ -71,7 +71,7 @@ class LimitStore:
             return await self._write(connection, place, limits, found)
 
     async def remove(self, place: Place) -> Rule:
-        """Take a rule away: the configuration's limits hold again. Raises UnknownLimit."""
+        """Deletes a rule and returns it; the configured limits apply again. Raises UnknownLimit."""
         async with self._engine.begin() as connection:
             found = await _find(connection, place)
             if found is None:
@@ -82,11 +82,13 @@ class LimitStore:
         return found
 
     async def all(self) -> list[Rule]:
-        """Every organisation's, for operators and for serving processes."""
+        """Returns all rules of all organisations, for operators and serving processes."""
         return await self._select()
 
     async def of_organisation(self, organisation_id: str) -> list[Rule]:
-        """One organisation's own, its teams' and their keys'. A model's limit is everybody's, so it is not told."""
+        """Returns the rules of an organisation, its teams and their keys. Models' rules concern everybody and are left
+        out.
+        """
         teams = select(col(Team.team_id)).where(col(Team.organisation_id) == organisation_id)
         keys = select(col(ApiKey.key_id)).where(col(ApiKey.team_id).in_(teams))
         scope, scope_id = col(LimitRule.scope), col(LimitRule.scope_id)
@@ -99,7 +101,7 @@ class LimitStore:
         )
 
     async def of_team(self, organisation_id: str, team_id: str) -> list[Rule]:
-        """One of an organisation's teams' own rules and those of its keys; none of a team that is another's."""
+        """Returns the rules of a team and its keys; none when the team belongs to another organisation."""
         team = and_(col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
         teams = select(col(Team.team_id)).where(team)
         keys = select(col(ApiKey.key_id)).where(col(ApiKey.team_id).in_(teams))
@@ -109,13 +111,13 @@ class LimitStore:
         )
 
     async def at(self, place: Place) -> Rule | None:
-        """The rule for a place, if there is one. Raises BadLimit for what is no place."""
+        """Returns the rule of a place, if there is one. Raises BadLimit for an invalid place."""
         check_place(place)
         found = await self._select(_at(place))
         return found[0] if found else None
 
     async def mark(self) -> TableVersion:
-        """Whether anything changed since it was last asked, for much less than reading it all."""
+        """Returns the table's fingerprint, which is much cheaper than reading all rules."""
         async with self._engine.connect() as connection:
             return await _mark(connection)
 

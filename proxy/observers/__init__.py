@@ -1,1 +1,1 @@
-"""What the gateway tells of itself: metrics, logs and traces, all from the one outcome of a request."""
+"""Observers: metrics, logs, traces and learning, all from the one outcome of a request."""

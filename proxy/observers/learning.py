@@ -1,4 +1,4 @@
-"""Keeps what can be learned from a team's traffic, as far as the team allows it, without ever holding up a request.
+"""The learning log: stores what a team allows to be learned from its traffic, without delaying any request.
 
 `finished` only puts a value in a bounded queue. A loop writes batches; what does not fit, and what the
 database does not take, is dropped and counted.
@@ -24,31 +24,33 @@ from proxy.outcome import RequestOutcome
 _log: Final = logging.getLogger("weighbridge.learning")
 
 MAX_PROMPT_CHARS: Final = 16_000
-"""Of the last message; the rest of the prompt is kept to half of it for each part."""
+"""The most characters kept of the last message; system part and history are each kept to half of it."""
 _MAX_WAITING: Final = 10_000
 _MAX_WAITING_CHARS: Final = 32_000_000
-"""Of texts in the queue. Beyond it numbers are still kept."""
+"""The most characters of queued texts; beyond it only numbers are kept."""
 _BATCH: Final = 200
 _MAX_TRIES: Final = 60
-"""About a minute: a database that is restarted loses nothing, and a batch that it will never take stops no other."""
+"""Tries to write a batch, about one a second: enough for a database restart, without blocking on a batch that always
+fails.
+"""
 _WRITE_TIMEOUT_S: Final = 10.0
 _CLOSE_S: Final = 5.0
 _FIRST_ERROR_STATUS: Final = 400
 _SECRET_BYTES: Final = 32
 
 LearningOf = Callable[[Iterable[str]], Awaitable[Mapping[str, str]]]
-"""What each of these teams allows right now."""
+"""Returns the present learning setting of each of the given teams."""
 
 
 class _Batch(msgspec.Struct, frozen=True):
-    """Rows on their way to the database."""
+    """Rows to be written in one transaction."""
 
     weighings: list[ClassifiedRequest]
     verdicts: list[Verdict]
 
 
 class LearningObserver:
-    """Is told what was judged and what was lost; this one counts nothing."""
+    """Receives counts of verdicts and lost rows; this base class ignores them."""
 
     def count_verdict(self, source: str, signal: str) -> None: ...
 
@@ -56,7 +58,7 @@ class LearningObserver:
 
 
 class LearningLog:
-    """Observer: a weighing for every answered `auto` request of a team that allows it, and what can be told from it."""
+    """Observer that stores a row and the implicit verdicts of each answered `auto` request, where the team allows it."""
 
     def __init__(
         self,
@@ -81,18 +83,18 @@ class LearningLog:
         self._secret = secrets.token_bytes(_SECRET_BYTES)
         self._waiting: deque[ConversationTurn] = deque()
         self._waiting_chars = 0
-        self._in_hand: _Batch | None = None
+        self._current_batch: _Batch | None = None
         self._tries = 0
-        self._enough = asyncio.Event()
+        self._batch_ready = asyncio.Event()
         self._writing = asyncio.Lock()
         self._loop: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to write what comes."""
+        """Starts the writing loop."""
         self._loop = asyncio.create_task(self._write_for_ever(), name="learning-log")
 
     async def aclose(self) -> None:
-        """Write what waits, a few seconds at most; the rest is dropped and counted."""
+        """Writes what is queued, for a few seconds at most; the rest is dropped and counted."""
         if self._loop is not None:
             self._loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -100,7 +102,7 @@ class LearningLog:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.flush()
-        left = len(self._waiting) + (len(self._in_hand.weighings) if self._in_hand is not None else 0)
+        left = len(self._waiting) + (len(self._current_batch.weighings) if self._current_batch is not None else 0)
         if left:
             self._observer.count_learning_dropped(left)
             _log.warning("%d requests were not kept to learn from: the database did not take them in time", left)
@@ -120,7 +122,7 @@ class LearningLog:
         self._waiting.append(turn)
         self._waiting_chars += len(text or "")
         if len(self._waiting) >= _BATCH:
-            self._enough.set()
+            self._batch_ready.set()
 
     def _turn(
         self, outcome: RequestOutcome, prediction: Prediction, target_id: str, text: str | None
@@ -159,20 +161,20 @@ class LearningLog:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
-                    await self._enough.wait()
-            self._enough.clear()
+                    await self._batch_ready.wait()
+            self._batch_ready.clear()
             if not await self.flush():
                 await asyncio.sleep(self._interval_s)
 
     async def flush(self) -> bool:
-        """Write all that waits now; False when the database did not take it, and it will be tried again."""
+        """Writes everything queued. Returns False when the database failed and the batch will be tried again."""
         async with self._writing:
-            while self._in_hand is not None or self._waiting:
-                if self._in_hand is None:
-                    self._in_hand = self._next_batch()
-                if not await self._written(self._in_hand):
+            while self._current_batch is not None or self._waiting:
+                if self._current_batch is None:
+                    self._current_batch = self._next_batch()
+                if not await self._write_batch(self._current_batch):
                     return False
-                self._in_hand = None
+                self._current_batch = None
                 self._tries = 0
         return True
 
@@ -182,12 +184,12 @@ class LearningLog:
         verdicts = [verdict for turn in turns for verdict in self._signals.verdicts(turn)]
         return _Batch([turn.weighing for turn in turns], verdicts)
 
-    async def _written(self, batch: _Batch) -> bool:
-        """True when the batch is done with: written, or given up."""
+    async def _write_batch(self, batch: _Batch) -> bool:
+        """Writes a batch. Returns True when it is done with: written, or given up."""
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 allowed = await self._learning_of({weighing.team_id for weighing in batch.weighings})
-                batch = _allowed(batch, allowed)
+                batch = _filter_allowed(batch, allowed)
                 await self._store.add(batch.weighings, batch.verdicts)
         except Exception as failure:  # noqa: BLE001 - the loop must outlive any one batch
             self._tries += 1
@@ -202,8 +204,8 @@ class LearningLog:
         return True
 
 
-def _allowed(batch: _Batch, learning: Mapping[str, str]) -> _Batch:
-    """A team may have changed its mind since the request began: what it allows now is what counts."""
+def _filter_allowed(batch: _Batch, learning: Mapping[str, str]) -> _Batch:
+    """Filters a batch by the teams' present settings, which may have changed since the requests began."""
     may = {team_id for team_id, allowed in learning.items() if allowed != "off"}
     weighings = [
         weighing
@@ -216,7 +218,9 @@ def _allowed(batch: _Batch, learning: Mapping[str, str]) -> _Batch:
 
 
 def kept_text(prompt: Prompt) -> str:
-    """The prompt as JSON, cut to a limit: the beginning of what was asked and of the system's part, the end of the talk."""
+    """Serialises the prompt as JSON, cut to limits: the start of the message and of the system part, the end of the
+    history.
+    """
     half = MAX_PROMPT_CHARS // 2
     cut = msgspec.structs.replace(
         prompt, text=prompt.text[:MAX_PROMPT_CHARS], system=prompt.system[:half], history=prompt.history[-half:]

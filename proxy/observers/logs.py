@@ -1,4 +1,4 @@
-"""JSON logs on stderr: one line an event, bounded, and only of fields that were chosen to be shown.
+"""JSON logs on stderr: one bounded line per event, with allow-listed fields only.
 
 A prompt, a completion, a key or an upstream's body has no way in: requests are logged from an
 allow-list of fields, other libraries' messages lose their arguments, and a traceback tells where
@@ -42,7 +42,7 @@ _OWN: Final = (
     "dashboards",
     "uvicorn",
 )
-# It logs what it sends and what it gets back.
+# LiteLLM logs requests and replies in full, so it gets a null handler only.
 _SILENT: Final = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "uvicorn.access")
 _UVICORN: Final = ("uvicorn", "uvicorn.error", "uvicorn.asgi")
 
@@ -61,7 +61,7 @@ _CALLER_GONE: Final = 499
 
 
 def clean(text: str, limit: int = MAX_TEXT_CHARS) -> str:
-    """Safe to write: no secret's shape, no control character, no lone surrogate, bounded."""
+    """Makes text safe to log: redacts secrets, escapes control characters and lone surrogates, and bounds the length."""
     if len(text) > limit:
         # A traceback that a library sent as text tells what happened in its last line.
         text = text[: limit // 4] + " … " + text[-(limit - limit // 4) :]
@@ -85,7 +85,7 @@ def _clean_value(value: Any) -> Any:
 
 
 class JsonFormatter(logging.Formatter):
-    """`logger.info("event", extra={"fields": {...}})` becomes one JSON line."""
+    """Formats `logger.info("event", extra={"fields": {...}})` as one JSON line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -117,7 +117,7 @@ def _event(record: logging.LogRecord) -> str:
 
 
 def _exception(error: BaseException) -> list[dict[str, Any]]:
-    """The chain from the raised one to its root: kinds and places, never messages, which may quote a prompt."""
+    """Renders the exception chain as types and frames, without messages, which may quote a prompt."""
     chain: list[dict[str, Any]] = []
     current: BaseException | None = error
     while current is not None and len(chain) < MAX_CAUSES:
@@ -187,7 +187,7 @@ class QueuedLines(logging.Handler):
             self.dropped += 1
 
     def flush(self) -> None:
-        """Waits until what was queued is written, two seconds at most."""
+        """Waits until the lines queued so far are written, two seconds at most."""
         if self._closed:
             return
         written = threading.Event()
@@ -198,7 +198,7 @@ class QueuedLines(logging.Handler):
         written.wait(1)
 
     def close(self) -> None:
-        """Writes what is queued, a few seconds at most. Idempotent."""
+        """Writes the queued lines, for a few seconds at most, and stops the thread. Idempotent."""
         if not self._closed:
             self._closed = True
             with contextlib.suppress(queue.Full):
@@ -244,7 +244,7 @@ def configure_logging(level: str = "INFO", stream: BinaryIO | None = None) -> Qu
 
 
 class RequestLog:
-    """Observer: a line for every request that failed and for a share of those that did not.
+    """Observer that logs every failed request and a share of the successful ones.
 
     Whether a success is logged depends on its request id alone, so every worker, and every system
     that follows the same rule, chooses the same ones.
@@ -266,7 +266,7 @@ class RequestLog:
 
 
 def is_sampled(request_id: str, share: float) -> bool:
-    """True for `share` of all request ids, always the same ones."""
+    """Returns True for `share` of all request ids, always the same ones."""
     return zlib.crc32(request_id.encode("utf-8", "surrogatepass")) < share * 2**32
 
 
@@ -280,8 +280,8 @@ def _level(outcome: RequestOutcome) -> int:
 
 
 def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
-    """The allow-list. Text is written only when it looks like a name, and the alias only when it was known:
-    an alias that led to no attempt is whatever the caller typed.
+    """Returns the loggable fields of an outcome. Text is included only when it looks like a name, and the alias only
+    when it led to an attempt: otherwise it is whatever the caller typed.
     """
     return {
         "request_id": safe_name(outcome.request_id),
@@ -324,7 +324,7 @@ def _attempt_fields(attempt: AttemptOutcome) -> dict[str, Any]:
 
 
 def safe_name(text: str | None) -> str | None:
-    """`text` when it looks like a name that we or the configuration made up, and like no key."""
+    """Returns `text` when it looks like a configured name and not like a secret, else a placeholder."""
     if not text:
         return None
     return text if _NAME.fullmatch(text) and _SECRET.search(text) is None else "[not a name]"

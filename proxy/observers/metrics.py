@@ -1,4 +1,4 @@
-"""The page that Prometheus reads at /metrics, and what it shows of requests, with label sets that cannot grow without end.
+"""The Prometheus registry behind /metrics, and the metrics of requests, with bounded label sets.
 
 Every other part has its metrics in a file of its own beside it; gateway/wiring/metrics.py makes them all.
 Reference: docs/observability.md; a test holds them together.
@@ -21,7 +21,7 @@ from proxy.outcome import AttemptResult, RequestOutcome
 BreakerState = Literal["closed", "half-open", "open"]
 
 MAX_LABEL_VALUES: Final = 1_000
-"""Distinct values of one label; every later one is counted as `other`."""
+"""The most distinct values of one label; later ones are counted as `other`."""
 OTHER: Final = "other"
 NONE: Final = "none"
 
@@ -44,7 +44,7 @@ _FIRST_ERROR_STATUS: Final = 400
 
 
 class _Cap:
-    """The first values of one label keep their names; the rest share one."""
+    """Bounds a label: the first values keep their names, later ones become `other`."""
 
     def __init__(self, max_values: int) -> None:
         self._max = max_values
@@ -63,12 +63,12 @@ class _Cap:
         return frozenset(self._seen)
 
     def forget(self, value: str) -> None:
-        """Its place goes to the next new one."""
+        """Frees a value's place for a new one."""
         self._seen.discard(value)
 
 
 class _Served(msgspec.Struct, frozen=True):
-    """The children that one kind of request writes to."""
+    """The metric children that requests of one label combination write to."""
 
     requests: Counter
     duration: Histogram
@@ -83,7 +83,7 @@ class _Served(msgspec.Struct, frozen=True):
 
 
 class Metrics:
-    """The page, and how requests ended. Thread-safe, never raises.
+    """The registry and the request metrics. Thread-safe, never raises.
 
     With several workers, set PROMETHEUS_MULTIPROC_DIR to an empty directory before the first import:
     each worker writes its own files there and any of them renders the sum.
@@ -94,7 +94,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.forgets = "PROMETHEUS_MULTIPROC_DIR" not in os.environ
-        """Whether a series can be taken off the page. With several workers it cannot, for their files forget nothing."""
+        """True when series can be removed. False with several workers, whose files keep every series."""
         self._served: dict[tuple[str, str | None, str, int], _Served] = {}
         self._attempt_children: dict[tuple[str, str], Counter] = {}
         self._team, self._target, self._tier = (_Cap(max_label_values) for _ in range(3))
@@ -186,7 +186,7 @@ class Metrics:
         return Counter(name, text, tuple(labels), registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        """By target and tier only: teams would multiply every bucket."""
+        """Creates a histogram by target and tier; teams would multiply every bucket."""
         return Histogram(name, text, ("target", "tier"), buckets=buckets, registry=self.registry)
 
     def finished(self, outcome: RequestOutcome) -> None:
@@ -257,7 +257,9 @@ class Metrics:
         self._breaker.labels(self._deployment(deployment_id)).set(_BREAKER_VALUES[state])
 
     def keep_deployments(self, deployment_ids: Collection[str]) -> None:
-        """Forgets all others: replicas come and go for months. With several workers it forgets none, as their files don't."""
+        """Removes the series of all other deployments, as replicas come and go. With several workers it only resets
+        their breaker state.
+        """
         for gone in self._deployment.seen.difference(deployment_ids):
             if not self.forgets:
                 self._breaker.labels(gone).set(_BREAKER_VALUES["closed"])
@@ -269,7 +271,7 @@ class Metrics:
                 self._attempt_children.pop((gone, result), None)
 
     def render(self) -> tuple[bytes, str]:
-        """The text format and its content type. With many series it takes a while: call it in a thread."""
+        """Renders the text format; returns it with its content type. Slow with many series: call it in a thread."""
         return generate_latest(self._collected()), CONTENT_TYPE_PLAIN_0_0_4
 
     def _collected(self) -> CollectorRegistry:
@@ -281,7 +283,7 @@ class Metrics:
 
 
 def forget_worker(pid: int, folder: str) -> None:
-    """Takes a dead worker's gauges out of the sums in the workers' shared folder; its counters stay counted."""
+    """Removes a dead worker's gauges from the sums in the shared folder; its counters stay counted."""
     mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
 
 
@@ -295,7 +297,9 @@ def _count_tokens(served: _Served, outcome: RequestOutcome) -> None:
 
 
 def _count_money(served: _Served, outcome: RequestOutcome) -> None:
-    """An unknown cost is counted apart, never as 0; without a cost beside it a baseline saves nothing."""
+    """Counts cost and baseline. An unknown cost is counted as unpriced, not as 0, and then its baseline is left out
+    too.
+    """
     if outcome.cost_nanousd is None:
         if outcome.target_id is not None:
             served.unpriced.inc()

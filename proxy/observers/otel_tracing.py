@@ -57,7 +57,7 @@ FindDeployment = Callable[[str], Deployment | None]
 
 
 class OtelTracing(Tracing):
-    """Sends spans from a thread of its own; when the collector is slow or gone, spans are dropped."""
+    """Exports spans from a background thread; when the collector is slow or gone, spans are dropped."""
 
     def __init__(
         self, endpoint: str, *, headers: Mapping[str, str], share: float, deployment_of: FindDeployment
@@ -131,7 +131,7 @@ class _OtelTrace(RequestTrace):
         self._span.end(end_ns)
 
     def _attempts(self, outcome: RequestOutcome, stream: bool, end_ns: int) -> None:
-        """Lays the attempts end to end, the last one ending now: they never overlap."""
+        """Creates the attempts' spans end to end, the last one ending now."""
         starts_ns = end_ns - sum(_ns(attempt.duration_s) for attempt in outcome.attempts)
         earlier_s = 0.0
         for index, attempt in enumerate(outcome.attempts):
@@ -222,7 +222,7 @@ def _answer_attributes(outcome: RequestOutcome, earlier_s: float) -> Attributes:
 
 
 def _address_attributes(deployment: Deployment | None) -> Attributes:
-    """Host and port only: a URL may carry a user and a password."""
+    """Returns the server's host and port only: a URL may carry a user and a password."""
     if deployment is None or not deployment.base_url:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""What a request tells, without anybody's word, about an answer: about its own, or about an earlier one.
+"""Implicit feedback: verdicts that a request's traffic implies about its own answer, or about an earlier one.
 
 Such a signal is a guess, so each weighs less than a person's word, which weighs 1.
 """
@@ -24,35 +24,37 @@ WEIGHTS: Final = {
     REGENERATED: 0.2,
     RE_ASKED: 0.2,
 }
-"""By signal. What can be checked against what was asked for weighs more than what may have other reasons."""
+"""Weights by signal, a person's verdict being 1. Failures that can be checked weigh more than behaviour with other
+possible reasons.
+"""
 _OTHER_WEIGHT: Final = 0.2
 
 WINDOW_US: Final = 600_000_000
-"""Later than this, a question that comes again is a new one."""
+"""The longest time after which a repeated question still counts as a repetition."""
 ALIKE: Final = 0.8
-"""Two questions whose sketches have at least this dot product are taken for the same one in other words."""
+"""The least dot product of two sketches at which the questions count as the same one reworded."""
 _MAX_REPEATS: Final = 2
-"""A request that comes more often than a person would send it comes from a program, and says nothing."""
+"""The most repetitions that count; a request repeated more often comes from a program."""
 _TURNS_KEPT: Final = 4
 _SKETCH_BYTES: Final = SKETCH * 2
 
 
 class ConversationTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """One answered request, as far as the next one of its conversation is compared with it."""
+    """One answered request, with what later ones of its conversation are compared with."""
 
     weighing: ClassifiedRequest
     started_us: int
     turns: int = 1
-    """User messages in it."""
+    """The number of user messages in the conversation."""
     weakness: str | None = None
-    """What was weak: in the answer of `escalated_from` when there was one, else in the answer given."""
+    """The weakness found: of the answer of `escalated_from` when that is set, else of the given answer."""
     escalated_from: str | None = None
     person: bool = True
-    """Whether somebody may be waiting: the batch tier has nobody who would ask again."""
+    """True when a person may be waiting; batch requests are never re-asked by hand."""
 
 
 class _RememberedTurn(msgspec.Struct, frozen=True):
-    """What is remembered of a turn."""
+    """The part of a turn that is retained for comparison."""
 
     request_id: str
     target_id: str
@@ -65,46 +67,46 @@ class _RememberedTurn(msgspec.Struct, frozen=True):
 
 
 class Signals:
-    """Turns each turn into verdicts. Its memory is bounded: the least recently used conversation goes first."""
+    """Derives verdicts from turns. Bounded: the least recently used conversation is evicted first."""
 
     def __init__(self, *, max_conversations: int = 10_000) -> None:
         self._max = max_conversations
         self._past: OrderedDict[tuple[str, str], tuple[_RememberedTurn, ...]] = OrderedDict()
 
     def verdicts(self, turn: ConversationTurn) -> list[Verdict]:
-        """What this turn tells about its own answer and about an earlier one."""
+        """Returns the verdicts that this turn implies about its own answer and about an earlier one."""
         found = []
         if turn.weakness is not None:
-            found.append(_negative(turn, turn.weakness))
+            found.append(_negative_verdict(turn, turn.weakness))
         if turn.person and turn.weighing.conversation:
-            again = self._compared(turn)
+            again = self._repeat_verdict(turn)
             if again is not None:
                 found.append(again)
         return found
 
-    def _compared(self, turn: ConversationTurn) -> Verdict | None:
+    def _repeat_verdict(self, turn: ConversationTurn) -> Verdict | None:
         key = (turn.weighing.team_id, turn.weighing.conversation)
         # An earlier answer can be the reason for this request only if it was there before this one was sent.
         since_us = turn.started_us - WINDOW_US
         past = tuple(each for each in self._past.pop(key, ()) if each.ended_us >= since_us)
         seen = [each for each in past if each.ended_us <= turn.started_us]
-        same = next((each for each in reversed(seen) if _same(each, turn)), None)
-        self._past[key] = (*past, _remembered(turn, same))[-_TURNS_KEPT:]
+        same = next((each for each in reversed(seen) if _is_same_request(each, turn)), None)
+        self._past[key] = (*past, _as_remembered(turn, same))[-_TURNS_KEPT:]
         if len(self._past) > self._max:
             self._past.popitem(last=False)
         if same is not None:
-            return _negative(turn, REGENERATED, same) if same.repeats < _MAX_REPEATS else None
-        if seen and _asked_again(seen[-1], turn):
-            return _negative(turn, RE_ASKED, seen[-1])
+            return _negative_verdict(turn, REGENERATED, same) if same.repeats < _MAX_REPEATS else None
+        if seen and _is_re_asked(seen[-1], turn):
+            return _negative_verdict(turn, RE_ASKED, seen[-1])
         return None
 
 
-def _same(past: _RememberedTurn, turn: ConversationTurn) -> bool:
+def _is_same_request(past: _RememberedTurn, turn: ConversationTurn) -> bool:
     return bool(past.request_digest) and past.request_digest == turn.weighing.request_digest
 
 
-def _asked_again(past: _RememberedTurn, turn: ConversationTurn) -> bool:
-    """The conversation went on, with a question like the one before."""
+def _is_re_asked(past: _RememberedTurn, turn: ConversationTurn) -> bool:
+    """Returns True when the conversation continued with a question similar to the previous one."""
     weighing = turn.weighing
     sketch = weighing.vector[-_SKETCH_BYTES:]
     if turn.turns <= past.turns or past.artifact != weighing.artifact or len(past.sketch) != len(sketch):
@@ -113,12 +115,12 @@ def _asked_again(past: _RememberedTurn, turn: ConversationTurn) -> bool:
 
 
 def likeness(sketch: bytes, other: bytes) -> float:
-    """The dot product of two sketches of the same model."""
+    """The dot product of two float16 sketches of the same model."""
     one, two = (np.frombuffer(each, "<f2").astype(np.float32) for each in (sketch, other))
     return float(one @ two)
 
 
-def _remembered(turn: ConversationTurn, same: _RememberedTurn | None) -> _RememberedTurn:
+def _as_remembered(turn: ConversationTurn, same: _RememberedTurn | None) -> _RememberedTurn:
     weighing = turn.weighing
     return _RememberedTurn(
         request_id=weighing.request_id,
@@ -132,8 +134,8 @@ def _remembered(turn: ConversationTurn, same: _RememberedTurn | None) -> _Rememb
     )
 
 
-def _negative(turn: ConversationTurn, signal: str, past: _RememberedTurn | None = None) -> Verdict:
-    """Against the earlier answer when there is one, else against the turn's own weak one."""
+def _negative_verdict(turn: ConversationTurn, signal: str, past: _RememberedTurn | None = None) -> Verdict:
+    """Builds a negative verdict on the earlier answer, or without `past` on the turn's own weak answer."""
     weighing = turn.weighing
     own_target = turn.escalated_from or weighing.target_id
     return Verdict(

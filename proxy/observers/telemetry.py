@@ -1,4 +1,4 @@
-"""Traces: what the line calls, which does nothing by itself, and the choice between that and OpenTelemetry.
+"""Tracing interface: no-op base classes, and the choice between them and OpenTelemetry.
 
 OpenTelemetry itself is imported by proxy/observers/otel_tracing.py alone, and that only when an endpoint is configured.
 """
@@ -12,32 +12,32 @@ from proxy.outcome import RequestOutcome
 
 
 class TelemetryUnavailable(Exception):
-    """An OTLP endpoint is configured, but the `otel` extra is not installed."""
+    """Raised when an OTLP endpoint is configured but the `otel` extra is not installed."""
 
 
 class RequestTrace:
-    """One request's trace, from its first byte to its end; this one remembers nothing."""
+    """The trace of one request, from first byte to end; this base class records nothing."""
 
     def headers(self) -> dict[str, str]:
-        """What to send upstream, so that an engine's own spans join the trace."""
+        """Returns headers to send upstream, so that an engine's spans join the trace."""
         return {}
 
     def finish(self, outcome: RequestOutcome, request_model: str, stream: bool) -> None:
-        """Ends the trace. Never raises, never blocks; what an exporter cannot take is dropped."""
+        """Ends the trace. Never raises, never blocks; spans beyond the exporter's queue are dropped."""
 
 
 _UNTRACED: Final = RequestTrace()
 
 
 class Tracing:
-    """Begins traces; this one begins none, and costs nothing."""
+    """Creates traces; this base class creates none."""
 
     def begin(self, traceparent: str | None) -> RequestTrace:  # noqa: ARG002 - for those that do
-        """`traceparent` is the caller's W3C header; a malformed one begins a new trace."""
+        """Begins a request's trace. `traceparent` is the caller's W3C header; a malformed one begins a new trace."""
         return _UNTRACED
 
     async def aclose(self) -> None:
-        """Sends what is still queued, a few seconds at most."""
+        """Sends queued spans, for a few seconds at most."""
 
 
 def _unknown_deployment(_: str) -> Deployment | None:
@@ -51,7 +51,8 @@ def build_tracing(
     share: float = 1.0,
     deployment_of: Callable[[str], Deployment | None] = _unknown_deployment,
 ) -> Tracing:
-    """Traces to the OTLP/HTTP collector at `endpoint` (its base URL, or ending in /v1/traces), or none at all.
+    """Builds tracing to the OTLP/HTTP collector at `endpoint` (a base URL, or one ending in /v1/traces); a no-op
+    without one.
 
     `share` of the requests that bring no trace of their own are traced; one that does follows its
     caller's choice. `deployment_of` tells the address and model behind a deployment id.

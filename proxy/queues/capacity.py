@@ -1,4 +1,4 @@
-"""How much of what a queue's targets carry this process may use.
+"""Division of a queue's capacity among processes.
 
 Alone it is all. Several processes with Redis divide it by what each has to do, several times a second; without Redis, or
 while it does not answer, each uses an equal part. What runs is never stopped: a part that shrinks does so as work ends.
@@ -19,38 +19,39 @@ from proxy.redis.shared_state import Link, ScriptRunner, SharedStateUnavailable
 
 _DIVIDE: Final = script("divide")
 _SETTLE_S: Final = 2.0
-"""After Redis is back, how long a process asks for no more than an equal part: others that still work without it are
-not counted there yet."""
+"""Seconds after Redis returns in which a process asks for no more than an equal part, as others may still work
+uncounted without Redis.
+"""
 _HEADROOM: Final = 1.25
-"""More than is in flight is asked for, so that the next requests need not wait until it was divided again."""
+"""The factor by which the demand exceeds present use, so that the next requests need not wait for the next division."""
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What one process has and wants of a queue's capacity, in tokens."""
+    """One process's demand and holdings of a queue's capacity, in tokens."""
 
     demand: int
     held: int
-    """It keeps this to itself, and has no more in flight but for one request larger than everything."""
+    """Tokens that this process holds; it has no more in flight, save for one request larger than the whole capacity."""
     large: int = 0
-    """Of the request that does not fit in its part, if there is one."""
+    """Tokens of the waiting request that does not fit in this process's part; 0 for none."""
     waited_ms: int = 0
-    """Since when that waits."""
+    """Milliseconds for which that request has waited."""
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue of this process when its part is asked for."""
+    """A queue's use in this process, at the moment its part is asked for."""
 
     in_flight: int
     wanted: int
-    """In flight, waiting, or in flight a moment ago."""
+    """Tokens in flight or waiting now, or in flight a moment ago."""
     large: int
     waited_s: float
 
 
 def parts(records: Mapping[str, Record], capacity: int) -> dict[str, int]:
-    """The max-min fair parts of all holders; the sum is the capacity. The same as in divide.lua."""
+    """Returns the max-min fair parts of all holders, which sum to the capacity. Mirrors divide.lua."""
     order = sorted(records, key=lambda holder: (records[holder].demand, holder))
-    fair = _filled(order, records, capacity)
+    fair = _water_filled(order, records, capacity)
     first: str | None = None
     for holder in order:
         waited_ms = -1 if first is None else records[first].waited_ms
@@ -60,11 +61,11 @@ def parts(records: Mapping[str, Record], capacity: int) -> dict[str, int]:
         return fair
     large = min(records[first].large, capacity)
     others = [holder for holder in order if holder != first]
-    return {first: large, **_filled(others, records, capacity - large)}
+    return {first: large, **_water_filled(others, records, capacity - large)}
 
 
-def _filled(order: Sequence[str], records: Mapping[str, Record], left: int) -> dict[str, int]:
-    """Water is poured into vessels as large as the demands, and what overflows is spread evenly."""
+def _water_filled(order: Sequence[str], records: Mapping[str, Record], left: int) -> dict[str, int]:
+    """Fills the demands from the smallest up (water filling) and spreads the rest evenly."""
     fair: dict[str, int] = {}
     for index, holder in enumerate(order):
         fair[holder] = min(records[holder].demand, left // (len(order) - index))
@@ -75,7 +76,7 @@ def _filled(order: Sequence[str], records: Mapping[str, Record], left: int) -> d
 
 
 def divided(records: Mapping[str, Record], me: str, capacity: int, most: int) -> tuple[int, int]:
-    """What `me` may have in flight from now on, and what is written down as taken. The same as in divide.lua."""
+    """Returns what `me` may have in flight from now on, and what is recorded as held. Mirrors divide.lua."""
     held = records[me].held
     part = min(parts(records, capacity)[me], most)
     if part <= held:
@@ -86,7 +87,7 @@ def divided(records: Mapping[str, Record], me: str, capacity: int, most: int) ->
 
 
 class _Share:
-    """Of one queue."""
+    """One queue's part that belongs to this process."""
 
     __slots__ = ("config", "is_given_up", "limit")
 
@@ -94,19 +95,19 @@ class _Share:
         self.config = config
         self.limit = limit
         self.is_given_up = False
-        """Its queue is no longer configured. One that comes back under the same name has a share of its own."""
+        """True once the queue is no longer configured; one added later under the same name gets a new share."""
 
 
 class Capacity:
-    """The parts of this process. Made before the link is started, so that it hears of its first connection."""
+    """The parts of all queues that belong to this process. Must be made before the link is started."""
 
     def __init__(self, live: Callable[[], int], link: Link | None = None, *, clock: Callable[[], float]) -> None:
-        """`live` is how many processes share, as known last."""
+        """`live` returns the number of processes, as last counted."""
         self._live = live
         self._link = link
         self._clock = clock
         self._shares: dict[str, _Share] = {}
-        self._use: Callable[[str], Use] = _nothing
+        self._use: Callable[[str], Use] = _no_use
         self._changed: Callable[[], None] = lambda: None
         self._by_demand = False
         self._settled_at = 0.0
@@ -118,16 +119,20 @@ class Capacity:
 
     @property
     def by_demand(self) -> bool:
-        """Whether asking again may give more."""
+        """True while Redis divides by demand, so that asking again may give more."""
         return self._by_demand
 
     def watch(self, use: Callable[[str], Use], changed: Callable[[], None]) -> None:
-        """`use` tells of a queue, by its name, when its part is asked for; `changed` hears that rooms are others now."""
+        """Registers callbacks: `use(name)` reports a queue's use when its part is asked for; `changed()` follows
+        changed parts.
+        """
         self._use = use
         self._changed = changed
 
     def adopt(self, configs: Mapping[str, QueueConfig]) -> None:
-        """What is new begins with nothing where parts are given by demand; `beat` asks for it."""
+        """Adopts a changed configuration. A new queue starts with nothing while Redis divides; `beat` asks for its
+        part.
+        """
         old = self._shares
         self._shares = {}
         for name, config in configs.items():
@@ -138,10 +143,10 @@ class Capacity:
             known.limit = min(known.limit, config.tokens_in_flight) if self._by_demand else self._equal(config)
             self._shares[name] = known
         for name in old.keys() - configs.keys():
-            self._leave(name, old[name])
+            self._release_part(name, old[name])
 
     def room(self, name: str) -> FreeCapacity:
-        """What the queue may have in flight here."""
+        """The capacity that the queue may use here."""
         share = self._shares[name]
         whole = share.config.tokens_in_flight
         requests = share.config.requests_in_flight
@@ -152,16 +157,16 @@ class Capacity:
         return FreeCapacity(share.limit, requests, alone=alone, usual=self._equal(share.config))
 
     async def beat(self) -> None:
-        """Asks for the parts of all queues, in one moment and so in one round trip."""
+        """Asks for the parts of all queues concurrently, in one round trip."""
         if not self._by_demand or self._link is None:
             self._equal_parts()
             return
         with contextlib.suppress(SharedStateUnavailable):
-            await self._ask_all(self._link)
+            await self._refresh_parts(self._link)
             self._changed()
 
-    def _leave(self, name: str, share: _Share) -> None:
-        """What is still in flight there ends uncounted; nothing is kept from the others for it."""
+    def _release_part(self, name: str, share: _Share) -> None:
+        """Releases a removed queue's part. What is still in flight there ends uncounted."""
         share.is_given_up = True
         link = self._link
         if link is not None and self._by_demand:
@@ -181,14 +186,14 @@ class Capacity:
         self._equal_parts()
 
     async def _recovered(self, link: ScriptRunner) -> None:
-        """Nothing is started until it was said what is in flight already."""
+        """Registers what is in flight under the new holder; nothing starts until then."""
         self._epoch += 1
         for name, share in self._shares.items():
             share.limit = min(share.limit, self._use(name).in_flight)
         self._changed()
         self._settled_at = self._clock() + _SETTLE_S
         try:
-            await self._ask_all(link)
+            await self._refresh_parts(link)
         except BaseException:
             self._equal_parts()
             raise
@@ -197,19 +202,19 @@ class Capacity:
     def _usable(self) -> None:
         self._by_demand = True
 
-    async def _ask_all(self, link: ScriptRunner) -> None:
-        asked = [self._ask(link, name, share, self._epoch) for name, share in self._shares.items()]
+    async def _refresh_parts(self, link: ScriptRunner) -> None:
+        asked = [self._refresh_part(link, name, share, self._epoch) for name, share in self._shares.items()]
         for outcome in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _ask(self, link: ScriptRunner, name: str, share: _Share, epoch: int) -> None:
+    async def _refresh_part(self, link: ScriptRunner, name: str, share: _Share, epoch: int) -> None:
         # A part that shrinks is given back by asking once more, so that others need not wait for the next beat.
-        if await self._asked(link, name, share, epoch) and not share.is_given_up:
-            await self._asked(link, name, share, epoch)
+        if await self._request_part(link, name, share, epoch) and not share.is_given_up:
+            await self._request_part(link, name, share, epoch)
 
-    async def _asked(self, link: ScriptRunner, name: str, share: _Share, epoch: int) -> bool:
-        """Whether there is something to give back. Nothing is taken from a link that was lost meanwhile."""
+    async def _request_part(self, link: ScriptRunner, name: str, share: _Share, epoch: int) -> bool:
+        """Asks for one part. Returns True when it shrank below what was held. The answer of a lost link is ignored."""
         use, whole = self._use(name), share.config.tokens_in_flight
         held = max(share.limit, use.in_flight)
         most = self._equal(share.config) if self._clock() < self._settled_at else whole
@@ -228,5 +233,5 @@ def _keys(link: ScriptRunner, name: str) -> tuple[str, str]:
 NOTHING: Final = Use(in_flight=0, wanted=0, large=0, waited_s=0.0)
 
 
-def _nothing(name: str) -> Use:  # noqa: ARG001 - before somebody watches, nothing is in flight
+def _no_use(name: str) -> Use:  # noqa: ARG001 - before somebody watches, nothing is in flight
     return NOTHING

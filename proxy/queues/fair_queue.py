@@ -1,4 +1,4 @@
-"""Who is next: interactive before batch, teams by weighted shares, and within a team by priority and age.
+"""Fair queueing: interactive before batch, teams by weight, and within a team by priority and age.
 
 A pure data structure: every call that depends on time is told it, nothing waits and nothing is called back.
 
@@ -21,32 +21,33 @@ from proxy.queues.queues_config import QueueConfig
 from proxy.queues.work import Work
 
 _RECENT_S: Final = 60.0
-"""A team that came within this time has a share of the capacity, for which room is kept."""
+"""Seconds for which a team counts as present, so that room is kept for its share."""
 _LEAST_WEIGHT: Final = 1e-3
 _PRIORITIES: Final[tuple[Priority, ...]] = (1, 0, -1)
 _FRESH_FOR_AGED: Final = 4
-"""Within a team, tokens of interactive work for one of aged batch work while both wait. Were they one line, a night's
-batch that has grown old would stand before everything that its own team's people ask for."""
+"""Tokens of a team's interactive work served per token of its aged batch work while both wait. In one line, a night's
+batch would block the team's interactive requests.
+"""
 _SPARE: Final = 64
 _LATELY_S: Final = 10.0
-"""What a team sent this long ago counts for a third."""
+"""The time constant of a team's recent rate: tokens sent this long ago count for a third."""
 
 State = Literal["new", "waiting", "running", "gone"]
 
 
 class FreeCapacity(msgspec.Struct, frozen=True):
-    """What may be in flight here now."""
+    """The capacity that is available here now."""
 
     tokens: int
     requests: int | None = None
     alone: bool = True
-    """A request larger than all of it may run while nothing else does; otherwise it never could."""
+    """True when a request larger than the capacity may run while nothing else does; otherwise it never could."""
     usual: int = 0
-    """Tokens that may be counted on in the long run, where the part of this moment is smaller."""
+    """Tokens that can be expected in the long run, where the present part is smaller."""
 
 
 class Entry:
-    """One request, before, while and after it waits."""
+    """One request in a queue, from before it waits until it has ended."""
 
     __slots__ = (
         "_aged",
@@ -65,21 +66,21 @@ class Entry:
         self.work = work
         self.arrived_at = arrived_at
         self.due_at = due_at
-        """It is not started later."""
+        """The latest start, on the queue's clock."""
         self.counted_from = arrived_at
-        """When it would have come, had it come as what it counts as now."""
+        """The arrival time that ordering uses; later than the true one for batch work that was promoted."""
         self.started_at: float | None = None
         self.state: State = "new"
         self.passed = 0
-        """Tokens of work that went before it while it was next and did not fit."""
+        """Tokens of work that overtook this entry while it was first and did not fit."""
         self.number = 0
-        """Its place in the order of arrival, from 1 on, which names it among those that wait."""
+        """The arrival number, from 1, that identifies a waiting entry."""
         self.flow: _Flow | None = None
         self._aged = False
 
     @property
     def aged(self) -> bool:
-        """It is batch work that counts as interactive by now."""
+        """True for batch work that has been promoted to interactive."""
         return self._aged
 
     def age(self, aging_s: float) -> None:
@@ -88,7 +89,7 @@ class Entry:
 
 
 class _Line:
-    """Entries of one team that count alike, by priority and then by age."""
+    """Waiting entries of one team in one class, by priority and then by age."""
 
     __slots__ = ("by_priority", "tokens", "tokens_of")
 
@@ -109,7 +110,7 @@ class _Line:
         self.tokens -= entry.work.tokens
 
     def head(self, aging_s: float) -> Entry | None:
-        """A step of priority is worth so many seconds of age."""
+        """Returns the first entry, where one step of priority counts as `aging_s` seconds of age."""
         best: Entry | None = None
         best_key = 0.0
         for priority in _PRIORITIES:
@@ -131,7 +132,7 @@ class _Line:
 
 
 class _Flow:
-    """What one team has in one tier."""
+    """One team's work in one tier."""
 
     __slots__ = ("_sent", "_sent_at", "aged", "fresh", "lane", "owed_to_aged", "tag", "team", "waiting")
 
@@ -139,7 +140,7 @@ class _Flow:
         self.team = team
         self.lane = lane
         self.tag = lane.virtual
-        """Where its next request starts in the tier's virtual time."""
+        """The start tag of the team's next request, in the tier's virtual time."""
         self.fresh = _Line()
         self.aged = _Line()
         self.waiting = 0
@@ -152,7 +153,7 @@ class _Flow:
         self._sent_at = now
 
     def per_s(self, now: float) -> float:
-        """Tokens that were sent lately."""
+        """Tokens per second that the team sent recently."""
         return self._sent * math.exp((self._sent_at - now) / _LATELY_S) / _LATELY_S
 
     @property
@@ -178,7 +179,7 @@ class _Flow:
 
 
 class _Team:
-    """One team's work, of both tiers."""
+    """One team's work in both tiers."""
 
     __slots__ = ("flows", "in_flight", "running", "seen_at", "team_id", "weight")
 
@@ -187,13 +188,13 @@ class _Team:
         self.weight = weight
         self.seen_at = 0.0
         self.in_flight = 0
-        """Tokens."""
+        """Tokens in flight."""
         self.running = 0
         self.flows = (_Flow(self, lanes[0]), _Flow(self, lanes[1]))
 
     @property
     def burden(self) -> float:
-        """How far it is above its share: what it has here, by its weight."""
+        """Tokens in flight and waiting, divided by the team's weight."""
         return (self.in_flight + self.flows[0].tokens + self.flows[1].tokens) / self.weight
 
     @property
@@ -202,12 +203,12 @@ class _Team:
 
     @property
     def caught_up(self) -> bool:
-        """It would start from the virtual time anyway, so nothing is lost by forgetting it."""
+        """True when the team would start from the virtual time anyway, so that forgetting it loses nothing."""
         return all(flow.tag <= flow.lane.virtual for flow in self.flows)
 
 
 class _Lane:
-    """A tier: its virtual time and the teams that wait in it."""
+    """One tier: its virtual time and the teams with waiting work."""
 
     __slots__ = ("backlogged", "batch", "highest", "virtual")
 
@@ -215,7 +216,7 @@ class _Lane:
         self.batch = batch
         self.virtual = 0.0
         self.highest = 0.0
-        """The highest tag that was given."""
+        """The highest tag given so far."""
         self.backlogged: dict[str, _Flow] = {}
 
     def next(self) -> _Flow | None:
@@ -227,35 +228,35 @@ def _tag(flow: _Flow) -> float:
 
 
 class CompetingTeam(msgspec.Struct, frozen=True):
-    """Another team, before a request that has just come."""
+    """Another team's effect on the wait of a request that has just come."""
 
     waiting: float
     per_s: float
-    """Tokens that it sends, by what it sent lately."""
+    """Tokens per second that the team sends, by its recent rate."""
     most: float
-    """No more of its tokens are served before that request, under the fairness rule."""
+    """The most of its tokens that fairness lets go before the request."""
 
 
 class WorkAhead(msgspec.Struct, frozen=True):
-    """What is served before a request that has just come."""
+    """The work that is served before a request that has just come."""
 
     own: float
-    """Tokens of its own team."""
+    """Tokens of the request's own team."""
     rivals: list[CompetingTeam]
 
 
 class Backlog(msgspec.Struct, frozen=True):
-    """What the fluid model of a wait takes."""
+    """The input of the fluid model of waiting."""
 
     short: float
-    """Tokens that must end before the request fits, were it alone in line. Negative when there is room."""
+    """Tokens that must end before the request would fit if it were first. Negative when there is room."""
     ahead: WorkAhead
     aged: WorkAhead | None
-    """The same once it counts as interactive; None when it is interactive already."""
+    """The work ahead once the request has been promoted; None for an interactive request."""
 
 
 class FairQueue:
-    """The work of one queue: what waits, and what is in flight."""
+    """The waiting and running work of one queue."""
 
     def __init__(self, config: QueueConfig) -> None:
         self.config = config
@@ -265,17 +266,17 @@ class FairQueue:
         self.in_flight_tokens = 0
         self._lanes = (_Lane(batch=False), _Lane(batch=True))
         self._teams: OrderedDict[str, _Team] = OrderedDict()
-        """The one that was seen last stands last."""
+        """Teams in the order in which they were last seen, latest last."""
         self._weights = 0.0
         # Heaps by time. What no longer waits stays in them until its time, or until it is more than what waits.
         self._unaged: list[tuple[float, int, Entry]] = []
         self._dues: list[tuple[float, int, Entry]] = []
         self._last_number = 0
 
-    # What callers do.
+    # Operations.
 
     def start_now(self, entry: Entry, now: float, room: FreeCapacity) -> bool:
-        """Starts it if there is room and nobody waits. Otherwise it has to join."""
+        """Starts the entry if there is room and nothing waits; otherwise returns False, and it must join."""
         if self.waiting:
             return False
         flow = self._flow(entry.work, now)
@@ -288,27 +289,27 @@ class FairQueue:
         return True
 
     def join(self, entry: Entry, now: float) -> None:
-        """Puts it in line. The bounds hold once `shed` was called, for it may leave by `take` at once."""
+        """Adds the entry to its line. The limits may be exceeded until `shed`, because `take` may start it at once."""
         flow = self._flow(entry.work, now)
         self._last_number += 1
         entry.number = self._last_number
         flow.came(entry.work.tokens, now)
         self._put(entry, flow)
         if entry.due_at < math.inf:
-            self._dues = _tidy(self._dues, self.waiting)
+            self._dues = _compacted(self._dues, self.waiting)
             heapq.heappush(self._dues, (entry.due_at, entry.number, entry))
         if flow.lane.batch:
-            self._unaged = _tidy(self._unaged, self.waiting)
+            self._unaged = _compacted(self._unaged, self.waiting)
             heapq.heappush(self._unaged, (entry.arrived_at, entry.number, entry))
 
     def shed(self, newcomer: Entry) -> tuple[Entry, ...]:
-        """Removes what is too much: the lowest goes first, which may be the newcomer itself, and then it alone."""
+        """Removes entries beyond the limits, lowest first. When the newcomer is the lowest, only it is removed."""
         gone: list[Entry] = []
-        while self._too_much():
-            victim = self._lowest()
+        while self._over_limits():
+            victim = self._first_to_shed()
             if victim is None:
                 break
-            self._take_out(victim)
+            self._unlink(victim)
             if victim.number == newcomer.number:
                 # What is below it would not make enough room. Each was the newest of its line, so backwards restores it.
                 for entry in reversed(gone):
@@ -322,7 +323,7 @@ class FairQueue:
         return tuple(gone)
 
     def take(self, now: float, room: FreeCapacity) -> Entry | None:
-        """The next to start, started; None while nothing fits.
+        """Starts and returns the next entry; None while nothing fits.
 
         The fair next may be too large for the room that is free. Were it passed over until the room happens to be
         there, a busy queue would never run it; were nothing allowed to pass, a gap would stay idle for as long as the
@@ -330,31 +331,31 @@ class FairQueue:
         may be in flight, where that is less): at the worst that doubles its wait for room. Then the room is kept for it.
         """
         self._promote(now)
-        first = self._first()
+        first = self._first_flow()
         if first is None:
             return None
         entry = first.head(self.config.aging_s)
         if not self._fits(entry.work, first, room):
-            passing = self._passing(entry, room)
+            passing = self._overtaking(entry, room)
             if passing is None:
                 return None
-            if not self._may_go_before(passing, entry, room):
+            if not self._may_overtake(passing, entry, room):
                 entry.passed += passing.work.tokens
             entry = passing
         flow = entry.flow
         assert flow is not None  # noqa: S101  # It waits.
-        self._take_out(entry)
+        self._unlink(entry)
         self._run(entry, flow, now)
         return entry
 
     def remove(self, entry: Entry) -> None:
-        """Its caller is gone. Nothing happens when it does not wait."""
+        """Removes an entry whose caller is gone. No effect unless it waits."""
         if entry.state == "waiting":
-            self._take_out(entry)
+            self._unlink(entry)
             entry.state = "gone"
 
     def finish(self, entry: Entry, used_tokens: int | None = None) -> None:
-        """It ended; its team's tag is put right. Only the first call does anything."""
+        """Ends a running entry and corrects its team's tag by the tokens used. Only the first call counts."""
         if entry.state != "running":
             return
         entry.state = "gone"
@@ -372,7 +373,7 @@ class FairQueue:
                 lane.virtual = lane.highest
 
     def expired(self, now: float) -> list[Entry]:
-        """Removes what was due before now."""
+        """Removes and returns the entries that are past their latest start."""
         gone: list[Entry] = []
         while self._dues and (self._dues[0][0] < now or self._dues[0][2].state != "waiting"):
             entry = heapq.heappop(self._dues)[2]
@@ -382,47 +383,47 @@ class FairQueue:
         return gone
 
     def next_due(self) -> float | None:
-        """When `expired` has something to do."""
+        """The next time at which `expired` has something to remove."""
         while self._dues and self._dues[0][2].state != "waiting":
             heapq.heappop(self._dues)
         return self._dues[0][0] if self._dues else None
 
     def everything(self) -> list[Entry]:
-        """Removes all that waits, the oldest first."""
+        """Removes and returns all waiting entries, oldest first."""
         gone = sorted((entry for lane in self._lanes for entry in _all_of(lane)), key=_number)
         for entry in gone:
             self.remove(entry)
         return gone
 
-    # What is asked.
+    # Queries.
 
     @property
     def teams(self) -> int:
-        """Teams that are remembered."""
+        """The number of teams remembered."""
         return len(self._teams)
 
     @property
     def waiting_batch(self) -> int:
-        """Of what waits, the tier batch, also where it has come to count as interactive."""
+        """The number of waiting batch requests, promoted ones included."""
         interactive, batch = (lane.backlogged.values() for lane in self._lanes)
         return sum(flow.waiting for flow in batch) + sum(flow.aged.count for flow in interactive)
 
     def blocked(self, room: FreeCapacity) -> Entry | None:
-        """The fair next, when room must gather for it: it does not fit, and nothing else may go before it."""
-        first = self._first()
+        """Returns the first entry when room must gather for it: it does not fit, and nothing may overtake it."""
+        first = self._first_flow()
         if first is None:
             return None
         entry = first.head(self.config.aging_s)
         if self._fits(entry.work, first, room):
             return None
-        left = self._may_pass(entry, room)
+        left = self._overtaking_left(entry, room)
         heads = [flow.head(self.config.aging_s) for lane in self._lanes for flow in lane.backlogged.values()]
         others = [each for each in heads if each.number != entry.number]
-        passes = any(each.work.tokens <= left or self._may_go_before(each, entry, room) for each in others)
+        passes = any(each.work.tokens <= left or self._may_overtake(each, entry, room) for each in others)
         return None if passes else entry
 
     def backlog(self, work: Work, now: float, room: FreeCapacity) -> Backlog:
-        """What stands before a request that would come now."""
+        """Returns the work before a request that would come now."""
         batch = work.tier == "batch"
         limit = self._limit(work, self._teams.get(work.team_id), room, batch=batch)
         ahead = self._ahead(work, now, batch=batch)
@@ -438,14 +439,16 @@ class FairQueue:
         return Backlog(short, ahead, aged)
 
     def reach(self, room: FreeCapacity) -> float:
-        """Tokens that are in flight here when as much is as may be. Requests as small as these may be too many before."""
+        """Tokens in flight at full capacity, given the limits on tokens and, at the present mean size, on requests."""
         tokens = max(room.tokens, room.usual)
         if room.requests is None or not self.in_flight:
             return tokens
         return min(tokens, room.requests * self.in_flight_tokens / self.in_flight)
 
     def _ahead(self, work: Work, now: float, *, batch: bool) -> WorkAhead:
-        """Teams are served side by side until the tag that this request would get, each by its weight."""
+        """Estimates the work ahead: teams are served side by side, by weight, up to the tag that this request would
+        get.
+        """
         virtual = self._lanes[batch].virtual
         team = self._teams.get(work.team_id)
         mine, tag = 0.0, virtual
@@ -464,7 +467,7 @@ class FairQueue:
                 rivals.append(CompetingTeam(flow.tokens, flow.per_s(now), most))
         return WorkAhead(mine, rivals)
 
-    # How it is kept.
+    # Bookkeeping.
 
     def _flow(self, work: Work, now: float) -> _Flow:
         team = self._teams.get(work.team_id)
@@ -478,11 +481,11 @@ class FairQueue:
                 self._weights += weight - team.weight
                 team.weight = weight
         team.seen_at = now
-        self._forget(now)
+        self._evict_idle(now)
         return team.flows[work.tier == "batch"]
 
-    def _forget(self, now: float) -> None:
-        """Looks at one or two of those that were not seen for longest, so that no call pays for many."""
+    def _evict_idle(self, now: float) -> None:
+        """Drops idle teams, looking at two per call at most so that no call pays for many."""
         for _ in range(2):
             team_id, team = next(iter(self._teams.items()))
             if team.seen_at + _RECENT_S > now:
@@ -506,7 +509,7 @@ class FairQueue:
         self.waiting += 1
         self.waiting_tokens += entry.work.tokens
 
-    def _take_out(self, entry: Entry) -> None:
+    def _unlink(self, entry: Entry) -> None:
         flow = entry.flow
         assert flow is not None  # noqa: S101  # It waits.
         line = flow.line(entry)
@@ -532,23 +535,23 @@ class FairQueue:
         flow.team.in_flight += entry.work.tokens
 
     def _promote(self, now: float) -> None:
-        """Batch work that has waited long enough moves to its team's place in the interactive tier."""
+        """Moves batch work that has waited for `aging_s` to its team's line in the interactive tier."""
         aging_s = self.config.aging_s
         while self._unaged and self._unaged[0][0] + aging_s <= now:
             entry = heapq.heappop(self._unaged)[2]
             if entry.state == "waiting":
                 flow = entry.flow
                 assert flow is not None  # noqa: S101  # It waits.
-                self._take_out(entry)
+                self._unlink(entry)
                 entry.age(aging_s)
                 self._put(entry, flow.team.flows[0])
 
-    def _first(self) -> _Flow | None:
+    def _first_flow(self) -> _Flow | None:
         return self._lanes[0].next() or self._lanes[1].next()
 
-    def _passing(self, held: Entry, room: FreeCapacity) -> Entry | None:
-        """The first by fairness that fits now and that the held one may still be passed by."""
-        left = self._may_pass(held, room)
+    def _overtaking(self, held: Entry, room: FreeCapacity) -> Entry | None:
+        """Returns the first entry by fairness that fits now and may overtake the held one."""
+        left = self._overtaking_left(held, room)
         for lane in self._lanes:
             best: Entry | None = None
             best_tag = 0.0
@@ -558,16 +561,17 @@ class FairQueue:
                 entry = flow.head(self.config.aging_s)
                 if entry.number == held.number or not self._fits(entry.work, flow, room):
                     continue
-                if entry.work.tokens <= left or self._may_go_before(entry, held, room):
+                if entry.work.tokens <= left or self._may_overtake(entry, held, room):
                     best, best_tag = entry, flow.tag
             if best is not None:
                 return best
         return None
 
-    def _may_go_before(self, entry: Entry, held: Entry, room: FreeCapacity) -> bool:
-        """There is room for the held one, but it is kept for teams below their share, such as this one's may be.
+    def _may_overtake(self, entry: Entry, held: Entry, room: FreeCapacity) -> bool:
+        """Returns True when an entry may overtake a held one that is kept out by others' shares only, not by lack of
+        room.
 
-        As long as this one's team has not had much more than the held one's: a share counts what was used, too.
+        Its team must not be far ahead of the held one's, as a share also counts past use.
         """
         flow, other = entry.flow, held.flow
         if flow is None or other is None or self.in_flight_tokens + held.work.tokens > room.tokens:
@@ -575,7 +579,7 @@ class FairQueue:
         return flow.tag <= other.tag + room.tokens // 4
 
     @staticmethod
-    def _may_pass(held: Entry, room: FreeCapacity) -> int:
+    def _overtaking_left(held: Entry, room: FreeCapacity) -> int:
         return min(held.work.tokens, room.tokens) - held.passed
 
     def _fits(self, work: Work, flow: _Flow, room: FreeCapacity) -> bool:
@@ -587,10 +591,10 @@ class FairQueue:
         return self.in_flight_tokens + work.tokens <= limit
 
     def _limit(self, work: Work, team: _Team | None, room: FreeCapacity, *, batch: bool) -> float:
-        """What may be in flight together with this work: less for batch, and for a team above its share.
+        """The tokens that may be in flight together with this work: less for batch, and for a team above its share.
 
-        What is kept from a team grows with how far it is above its share, up to twice the share. A sudden step would
-        hit teams that use nearly all of theirs, whenever they happen to be just above it, and leave room unused.
+        The reserve grows with the team's excess, up to twice its share. A step would hit teams that use just about all
+        of theirs, and leave room unused.
         """
         weight = max(work.weight, _LEAST_WEIGHT)
         mine, weights = (0, self._weights + weight) if team is None else (team.in_flight, self._weights)
@@ -601,14 +605,14 @@ class FairQueue:
             kept += self.config.interactive_share
         return room.tokens * (1 - kept)
 
-    def _too_much(self) -> bool:
+    def _over_limits(self) -> bool:
         return self.waiting > self.config.max_waiting or self.waiting_tokens > self.config.most_waiting_tokens
 
-    def _lowest(self) -> Entry | None:
-        """Batch before interactive, what its senders call low before the rest, and then of the team furthest above its share
-        the least urgent, the newest first.
+    def _first_to_shed(self) -> Entry | None:
+        """Returns the entry to shed first: batch before interactive, low priority before the rest, then the least
+        urgent and newest of the team furthest above its share.
 
-        What a team calls high is so beside its own work: no other team's loses its place for it.
+        A high priority ranks only within its own team.
         """
         for lane in reversed(self._lanes):
             flows = lane.backlogged.values()
@@ -619,7 +623,7 @@ class FairQueue:
         return None
 
 
-def _tidy(heap: list[tuple[float, int, Entry]], waiting: int) -> list[tuple[float, int, Entry]]:
+def _compacted(heap: list[tuple[float, int, Entry]], waiting: int) -> list[tuple[float, int, Entry]]:
     if len(heap) <= 2 * waiting + _SPARE:
         return heap
     kept = [each for each in heap if each[2].state == "waiting"]

@@ -1,4 +1,4 @@
-"""What /metrics shows of queues."""
+"""Prometheus metrics of queues."""
 
 from typing import Final
 
@@ -12,7 +12,9 @@ WAIT_BUCKETS: Final = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 3
 
 
 class QueueMetrics(QueueObserver):
-    """Who waits and what is let through. Queues are configured, so their names need no cap; each worker has its part."""
+    """Gauges of waiting and running work, waits and refusals by queue. Queue names are configured, so label values are
+    bounded.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._waiting, self._waiting_tokens, self._in_flight, self._capacity = (
@@ -51,6 +53,6 @@ class QueueMetrics(QueueObserver):
         self._refusals.labels(queue, why).inc()
 
     def forget_queue(self, queue: str) -> None:
-        """It was configured away; workers of one gateway would otherwise go on to show it."""
+        """Zeroes the gauges of a removed queue, which worker files would otherwise go on showing."""
         for gauge in (self._waiting, self._waiting_tokens, self._in_flight, self._capacity):
             gauge.labels(queue).set(0)

@@ -1,4 +1,4 @@
-"""The lines before our own targets: who may start, who waits, and who is told that there is no room.
+"""Queues before our own targets: admits, delays or refuses requests by the targets' capacity.
 
 What has room starts without waiting for anything. What waits does so on a future; nothing runs for it until its turn.
 """
@@ -20,9 +20,9 @@ from proxy.queues.work import NoRoom, QueueSnapshot, QueueState, Slot, Why, Work
 _log: Final = logging.getLogger(__name__)
 BEAT_S: Final = 0.25
 _SOONEST_S: Final = 0.05
-"""Between two beats, when room that other processes may have let go is wanted at once."""
+"""The least seconds between two beats, when room that other processes may have released is wanted at once."""
 _GRACE_S: Final = 0.001
-"""A timer that fires a moment early would find nothing due."""
+"""The delay added to timers, as one that fires early would find nothing due."""
 _RETRY_LEAST_S: Final = 0.25
 _RETRY_MOST_S: Final = 60.0
 _FOR_THE_PATIENT: Final = (
@@ -32,17 +32,17 @@ _ANYBODY: Final = Work(team_id="", weight=1.0, tier="interactive", priority=0, t
 
 
 class Handle(Protocol):
-    """Of a timer."""
+    """A timer that can be cancelled."""
 
     def cancel(self) -> None: ...
 
 
 Alarm = Callable[[float, Callable[[], None]], Handle]
-"""Calls back after so many seconds."""
+"""Schedules a callback after a delay in seconds."""
 
 
 class QueueObserver:
-    """Is told what is counted of queues; this one counts nothing. Names of queues are configured, so there are few."""
+    """Receives counts and states of queues; this base class ignores them. Queue names are configured, so they are few."""
 
     def set_queue(self, state: QueueState) -> None: ...
 
@@ -54,7 +54,7 @@ class QueueObserver:
 
 
 class _NoQueue:
-    """The slot of what needs none."""
+    """The slot of a request for a target without a queue."""
 
     @property
     def waited_s(self) -> float:
@@ -68,7 +68,7 @@ NO_QUEUE: Final[Slot] = _NoQueue()
 
 
 class Place(Entry):
-    """A request's place in one queue, and later its slot."""
+    """A request's place in one queue, and its slot once it runs."""
 
     __slots__ = ("future", "queue")
 
@@ -82,19 +82,19 @@ class Place(Entry):
         return 0.0 if self.started_at is None else self.started_at - self.arrived_at
 
     def release(self, used_tokens: int | None = None) -> None:
-        """Only the first call finds it running."""
+        """Ends the running request. Only the first call counts."""
         if self.state == "running":
             self.queue.ended(self, used_tokens)
 
     def wake(self, refused: Refused | None) -> None:
-        """Its turn came, or it was given up."""
+        """Resolves the wait: the turn has come (None), or the request was refused."""
         if self.future is not None and not self.future.done():
             # As a result: an error that a cancelled caller never looks at would be logged as lost.
             self.future.set_result(refused)
 
 
 class Queue:
-    """One queue: decides at each event, and wakes whoever it decided on."""
+    """One queue: decides on every event, and wakes the requests concerned."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Queue:
         self._timer_at = float("inf")
         self._peak = 0
         self._blocked = 0
-        """The number of the entry that room gathers for; 0 for none."""
+        """The arrival number of the entry that room gathers for; 0 for none."""
         self._blocked_at = 0.0
 
     @property
@@ -129,7 +129,7 @@ class Queue:
         return self.fair.config
 
     def begin(self, place: Place) -> bool:
-        """Whether it started at once. Raises NoRoom when its time is over."""
+        """Tries to start the request at once. Raises NoRoom when its latest start has passed."""
         if place.due_at < place.arrived_at:
             raise self._no_room("late", place.work)
         if not self.fair.start_now(place, place.arrived_at, self.room):
@@ -138,12 +138,12 @@ class Queue:
         return True
 
     def join(self, place: Place) -> None:
-        """Lets it wait, unless its turn comes at once. Raises NoRoom, and then it left no trace."""
+        """Adds the request to the line, where it may start at once. Raises NoRoom, after which it has left no trace."""
         now = place.arrived_at
         self._advance(now)
         wait_s = self._predicted_s(place.work)
         self.fair.join(place, now)
-        self._pump(now)
+        self._start_next(now)
         if place.state == "running":
             return
         why: Why | None = None
@@ -154,52 +154,52 @@ class Queue:
             if entry.number == place.number:
                 why = "full"
             else:
-                self._give_up(entry, "shed")
+                self._refuse(entry, "shed")
         # Whoever left may have been the one that the others waited behind.
-        self._pump(now)
-        self._arm(now)
+        self._start_next(now)
+        self._set_timer(now)
         if why is not None:
             raise self._no_room(why, place.work, wait_s)
 
     def squeeze_in(self, place: Place) -> None:
-        """Starts it, if it is its turn. Raises NoRoom otherwise."""
+        """Starts the request if that is possible without waiting. Raises NoRoom otherwise."""
         if self.begin(place):
             return
         self._advance(place.arrived_at)
         self.fair.join(place, place.arrived_at)
-        self._pump(place.arrived_at)
+        self._start_next(place.arrived_at)
         if place.state != "running":
             self.fair.remove(place)
-            self._pump(place.arrived_at)
+            self._start_next(place.arrived_at)
             raise self._no_room("full", place.work)
 
     def ended(self, place: Entry, used_tokens: int | None) -> None:
-        """It ran to its end."""
+        """Ends a running request."""
         now = self._clock()
         self._advance(now)
         if place.started_at is not None:
             self.rate.ended(place.work.tokens, now - place.started_at, busy=self.fair.waiting > 0)
         self.fair.finish(place, used_tokens)
-        self._pump(now)
+        self._start_next(now)
 
     def leave(self, place: Entry) -> None:
-        """Its caller is gone before it could make use of its turn, if that came at all."""
+        """Removes a request whose caller is gone, whether it waits or has just been started."""
         now = self._clock()
         self._advance(now)
         self.fair.remove(place)
         self.fair.finish(place, 0)
         # It may have been the one that the others waited behind.
-        self._pump(now)
+        self._start_next(now)
 
     def tick(self) -> None:
-        """Time has passed, or the room changed."""
+        """Re-evaluates the queue after time has passed or the capacity changed."""
         now = self._clock()
         self._advance(now)
-        self._pump(now)
-        self._arm(now)
+        self._start_next(now)
+        self._set_timer(now)
 
     def use(self) -> Use:
-        """What it needs, and since the last call needed at most."""
+        """Returns the present need and, decaying over calls, the recent peak."""
         fair = self.fair
         wanted = max(fair.in_flight_tokens + fair.waiting_tokens, self._peak)
         self._peak = max(fair.in_flight_tokens, self._peak // 2)
@@ -240,7 +240,7 @@ class Queue:
             _wake(entry, refused())
 
     def let_all_go(self) -> None:
-        """The queue is no more, so nothing holds them back."""
+        """Starts everything that waits, because the queue is no longer configured."""
         now = self._clock()
         for entry in self._close():
             entry.started_at = now
@@ -252,12 +252,12 @@ class Queue:
         return self.fair.everything()
 
     def _advance(self, now: float) -> None:
-        """What happened until now, before anything is changed."""
+        """Brings the measured rate up to now and expires overdue entries, before anything changes."""
         self.rate.advance(now, busy=self.fair.waiting > 0)
         for entry in self.fair.expired(now):
-            self._give_up(entry, "expired")
+            self._refuse(entry, "expired")
 
-    def _pump(self, now: float) -> None:
+    def _start_next(self, now: float) -> None:
         fair = self.fair
         while fair.waiting:
             entry = fair.take(now, self.room)
@@ -273,20 +273,20 @@ class Queue:
         waited_s = 0.0 if entry.started_at is None else entry.started_at - entry.arrived_at
         self._observer.observe_queue_wait(self.name, entry.work.tier, waited_s)
 
-    def _give_up(self, entry: Entry, why: Why) -> None:
+    def _refuse(self, entry: Entry, why: Why) -> None:
         _wake(entry, self._no_room(why, entry.work))
 
-    def _arm(self, now: float) -> None:
-        """One timer for all that wait, at the earliest end of a wait."""
+    def _set_timer(self, now: float) -> None:
+        """Sets the one timer to the earliest latest start."""
         due_at = self.fair.next_due()
         if due_at is None or due_at >= self._timer_at:
             return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due_at
-        self._timer = self._alarm(max(0.0, due_at - now) + _GRACE_S, self._due)
+        self._timer = self._alarm(max(0.0, due_at - now) + _GRACE_S, self._on_timer)
 
-    def _due(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self._timer_at = float("inf")
         self.tick()
@@ -303,7 +303,7 @@ class Queue:
         state = self.state(work, wait_s)
         # Spread out, so that those who were refused together do not come back together.
         again_s = min(max(state.predicted_wait_s, _RETRY_LEAST_S), _RETRY_MOST_S) * (1 + self._jitter() / 2)
-        return NoRoom(_told(why, state, again_s, work), why, state, retry_after_s=again_s)
+        return NoRoom(_refusal_message(why, state, again_s, work), why, state, retry_after_s=again_s)
 
 
 def _wake(entry: Entry, refused: Refused | None) -> None:
@@ -311,7 +311,7 @@ def _wake(entry: Entry, refused: Refused | None) -> None:
         entry.wake(refused)
 
 
-def _told(why: Why, state: QueueState, again_s: float, work: Work) -> str:
+def _refusal_message(why: Why, state: QueueState, again_s: float, work: Work) -> str:
     again = f"Try again in {again_s:.1f} s, or name another model."
     match why:
         case "full":
@@ -347,9 +347,9 @@ class Queues:
         self._alarm = alarm or _loop_alarm
         self._queues: dict[str, Queue] = {}
         self._by_target: dict[str, Queue] = {}
-        self._wanted = asyncio.Event()
+        self._beat_requested = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        capacity.watch(self._use, self._take_over)
+        capacity.watch(self._use, self._apply_capacity)
         self.adopt(configs)
 
     @property
@@ -357,17 +357,17 @@ class Queues:
         return tuple(self._queues)
 
     def queue_of(self, target_id: str) -> str | None:
-        """The name of the queue before a target; None where there is none."""
+        """Returns the name of the queue before a target; None without one."""
         queue = self._by_target.get(target_id)
         return None if queue is None else queue.name
 
     async def start(self) -> None:
-        """Divides the capacity from now on. Without it this process keeps the part that it began with."""
+        """Starts the regular division of capacity. Without it this process keeps its initial part."""
         await self.beat()
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def aclose(self) -> None:
-        """Refuses what still waits. What is to be served first has to be waited for before."""
+        """Stops, and refuses what still waits. Work that should be served first must be awaited before."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -376,7 +376,7 @@ class Queues:
             queue.refuse_all(_stopping)
 
     async def enter(self, target_id: str, work: Work) -> Slot:
-        """A slot, as soon as it is this request's turn. Raises NoRoom. A caller that is cancelled leaves no trace."""
+        """Waits for a slot. Raises NoRoom. A caller that is cancelled leaves no trace."""
         queue = self._by_target.get(target_id)
         if queue is None:
             return NO_QUEUE
@@ -397,7 +397,7 @@ class Queues:
         return place
 
     def try_enter(self, target_id: str, work: Work) -> Slot:
-        """A slot, if it can be had without waiting. Raises NoRoom."""
+        """Returns a slot without waiting. Raises NoRoom."""
         queue = self._by_target.get(target_id)
         if queue is None:
             return NO_QUEUE
@@ -406,15 +406,17 @@ class Queues:
         return place
 
     def state(self, name: str, work: Work | None = None) -> QueueState:
-        """As this process sees it. Without `work`, the wait is that of anybody who comes now. Raises KeyError."""
+        """The queue's state in this process, with the predicted wait of `work` or, without it, of a minimal interactive
+        request. Raises KeyError.
+        """
         return self._queues[name].state(work)
 
     def snapshot(self, name: str) -> QueueSnapshot:
-        """All that this process knows of a queue. Raises KeyError."""
+        """A snapshot of the queue in this process. Raises KeyError."""
         return self._queues[name].snapshot(by_demand=self._capacity.by_demand)
 
     def adopt(self, configs: Mapping[str, QueueConfig]) -> None:
-        """Takes a changed configuration over. What is in flight stays counted where it started."""
+        """Adopts a changed configuration. Running work stays counted in the queue where it started."""
         self._capacity.adopt(configs)
         old = self._queues
         self._queues = {name: self._adopted(name, config, old.get(name)) for name, config in configs.items()}
@@ -422,12 +424,12 @@ class Queues:
         for name in old.keys() - configs.keys():
             old[name].let_all_go()
             self._observer.forget_queue(name)
-        self._take_over()
-        # What is new or larger is asked for at once.
-        self._wanted.set()
+        self._apply_capacity()
+        # Ask at once for the parts of new or enlarged queues.
+        self._beat_requested.set()
 
     async def beat(self) -> None:
-        """Asks for this process's parts, and tells how things stand."""
+        """Asks for this process's parts of the capacity, and reports the queues' states."""
         await self._capacity.beat()
         for queue in self._queues.values():
             self._observer.set_queue(queue.state(None))
@@ -444,10 +446,10 @@ class Queues:
             observer=self._observer,
             jitter=self._jitter,
             alarm=self._alarm,
-            starved=self._want,
+            starved=self._request_beat,
         )
 
-    def _take_over(self) -> None:
+    def _apply_capacity(self) -> None:
         for name, queue in self._queues.items():
             queue.room = self._capacity.room(name)
             queue.tick()
@@ -456,16 +458,16 @@ class Queues:
         queue = self._queues.get(name)
         return NOTHING if queue is None else queue.use()
 
-    def _want(self) -> None:
+    def _request_beat(self) -> None:
         if self._capacity.by_demand:
-            self._wanted.set()
+            self._beat_requested.set()
 
     async def _run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S):
-                    await self._wanted.wait()
-            self._wanted.clear()
+                    await self._beat_requested.wait()
+            self._beat_requested.clear()
             try:
                 await self.beat()
             except Exception:  # noqa: BLE001 - without beats this process would be left with too little for good

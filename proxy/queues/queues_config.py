@@ -100,8 +100,8 @@ class QueueConfig(Section):
         return _BACKLOG_TIMES * self.tokens_in_flight if self.max_waiting_tokens is None else self.max_waiting_tokens
 
 
-def _told_apart(queues: Mapping[str, QueueConfig]) -> Mapping[str, QueueConfig]:
-    """A request waits in one line: no target in two queues, nor twice in one."""
+def _check_distinct_targets(queues: Mapping[str, QueueConfig]) -> Mapping[str, QueueConfig]:
+    """Rejects a target that is in two queues, or twice in one: a request waits in one line. Raises ValueError."""
     owners: dict[str, str] = {}
     for name, queue in queues.items():
         for target in queue.targets:
@@ -114,9 +114,9 @@ def _told_apart(queues: Mapping[str, QueueConfig]) -> Mapping[str, QueueConfig]:
     return queues
 
 
-QueuesSection = Annotated[dict[QueueName, QueueConfig], Field(max_length=100), AfterValidator(_told_apart)]
+QueuesSection = Annotated[dict[QueueName, QueueConfig], Field(max_length=100), AfterValidator(_check_distinct_targets)]
 
 
 def queue_of_target(queues: Mapping[str, QueueConfig]) -> dict[str, str]:
-    """Target → the name of the queue before it."""
+    """Queue names by target id."""
     return {target: name for name, queue in queues.items() for target in queue.targets}

@@ -1,4 +1,4 @@
-"""How long a request that comes now will wait: what is served before it, at the rate at which work ends."""
+"""Prediction of waits: the work served before a request, divided by the rate at which work ends."""
 
 import math
 from typing import Final
@@ -6,19 +6,19 @@ from typing import Final
 from proxy.queues.fair_queue import Backlog, WorkAhead
 
 _BUSY_MEMORY_S: Final = 10.0
-"""Of the measured rate: seconds of busy time after which an observation counts for a third."""
+"""The time constant of the measured rate in busy seconds: an older observation counts for a third."""
 _STAY_MEMORY_S: Final = 30.0
 _GUESSED_STAY_S: Final = 10.0
-"""How long a token is in flight before anything was measured: a whole answer's promise, so rather too long."""
+"""The assumed seconds a token is in flight before anything was measured; a long answer's, so rather too long."""
 _PRIOR_S: Final = 2.0
-"""Busy seconds that the guess counts for beside the measurement."""
+"""Busy seconds that the assumption counts for beside the measurement."""
 _LONGEST_STAY_S: Final = 600.0
 LONGEST_S: Final = 3_600.0
-"""Nothing longer is predicted: it would say no more."""
+"""The longest prediction; a larger figure would say no more."""
 
 
 class DrainRate:
-    """Tokens that end each second, of one queue in one process.
+    """The tokens per second that end in one queue of one process.
 
     While work waits, what ends is what can end, so it is simply measured. When nothing waits, what ends is only what
     came; the rate at full capacity then follows from how long a token stays (Little's law). The first notices an engine
@@ -28,14 +28,14 @@ class DrainRate:
     def __init__(self, now: float) -> None:
         self._at = now
         self._ended = 0.0
-        """Tokens that ended in busy time, faded."""
+        """Tokens that ended in busy time, exponentially decayed."""
         self._busy_s = 0.0
         self._tokens = 1.0
         self._stays = _GUESSED_STAY_S
-        """Sum of tokens times the seconds they stayed, faded as `_tokens`. It begins with one token of the guess."""
+        """The sum of tokens times seconds in flight, decayed as `_tokens`. Starts with one token of the assumption."""
 
     def advance(self, now: float, *, busy: bool) -> None:
-        """Tells whether work waited since the last call."""
+        """Advances the clock; `busy` says whether work waited since the last call."""
         passed_s, self._at = now - self._at, now
         if passed_s <= 0:
             return
@@ -54,14 +54,16 @@ class DrainRate:
         self._stays += tokens * stayed_s
 
     def per_s(self, capacity: float) -> float:
-        """Above 0 always: a rate of nothing would be a wait without end."""
+        """The rate for a capacity in tokens. Always above 0, as a rate of 0 would predict an endless wait."""
         guess = capacity * self._tokens / max(self._stays, 1e-9)
         measured = (self._ended + guess * _PRIOR_S) / (self._busy_s + _PRIOR_S)
         return max(measured, capacity / _LONGEST_STAY_S, 1e-9)
 
 
 def predicted_wait_s(backlog: Backlog, tokens_per_s: float, aging_s: float) -> float:
-    """The fluid model: what is served before the request and what must end for it to fit, at the rate at which work ends."""
+    """Predicts the wait in seconds by a fluid model: the work ahead, and what must end for the request to fit, over the
+    drain rate.
+    """
     wait_s = _until_served(backlog.ahead, backlog.short, tokens_per_s)
     if backlog.aged is not None:
         wait_s = min(wait_s, aging_s + _until_served(backlog.aged, backlog.short, tokens_per_s))
@@ -69,10 +71,10 @@ def predicted_wait_s(backlog: Backlog, tokens_per_s: float, aging_s: float) -> f
 
 
 def _until_served(ahead: WorkAhead, short: float, tokens_per_s: float) -> float:
-    """When all that goes first is served, with what the rivals go on to send until then.
+    """Seconds until everything ahead is served, including what the competing teams go on sending.
 
-    A rival takes a part of the rate for what it sends, until it has had as much as may go before the request. The wait
-    is where the line of what is served meets the line of what goes first, which has a bend for each rival that is done.
+    A competing team takes a part of the rate for what it sends, until it has had its most. The wait is where the line
+    of what is served meets the line of what goes first, which bends where a team is done.
     """
     first = ahead.own + short
     sent_per_s = 0.0

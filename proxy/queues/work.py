@@ -1,4 +1,4 @@
-"""What waits in a queue, what it is given, and what is said to whom there is no room for."""
+"""Types of queues: the work that waits, the slot it gets, and the refusal."""
 
 from typing import Any, Literal, Protocol
 
@@ -9,8 +9,9 @@ from providers.wire import Priority
 from proxy.errors import QueueRefusal
 
 Why = Literal["full", "late", "shed", "expired"]
-"""The queue is full; the predicted wait is beyond the deadline; something more urgent needed the place; the deadline
-passed while waiting, so the prediction was wrong."""
+"""The reason of a refusal: `full`, the queue is full; `late`, the predicted wait passes the deadline; `shed`, more
+urgent work took the place; `expired`, the deadline passed while waiting, against the prediction.
+"""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,17 +19,17 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     team_id: str
     weight: float
-    """The team's, beside the other teams' weights."""
+    """The team's weight in fair sharing."""
     tier: Tier
     priority: Priority
     tokens: int
-    """Expected of prompt and answer together: what it occupies while it runs."""
+    """The expected tokens of prompt and answer, which it occupies while it runs."""
     start_by: float
-    """On the monotonic clock; infinite for no deadline. It is not started later."""
+    """The latest start on the monotonic clock; infinite without a deadline."""
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as one process sees it, told to a caller that is refused."""
+    """One process's view of a queue, reported to refused callers."""
 
     name: str
     waiting: int
@@ -37,44 +38,46 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_tokens: int
     capacity_tokens: int
     predicted_wait_s: float
-    """Of the request that is told."""
+    """The predicted wait of the request concerned."""
 
 
 class QueueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as one process sees it, for who looks after it. The wait is that of an interactive request that comes now."""
+    """One process's view of a queue, for operators. The wait is that of a minimal interactive request."""
 
     state: QueueState
-    """Its capacity is this process's part."""
+    """The state; its capacity is this process's part."""
     whole_capacity_tokens: int
-    """Of all processes together."""
+    """The capacity of all processes together."""
     by_demand: bool
-    """The parts are divided in Redis, by what each process has to do; otherwise each has an equal one."""
+    """True when Redis divides the capacity by demand; otherwise each process has an equal part."""
     waiting_interactive: int
     waiting_batch: int
     drain_tokens_per_s: float
-    """How fast work ends here, as far as it was measured."""
+    """The measured rate at which work ends in this process."""
 
 
 class Slot(Protocol):
-    """A place among the work in flight. Given back once; later calls do nothing."""
+    """A place among the work in flight. `release` must follow; only its first call counts."""
 
     @property
     def waited_s(self) -> float: ...
 
     def release(self, used_tokens: int | None = None) -> None:
-        """`used_tokens` is what it came to, where that is known; a team's share is counted by it. Never waits."""
+        """Releases the slot. `used_tokens` is the true use, where known, which the team's share is corrected by. Never
+        blocks.
+        """
         ...
 
 
 class NoRoom(QueueRefusal):
-    """A queue does not take the request, or gave up on it."""
+    """A queue refused the request, or gave it up while it waited."""
 
     def __init__(self, message: str, why: Why, state: QueueState, *, retry_after_s: float) -> None:
-        super().__init__(message, retry_after_s=retry_after_s, details={"queue": {"why": why, **_told(state)}})
+        super().__init__(message, retry_after_s=retry_after_s, details={"queue": {"why": why, **_as_details(state)}})
         self.why = why
         self.state = state
 
 
-def _told(state: QueueState) -> dict[str, Any]:
+def _as_details(state: QueueState) -> dict[str, Any]:
     told = msgspec.structs.asdict(state)
     return {**told, "predicted_wait_s": round(state.predicted_wait_s, 3)}

@@ -1,1 +1,1 @@
-"""The Redis that processes share, reached over one connection behind a breaker, and who else is alive."""
+"""The shared Redis: one connection behind a breaker, and the count of live processes."""

@@ -1,4 +1,4 @@
-"""How many processes serve, from the database: what one's share of a limit is when there is no Redis to count together.
+"""The number of serving processes, counted in the database: it divides limits where there is no Redis.
 
 Each process shows itself every few seconds, and one that was not seen for some has gone. Hosts' clocks may differ, so it
 is the database's clock that says how long ago that was.
@@ -27,13 +27,13 @@ _GONE_US: Final = 8_000_000
 _OLD_US: Final = 60_000_000
 _LIMIT_S: Final = 5.0
 _FORGET_S: Final = 1.0
-"""The others notice by themselves soon enough, and a stop has more to do."""
+"""The time-out of removing this process at its end; other processes notice its absence anyway."""
 _MOST: Final = 10_000
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 
 class LiveProcesses:
-    """One process's view of all that serve on the same database."""
+    """Heartbeats this process in the database, and counts the others."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class LiveProcesses:
         self._live = 1
         self._down = False
         self.known = False
-        """Whether they were ever counted."""
+        """True once the processes have been counted."""
 
     @property
     def live(self) -> int:
-        """As they were last counted: at least this process."""
+        """The number of processes as last counted, at least 1."""
         return self._live
 
     async def refresh(self) -> None:
-        """Shows that this process lives, and counts all. When the database is down, the last count holds."""
+        """Writes this process's heartbeat and counts all. When the database fails, the last count holds."""
         try:
             async with asyncio.timeout(_LIMIT_S), self._engine.begin() as connection:
                 now_us = await self._shared_us(connection)
@@ -79,7 +79,7 @@ class LiveProcesses:
         self.known = True
 
     async def run(self, looked: Callable[[], None] | None = None) -> None:
-        """Until it is cancelled. `looked` is called after each look."""
+        """Refreshes regularly until cancelled. `looked` is called after each refresh."""
 
         async def step() -> None:
             await self.refresh()
@@ -89,7 +89,7 @@ class LiveProcesses:
         await every(self._show_s, step)
 
     async def withdraw(self) -> None:
-        """At the end: the others need not wait until they notice."""
+        """Removes this process's row at its end, so that others need not wait for it to expire."""
         with contextlib.suppress(*_DATABASE_FAILS):
             async with asyncio.timeout(_FORGET_S), self._engine.begin() as connection:
                 await connection.execute(delete(LiveProcess).where(col(LiveProcess.boot_id) == self._boot_id))
@@ -102,14 +102,14 @@ class LiveProcesses:
             await connection.execute(table.insert().values(boot_id=self._boot_id, **values))
 
     async def _shared_us(self, connection: AsyncConnection) -> int:
-        """The time that all processes on one database agree about. Those on SQLite share a machine."""
+        """Microseconds of the clock that all processes share: the database's, or with SQLite this machine's."""
         if self._given_clock is None and self._engine.dialect.name == "postgresql":
             return int(await connection.scalar(select(DATABASE_US)) or 0)
         return int(self._clock() * 1_000_000)
 
 
 class ProcessCount:
-    """How many share a limit now, from whoever knows best."""
+    """The number of processes that share a limit: Redis's count while it is healthy, else the database's."""
 
     def __init__(self, replicas: LiveProcesses, link: RedisLink | None) -> None:
         self._replicas = replicas
@@ -117,7 +117,7 @@ class ProcessCount:
 
     @property
     def live(self) -> int:
-        """At least 1."""
+        """The number of processes, at least 1."""
         link = self._link
         if link is not None and (link.healthy or not self._replicas.known):
             return link.live

@@ -1,4 +1,4 @@
-"""The table of processes that live, for those that have no Redis to tell each other by."""
+"""The database table of live processes, for gateways without Redis."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from sqlmodel import Field, SQLModel
 
 
 class LiveProcess(SQLModel, table=True):
-    """A process that serves, and when it was last known to live, by the database's clock."""
+    """A serving process and its last heartbeat, by the database's clock in microseconds."""
 
     # As it is called in the databases that there are.
     __tablename__: ClassVar[str] = "replica"

@@ -1,4 +1,4 @@
-"""When a shared Redis is given up, and when it is tried again."""
+"""The circuit breaker of the Redis link."""
 
 from typing import Final
 
@@ -7,10 +7,10 @@ _LONGEST_WAIT_S: Final = 15.0
 
 
 class RedisBreaker:
-    """Pure: it is told what happened and when, and answers.
+    """Decides from events and times passed in; no I/O.
 
-    A connection that broke is made anew at once when it had lasted; one that breaks again and again is tried less and
-    less often, since each time costs those who wait for a reply their whole time-out.
+    A connection that had lasted is retried at once when it breaks. One that breaks again and again is retried with
+    exponential back-off, as each failure costs waiting callers a full time-out.
     """
 
     def __init__(self, failures: int, probe_s: float, *, steady_s: float = _STEADY_S) -> None:
@@ -29,7 +29,7 @@ class RedisBreaker:
         self._in_a_row = 0
 
     def failed(self) -> bool:
-        """Whether that was one too many."""
+        """Counts a failure. Returns True when that reaches the limit in a row."""
         self._in_a_row += 1
         return self._in_a_row >= self._failures
 
@@ -38,7 +38,7 @@ class RedisBreaker:
         self._in_a_row = 0
 
     def open(self, now: float) -> float:
-        """How long to wait before it is tried again."""
+        """Opens the breaker. Returns the seconds to wait before the next try."""
         if self._closed_at is None:
             return self._probe_s
         lasted = now - self._closed_at >= self._steady_s

@@ -59,7 +59,7 @@ class RedisSection(Section):
 
     @property
     def reply_s(self) -> float:
-        """What Redis has for a reply at least; only the rest of `timeout_s` may pass before a call is sent."""
+        """The time reserved for Redis's reply; only the rest of `timeout_s` may pass before a call is sent."""
         return self.timeout_s * _REPLY_SHARE
 
     @field_validator("prefix")
@@ -77,7 +77,7 @@ class RedisSection(Section):
 
 
 def address_problem(url: str) -> str | None:
-    """What is wrong with an address, or None. It never repeats the address: that may hold a password."""
+    """Returns the problem with an address, or None. Never repeats the address, which may hold a password."""
     try:
         parts = urlsplit(url)
         # Reading the port is what checks it.

@@ -1,4 +1,4 @@
-"""A process's way to the Redis that it shares with all others: one connection, and a breaker that opens when it is bad.
+"""The process's link to the shared Redis: one connection behind a circuit breaker.
 
 While it is open every call fails at once, and each process goes on with its share of what is shared. In the background
 Redis is tried until it answers fast several times in a row. Then this process registers as a new *holder*, whatever was
@@ -45,7 +45,7 @@ LOST_AFTER_S: Final = 5.0
 
 
 class RedisLink:
-    """See the module. Callbacks are registered before `start`."""
+    """The link to Redis; see the module. Callbacks must be registered before `start`."""
 
     def __init__(
         self,
@@ -77,25 +77,25 @@ class RedisLink:
         self._number = 0
         self._live = 1
         self._holder = ""
-        self._told_down = False
+        self._logged_down = False
         self.problem = ""
-        """Why it is not used now; empty while it is."""
+        """The reason Redis is not used now; empty while it is."""
         self._tried = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
     @property
     def healthy(self) -> bool:
-        """Whether calls are let through."""
+        """True while calls are let through."""
         return self._wire is not None
 
     @property
     def holder(self) -> str:
-        """Who this process is to Redis, as long as this connection lasts; empty before there was one."""
+        """The id of this process's present connection in Redis; empty before the first one."""
         return self._holder
 
     @property
     def live(self) -> int:
-        """Processes that were seen at the last heartbeat, this one included."""
+        """The processes seen at the last heartbeat, this one included."""
         return self._live
 
     @property
@@ -104,26 +104,26 @@ class RedisLink:
 
     @property
     def place(self) -> str:
-        """Where it leads, without user and password."""
+        """The address without user and password."""
         parts = urlsplit(self._url)
         return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
 
     def on_lost(self, callback: Callable[[], None]) -> None:
-        """Called in the moment in which calls are no longer let through."""
+        """Registers a callback for the moment calls are no longer let through."""
         self._lost.append(callback)
 
     def on_recovered(self, callback: Recovered) -> None:
-        """Awaited with a way to Redis, under the new holder, before calls are let through."""
+        """Registers a callback that is awaited with the new connection before calls are let through again."""
         self._recovered.append(callback)
 
     def on_usable(self, callback: Callable[[], None]) -> None:
-        """Called in the moment in which calls are let through, before anything else runs."""
+        """Registers a callback for the moment calls are let through, before anything else runs."""
         self._usable.append(callback)
 
     async def start(self) -> None:
-        """Tries once, and goes on trying in the background. A Redis that is not there is no failure.
+        """Tries to connect once, then in the background. An unreachable Redis is no error.
 
-        Raises RuntimeError where the library that is installed is none that this can use.
+        Raises RuntimeError when the installed redis library is not supported.
         """
         # Only a process with a Redis pays for this import, and it is not a part of the time that Redis has.
         from proxy.redis.redis_wire import check_library  # noqa: PLC0415
@@ -135,7 +135,7 @@ class RedisLink:
                 await self._tried.wait()
 
     async def aclose(self) -> None:
-        """Gives back what this process holds, and does not wait long for it."""
+        """Unregisters this process's holder, with a short time-out, and closes the connection."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -158,13 +158,13 @@ class RedisLink:
         *,
         unwanted: Callable[[Any], None] | None = None,
     ) -> Any:
-        """See `ScriptRunner.call`."""
+        """Runs a script; see `ScriptRunner.call`."""
         if self._wire is None:
             raise SharedStateUnavailable("open")
         return await self._wire.call(script, keys, args, unwanted=unwanted)
 
     def tell(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Argument]) -> bool:
-        """See `ScriptRunner.tell`."""
+        """Sends a script without waiting; see `ScriptRunner.tell`."""
         if self._wire is None:
             self._observer.count_redis_failure("dropped")
             return False
@@ -175,10 +175,10 @@ class RedisLink:
         while True:
             wait_s = self._section.probe_s
             try:
-                wire = await self._reach()
+                wire = await self._open_wire()
                 self._tried.set()
                 if wire is not None:
-                    await self._beat(wire)
+                    await self._send_heartbeats(wire)
                     wait_s = self._breaker.open(self._clock())
                     await wire.aclose()
             except Exception:  # noqa: BLE001 - whatever it was, Redis is tried again
@@ -187,8 +187,8 @@ class RedisLink:
                     await self._made.aclose()
             await asyncio.sleep(wait_s)
 
-    async def _beat(self, wire: "Wire") -> None:
-        """Shows that this process lives, until the wire is closed."""
+    async def _send_heartbeats(self, wire: "Wire") -> None:
+        """Sends heartbeats until the wire is closed."""
         while not wire.closed:
             await asyncio.wait({wire.ended}, timeout=self._heartbeat_s)
             if not wire.closed:
@@ -203,15 +203,15 @@ class RedisLink:
         args = (act, self.prefix, boot_id, number, self._lost_after_ms, "")
         self._live = max(1, int(await wire.call(_HOLDERS, (f"{self.prefix}holders",), args)))
 
-    async def _reach(self) -> "Wire | None":
-        """A wire that is open to all, or None."""
+    async def _open_wire(self) -> "Wire | None":
+        """Connects and returns a wire that is open to all callers, or None."""
         from redis.exceptions import RedisError  # noqa: PLC0415 - see start
 
         try:
             connection = await self._connect()
         except (RedisError, OSError, TimeoutError) as error:
             # redis-py's messages tell host and port, never the password.
-            self._tell_down(f"{type(error).__name__}: {error}")
+            self._log_down(f"{type(error).__name__}: {error}")
             return None
         return await self._open(connection)
 
@@ -229,7 +229,7 @@ class RedisLink:
         return connection
 
     async def _ping(self, connection: "Connected") -> None:
-        """One that is answered slowly is one too many. How slow our own loop is does not count."""
+        """Sends a PING and raises TimeoutError when the reply is slow, not counting the event loop's own delay."""
         begun = self._clock()
         for _ in range(_TURNS):
             await asyncio.sleep(0)
@@ -252,7 +252,7 @@ class RedisLink:
                 await self._ask_holders(wire, "register")
                 await self._hand_over(wire, holder)
         except (SharedStateUnavailable, TimeoutError) as error:
-            self._tell_down(f"{type(error).__name__}: {error}")
+            self._log_down(f"{type(error).__name__}: {error}")
         if self._wire is wire:
             return wire
         await wire.aclose()
@@ -266,7 +266,7 @@ class RedisLink:
         self._breaker.close(self._clock())
         self._holder = holder
         self._wire = wire
-        self._told_down = False
+        self._logged_down = False
         self.problem = ""
         self._observer.set_redis_up(up=True)
         for usable in self._usable:
@@ -278,20 +278,20 @@ class RedisLink:
             return
         self._wire = None
         self._observer.set_redis_up(up=False)
-        self._tell_down(kind)
+        self._log_down(kind)
         for lost in self._lost:
             _run_guarded(lost)
 
-    def _tell_down(self, why: str) -> None:
-        """Once each time, not at every try."""
+    def _log_down(self, why: str) -> None:
+        """Records why Redis is unusable; logs it once per outage, not at every try."""
         self.problem = why
-        if not self._told_down:
-            self._told_down = True
+        if not self._logged_down:
+            self._logged_down = True
             _log.warning("redis at %s is not used (%s); this process goes on with its share", self.place, why)
 
 
 async def _guarded(work: Awaitable[None]) -> None:
-    """A fault of whoever is told must not end the link; without the handover it stays closed to all."""
+    """Awaits a handover callback. Any fault of it becomes SharedStateUnavailable, which keeps the link closed."""
     try:
         await work
     except (SharedStateUnavailable, TimeoutError):

@@ -1,4 +1,4 @@
-"""What /metrics shows of the link to the shared Redis."""
+"""Prometheus metrics of the link to Redis."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ CALL_BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.
 
 
 class RedisMetrics(LinkObserver):
-    """How calls went, and whether there is a Redis at all."""
+    """Call durations, failures, and whether Redis is in use."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._call = Histogram(

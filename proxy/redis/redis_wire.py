@@ -1,4 +1,4 @@
-"""One connection to Redis that many callers share: calls of one moment leave together, replies come back in order.
+"""One Redis connection shared by many callers: calls of one loop turn leave together, replies come in order.
 
 Nothing waits for a batch to be full or for the batch before: whatever is there is sent, as long as not too much is on its
 way. A caller waits for a future of its own, so one that is cancelled leaves the connection as it is. A reply that is late
@@ -31,20 +31,20 @@ _MOST_SENT: Final = 256
 _MOST_CALLS: Final = 8_192
 # What is told may pile up for longer: with it, what callers have taken is given back.
 _MOST_WAITING: Final = 65_536
-_LOOK_AGAIN_S: Final = 0.01
+_CHECK_EVERY_S: Final = 0.01
 _SILENCE_S: Final = 10.0
 # One turn to hear of what has come in, one to put it together, and one to read it.
 _TURNS: Final = 3
-# Its stub takes one word only.
+# hiredis's stub allows a single word only.
 _pack: Final = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
 _GONE: Final = frozenset({"NOSCRIPT", "NOHOLDER"})
 _OWN_FAULT: Final = "ERR"
 _WRITER: Final = "_writer"
-"""Where redis-py keeps the stream that a connection writes to; None while it has none."""
+"""The redis-py attribute that holds a connection's stream writer; None while it has none."""
 
 
 class _Connection(Protocol):
-    """What is used of redis-py's."""
+    """The used part of redis-py's connection."""
 
     async def connect(self) -> None: ...
 
@@ -54,7 +54,7 @@ class _Connection(Protocol):
 
 
 class Connected:
-    """A connection that was made: redis-py does the greeting, the password, TLS and the reading.
+    """An established connection. redis-py does the handshake, authentication, TLS and reading.
 
     It does nothing by itself: no retry, no health check, no message about its library, and it is not made anew when it
     breaks, so what is written never reaches another connection than the one that replies are read from.
@@ -69,11 +69,11 @@ class Connected:
         return self._writer.is_closing()
 
     def write(self, commands: bytes) -> None:
-        """Never waits: whoever writes bounds what is on its way."""
+        """Writes without waiting; the caller bounds what is in transit."""
         self._writer.write(commands)
 
     async def read(self) -> Any:
-        """The next reply. Raises RedisError or OSError; only a ResponseError leaves the connection usable."""
+        """Returns the next reply. Raises RedisError or OSError; only after a ResponseError is the connection usable."""
         return await self._connection.read_response()
 
     async def ping(self) -> None:
@@ -81,7 +81,7 @@ class Connected:
         await self.read()
 
     def abort(self) -> None:
-        """At once, whatever was not sent yet: a server that hangs never lets it be."""
+        """Closes at once and drops what was not sent, as a hanging server would never let it drain."""
         self._writer.transport.abort()
 
     async def aclose(self) -> None:
@@ -90,11 +90,10 @@ class Connected:
 
 
 def check_library(kind: Callable[[], object] = Connection) -> None:
-    """Whether the library's connections are as `connect` needs them. Raises RuntimeError where they are not.
+    """Checks that the installed library's connections work as `connect` needs. Raises RuntimeError when they do not.
 
-    A stream of its connection's is not in its public interface, and there is no public way to it: sending is a coroutine
-    there, which would also make a broken connection anew. So this says at the start what would otherwise look like a Redis
-    that is never there.
+    A connection's stream writer is not public, and the public way of sending is a coroutine that would also reconnect.
+    Without this check an incompatible library would look like an unreachable Redis.
     """
     if not hasattr(kind(), _WRITER):
         raise RuntimeError(
@@ -104,7 +103,7 @@ def check_library(kind: Callable[[], object] = Connection) -> None:
 
 
 async def connect(url: str, connect_timeout_s: float) -> Connected:
-    """Raises RedisError, OSError or TimeoutError, and leaves nothing open then."""
+    """Connects. Raises RedisError, OSError or TimeoutError, and then leaves nothing open."""
     options: dict[str, Any] = dict(parse_url(url))
     # The kind is told by the address: plain, TLS, or a socket of this machine.
     kind: Callable[..., _Connection] = options.pop("connection_class", Connection)
@@ -128,8 +127,8 @@ async def connect(url: str, connect_timeout_s: float) -> Connected:
     return Connected(connection, writer)
 
 
-class _Sent:
-    """One command, from when it is asked for until its reply."""
+class _Command:
+    """One command, from being requested until its reply."""
 
     __slots__ = ("asked", "future", "packed", "script", "sent", "slow", "unwanted")
 
@@ -151,7 +150,7 @@ class _Sent:
 
 
 class Wire:
-    """Carries calls over a connection that was made, until it is closed. It is not made whole again."""
+    """Carries calls over one connection until it is closed; never reconnects."""
 
     def __init__(
         self,
@@ -173,11 +172,11 @@ class Wire:
         self._timeout_s = section.timeout_s
         self._unsent_s = section.timeout_s - section.reply_s
         self._slow_s = section.slow_s
-        self._first_look_s = min(self._unsent_s, self._slow_s)
+        self._first_check_s = min(self._unsent_s, self._slow_s)
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
-        self._outbox: deque[_Sent] = deque()
-        self._under_way: deque[_Sent] = deque()
+        self._outbox: deque[_Command] = deque()
+        self._under_way: deque[_Command] = deque()
         self._loaded: set[str] = set()
         self._to_flush = False
         self._silent_until = -math.inf
@@ -203,11 +202,11 @@ class Wire:
             self._observer.count_redis_failure("busy")
             raise SharedStateUnavailable("busy")
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._submit(_Sent(script, _packed(script, keys, args), self._clock(), future, unwanted))
+        self._submit(_Command(script, _packed(script, keys, args), self._clock(), future, unwanted))
         try:
             return await future
         except asyncio.CancelledError:
-            # The reply came in the same moment.
+            # The reply came in the same turn of the loop, so nobody else will give it back.
             if unwanted is not None and future.done() and not future.cancelled() and future.exception() is None:
                 _give_back(unwanted, future.result())
             raise
@@ -219,17 +218,17 @@ class Wire:
         if self.closed:
             self._observer.count_redis_failure("dropped")
             return False
-        self._submit(_Sent(script, _packed(script, keys, args), self._clock(), None, None))
+        self._submit(_Command(script, _packed(script, keys, args), self._clock(), None, None))
         return True
 
-    def _submit(self, entry: _Sent) -> None:
+    def _submit(self, entry: _Command) -> None:
         self._outbox.append(entry)
         self._flush_soon()
         if self._timer is None:
-            self._timer = self._loop.call_later(self._first_look_s, self._look)
+            self._timer = self._loop.call_later(self._first_check_s, self._check_timeouts)
 
     def _flush_soon(self) -> None:
-        """In the next turn of the loop, so that everything of this turn leaves together."""
+        """Schedules a flush for the next turn of the loop, so that everything of this turn leaves together."""
         if not self._to_flush:
             self._to_flush = True
             self._loop.call_soon(self._flush)
@@ -256,11 +255,11 @@ class Wire:
             if entry.script is not None and entry.script.sha not in self._loaded:
                 self._loaded.add(entry.script.sha)
                 load = _pack(("SCRIPT", "LOAD", entry.script.text))
-                self._send(_Sent(None, load, now, None, None), now, batch)
+                self._send(_Command(None, load, now, None, None), now, batch)
             self._send(entry, now, batch)
         return batch
 
-    def _send(self, entry: _Sent, now: float, batch: list[bytes]) -> None:
+    def _send(self, entry: _Command, now: float, batch: list[bytes]) -> None:
         entry.sent = now
         self._under_way.append(entry)
         batch.append(entry.packed)
@@ -277,11 +276,11 @@ class Wire:
             if not self._under_way:
                 self.close("lost")
                 return
-            self._hear(self._under_way.popleft(), reply)
+            self._on_reply(self._under_way.popleft(), reply)
             if self.closed:
                 return
 
-    def _hear(self, entry: _Sent, reply: Any) -> None:
+    def _on_reply(self, entry: _Command, reply: Any) -> None:
         took_s = self._clock() - entry.sent
         self._observer.observe_redis_call(took_s)
         if isinstance(reply, ResponseError):
@@ -293,7 +292,7 @@ class Wire:
         if self._outbox:
             self._flush_soon()
 
-    def _refused(self, entry: _Sent, error: ResponseError) -> None:
+    def _refused(self, entry: _Command, error: ResponseError) -> None:
         first = str(error).partition(" ")[0]
         code = error.status_code or first
         # A script's error of one word arrives as `ERR` and that word.
@@ -303,27 +302,29 @@ class Wire:
             _fail(entry, "lost")
             self.close("lost")
             return
-        self._tell_of(entry, error)
+        self._log_refusal(entry, error)
         self._observer.count_redis_failure("error")
         _fail(entry, "error")
         # A command may be wrong by itself; anything else, such as being out of memory, is the server's state.
         if entry.script is None or (code != _OWN_FAULT and self._breaker.failed()):
             self.close("error")
 
-    def _tell_of(self, entry: _Sent, error: ResponseError) -> None:
-        """Not of each: there may be thousands a second."""
+    def _log_refusal(self, entry: _Command, error: ResponseError) -> None:
+        """Logs an error at most once per _SILENCE_S, as there may be thousands a second."""
         if self._clock() >= self._silent_until:
             self._silent_until = self._clock() + _SILENCE_S
             name = "SCRIPT LOAD" if entry.script is None else entry.script.name
             _log.error("redis refused %s: %s", name, str(error)[:200])
 
-    def _look(self, turns: int = _TURNS) -> None:
-        """Whether anything waits for too long. What has come in meanwhile is read first: we may be the ones late."""
+    def _check_timeouts(self, turns: int = _TURNS) -> None:
+        """Checks for calls that have waited too long. First lets the loop read what has arrived, as the delay may be
+        our own.
+        """
         if self.closed:
             return
         if turns:
             self._timer = None
-            self._loop.call_soon(self._look, turns - 1)
+            self._loop.call_soon(self._check_timeouts, turns - 1)
             return
         now = self._clock()
         if self._under_way and now >= self._deadline(self._under_way[0]):
@@ -339,14 +340,14 @@ class Wire:
             return
         self._give_up_unsent(now)
         if self._timer is None and (self._under_way or self._outbox):
-            self._timer = self._loop.call_later(self._until_next_look(now), self._look)
+            self._timer = self._loop.call_later(self._until_next_check_s(now), self._check_timeouts)
 
     def _give_up_unsent(self, now: float) -> None:
-        """Calls that there was no room to send. Redis has never heard of them."""
+        """Fails calls that could not be sent in time. Redis has not seen them."""
         before = now - self._unsent_s
         if not self._outbox or self._outbox[0].asked > before:
             return
-        kept: deque[_Sent] = deque()
+        kept: deque[_Command] = deque()
         for entry in self._outbox:
             if entry.future is None or entry.asked > before:
                 kept.append(entry)
@@ -355,20 +356,22 @@ class Wire:
                 _fail(entry, "busy")
         self._outbox = kept
 
-    def _deadline(self, entry: _Sent) -> float:
-        """What was told may have waited for longer, and Redis has its time for it all the same."""
+    def _deadline(self, entry: _Command) -> float:
+        """The time by which the reply must come. A message may wait in the outbox for longer, and then Redis still has
+        its time.
+        """
         return max(entry.asked + self._timeout_s, entry.sent + self._reply_s)
 
-    def _until_next_look(self, now: float) -> float:
+    def _until_next_check_s(self, now: float) -> float:
         if self._outbox or not self._under_way:
-            return _LOOK_AGAIN_S
+            return _CHECK_EVERY_S
         oldest = self._under_way[0]
         if oldest.slow:
-            return min(_LOOK_AGAIN_S, self._deadline(oldest) - now)
-        return max(_LOOK_AGAIN_S, oldest.sent + self._slow_s - now)
+            return min(_CHECK_EVERY_S, self._deadline(oldest) - now)
+        return max(_CHECK_EVERY_S, oldest.sent + self._slow_s - now)
 
     def close(self, kind: FailureKind) -> None:
-        """At once: whoever waits is told, and nothing that was not yet sent is."""
+        """Closes at once: fails every waiting call and drops unsent messages."""
         if self.closed:
             return
         self.ended.set_result(kind)
@@ -386,7 +389,7 @@ class Wire:
                 self._observer.count_redis_failure("dropped")
 
     async def aclose(self) -> None:
-        """Closes it, if it is not, and waits until nothing of it runs."""
+        """Closes the wire if necessary, and waits until its tasks have ended."""
         self.close("lost")
         self._connection.abort()
         self._reading.cancel()
@@ -398,7 +401,7 @@ def _packed(script: Script, keys: Sequence[str | bytes], args: Sequence[Argument
     return _pack(("EVALSHA", script.sha, len(keys), *keys, *args))
 
 
-def _resolve(entry: _Sent, reply: Any) -> None:
+def _resolve(entry: _Command, reply: Any) -> None:
     if entry.future is None:
         return
     if not entry.future.done():
@@ -407,7 +410,7 @@ def _resolve(entry: _Sent, reply: Any) -> None:
         _give_back(entry.unwanted, reply)
 
 
-def _fail(entry: _Sent, kind: FailureKind) -> None:
+def _fail(entry: _Command, kind: FailureKind) -> None:
     if entry.future is not None and not entry.future.done():
         entry.future.set_exception(SharedStateUnavailable(kind))
 

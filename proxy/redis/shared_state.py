@@ -1,4 +1,4 @@
-"""What is said of the state that processes share, without the client that reaches it: importing this costs nothing."""
+"""Types of state shared through Redis, without its client, so that importing them is cheap."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol
@@ -6,14 +6,16 @@ from typing import Any, Literal, Protocol
 from proxy.redis.scripts import Script
 
 FailureKind = Literal["open", "late", "lost", "slow", "busy", "error", "dropped"]
-"""The breaker is open; no reply in time; the connection broke, or Redis has forgotten us; a reply came slowly; too much
-waits to be sent; Redis answered with an error; a message that nobody waits for could not be sent."""
+"""The kind of a failure: `open`, the breaker is open; `late`, no reply in time; `lost`, the connection broke or Redis
+forgot this process; `slow`, a slow reply; `busy`, too much waits to be sent; `error`, an error reply; `dropped`, a
+message without reply could not be sent.
+"""
 Argument = str | bytes | int | float
-"""Floats are written so that the same double is read."""
+"""A script argument; floats are written so that the same double is read back."""
 
 
 class SharedStateUnavailable(Exception):
-    """Redis did not answer this call. Never told to a caller: each process goes on by itself."""
+    """Raised when Redis did not answer a call. Never reaches callers, as each process then decides by itself."""
 
     def __init__(self, kind: FailureKind) -> None:
         super().__init__(kind)
@@ -21,14 +23,14 @@ class SharedStateUnavailable(Exception):
 
 
 class ScriptRunner(Protocol):
-    """Something that scripts can be run through, in the name of one holder."""
+    """An interface to run scripts in the name of one holder."""
 
     @property
     def holder(self) -> str: ...
 
     @property
     def prefix(self) -> str:
-        """What every key begins with."""
+        """The prefix of every key."""
         ...
 
     async def call(
@@ -39,20 +41,21 @@ class ScriptRunner(Protocol):
         *,
         unwanted: Callable[[Any], None] | None = None,
     ) -> Any:
-        """The reply. Raises SharedStateUnavailable within the time-out.
+        """Runs a script and returns its reply. Raises SharedStateUnavailable within the time-out.
 
-        A caller that is cancelled never hears what came of it; then `unwanted` is called with the reply, to give back
-        what was taken.
+        When the caller is cancelled, `unwanted` is called with the late reply, to give back what was taken.
         """
         ...
 
     def tell(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Argument]) -> bool:
-        """Sent without waiting for the reply. False: it was not taken. Never waits and never raises."""
+        """Sends a script call without waiting for its reply. Returns False when it was not accepted. Never blocks or
+        raises.
+        """
         ...
 
 
 class LinkObserver:
-    """Is told what is counted of a link; this one counts nothing."""
+    """Receives counts of a link; this base class ignores them."""
 
     def observe_redis_call(self, seconds: float) -> None: ...
 
@@ -65,7 +68,7 @@ Recovered = Callable[[ScriptRunner], Awaitable[None]]
 
 
 class Link(ScriptRunner, Protocol):
-    """A way to Redis that may be lost and found; see RedisLink."""
+    """A link to Redis that may be lost and recovered; see RedisLink."""
 
     @property
     def healthy(self) -> bool: ...

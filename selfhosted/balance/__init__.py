@@ -1,1 +1,1 @@
-"""Which replica a request goes to."""
+"""Choice of the replica for a request."""

@@ -1,12 +1,12 @@
-"""Which replica a request goes to: the one where its first token is expected soonest, all things considered.
+"""The prefix-aware balancer: sends a request to the replica with the earliest expected first token.
 
-The score of a replica is seconds: what has to be waited for there, and what it takes to read the part of the prompt that
-is not cached there. Reading counts more than waiting (`_WORK`): it also delays everybody who comes after, and what is
-read a second time takes the place of something else in a cache.
+The score of a replica is seconds: the wait there, plus the prefill of the part of the prompt that is not cached there.
+Prefill counts more than waiting (`_WORK`): it also delays every later request, and what is read a second time evicts
+something else from a cache.
 
-Replicas that are about equally good are told apart by consistent hashing, so that gateways that do not talk to each other
-send a new conversation to the same one. Its load is bounded: a home far above the mean is passed over for the next on the
-ring. Where that says nothing either, two are drawn and the less loaded one is taken.
+Replicas that are about equally good are told apart by consistent hashing, so that gateways that do not talk to each
+other send a new conversation to the same one. Its load is bounded: a home far above the mean is passed over for the
+next on the ring. Where that decides nothing either, two are drawn and the less loaded one is taken.
 """
 
 import random
@@ -22,27 +22,28 @@ from selfhosted.config import BalanceConfig, RoomConfig
 from selfhosted.replica import EngineStats, PoolSnapshot, Replica, ReplicaChoice, ReplicaRequest, Why
 
 _WORK: Final = 2.0
-"""How much a second of own reading weighs against a second of waiting. On the conversation trace, simulated, 1 to 2 give
-the same first tokens within 1.5 %, and 2 gives 1 to 2 points more hits; 3 costs up to 3 % and 6 up to 10 % for more."""
+"""Weight of a second of the request's own prefill against a second of waiting. On the conversation trace, simulated, 1
+to 2 give the same first tokens within 1.5 %, and 2 gives 1 to 2 points more hits; 3 costs up to 3 % and 6 up to 10 %
+for more."""
 _NEAR_S: Final = 0.01
 """Replicas whose scores differ by less are equally good."""
 _ADAPTER_S: Final = 1.5
-"""What loading a LoRA adapter takes."""
-_STEPS: Final = 16
-"""Along the ring at most."""
-_FADE: Final = 0.98
-"""What one request leaves of the earlier ones' weight where means are kept."""
+"""Assumed time to load a LoRA adapter."""
+_RING_STEPS: Final = 16
+"""The most places of the ring that are tried."""
+_DECAY: Final = 0.98
+"""Decay per request of the balancer's exponential means."""
 
 
 class Matched(NamedTuple):
-    """How much of a prompt is where, in blocks: as `PrefixIndex.match` tells it."""
+    """Cached prefix lengths of a prompt, in blocks, as returned by `PrefixIndex.match`."""
 
     common: tuple[int, int]
     deeper: dict[int, int]
 
 
 class Rules(NamedTuple):
-    """What a decision goes by besides the request and the replicas."""
+    """The parameters of a decision besides the request and the replicas."""
 
     ring: Ring
     load_bound: float
@@ -51,10 +52,10 @@ class Rules(NamedTuple):
 
 
 class Balancer:
-    """For one pool and one process.
+    """The balancer of one pool in one process.
 
-    How many gateways there are changes nothing: trusting the ring more, the more there are, was tried, and made first
-    tokens later, since they know little of each other's load.
+    It ignores how many gateways there are: trusting the ring more, the more there are, was tried, and made first tokens
+    later, since they know little of each other's load.
     """
 
     def __init__(self, config: BalanceConfig, room: RoomConfig, *, rng: random.Random) -> None:
@@ -63,9 +64,10 @@ class Balancer:
         self.room = room
         self.rng = rng
         self.believed_tokens = 0
-        """Of prompts, to be cached where they were sent; and `found_tokens`: by the engines' own word."""
+        """Counter: prompt tokens that the index believed cached, over requests whose engine reported its hits;
+        `found_tokens` counts the hits reported."""
         self.found_tokens = 0
-        self._pace = PrefillSpeed(config.prefill_tokens_per_s)
+        self._speed = PrefillSpeed(config.prefill_tokens_per_s)
         self._loads: dict[str, Load] = {}
         self._taking: list[Load] = []
         self._replicas: dict[str, Replica] = {}
@@ -78,47 +80,51 @@ class Balancer:
     def pick(
         self, ask: ReplicaRequest, snapshot: PoolSnapshot, allowed: Collection[str], now: float
     ) -> ReplicaChoice | None:
-        """None: none of those that are allowed takes work. Full ones are passed over while there is another."""
+        """The best of the allowed replicas; None when none of them takes requests. Full ones are skipped while there is
+        another.
+        """
         ready = self._allowed(snapshot, allowed, now)
         high, most = self.room.kv_high, self.room.max_waiting
         roomy = [load for load in ready if load.usage <= high and load.waiting <= most]
         return self.choose(ask, roomy or ready, now) if ready else None
 
     def choose(self, ask: ReplicaRequest, candidates: Sequence[Load], now: float) -> ReplicaChoice:
-        """Of at least one. Other policies answer this one question differently."""
+        """Chooses among at least one candidate. The baseline policies override only this."""
         rules = Rules(self._ring, self.config.load_bound, self._lacking(ask, candidates))
         return choose(ask, candidates, Matched(*self.index.match(ask.blocks)), rules, now, self.rng)
 
     def full(self, snapshot: PoolSnapshot, now: float) -> bool:
-        """All that take work are full; False when there is none."""
+        """True when every replica that takes requests is full; False when there are none."""
         if snapshot is not self._snapshot:
-            self._see(snapshot, now)
+            self._adopt_snapshot(snapshot, now)
         return pool_full(self._taking, self.room)
 
     def take(self, choice: ReplicaChoice, ask: ReplicaRequest, now: float) -> Lease:
+        """Counts the request as load of the chosen replica, and its prompt as cached there, until the lease ends."""
         load = self.load(choice.replica)
-        lease = Lease(load, ask, choice.matched_tokens, now, self._ended)
+        lease = Lease(load, ask, choice.matched_tokens, now, self._on_lease_end)
         load.take(lease, now)
-        # Whoever comes next with this beginning finds it read, or being read before itself.
+        # The next request with this prefix finds it cached, or being prefilled ahead of itself.
         lease.pinned = self.index.pin(choice.replica, ask.blocks)
-        self._average(lease)
+        self._update_averages(lease)
         return lease
 
     def load(self, replica: str) -> Load:
+        """The load of a replica, created when it is new."""
         load = self._loads.get(replica)
         if load is None:
-            load = Load(replica, self.index.bit(replica), self._pace)
+            load = Load(replica, self.index.bit(replica), self._speed)
             self._loads[replica] = load
         return load
 
     def forget(self, replica: str) -> None:
-        """It has left the pool."""
+        """Drops all state of a replica that has left the pool."""
         self._loads.pop(replica, None)
         self._replicas.pop(replica, None)
         self.index.forget(replica)
         self._snapshot = None
 
-    def _ended(self, lease: Lease) -> None:
+    def _on_lease_end(self, lease: Lease) -> None:
         self._written_tokens = max(0.0, self._written_tokens + lease.output_tokens - lease.ask.output_tokens)
         if lease.cached_tokens is not None:
             self.believed_tokens += lease.matched
@@ -128,22 +134,24 @@ class Balancer:
             read = lease.pinned if lease.started else int(lease.matched / lease.ask.block_tokens)
             self.index.unpin(lease.replica, lease.ask.blocks[: lease.pinned], read)
 
-    def _average(self, lease: Lease) -> None:
-        """How many tokens a block has, and which part of what engines keep are prompts: they keep answers as well."""
+    def _update_averages(self, lease: Lease) -> None:
+        """Updates the mean tokens per block and the prompts' share of what engines cache, as they cache completions as
+        well.
+        """
         ask = lease.ask
-        self._block_tokens += (ask.block_tokens - self._block_tokens) * ((1 - _FADE) if self._block_tokens else 1)
-        self._read_tokens = self._read_tokens * _FADE + lease.uncached
-        self._written_tokens = self._written_tokens * _FADE + ask.output_tokens
+        self._block_tokens += (ask.block_tokens - self._block_tokens) * ((1 - _DECAY) if self._block_tokens else 1)
+        self._read_tokens = self._read_tokens * _DECAY + lease.uncached
+        self._written_tokens = self._written_tokens * _DECAY + ask.output_tokens
 
     def _allowed(self, snapshot: PoolSnapshot, allowed: Collection[str], now: float) -> list[Load]:
         if snapshot is not self._snapshot:
-            self._see(snapshot, now)
+            self._adopt_snapshot(snapshot, now)
         if not isinstance(allowed, (set, frozenset, dict)):
             allowed = frozenset(allowed)
         return [load for load in self._taking if load.name in allowed]
 
-    def _see(self, snapshot: PoolSnapshot, now: float) -> None:
-        """What is said of the replicas, once for each snapshot."""
+    def _adopt_snapshot(self, snapshot: PoolSnapshot, now: float) -> None:
+        """Takes over the replicas and statistics of a new snapshot, once for each."""
         before, self._replicas = self._replicas, {replica.name: replica for replica in snapshot.replicas}
         for gone in [name for name in self._loads if name not in self._replicas]:
             self.forget(gone)
@@ -154,14 +162,14 @@ class Balancer:
             if replica.state == "down" or _restarted(load.stats, replica.stats):
                 self.index.clear(replica.name)
             load.read(replica.stats, now)
-            self._size(load)
+            self._size_cache(load)
         self._taking = [self.load(replica.name) for replica in snapshot.taking]
         if self._ring.names != tuple(self._replicas):
             self._ring = Ring(self._replicas)
         self._snapshot = snapshot
 
-    def _size(self, load: Load) -> None:
-        """How many blocks its KV cache has room for besides what running requests take."""
+    def _size_cache(self, load: Load) -> None:
+        """Sets the blocks that the replica's KV cache has room for besides what running requests take."""
         stats = load.stats
         if stats is None or not stats.kv_tokens or not self._block_tokens:
             return
@@ -180,7 +188,7 @@ class Balancer:
 def choose(
     ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float, rng: random.Random
 ) -> ReplicaChoice:
-    """The decision itself, which changes nothing."""
+    """The decision itself; a pure function but for `rng`."""
     cold = _uncached(ask, candidates, matched)
     scores = _scores(ask.tokens, candidates, cold, rules.lacking, now)
     near_s = min(scores) + _NEAR_S
@@ -189,9 +197,9 @@ def choose(
     if len(near) == 1:
         chosen = near[0]
     else:
-        home = _home(ask, candidates, near, rules)
+        home = _home_on_ring(ask, candidates, near, rules)
         ringed = home is not None
-        chosen = _of_two(candidates, near, rng) if home is None else home
+        chosen = _less_loaded_of_two(candidates, near, rng) if home is None else home
     load = candidates[chosen]
     why = _why(chosen, cold, ask.tokens, ringed)
     if why in {"load", "ring"} and rules.lacking and load.name not in rules.lacking:
@@ -204,7 +212,7 @@ def choose(
 
 
 def _uncached(ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched) -> list[float]:
-    """Tokens of the prompt that each would have to read; the last one is always read."""
+    """Prompt tokens that each candidate would have to prefill, at least 1: engines always compute the last one."""
     (depth, bits), deeper = matched
     tokens, block = ask.tokens, ask.block_tokens
     common = max(1.0, tokens - depth * block)
@@ -221,7 +229,9 @@ def _uncached(ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched)
 def _scores(
     tokens: int, candidates: Sequence[Load], cold: Sequence[float], lacking: frozenset[str], now: float
 ) -> list[float]:
-    """Seconds. Unknown is not idle: whose word is not known waits as long as the mean of the others at least."""
+    """Expected seconds to the first token, with prefill weighted, for each candidate. A replica without statistics is
+    not taken for idle: it waits at least as long as the mean of the others.
+    """
     floor_s = _mean_wait_s(candidates, now)
     # `work_of` times `_WORK`, taken apart so that little of it is left to do for each replica.
     whole, half = _WORK * (1 + tokens / ATTENTION_TOKENS), _WORK / 2 / ATTENTION_TOKENS
@@ -244,19 +254,21 @@ def _scores(
 
 
 def _mean_wait_s(candidates: Sequence[Load], now: float) -> float:
-    """Of those whose word is known; asked for only when there are others."""
+    """Mean wait in seconds of the candidates with known statistics; 0 when all are known, as only the others need it."""
     known = [load for load in candidates if load.known]
     if not known or len(known) == len(candidates):
         return 0.0
     return sum(load.wait_s(now) for load in known) / len(known)
 
 
-def _home(ask: ReplicaRequest, candidates: Sequence[Load], near: Sequence[int], rules: Rules) -> int | None:
-    """The first along the ring that is as good as any, and not loaded beyond the bound."""
+def _home_on_ring(ask: ReplicaRequest, candidates: Sequence[Load], near: Sequence[int], rules: Rules) -> int | None:
+    """The first candidate along the ring that is among the best (`near`) and not loaded beyond the bound; None when
+    there is none.
+    """
     total = sum([load.busy_tokens for load in candidates]) + ask.tokens
     bound = rules.load_bound * total / len(candidates)
     places = {candidates[at].name: at for at in near}
-    for name in islice(rules.ring.walk(ask.root), _STEPS):
+    for name in islice(rules.ring.walk(ask.root), _RING_STEPS):
         at = places.get(name)
         if at is not None:
             load = candidates[at]
@@ -265,7 +277,7 @@ def _home(ask: ReplicaRequest, candidates: Sequence[Load], near: Sequence[int], 
     return None
 
 
-def _of_two(candidates: Sequence[Load], near: Sequence[int], rng: random.Random) -> int:
+def _less_loaded_of_two(candidates: Sequence[Load], near: Sequence[int], rng: random.Random) -> int:
     first, second = rng.sample(near, 2)
     return first if candidates[first].busy_tokens <= candidates[second].busy_tokens else second
 
@@ -279,7 +291,7 @@ def _why(chosen: int, cold: Sequence[float], tokens: int, ringed: bool) -> Why:
 
 
 def _restarted(before: EngineStats | None, after: EngineStats | None) -> bool:
-    """Its counters have begun anew: so it is another process, whose cache is empty."""
+    """True when a counter went down: another process answers there, whose cache is empty."""
     if before is None or after is None:
         return False
     pairs = (

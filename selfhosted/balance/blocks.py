@@ -1,4 +1,4 @@
-"""Names for the beginnings of a prompt, so that prompts can be compared without keeping any of their text."""
+"""Hashes of prompt prefixes, for comparing prompts without keeping their text."""
 
 from typing import Final
 
@@ -6,10 +6,10 @@ _SEED: Final = 0x5EED
 
 
 def prompt_blocks(text: bytes, *, block_bytes: int, most: int) -> tuple[int, ...]:
-    """The hash of the prompt up to the end of each of its first `most` whole blocks: equal hash, equal beginning.
+    """Chained hashes of the prompt's first `most` whole blocks: equal hash, equal prefix up to that block's end.
 
-    Python's own hash of bytes is keyed anew in each process and takes a quarter of a microsecond a block. So these names
-    mean nothing in another process, and nobody outside can make two prompts collide.
+    Python's own hash of bytes is keyed anew in each process and takes a quarter of a microsecond a block. So these
+    hashes mean nothing in another process, and nobody outside can make two prompts collide.
     """
     end = min(len(text) // block_bytes, most) * block_bytes
     name = _SEED

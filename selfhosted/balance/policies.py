@@ -1,4 +1,4 @@
-"""What to compare with: the usual ways to choose a replica, with the same bookkeeping behind them."""
+"""Baseline policies to compare with: round-robin, least-loaded and the best of two random choices."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ from selfhosted.config import BalanceConfig, RoomConfig
 from selfhosted.replica import ReplicaChoice, ReplicaRequest
 
 
-class _Plain(Balancer):
-    """Chooses without regard to what is cached."""
+class _CacheBlind(Balancer):
+    """Base of the policies that ignore what is cached, with the same bookkeeping as the balancer."""
 
     def choose(self, ask: ReplicaRequest, candidates: Sequence[Load], now: float) -> ReplicaChoice:
         del now
-        load = self._one_of(ask, candidates)
+        load = self._select(ask, candidates)
         blocks = self.index.depths(ask.blocks).get(load.name, 0)
         return ReplicaChoice(
             replica=load.name,
@@ -23,34 +23,34 @@ class _Plain(Balancer):
             matched_tokens=min(ask.tokens, int(blocks * ask.block_tokens)),
         )
 
-    def _one_of(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> Load:
+    def _select(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> Load:
         raise NotImplementedError
 
 
-class RoundRobin(_Plain):
-    """One after the other."""
+class RoundRobin(_CacheBlind):
+    """Sends requests to the replicas in turn."""
 
-    _turn = -1
+    _last = -1
 
-    def _one_of(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> Load:
+    def _select(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> Load:
         del ask
-        self._turn += 1
-        return candidates[self._turn % len(candidates)]
+        self._last += 1
+        return candidates[self._last % len(candidates)]
 
 
-class LeastLoaded(_Plain):
-    """The one with the fewest requests."""
+class LeastLoaded(_CacheBlind):
+    """Sends a request to the replica with the fewest in flight, a random one among equals."""
 
-    def _one_of(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> Load:
+    def _select(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> Load:
         del ask
         least = min(load.in_flight for load in candidates)
         return self.rng.choice([load for load in candidates if load.in_flight == least])
 
 
-class RandomTwo(_Plain):
-    """The one with fewer requests of two that are drawn."""
+class RandomTwo(_CacheBlind):
+    """Draws two replicas and sends the request to the one with fewer in flight."""
 
-    def _one_of(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> Load:
+    def _select(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> Load:
         del ask
         drawn = self.rng.sample(candidates, min(2, len(candidates)))
         return min(drawn, key=lambda load: load.in_flight)
@@ -65,5 +65,5 @@ POLICIES: Final[dict[str, Callable[..., Balancer]]] = {
 
 
 def policy_of(name: str, config: BalanceConfig, room: RoomConfig, rng: random.Random) -> Balancer:
-    """Raises KeyError for a name that is none of `POLICIES`."""
+    """The balancer of that name in `POLICIES`. Raises KeyError for any other name."""
     return POLICIES[name](config, room, rng=rng)

@@ -1,4 +1,4 @@
-"""Whether a replica, or a whole pool, takes no more: what waits should wait in our queue, where it can still go elsewhere."""
+"""Fullness of replicas and pools. Excess requests wait in the gateway's queue, from which they can still go elsewhere."""
 
 from collections.abc import Iterable
 
@@ -8,8 +8,8 @@ from selfhosted.replica import Replica
 
 
 def full(replica: Replica, room: RoomConfig, load: Load | None = None) -> bool:
-    """By the engine's last word, and what this process has sent there since. An engine whose word is not known is full
-    when our own requests alone make it so.
+    """True when the replica's KV usage or queue is above the limits, by its load, which includes what this process has
+    sent since the scrape, or, without one, by the engine's statistics alone.
     """
     if load is not None:
         return load_full(load, room)
@@ -18,11 +18,14 @@ def full(replica: Replica, room: RoomConfig, load: Load | None = None) -> bool:
 
 
 def load_full(load: Load, room: RoomConfig) -> bool:
+    """True when the KV usage or the queue is above its limit."""
     return load.usage > room.kv_high or load.waiting > room.max_waiting
 
 
 def pool_full(loads: Iterable[Load], room: RoomConfig) -> bool:
-    """All of them are full. Those whose word is not known are believed to be so when all others are."""
+    """True when all replicas are full. One without statistics counts as full when all those with statistics are, or by
+    this process's own requests where there are none.
+    """
     known = False
     unknown: list[bool] = []
     for load in loads:

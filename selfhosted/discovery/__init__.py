@@ -1,1 +1,1 @@
-"""Where a pool's replicas are: configured, behind a name, behind a Kubernetes Service, or as they say themselves."""
+"""Discovery of a pool's replicas: static configuration, DNS, a Kubernetes Service, or registration."""

@@ -1,8 +1,9 @@
-"""Who a pool's replicas are, from all that tell it: observe each source, merge purely, tell of a change.
+"""Membership of a pool: polls each source, merges their claims and reports a change.
 
-What a source told last counts while it fails, and while it is asked again after it suddenly told of nobody: an empty
-answer is more often a mistake than the truth, and the watch finds out by itself who does not answer. Two that claim one
-name, or one address, are told of and counted; who had it first keeps it, so that requests never go to the wrong one.
+The last answer of a source stays valid while the source fails, and while it is asked again after a sudden empty answer:
+that is more often a mistake than the truth, and the watch finds out by itself which replicas do not answer. When two
+claims share a name or an address, the conflict is reported and counted; the earlier holder keeps it, so that requests
+never go to the wrong one.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ ProblemKind = Literal["source_failed", "source_empty", "unusable", "name_conflic
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """Something about a pool's membership that a person should know."""
+    """A problem with a pool's membership, for operators."""
 
     kind: ProblemKind
     source: SourceName
@@ -41,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class DiscoveryObserver:
-    """Is told how looks end; this one counts nothing."""
+    """Receives the results of discovery; this base class ignores them."""
 
     def discovery_looked(self, pool: str, source: SourceName, result: Result) -> None: ...
 
@@ -49,7 +50,7 @@ class DiscoveryObserver:
 
 
 class Merged(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool's replicas by name, and what of the claims could not be kept."""
+    """The merged replicas of a pool, sorted by name, and the problems with their claims."""
 
     addresses: tuple[Address, ...]
     problems: tuple[Problem, ...]
@@ -62,11 +63,13 @@ def merged(
     before: Mapping[str, Address],
     ordered: Collection[str] = (),
 ) -> Merged:
-    """Pure. `claims` are in the order of their sources; whoever had a name `before` and still claims it keeps it."""
+    """Merges the sources' claims. Pure. `claims` are in the order of their sources; a claim that holds a name `before`
+    keeps it. Replicas named in `ordered` drain.
+    """
     kept: dict[str, Address] = {}
     owners: dict[str, str] = {}
     problems: list[Problem] = []
-    for source, claim in sorted(claims, key=lambda each: not _had(before, *each)):
+    for source, claim in sorted(claims, key=lambda each: not _held_before(before, *each)):
         there = kept.get(claim.name)
         if there is not None and there.url == claim.url:
             # Two sources know the same replica; it drains when either says so.
@@ -93,13 +96,13 @@ def merged(
     return Merged(addresses=tuple(kept[name] for name in sorted(kept)), problems=tuple(sorted(problems)))
 
 
-def _had(before: Mapping[str, Address], source: SourceName, claim: DiscoveredReplica) -> bool:
+def _held_before(before: Mapping[str, Address], source: SourceName, claim: DiscoveredReplica) -> bool:
     had = before.get(claim.name)
     return had is not None and (had.source, had.url) == (source, claim.url)
 
 
 class Discovery:
-    """One pool's replicas, as this process knows them."""
+    """The replicas of one pool as this process knows them."""
 
     def __init__(
         self,
@@ -116,51 +119,51 @@ class Discovery:
         self._sources = tuple(sources)
         self._changed = changed
         self._observer = observer or DiscoveryObserver()
-        self._found: dict[SourceName, SourceResult] = {}
-        self._doubted: set[SourceName] = set()
+        self._answers: dict[SourceName, SourceResult] = {}
+        self._emptied: set[SourceName] = set()
         self._failures: dict[SourceName, Problem] = {}
         self._conflicts: frozenset[Problem] = frozenset()
         self.addresses: tuple[Address, ...] = ()
         self.problems: tuple[Problem, ...] = ()
-        registry.subscribe(self._follow_claims)
-        # Who made this asks for the first addresses by himself.
+        registry.subscribe(self._merge_and_notify)
+        # Not notified: the caller reads the first addresses itself.
         self._merge()
 
     @property
     def complete(self) -> bool:
-        """Whether every source told at least once who is there; before, nobody knows whether there are more."""
-        told = all(source.name in self._found for source in self._sources)
+        """True once every source has answered; before that there may be more replicas than are known."""
+        told = all(source.name in self._answers for source in self._sources)
         return told and (self._config.registration is None or self._registry.read)
 
     async def refresh(self) -> None:
-        """Asks every source once, at the same time."""
-        await asyncio.gather(*(self._look(source) for source in self._sources))
+        """Polls every source once, concurrently."""
+        await asyncio.gather(*(self._poll(source) for source in self._sources))
 
     async def run(self) -> None:
-        """Asks each source for ever; one that is slow keeps no other waiting."""
+        """Polls each source until cancelled, in tasks of their own, so that a slow one does not delay the others."""
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
-                group.create_task(self._follow(source))
+                group.create_task(self._poll_forever(source))
 
-    async def _follow(self, source: Source) -> None:
+    async def _poll_forever(self, source: Source) -> None:
         while True:
             await asyncio.sleep(source.every_s)
-            await self._look(source)
+            await self._poll(source)
 
-    async def _look(self, source: Source) -> None:
+    async def _poll(self, source: Source) -> None:
         try:
             async with asyncio.timeout(LOOK_S + _SLACK_S):
                 found = await source.fetch()
         except (SourceFailed, TimeoutError) as error:
-            self._failed(source.name, str(error) or "no answer in time")
+            self._record_failure(source.name, str(error) or "no answer in time")
         except Exception as error:  # noqa: BLE001 - the other sources, and the next look, must outlive any one
             _log.exception("pool %s: looking for replicas by %s failed", self._config.name, source.name)
-            self._failed(source.name, f"failed unexpectedly ({type(error).__name__})")
+            self._record_failure(source.name, f"failed unexpectedly ({type(error).__name__})")
         else:
-            self._took(source.name, found)
-        self._follow_claims()
+            self._record_answer(source.name, found)
+        self._merge_and_notify()
 
-    def _failed(self, name: SourceName, why: str) -> None:
+    def _record_failure(self, name: SourceName, why: str) -> None:
         if name not in self._failures:
             _log.warning(
                 "pool %s: %s does not tell its replicas, the last known count: %s", self._config.name, name, why
@@ -168,28 +171,28 @@ class Discovery:
         self._failures[name] = Problem(kind="source_failed", source=name, text=why)
         self._observer.discovery_looked(self._config.name, name, "failed")
 
-    def _took(self, name: SourceName, found: SourceResult) -> None:
-        known = self._found.get(name)
-        if not found.replicas and known is not None and known.replicas and name not in self._doubted:
-            self._doubted.add(name)
+    def _record_answer(self, name: SourceName, found: SourceResult) -> None:
+        known = self._answers.get(name)
+        if not found.replicas and known is not None and known.replicas and name not in self._emptied:
+            self._emptied.add(name)
             text = "told of nobody; believed when it says so again"
             self._failures[name] = Problem(kind="source_empty", source=name, text=text)
             self._observer.discovery_looked(self._config.name, name, "empty")
             return
-        self._doubted.discard(name)
+        self._emptied.discard(name)
         if self._failures.pop(name, None) is not None:
             _log.warning("pool %s: %s tells its replicas again", self._config.name, name)
-        self._found[name] = found
+        self._answers[name] = found
         self._observer.discovery_looked(self._config.name, name, "ok" if found.replicas else "empty")
 
-    def _follow_claims(self) -> None:
+    def _merge_and_notify(self) -> None:
         if self._merge():
             self._changed()
 
     def _merge(self) -> bool:
-        """Whether the addresses changed."""
+        """Merges all claims into `addresses` and `problems`, and returns True when the addresses changed."""
         config, registry = self._config, self._registry
-        asked = [(source.name, found.replicas) for source in self._sources if (found := self._found.get(source.name))]
+        asked = [(source.name, found.replicas) for source in self._sources if (found := self._answers.get(source.name))]
         told: list[tuple[SourceName, Sequence[DiscoveredReplica]]] = [
             ("configured", configured(config)),
             *asked,
@@ -198,7 +201,7 @@ class Discovery:
         claims = [(source, each) for source, replicas in told for each in replicas]
         before = {address.name: address for address in self.addresses}
         result = merged(config.name, config.engine, claims, before, registry.ordered(config.name))
-        self._count(frozenset(result.problems))
+        self._report_conflicts(frozenset(result.problems))
         self.problems = (*result.problems, *sorted(self._failures.values()), *self._unusable())
         changed = result.addresses != self.addresses
         self.addresses = result.addresses
@@ -206,12 +209,12 @@ class Discovery:
 
     def _unusable(self) -> tuple[Problem, ...]:
         told: list[tuple[SourceName, str]] = [
-            (name, text) for name, found in sorted(self._found.items()) for text in found.unusable
+            (name, text) for name, found in sorted(self._answers.items()) for text in found.unusable
         ]
         told += [("registered", text) for text in self._registry.refused(self._config.name)]
         return tuple(Problem(kind="unusable", source=source, text=text) for source, text in told)
 
-    def _count(self, conflicts: frozenset[Problem]) -> None:
+    def _report_conflicts(self, conflicts: frozenset[Problem]) -> None:
         for problem in sorted(conflicts - self._conflicts):
             _log.warning("pool %s: %s", self._config.name, problem.text)
             if problem.kind == "name_conflict":
@@ -229,7 +232,7 @@ def sources_of(
     environment: Mapping[str, str],
     resolve: Resolve = system_resolver,
 ) -> tuple[Source, ...]:
-    """Those of the configuration that are asked; what is configured and registered needs no asking."""
+    """The configured sources that have to be polled (DNS, Kubernetes)."""
     sources: list[Source] = []
     if config.dns is not None:
         sources.append(DnsSource(config.dns, resolve))

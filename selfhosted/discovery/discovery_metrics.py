@@ -1,4 +1,4 @@
-"""What /metrics shows of the search for replicas."""
+"""Prometheus metrics of replica discovery."""
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -7,7 +7,9 @@ from selfhosted.replica import Source as SourceName
 
 
 class DiscoveryMetrics(DiscoveryObserver):
-    """How looks ended, and what was claimed twice. Pools are configured, the rest are words of our own: no cap is needed."""
+    """Counts polls by result, and conflicting claims. Pools come from the configuration and the other labels have fixed
+    values, so no cap is needed.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._looks = Counter(

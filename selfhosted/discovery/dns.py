@@ -1,8 +1,8 @@
-"""Replicas behind one name, such as a headless Service's: every address that it resolves to is one.
+"""Replicas behind one DNS name, such as a headless Service's: each address that it resolves to is one.
 
-The system's resolver answers in a thread. One that hangs is asked again only when it answered, so that threads do not
-pile up behind it. A name that does not exist is an empty answer: a headless Service without ready pods has no record.
-Resolvers that give a part of the addresses in turn (more than fit into a UDP answer) are of no use here.
+The system's resolver answers in a thread. A hanging look-up is not repeated before it has answered, so that threads do
+not pile up behind it. A name that does not exist is an empty answer: a headless Service without ready pods has no
+record. Resolvers that rotate through a part of the addresses (more than fit into a UDP answer) are of no use here.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from selfhosted.registry.origin import origin
 from selfhosted.replica import Source as SourceName
 
 Resolve = Callable[[str, int], Awaitable[Sequence[tuple[Any, ...]]]]
-"""Host and port → what `getaddrinfo` gives. Raises OSError."""
+"""Resolver: takes a host and a port, and returns what `getaddrinfo` does. Raises OSError."""
 
 _NO_SUCH: Final = frozenset(
     getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, name)
@@ -25,12 +25,12 @@ _NO_SUCH: Final = frozenset(
 
 
 async def system_resolver(host: str, port: int) -> Sequence[tuple[Any, ...]]:
-    """What this machine's own resolver says."""
+    """Resolves a host with the system's resolver. Raises OSError."""
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 class DnsSource:
-    """Asks one name again and again."""
+    """The replicas behind a DNS name."""
 
     name: Final[SourceName] = "dns"
 
@@ -39,15 +39,15 @@ class DnsSource:
         self._config = config
         self._resolve = resolve
         self._patience_s = patience_s
-        self._asked: asyncio.Future[Sequence[tuple[Any, ...]]] | None = None
+        self._lookup: asyncio.Future[Sequence[tuple[Any, ...]]] | None = None
 
     async def fetch(self) -> SourceResult:
         config = self._config
-        if self._asked is None:
-            self._asked = asyncio.ensure_future(self._resolve(config.host, config.port))
-            # Nobody may wait for it any more when it fails.
-            self._asked.add_done_callback(lambda done: done.cancelled() or done.exception())
-        asked = self._asked
+        if self._lookup is None:
+            self._lookup = asyncio.ensure_future(self._resolve(config.host, config.port))
+            # Retrieves the exception, as nothing may await the future any more when it fails.
+            self._lookup.add_done_callback(lambda done: done.cancelled() or done.exception())
+        asked = self._lookup
         try:
             async with asyncio.timeout(self._patience_s):
                 answer = await asyncio.shield(asked)
@@ -61,12 +61,14 @@ class DnsSource:
             raise SourceFailed(f"{config.host} cannot be resolved ({type(error).__name__})") from error
         finally:
             if asked.done():
-                self._asked = None
+                self._lookup = None
         return found_in(config, answer)
 
 
 def found_in(config: DnsConfig, answer: Sequence[tuple[Any, ...]]) -> SourceResult:
-    """Each address once, however often and in what order it was told."""
+    """The replicas in a resolver's answer, each address once; addresses that no engine can have are reported as
+    unusable.
+    """
     addresses: set[IPv4Address | IPv6Address] = set()
     unusable: set[str] = set()
     for *_, told in answer[: 4 * MOST_REPLICAS]:
@@ -92,5 +94,5 @@ def found_in(config: DnsConfig, answer: Sequence[tuple[Any, ...]]) -> SourceResu
 
 
 def name_of(address: IPv4Address | IPv6Address) -> str:
-    """The same address has the same name in every process: 10.0.0.7, or fd00-0000-…-0007."""
+    """The replica name of an address, the same in every process: 10.0.0.7, or fd00-0000-…-0007."""
     return address.exploded.replace(":", "-")

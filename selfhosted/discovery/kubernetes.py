@@ -1,9 +1,9 @@
-"""Replicas behind a Kubernetes Service, from the EndpointSlices that the cluster keeps of it.
+"""Discovery source: replicas behind a Kubernetes Service, from its EndpointSlices.
 
-All of a Service's endpoints are told, also those that are not ready: a pod that loads its weights is a replica that
-starts and costs money, and whether it answers the watch finds out itself. A pod that terminates drains: it takes nothing
-new and finishes what it has. The service account's token and the cluster's certificates change while we run, so their
-files are read at each look.
+Endpoints that are not ready are included: a pod that loads its weights is a replica that starts and costs money, and
+the watch finds out itself whether it answers. A pod that terminates drains: it takes nothing new and finishes what it
+has. The service account's token and the cluster's certificates change while the process runs, so their files are read
+at each poll.
 """
 
 import asyncio
@@ -71,14 +71,14 @@ class _Page(msgspec.Struct):
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """How the cluster's API is reached."""
+    """Access to the cluster's API."""
 
     api: str
-    """`https://host:port`; empty when this process runs in no cluster."""
+    """`https://host:port`; empty outside a cluster."""
     token: Callable[[], str | None]
-    """Read at each look, in a thread: it changes. None sends none."""
+    """Reads the bearer token, at each poll and in a thread, as it changes. None: no token is sent."""
     ca: Path | None
-    """The certificates that the API's is signed by; None: the system's."""
+    """File of the CA certificates that the API's certificate is verified with; None: the system's."""
     namespace: Callable[[], str]
 
 
@@ -89,7 +89,7 @@ def cluster_of(
     secrets: Callable[[str], str],
     account: Path = SERVICE_ACCOUNT,
 ) -> Cluster:
-    """As configured, and otherwise as every pod finds its own cluster."""
+    """Access as configured, with the pod's environment and service account as defaults."""
     host = environment.get("KUBERNETES_SERVICE_HOST", "")
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
     own = f"https://{f'[{host}]' if ':' in host else host}:{port}" if host else ""
@@ -98,18 +98,18 @@ def cluster_of(
     def token() -> str | None:
         if config.token is not None:
             return secrets(config.token)
-        # The pod's own goes to the pod's own cluster, and to nobody else.
-        return _text(account / "token") if api and api == own else None
+        # The pod's own token must never be sent to another cluster.
+        return _read_text(account / "token") if api and api == own else None
 
     def namespace() -> str:
-        return config.namespace or _text(account / "namespace")
+        return config.namespace or _read_text(account / "namespace")
 
     files = [Path(config.ca_file)] if config.ca_file else [account / "ca.crt"] if api == own else []
     return Cluster(api=api, token=token, ca=next(iter(files), None), namespace=namespace)
 
 
 class KubernetesSource:
-    """Asks the cluster's API again and again."""
+    """The replicas behind a Kubernetes Service."""
 
     name: Final[SourceName] = "kubernetes"
 
@@ -140,7 +140,7 @@ class KubernetesSource:
         except TimeoutError as error:
             raise SourceFailed("the cluster's API does not answer in time") from error
         except aiohttp.ClientError as error:
-            # Its text may hold what a stranger sent.
+            # Only its class: the message may quote what the server sent.
             raise SourceFailed(f"the cluster's API cannot be reached ({type(error).__name__})") from error
         return found_in(self._config, slices)
 
@@ -156,7 +156,7 @@ class KubernetesSource:
         return token, namespace, None if self._ca is None else self._ca[1]
 
     def _read_ca(self, path: Path) -> None:
-        certificates = _bytes(path)
+        certificates = _read_bytes(path)
         if self._ca is None or self._ca[0] != certificates:
             # ssl.SSLError is an OSError; while the file is being exchanged it may hold half of them.
             self._ca = (certificates, ssl.create_default_context(cadata=certificates.decode()))
@@ -216,7 +216,7 @@ def _refusal(status: int, config: KubernetesConfig) -> str:
 
 
 def found_in(config: KubernetesConfig, slices: Iterable[_Slice]) -> SourceResult:
-    """One replica for each endpoint, by its pod's name."""
+    """One replica for each endpoint, named after its pod."""
     # A Service with both families has each pod twice: the IPv4 one counts.
     ordered = sorted((each for each in slices if each.address_type in {"IPv4", "IPv6"}), key=lambda s: s.address_type)
     found: dict[str, DiscoveredReplica] = {}
@@ -229,12 +229,12 @@ def found_in(config: KubernetesConfig, slices: Iterable[_Slice]) -> SourceResult
                 has = ", ".join(f"{p.name or 'unnamed'} {p.port}" for p in each.ports or ())[:200]
                 unusable.add(f"the Service {config.service} has no port {config.port}; it has: {has or 'none'}")
             continue
-        for spotted in _spotted(config, endpoints, port, unusable):
+        for spotted in _replicas_in(config, endpoints, port, unusable):
             before = found.get(spotted.name)
             if before is None:
                 found[spotted.name] = spotted
             elif before.url == spotted.url and before.draining and not spotted.draining:
-                # While slices are rearranged an endpoint stands in two; as kube-proxy does, the better word counts.
+                # While slices are rearranged an endpoint is in two; as in kube-proxy, the one that is not terminating wins.
                 found[spotted.name] = spotted
     replicas = tuple(sorted(found.values()))
     if len(replicas) > MOST_REPLICAS:
@@ -242,13 +242,13 @@ def found_in(config: KubernetesConfig, slices: Iterable[_Slice]) -> SourceResult
     return SourceResult(replicas=replicas[:MOST_REPLICAS], unusable=tuple(sorted(unusable)[:10]))
 
 
-def _spotted(
+def _replicas_in(
     config: KubernetesConfig, endpoints: Sequence[_Endpoint], port: int, unusable: set[str]
 ) -> Iterable[DiscoveredReplica]:
     for endpoint in endpoints:
         told = next(iter(endpoint.addresses or ()), "")
         try:
-            # The others, if any, are fungible: the API's own word is to take the first.
+            # The others, if any, are fungible: the API's documentation says to take the first.
             address = ip_address(told)
         except ValueError:
             unusable.add(f"an endpoint's address is none: {told[:64]!r}")
@@ -257,7 +257,7 @@ def _spotted(
         pod = ref.name if ref is not None and ref.kind == "Pod" else ""
         conditions = endpoint.conditions or _Conditions()
         yield DiscoveredReplica(
-            name=_short(pod) if pod else name_of(address),
+            name=_shortened(pod) if pod else name_of(address),
             url=origin(config.scheme, address, port),
             draining=bool(conditions.terminating),
         )
@@ -274,17 +274,17 @@ def _port_of(wanted: int | str, ports: Sequence[_Port] | None) -> int | None:
     return next(fits, None)
 
 
-def _short(pod: str) -> str:
-    """Pods' names may be longer than ours; the end of a long one is told by its digest."""
+def _shortened(pod: str) -> str:
+    """The pod's name, the end of one longer than 64 characters replaced by a digest."""
     if len(pod) <= _NAME_CHARS:
         return pod
     return f"{pod[: _NAME_CHARS - _DIGEST_CHARS - 1]}-{hashlib.sha256(pod.encode()).hexdigest()[:_DIGEST_CHARS]}"
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(_MOST_FILE_BYTES)
 
 
-def _text(path: Path) -> str:
-    return _bytes(path).decode().strip()
+def _read_text(path: Path) -> str:
+    return _read_bytes(path).decode().strip()

@@ -1,11 +1,11 @@
-"""Replicas that said themselves, or whose starter said, where they are."""
+"""Discovery source: replicas that registered themselves, or were registered by whoever starts them."""
 
 from selfhosted.discovery.source import DiscoveredReplica
 from selfhosted.registry.registry import Registry
 
 
 def registered(registry: Registry, pool: str) -> tuple[DiscoveredReplica, ...]:
-    """Those that were heard of in time, as this process knows."""
+    """The pool's registrations that have not expired, as this process last read them."""
     return tuple(
         DiscoveredReplica(name=each.name, url=each.url, draining=each.draining) for each in registry.registered(pool)
     )

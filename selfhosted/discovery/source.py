@@ -1,4 +1,4 @@
-"""What every way of finding replicas has in common."""
+"""The interface of discovery sources, and the values that they return."""
 
 from typing import Final, Protocol
 
@@ -7,17 +7,17 @@ import msgspec
 from selfhosted.replica import Source as SourceName
 
 LOOK_S: Final = 5.0
-"""How long one look may take."""
+"""Timeout of one poll, in seconds."""
 MOST_REPLICAS: Final = 1_000
-"""Of one pool."""
+"""The most replicas of one pool."""
 
 
 class SourceFailed(Exception):
-    """A source could not tell who is there, so what it told before counts. The message says why."""
+    """A source did not answer, so its last answer stays valid. The message gives the reason."""
 
 
 class DiscoveredReplica(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A replica, as one source tells it."""
+    """A replica as one source reports it."""
 
     name: str
     url: str
@@ -25,24 +25,24 @@ class DiscoveredReplica(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class SourceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look told."""
+    """The answer of one poll."""
 
     replicas: tuple[DiscoveredReplica, ...] = ()
     unusable: tuple[str, ...] = ()
-    """What was told and cannot be used, in words."""
+    """Messages, for people, about entries that cannot be used."""
 
 
 class Source(Protocol):
-    """Somebody who knows replicas of one pool."""
+    """A source of a pool's replicas that has to be polled."""
 
     @property
     def name(self) -> SourceName: ...
 
     @property
     def every_s(self) -> float:
-        """How often it is asked."""
+        """Polling interval in seconds."""
         ...
 
     async def fetch(self) -> SourceResult:
-        """Who is there now. Raises SourceFailed."""
+        """The replicas that exist now. Raises SourceFailed."""
         ...

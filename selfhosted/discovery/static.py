@@ -1,9 +1,9 @@
-"""Replicas whose addresses stand in the configuration."""
+"""Discovery source: replicas with fixed addresses in the configuration."""
 
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.source import DiscoveredReplica
 
 
 def configured(config: PoolConfig) -> tuple[DiscoveredReplica, ...]:
-    """As the file has them; they come and go with it."""
+    """The replicas listed in the pool's configuration."""
     return tuple(DiscoveredReplica(name=replica.name, url=replica.url) for replica in config.replicas)

@@ -1,1 +1,1 @@
-"""What engines tell of themselves, fetched and read."""
+"""Engine statistics: scraping and parsing."""

@@ -1,4 +1,4 @@
-"""What each kind of engine calls its statistics, old names and new, read into one vocabulary.
+"""Parsers of each engine's statistics, old metric names and new, into one vocabulary (`EngineStats`).
 
 The names were taken from the engines' sources and pages: vLLM up to 0.32 (its `gpu_` names of V0 and early V1, and
 counters with and without `_total`, too), SGLang up to 0.5, TGI up to 3, TensorRT-LLM behind `trtllm-serve` and behind
@@ -15,7 +15,7 @@ from selfhosted.engines.prometheus_text import PageReader, PageUnreadable, Sampl
 from selfhosted.replica import EngineStats
 
 Names = tuple[str, ...]
-"""One metric under its names, the newest first; the first that the page has is believed."""
+"""The names of one metric, newest first; the first that the page has is used."""
 
 MAX_REQUESTS: Final = 1_000_000
 MAX_KV_TOKENS: Final = 10_000_000_000
@@ -24,7 +24,7 @@ MAX_ADAPTERS: Final = 1_000
 MAX_NAME_CHARS: Final = 256
 # Rounding takes a full cache a hair above 1. More than this is no part of anything.
 _FULL: Final = 1.01
-# Labels of ranks that work on the same requests: what each of them reports is the same, not more.
+# Labels of ranks that work on the same requests: each reports the same value, so they must not be summed.
 _RANKS: Final = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "attn_tp_rank", "pid"})
 # SGLang counts each priority apart, and all together under the empty one.
 _PRIORITY: Final = "priority"
@@ -32,21 +32,21 @@ _STARTED: Final = "process_start_time_seconds"
 
 
 class StatsUnreadable(Exception):
-    """Nothing of the page is believed; the message says why, for people, without what the engine sent."""
+    """The whole page is rejected. The message gives the reason, for people, without quoting what the engine sent."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """One page, read."""
+    """The parsed content of one metrics page."""
 
     stats: EngineStats
     asleep: bool = False
-    """vLLM was put to sleep: it answers probes, and no requests."""
+    """True when vLLM was put to sleep: it answers probes, but serves no requests."""
     started: float | None = None
-    """When the engine's process started, by its own clock: another figure is another process."""
+    """Start time of the engine's process in seconds, by its own clock; a different value means a different process."""
 
 
 class _Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of what is summed over an engine's series."""
+    """Metric names of the counters, which are summed over an engine's series."""
 
     prefix_queries: Names = ()
     prefix_hits: Names = ()
@@ -54,7 +54,7 @@ class _Counters(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: Names = ()
     preemptions: Names = ()
     ttft: Names = ()
-    """Of the histogram, without `_sum` and `_count`; so too the next."""
+    """Histogram names, without `_sum` and `_count`."""
     tpot: Names = ()
 
     def names(self) -> Iterable[str]:
@@ -69,12 +69,12 @@ class _Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_stats(kind: DeploymentKind, page: bytes, at: float) -> EngineStats:
-    """The statistics alone. Raises StatsUnreadable."""
+    """The statistics of a metrics page. Raises StatsUnreadable."""
     return read_page(kind, page, at).stats
 
 
 def read_page(kind: DeploymentKind, page: bytes, at: float) -> Reading:
-    """What the page says, in our words. Raises StatsUnreadable."""
+    """The parsed metrics page of an engine of this kind. Raises StatsUnreadable."""
     dialect = _DIALECTS.get(kind)
     if dialect is None:
         raise StatsUnreadable(f"nothing is known of how {kind} tells its statistics")
@@ -85,12 +85,14 @@ def read_page(kind: DeploymentKind, page: bytes, at: float) -> Reading:
 
 
 def usual_metrics_path(kind: DeploymentKind) -> str:
-    """TensorRT-LLM's server has JSON at the path that is every other engine's Prometheus page."""
+    """The default path of the Prometheus page: TensorRT-LLM's server has JSON at the usual `/metrics`."""
     return "/prometheus/metrics" if kind == "tensorrt-llm" else "/metrics"
 
 
 def gpu_memory(page: bytes, replica: str) -> float | None:
-    """The part of the GPUs' memory in use, by a DCGM exporter: of the replica's pod where the page names pods."""
+    """Fraction of GPU memory in use, 0 to 1, from a DCGM exporter's page; None when unknown. Counts the replica's pod
+    only, where the page labels pods. Formula: (used + reserved) / (used + reserved + free).
+    """
     try:
         series = _DCGM.read(page)
     except PageUnreadable:
@@ -115,11 +117,11 @@ def _of_pod(samples: tuple[Sample, ...] | None, replica: str) -> float | None:
     return sum(own or (value for _, value in labelled))
 
 
-# --- what all dialects read alike -------------------------------------------------------------------------------------
+# --- helpers of all dialects -----------------------------------------------------------------------------------------
 
 
 def _first(series: Series, names: Names) -> tuple[Sample, ...] | None:
-    """The first name that the page has. One that says nonsense is not replaced by its older name."""
+    """The samples of the first name that the page has. An invalid metric is not replaced by its older name."""
     for name in names:
         if name in series:
             return series[name]
@@ -140,7 +142,7 @@ def _counters(series: Series, names: _Counters, total: Callable[[Series, Names],
     ttft_sum, ttft_count = _histogram(series, names.ttft, total)
     tpot_sum, tpot_count = _histogram(series, names.tpot, total)
     queries, hits = total(series, names.prefix_queries), total(series, names.prefix_hits)
-    # More hits than look-ups, or one without the other, is no rate.
+    # With more hits than look-ups, or one without the other, there is no hit rate.
     if queries is None or hits is None or hits > queries:
         queries = hits = None
     return {
@@ -174,21 +176,21 @@ def _requests(value: float | None, what: str) -> int:
     return round(value)
 
 
-def _part(value: float | None) -> float | None:
+def _fraction(value: float | None) -> float | None:
     if value is None or value > _FULL:
         return None
     return min(value, 1.0)
 
 
 def _count(value: float | None, most: int) -> int | None:
-    """A whole number above 0 that can be true."""
+    """The value as an integer; None unless it is between 1 and `most`."""
     if value is None or not 1 <= value <= most:
         return None
     return round(value)
 
 
 def _number(text: str | None, most: int) -> int | None:
-    """The same, from a label: `None` is what Python's engines write there when they do not know."""
+    """The same for a label's text. Engines in Python write `None` there when they do not know."""
     if text is None or not text.isdecimal() or len(text) > len(str(most)):
         return None
     return _count(int(text), most)
@@ -238,7 +240,9 @@ _VLLM_READER: Final = PageReader(
 
 
 def _vllm(page: bytes, at: float) -> Reading:
-    """Engines that run data-parallel in one process have a series each: requests and caches add up, use is the mean."""
+    """Parses vLLM's page. Data-parallel engines in one process have a series each: requests and caches add up, usage is
+    averaged.
+    """
     series = _VLLM_READER.read(page)
     kv_tokens, block_tokens = _vllm_cache(series.get(_VLLM_CACHE))
     adapters, max_adapters = _vllm_adapters(series.get(_VLLM_LORA))
@@ -246,7 +250,7 @@ def _vllm(page: bytes, at: float) -> Reading:
         at=at,
         running=_requests(_total(series, _VLLM_RUNNING), "run"),
         waiting=_requests(_total(series, _VLLM_WAITING), "wait"),
-        kv_usage=_part(_mean(series, _VLLM_KV)),
+        kv_usage=_fraction(_mean(series, _VLLM_KV)),
         kv_tokens=kv_tokens,
         block_tokens=block_tokens,
         adapters=adapters,
@@ -257,7 +261,9 @@ def _vllm(page: bytes, at: float) -> Reading:
 
 
 def _vllm_cache(samples: tuple[Sample, ...] | None) -> tuple[int | None, int | None]:
-    """Tokens that all caches hold, and tokens a block. Newer ones tell the tokens, which differ for hybrid models."""
+    """Capacity of all caches in tokens, and tokens in a block. Newer versions report the tokens, which differ for
+    hybrid models.
+    """
     if not samples:
         return None, None
     tokens, block_tokens = 0, set()
@@ -274,7 +280,9 @@ def _vllm_cache(samples: tuple[Sample, ...] | None) -> tuple[int | None, int | N
 
 
 def _vllm_adapters(samples: tuple[Sample, ...] | None) -> tuple[frozenset[str] | None, int | None]:
-    """The value is when it was written, and what was true before stays on the page: only the newest line counts."""
+    """Adapters with requests, and the most that are loaded at once. The sample's value is the time of its writing, and
+    old series stay on the page: only the newest counts.
+    """
     if not samples:
         return None, None
     labels = max(samples, key=lambda sample: sample.value).labels()
@@ -285,7 +293,9 @@ def _vllm_adapters(samples: tuple[Sample, ...] | None) -> tuple[frozenset[str] |
 
 
 def _asleep(samples: tuple[Sample, ...] | None) -> bool:
-    """Any of its engines is. Versions before 0.12 or so do not tell, and are taken to be awake."""
+    """True when any engine of the process sleeps. Versions before 0.12 or so do not report it, and are taken to be
+    awake.
+    """
     return any(
         'sleep_state="awake"' in sample.raw_labels.decode(errors="replace") and sample.value == 0
         for sample in samples or ()
@@ -330,7 +340,9 @@ def _sglang(page: bytes, at: float) -> Reading:
     cache = series.get(_SGLANG_CACHE)
     labels = cache[0].labels() if cache else {}
     usage = _by_engine(series, _SGLANG_KV)
-    block_tokens = _most(series, _SGLANG_PAGE, MAX_BLOCK_TOKENS) or _number(labels.get("page_size"), MAX_BLOCK_TOKENS)
+    block_tokens = _largest(series, _SGLANG_PAGE, MAX_BLOCK_TOKENS) or _number(
+        labels.get("page_size"), MAX_BLOCK_TOKENS
+    )
     kv_tokens = _count(_engines_total(series, _SGLANG_KV_TOKENS), MAX_KV_TOKENS)
     if kv_tokens is None:
         kv_tokens = _product(_number(labels.get("num_pages"), MAX_KV_TOKENS), block_tokens)
@@ -338,7 +350,7 @@ def _sglang(page: bytes, at: float) -> Reading:
         at=at,
         running=_requests(_engines_total(series, _SGLANG_RUNNING), "run"),
         waiting=_requests(_engines_total(series, _SGLANG_WAITING), "wait"),
-        kv_usage=_part(sum(usage) / len(usage)) if usage else None,
+        kv_usage=_fraction(sum(usage) / len(usage)) if usage else None,
         kv_tokens=kv_tokens,
         block_tokens=block_tokens,
         max_running=_count(_engines_total(series, _SGLANG_MAX), MAX_REQUESTS),
@@ -348,7 +360,9 @@ def _sglang(page: bytes, at: float) -> Reading:
 
 
 def _grouped(samples: tuple[Sample, ...], *, all_priorities: bool) -> list[float]:
-    """One figure for each set of labels but the ranks: the ranks of one engine tell the same, the highest is taken."""
+    """One value for each set of labels without the ranks: the ranks of one engine report the same, and the highest is
+    taken.
+    """
     groups: dict[tuple[tuple[str, str], ...], float] = {}
     for sample in samples:
         labels = sample.labels()
@@ -370,12 +384,12 @@ def _engines_total(series: Series, names: Names) -> float | None:
 
 
 def _ranks_total(series: Series, names: Names) -> float | None:
-    """Of a counter, where no series is the sum of others."""
+    """Sum over a counter's series, where no series is the sum of others."""
     samples = _first(series, names)
     return None if samples is None else sum(_grouped(samples, all_priorities=True))
 
 
-def _most(series: Series, names: Names, most: int) -> int | None:
+def _largest(series: Series, names: Names, most: int) -> int | None:
     samples = _first(series, names)
     return _count(max(sample.value for sample in samples), most) if samples else None
 
@@ -393,10 +407,10 @@ _TGI_READER: Final = PageReader((*_TGI_RUNNING, *_TGI_WAITING, _STARTED, *_TGI.n
 
 
 def _tgi(page: bytes, at: float) -> Reading:
-    """It tells neither its cache nor its hits, and one that was never asked anything tells nothing at all."""
+    """Parses TGI's page, which has neither cache usage nor hits, and before the first request no metrics at all."""
     series = _TGI_READER.read(page)
     waiting = _requests(_total(series, _TGI_WAITING), "wait")
-    # The batch's size is first told with the first batch; until then there is none.
+    # The batch size is first exported with the first batch; until then there is none.
     running = _requests(_total(series, _TGI_RUNNING), "run") if _TGI_RUNNING[0] in series else 0
     stats = EngineStats(at=at, running=running, waiting=waiting, **_counters(series, _TGI, _total))
     return Reading(stats=stats, started=_started(series))
@@ -437,7 +451,7 @@ _TRT_READER: Final = PageReader(
 
 
 def _trt(page: bytes, at: float) -> Reading:
-    """Three pages of one engine: `trtllm-serve`'s, the JSON of its versions before, and Triton's."""
+    """Parses any of TensorRT-LLM's three pages: `trtllm-serve`'s, the JSON of its earlier versions, and Triton's."""
     if page.startswith(b"["):
         return Reading(stats=_trt_json(page, at))
     series = _TRT_READER.read(page)
@@ -451,7 +465,7 @@ def _trtllm_serve(series: Series, at: float) -> EngineStats:
         at=at,
         running=_requests(_total(series, _TRTLLM_RUNNING), "run"),
         waiting=_requests(_total(series, _TRTLLM_WAITING), "wait"),
-        kv_usage=_part(_mean(series, _TRTLLM_KV)),
+        kv_usage=_fraction(_mean(series, _TRTLLM_KV)),
         kv_tokens=_product(_count(_total(series, _TRTLLM_BLOCKS), MAX_KV_TOKENS), block_tokens),
         block_tokens=block_tokens,
         max_running=_count(_total(series, _TRTLLM_MAX), MAX_REQUESTS),
@@ -460,7 +474,9 @@ def _trtllm_serve(series: Series, at: float) -> EngineStats:
 
 
 def _triton(series: Series, at: float) -> EngineStats:
-    """`active` are all that the engine holds, `scheduled` those that it works on; older ones do not tell who waits."""
+    """Parses Triton's metrics. `active` counts all requests that the engine holds, `scheduled` those that it works on;
+    older versions do not report `waiting`, which is their difference.
+    """
     requests = _by_label(series.get(_TRITON_REQUESTS), "request_type")
     blocks = _by_label(series.get(_TRITON_BLOCKS), "kv_cache_block_type")
     running, active = requests.get("scheduled"), requests.get("active")
@@ -476,7 +492,7 @@ def _triton(series: Series, at: float) -> EngineStats:
         at=at,
         running=_requests(running, "run"),
         waiting=_requests(waiting, "wait"),
-        kv_usage=_part(usage),
+        kv_usage=_fraction(usage),
         kv_tokens=_product(_count(most, MAX_KV_TOKENS), block_tokens),
         block_tokens=block_tokens,
         max_running=_count(requests.get("max"), MAX_REQUESTS),
@@ -484,7 +500,7 @@ def _triton(series: Series, at: float) -> EngineStats:
 
 
 def _by_label(samples: tuple[Sample, ...] | None, label: str) -> Mapping[str, float]:
-    """Label's value → sum over the models that Triton runs."""
+    """Sums over the models that Triton runs, by the label's value."""
     sums: dict[str, float] = {}
     for sample in samples or ():
         kind = sample.labels().get(label, "")
@@ -509,7 +525,9 @@ _ITERATIONS: Final = msgspec.json.Decoder(list[_IterationJson])
 
 
 def _trt_json(page: bytes, at: float) -> EngineStats:
-    """What happened since somebody last asked, so only the last entry is the present, and none means unknown."""
+    """Parses the JSON list of iterations since the last request for it: only the last entry is current, and an empty
+    list means unknown.
+    """
     try:
         iterations = _ITERATIONS.decode(page)
     except (msgspec.DecodeError, RecursionError):
@@ -523,7 +541,9 @@ def _trt_json(page: bytes, at: float) -> EngineStats:
         at=at,
         running=_requests(_not_negative(last.num_active_requests), "run"),
         waiting=_requests(_not_negative(last.num_queued_requests), "wait"),
-        kv_usage=_part(_not_negative(cache.used_num_blocks / cache.max_num_blocks)) if cache.max_num_blocks else None,
+        kv_usage=_fraction(_not_negative(cache.used_num_blocks / cache.max_num_blocks))
+        if cache.max_num_blocks
+        else None,
         kv_tokens=_product(_count(cache.max_num_blocks, MAX_KV_TOKENS), block_tokens),
         block_tokens=block_tokens,
         max_running=_count(last.max_num_active_requests, MAX_REQUESTS),
@@ -558,7 +578,9 @@ _LLAMA_READER: Final = PageReader(
 
 
 def _llama(page: bytes, at: float) -> Reading:
-    """Its prompt tokens are those that were not cached, and it has no histograms: decoding is a sum of seconds."""
+    """Parses llama.cpp's page. Its prompt tokens leave out cached ones, and it has no histograms: decoding time is a
+    sum.
+    """
     series = _LLAMA_READER.read(page)
     computed, cached = _total(series, _LLAMA_PROMPT), _total(series, _LLAMA_CACHED)
     both = None if computed is None or cached is None else computed + cached
@@ -568,7 +590,7 @@ def _llama(page: bytes, at: float) -> Reading:
         at=at,
         running=_requests(_total(series, _LLAMA_RUNNING), "run"),
         waiting=_requests(_total(series, _LLAMA_WAITING), "wait"),
-        kv_usage=_part(_total(series, _LLAMA_KV)),
+        kv_usage=_fraction(_total(series, _LLAMA_KV)),
         prefix_queries=both,
         prefix_hits=cached if both is not None else None,
         prompt_tokens=both if both is not None else computed,
@@ -592,14 +614,14 @@ _PROPS: Final = msgspec.json.Decoder(_Props)
 
 
 class Slots(msgspec.Struct, frozen=True, kw_only=True):
-    """What llama.cpp says of itself at /props, and nowhere on its metrics: it changes only with the process."""
+    """The properties of llama.cpp that only /props reports; they change only with the process."""
 
     max_running: int | None = None
     kv_tokens: int | None = None
 
 
 def read_slots(body: bytes) -> Slots:
-    """Nothing is known from a body that is not what it should be."""
+    """Parses the body of /props; fields are None where it is invalid."""
     try:
         props = _PROPS.decode(body)
     except (msgspec.DecodeError, RecursionError):

@@ -1,7 +1,7 @@
-"""Reads the few series that are wanted out of a page of Prometheus's text format, and believes only what is sound.
+"""Parser of Prometheus's text format for a few wanted series, which accepts sound values only.
 
-The page is another process's word. A series that says nonsense (NaN, infinite, negative, absurdly large, twice the same)
-makes its whole metric unknown, since a sum or a mean of what is left would be a wrong figure that looks like a right one.
+The page is another process's output. An invalid series (NaN, infinite, negative, absurdly large, or a duplicate) makes
+its whole metric unknown, since a sum or a mean of what is left would be a wrong figure that looks like a right one.
 """
 
 import re
@@ -13,12 +13,12 @@ import msgspec
 
 MAX_LINES: Final = 50_000
 MAX_SAMPLES: Final = 4_000
-"""Of the wanted metrics together: 64 engines in one process have about 1,500."""
+"""The most samples of the wanted metrics together: 64 engines in one process have about 1,500."""
 MAX_LINE_BYTES: Final = 16_384
 MAX_VALUE: Final = 1e15
-"""Far above any count of tokens or bytes, and still exact in a float."""
+"""The largest value accepted: far above any count of tokens or bytes, and still exact in a float."""
 
-# Possessive quantifiers: whatever the line holds, it is gone over once.
+# Possessive quantifiers: no backtracking, so matching is linear in a hostile line.
 _REST: Final = re.compile(
     rb'(?:\{((?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+)\})?[ \t]++([^ \t\r]++)(?:[ \t]++-?[0-9]++)?[ \t\r]*+'
 )
@@ -27,17 +27,17 @@ _ESCAPE: Final = re.compile(r'\\([\\"n])')
 
 
 class PageUnreadable(Exception):
-    """Nothing of the page is believed."""
+    """The page is cut off, too long or no metrics, and is rejected as a whole."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One series' value. `raw_labels` is what stands between the braces."""
+    """The value of one series. `raw_labels` is the text between the braces."""
 
     raw_labels: bytes
     value: float
 
     def labels(self) -> dict[str, str]:
-        """Unescaped. What is no label is left out."""
+        """The labels, unescaped. Malformed ones are left out."""
         found = {}
         for name, value in _LABEL.findall(self.raw_labels):
             text = value.decode(errors="replace")
@@ -46,11 +46,11 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 Series = dict[str, tuple[Sample, ...] | None]
-"""Metric → its series; None when one of them says nonsense. What the page does not have is not in it."""
+"""Samples by metric name; None for a metric with an invalid series. Metrics that the page lacks are missing."""
 
 
 class PageReader:
-    """Knows the names that it looks for; one pass over a page finds their lines."""
+    """A reader of fixed metric names, compiled to find their lines in one pass over a page."""
 
     def __init__(self, names: Iterable[str]) -> None:
         wanted = "|".join(re.escape(name) for name in sorted(names, reverse=True))
@@ -92,7 +92,7 @@ def _note(found: dict[bytes, dict[bytes, float] | None], name: bytes, rest: byte
 
 
 def sound(text: bytes) -> float | None:
-    """A finite, not negative number of a size that can be true."""
+    """The value as a float; None unless it is finite, not negative and at most `MAX_VALUE`."""
     # Python reads digits with underscores between them; the format has none.
     if b"_" in text:
         return None

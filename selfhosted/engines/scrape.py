@@ -1,4 +1,4 @@
-"""Fetches one small page from an engine, within a time and a size, and believes nothing beyond that."""
+"""HTTP client for engines' small pages, with limits on time and size."""
 
 import asyncio
 from typing import Final, Literal, Protocol
@@ -14,14 +14,14 @@ _CONTENT_ENCODING: Final = "content-encoding"
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """An answer, whatever its status."""
+    """An HTTP response of any status."""
 
     status: int
     body: bytes
 
 
 class FetchFailed(Exception):
-    """There was no whole answer. `result` names why for a counter, the message for people."""
+    """No complete response was received. `result` is the reason as a metrics label, the message is for people."""
 
     def __init__(self, result: Failure, why: str) -> None:
         super().__init__(why)
@@ -29,13 +29,15 @@ class FetchFailed(Exception):
 
 
 class Fetch(Protocol):
-    """Gets a page. Raises FetchFailed."""
+    """Function that fetches a page. Raises FetchFailed."""
 
     async def __call__(self, url: str, *, timeout_s: float, max_bytes: int, with_key: bool = True) -> Fetched: ...
 
 
 def engine_session() -> aiohttp.ClientSession:
-    """For probes and readings: no cookies, nothing from the environment, and no decompression, so no gzip bomb."""
+    """An HTTP session for probes and scrapes: no cookies, nothing from the environment, and no decompression, so no
+    gzip bomb.
+    """
     return aiohttp.ClientSession(
         auto_decompress=False,
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
@@ -46,30 +48,32 @@ def engine_session() -> aiohttp.ClientSession:
 
 
 class HttpFetch:
-    """Over aiohttp. It follows no redirect: the engine's key goes to the engine's address alone."""
+    """Fetches over aiohttp. Follows no redirect: the engine's key goes to the engine's address alone."""
 
     def __init__(self, session: aiohttp.ClientSession, api_key: str | None = None) -> None:
         self._session = session
-        # Exemplars and compressed pages are for Prometheus, which can tell what they cost.
+        # The plain text format, without OpenMetrics' exemplars; and uncompressed, as a compressed page could swell.
         self._headers = {"accept": "text/plain;version=0.0.4", "accept-encoding": "identity"}
         self._keyed = self._headers
         if api_key is not None:
             self._keyed = {**self._headers, "authorization": f"Bearer {api_key}"}
 
     async def __call__(self, url: str, *, timeout_s: float, max_bytes: int, with_key: bool = True) -> Fetched:
-        return await self._within(timeout_s, "GET", url, max_bytes, self._keyed if with_key else self._headers, None)
+        return await self._with_timeout(
+            timeout_s, "GET", url, max_bytes, self._keyed if with_key else self._headers, None
+        )
 
     async def post(self, url: str, body: bytes, *, timeout_s: float, max_bytes: int) -> Fetched:
-        """Sends JSON. Raises FetchFailed."""
+        """Posts a JSON body. Raises FetchFailed."""
         headers = {**self._keyed, "accept": "application/json", "content-type": "application/json"}
-        return await self._within(timeout_s, "POST", url, max_bytes, headers, body)
+        return await self._with_timeout(timeout_s, "POST", url, max_bytes, headers, body)
 
-    async def _within(
+    async def _with_timeout(
         self, timeout_s: float, method: str, url: str, max_bytes: int, headers: dict[str, str], body: bytes | None
     ) -> Fetched:
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._ask(method, url, max_bytes, headers, body)
+                return await self._request(method, url, max_bytes, headers, body)
         except TimeoutError:
             raise FetchFailed("slow", f"there was no whole answer within {timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -78,7 +82,9 @@ class HttpFetch:
                 "unreachable", f"it cannot be reached, or speaks no HTTP ({type(error).__name__})"
             ) from None
 
-    async def _ask(self, method: str, url: str, max_bytes: int, headers: dict[str, str], body: bytes | None) -> Fetched:
+    async def _request(
+        self, method: str, url: str, max_bytes: int, headers: dict[str, str], body: bytes | None
+    ) -> Fetched:
         async with self._session.request(method, url, data=body, headers=headers, allow_redirects=False) as response:
             if response.headers.get(_CONTENT_ENCODING, "identity").lower() not in ("identity", ""):
                 response.close()

@@ -1,1 +1,1 @@
-"""What vLLM tells of its KV cache, block by block, and what it means for our own blocks of text."""
+"""vLLM's KV cache events, and their mapping to the balancer's blocks of text."""

@@ -1,18 +1,19 @@
-"""What each replica's engine holds, and which of our blocks of text that is.
+"""Maps the blocks that each replica's engine reports to the balancer's blocks of text.
 
 An engine names its blocks by hashes of tokens, the balancer its own by hashes of text. Both are chains: a block stands
-for the prompt up to its end. Each engine block gets a name here that depends on nothing but tokens (and the adapter, the
-salt, pictures), so it is the same for all replicas of a pool. For some prompts their engine was asked for the tokens; of
-those it is known where in the chain each block of text ends, by proportion. A text is *mapped* to the last engine block
-that lies wholly before its end. Where two prompts share text but not that engine block, the text moves to the last one
-that both have: so proportion is only a first guess, and eviction of one prompt's rest never takes what they share.
+for the prompt up to its end. Each engine block gets a name here that depends on nothing but tokens (and the adapter,
+the salt, images), so it is the same for all replicas of a pool. Some prompts are tokenized by their engine; of those it
+is known where in the chain each block of text ends, by proportion. A text is *mapped* to the last engine block that
+lies wholly before its end. Where two prompts share text but not that engine block, the text moves to the last one that
+both have: so proportion is only a first guess, and eviction of one prompt's rest never takes what they share.
 
-A mapped text is credited to a replica while its engine holds the block and every one before it, whoever sent the prompt;
-it is taken away as soon as one of them is removed. What is not mapped stays as the balancer infers it.
+A mapped text is credited to a replica while its engine holds the block and every one before it, whichever gateway sent
+the prompt; it is taken away as soon as one of them is removed. What is not mapped stays as the balancer infers it.
 
-Bounds: `engine_blocks` of a pool (about 250 bytes each), divided among the replicas; the oldest go first, as if they had
-been removed, but those on the way to mapped text last. `nodes` of these (500 bytes), and `texts` mapped; those not used for
-longest go. What goes is not credited any more, so nothing is believed that would not be taken away in time.
+Bounds: `engine_blocks` of a pool (about 250 bytes each), divided among the replicas; the oldest go first, as if they
+had been removed, but those on the path to mapped text last. `nodes` of these paths (500 bytes each), and `texts`
+mapped; the least recently used go first. What goes is not credited any more, so nothing is believed that would not be
+taken away in time.
 """
 
 from array import array
@@ -32,11 +33,11 @@ _DIGEST_BYTES: Final = 8
 _NAME_BYTES: Final = 8
 _MOST_USED: Final = 4_096
 _TRIMMED_PART: Final = 16
-"""Room is made for so many at once, a sixteenth of all: looking for the oldest takes longer the more went before."""
+"""Fraction of the limit evicted at once: the search for the oldest takes longer the more went before."""
 
 
 class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of one pool at most."""
+    """Limits on what is remembered of one pool."""
 
     engine_blocks: int = 400_000
     nodes: int = 100_000
@@ -44,7 +45,7 @@ class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Node:
-    """An engine block on the way to mapped text."""
+    """An engine block on the path to mapped text."""
 
     __slots__ = ("children", "depth", "parent", "texts")
 
@@ -55,32 +56,34 @@ class _Node:
         self.texts: list[int] = []
 
 
-class _Held:
-    """One replica's blocks."""
+class _ReplicaBlocks:
+    """The blocks of one replica."""
 
     __slots__ = ("block_tokens", "names", "reached", "there")
 
     def __init__(self) -> None:
         self.names: dict[int, int] = {}
-        """The engine's hash → our name."""
+        """Engine block hash → name here."""
         self.there: set[int] = set()
         self.reached: set[int] = set()
-        """Nodes that are there with all before them."""
+        """Nodes that the engine holds together with all before them."""
         self.block_tokens = 0
 
 
 class Chains:
-    """Of one pool. Everything here is memory: it takes microseconds a block and waits for nothing."""
+    """The engine blocks of one pool and their mapping to text. In memory only: microseconds for a block, and no
+    waiting.
+    """
 
     def __init__(self, index: PrefixIndex, limits: ChainLimits = ChainLimits()) -> None:  # noqa: B008 - frozen
         self._index = index
         self._limits = limits
-        self._replicas: dict[str, _Held] = {}
+        self._replicas: dict[str, _ReplicaBlocks] = {}
         self._nodes: dict[int, _Node] = {}
         self._texts: OrderedDict[int, int] = OrderedDict()
-        """Mapped text → its node; the one used longest ago first, of one prompt the end before the beginning."""
+        """Mapped text → node, least recently used first; of one prompt the end comes before the beginning."""
         self._used: dict[int, None] = {}
-        """Texts of prompts that came again since room was last needed."""
+        """Texts of prompts seen again since the last eviction."""
 
     @property
     def mapped(self) -> int:
@@ -91,17 +94,17 @@ class Chains:
         return len(self._nodes)
 
     def held(self, replica: str) -> int:
-        """Engine blocks that are known to be there."""
+        """Number of engine blocks known to be cached there."""
         found = self._replicas.get(replica)
         return len(found.names) if found else 0
 
     def credited(self, replica: str) -> set[int]:
-        """The mapped texts that its engine holds."""
+        """Mapped texts that the engine holds."""
         found = self._replicas.get(replica)
         return {text for name in found.reached for text in self._nodes[name].texts} if found else set()
 
     def knows(self, texts: Sequence[int]) -> bool:
-        """Whether all but the last few are mapped: then nothing would be learned of this prompt."""
+        """True when all but the last few texts are mapped, so that this prompt would teach nothing."""
         for text in texts[-2:]:
             if text in self._texts:
                 if len(self._used) < _MOST_USED:
@@ -110,38 +113,38 @@ class Chains:
         return not texts
 
     def adopt(self, replicas: Collection[str]) -> None:
-        """The pool's members now."""
+        """Replaces the pool's members."""
         for gone in self._replicas.keys() - set(replicas):
             self.forget(gone)
             del self._replicas[gone]
         for name in replicas:
-            self._replicas.setdefault(name, _Held())
+            self._replicas.setdefault(name, _ReplicaBlocks())
         for name in replicas:
             self._trim(name, 0)
 
     def apply(self, replica: str, event: Event) -> None:
-        """What its engine told."""
+        """Applies an event of the replica's engine."""
         held = self._replicas.get(replica)
         if held is None:
             return
         if isinstance(event, BlocksStored):
             self._store(replica, held, event)
         elif isinstance(event, BlocksRemoved):
-            self._drop(
+            self._remove_blocks(
                 replica, held, [name for each in event.hashes if (name := held.names.pop(each, None)) is not None]
             )
         else:
             self.cleared(replica)
 
     def cleared(self, replica: str) -> None:
-        """Its cache is empty; what was inferred is wrong too."""
+        """Handles an empty cache: drops the known blocks and the inferred ones."""
         held = self._replicas.get(replica)
         if held is not None:
             self._empty(held)
         self._index.clear(replica)
 
     def forget(self, replica: str) -> None:
-        """Something was missed: of what it told nothing is believed any more. What is inferred stays."""
+        """Drops the blocks that the engine reported, after something was missed. The inferred ones stay."""
         held = self._replicas.get(replica)
         if held is not None:
             self._index.remove(replica, self.credited(replica))
@@ -157,8 +160,8 @@ class Chains:
         adapter: str | None = None,
         salt: str | None = None,
     ) -> int:
-        """The tokens of a prompt that this replica has just served, and after how many of them each of its blocks of text
-        ends, about. Only what its engine said that it holds is mapped. Returns how many texts were.
+        """Maps a prompt that this replica has just served. `ends` are the approximate numbers of tokens up to the end
+        of each text block. Maps only to engine blocks that the engine reported. Returns how many texts were mapped.
         """
         held = self._replicas.get(replica)
         if held is None or not held.block_tokens:
@@ -177,13 +180,13 @@ class Chains:
         self._touch(mapped)
         for name, other in self._replicas.items():
             self._credit(name, other, chain[:deepest], mapped)
-        self._bound()
+        self._evict()
         return len(mapped)
 
-    def _store(self, replica: str, held: _Held, event: BlocksStored) -> None:
+    def _store(self, replica: str, held: _ReplicaBlocks, event: BlocksStored) -> None:
         parent = ROOT if event.parent is None else held.names.get(event.parent)
         if parent is None or not event.tokens:
-            # It hangs on something from before we listened: it cannot be told which prompt it is of.
+            # Its parent was stored before the subscription began, so its prompt is unknown.
             return
         if event.parent is None:
             held.block_tokens = len(event.tokens[0])
@@ -191,17 +194,17 @@ class Chains:
         reached: list[int] = []
         for block_hash, tokens, extra in zip(event.hashes, event.tokens, event.extras, strict=True):
             name = name_of(parent, tokens, event.adapter, extra)
-            # The newest stands last, also when it was told before.
+            # Re-inserted, so that the dict stays in order of the last event.
             held.names.pop(block_hash, None)
             held.names[block_hash] = name
             held.there.add(name)
             if name in self._nodes and (parent == ROOT or parent in held.reached):
                 reached += self._reach(held, name)
             parent = name
-        self._tell_stored(replica, reached)
+        self._store_reached(replica, reached)
 
-    def _reach(self, held: _Held, name: int) -> list[int]:
-        """The node and those behind it that are there, in the chain's order."""
+    def _reach(self, held: _ReplicaBlocks, name: int) -> list[int]:
+        """The node and its descendants that are now reached, in the chain's order."""
         found: list[int] = []
         todo = [name]
         while todo:
@@ -212,7 +215,7 @@ class Chains:
                 todo += self._nodes[each].children
         return found
 
-    def _drop(self, replica: str, held: _Held, names: Iterable[int]) -> None:
+    def _remove_blocks(self, replica: str, held: _ReplicaBlocks, names: Iterable[int]) -> None:
         gone: list[int] = []
         for name in names:
             held.there.discard(name)
@@ -230,8 +233,10 @@ class Chains:
         if gone:
             self._index.remove(replica, gone)
 
-    def _tell_stored(self, replica: str, reached: Sequence[int]) -> None:
-        """The index must hear of the beginning with the end, or it would let go the beginning first."""
+    def _store_reached(self, replica: str, reached: Sequence[int]) -> None:
+        """Stores reached texts in the index, always from the prompt's beginning: otherwise it would evict the beginning
+        first.
+        """
         heard: set[int] = set()
         for name in reversed(reached):
             texts: list[int] = []
@@ -244,8 +249,10 @@ class Chains:
             if texts:
                 self._index.store(replica, texts)
 
-    def _held_chain(self, held: _Held, tokens: Sequence[int], adapter: str | None, salt: str | None) -> list[int]:
-        """The names of the prompt's engine blocks, as far as they are there."""
+    def _held_chain(
+        self, held: _ReplicaBlocks, tokens: Sequence[int], adapter: str | None, salt: str | None
+    ) -> list[int]:
+        """Names of the prompt's leading engine blocks, as far as the engine holds them."""
         chain: list[int] = []
         parent = ROOT
         size = held.block_tokens
@@ -259,11 +266,13 @@ class Chains:
         return chain
 
     def _map(self, text: int, chain: Sequence[int], depth: int) -> int:
-        """Maps it to the chain's block of this depth, or to an earlier one where it was mapped otherwise before."""
+        """Maps the text to the chain's block of this depth, or to an earlier one where it was mapped differently
+        before. Returns the depth.
+        """
         before = self._texts.get(text)
         if before is not None:
             # Two that part within their first block cannot both have the text; the newer one has it.
-            depth = max(1, min(depth, self._nodes[before].depth, self._common(before, chain)))
+            depth = max(1, min(depth, self._nodes[before].depth, self._common_depth(before, chain)))
             if chain[depth - 1] == before:
                 return depth
             self._unmap(text)
@@ -278,8 +287,8 @@ class Chains:
         self._texts[text] = parent
         return depth
 
-    def _common(self, name: int, chain: Sequence[int]) -> int:
-        """How many blocks of the chain lie on the way to this node."""
+    def _common_depth(self, name: int, chain: Sequence[int]) -> int:
+        """Number of the chain's blocks on the path to this node."""
         while name != ROOT:
             node = self._nodes[name]
             if node.depth <= len(chain) and chain[node.depth - 1] == name:
@@ -296,7 +305,7 @@ class Chains:
         self._prune(name)
 
     def _prune(self, name: int) -> None:
-        """A node that leads to no text goes, and those before it that led only to it."""
+        """Removes a node without texts or children, and then those before it that led only to it."""
         while name != ROOT:
             node = self._nodes[name]
             if node.texts or node.children:
@@ -312,7 +321,7 @@ class Chains:
         for text in reversed(texts):
             self._texts.move_to_end(text)
 
-    def _credit(self, replica: str, held: _Held, chain: Sequence[int], texts: Sequence[int]) -> None:
+    def _credit(self, replica: str, held: _ReplicaBlocks, chain: Sequence[int], texts: Sequence[int]) -> None:
         for name in chain:
             if name not in held.there:
                 break
@@ -321,18 +330,18 @@ class Chains:
         if mine:
             self._index.store(replica, mine)
 
-    def _bound(self) -> None:
+    def _evict(self) -> None:
         if len(self._texts) <= self._limits.texts and len(self._nodes) <= self._limits.nodes:
             return
         for text in self._used:
             if text in self._texts:
-                self._touch(self._way_to(self._texts[text]))
+                self._touch(self._texts_on_path(self._texts[text]))
         self._used = {}
         while len(self._texts) > self._limits.texts or len(self._nodes) > self._limits.nodes:
             self._unmap(next(iter(self._texts)))
 
-    def _way_to(self, name: int) -> list[int]:
-        """The texts up to this node, in the prompt's order."""
+    def _texts_on_path(self, name: int) -> list[int]:
+        """Texts on the path to this node, in the prompt's order."""
         texts: list[int] = []
         while name != ROOT:
             node = self._nodes[name]
@@ -359,15 +368,15 @@ class Chains:
         excess = min(len(held.names), len(held.names) + more - limit)
         oldest = list(islice(held.names, max(0, excess)))
         gone += [held.names.pop(block_hash) for block_hash in oldest]
-        self._drop(replica, held, gone)
+        self._remove_blocks(replica, held, gone)
 
     @staticmethod
-    def _empty(held: _Held) -> None:
+    def _empty(held: _ReplicaBlocks) -> None:
         held.names, held.there, held.reached = {}, set(), set()
 
 
 def name_of(parent: int, tokens: Sequence[int], adapter: str | None, extra: Sequence[Any]) -> int:
-    """Of the prompt up to the end of this block: the same wherever the tokens are."""
+    """64-bit name of an engine block: a hash of the prompt up to its end, the same for all replicas of a pool. Never 0."""
     digest = blake2b(array("q", tokens).tobytes(), key=parent.to_bytes(_NAME_BYTES, "big"), digest_size=_DIGEST_BYTES)
     if adapter is not None or extra:
         digest.update(msgspec.msgpack.encode((adapter, extra)))

@@ -1,8 +1,8 @@
-"""vLLM's KV events, as they come over the wire (0.32, and the forms of older versions and of SGLang). Pure.
+"""Parser of vLLM's KV events (0.32, and the forms of older versions and of SGLang). Pure.
 
 A message has three frames: a topic, a sequence number of 8 bytes, and msgpack: `[ts, events, data_parallel_rank?]`. An
-event is a map with its name under `type`; in older versions it was an array whose first element is the name. Fields and events
-that are not known are passed over, and fields that older versions lack have defaults.
+event is a map with its name under `type`; in older versions it was an array whose first element is the name. Unknown
+fields and events are skipped, and fields that older versions lack have defaults.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from selfhosted.kv_events.kv_event_errors import Unreadable
 
 SEQUENCE_BYTES: Final = 8
 END: Final = (-1).to_bytes(SEQUENCE_BYTES, "big", signed=True)
-"""Stands for the sequence number where a replay ends."""
+"""The sequence number that marks the end of a replay."""
 _MASK: Final = (1 << 64) - 1
 _HASH_BYTES: Final = 8
 _MOST_BLOCK_TOKENS: Final = 65_536
@@ -25,44 +25,44 @@ _ARRAYS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 
 
 class BlocksStored(msgspec.Struct, frozen=True):
-    """Blocks of one prompt that were put into the GPU's cache, one after the other."""
+    """Consecutive blocks of one prompt that were stored in the GPU's cache."""
 
     hashes: tuple[int, ...]
     parent: int | None
-    """The hash of the block before the first; None for a prompt's beginning."""
+    """Hash of the block before the first; None at the beginning of a prompt."""
     tokens: tuple[tuple[int, ...], ...]
-    """Of each block."""
+    """Token ids of each block."""
     extras: tuple[tuple[Any, ...], ...]
-    """Of each block: what else its hash depends on, without the adapter: pictures, and of the first one the salt."""
+    """The other inputs of each block's hash without the adapter: images and, for the first block, the cache salt."""
     adapter: str | None
 
 
 class BlocksRemoved(msgspec.Struct, frozen=True):
-    """Blocks that are not in the GPU's cache any more."""
+    """Blocks that were removed from the GPU's cache."""
 
     hashes: tuple[int, ...]
 
 
 class CacheCleared(msgspec.Struct, frozen=True):
-    """The cache is empty."""
+    """The whole cache was emptied."""
 
 
 Event = BlocksStored | BlocksRemoved | CacheCleared
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A batch with its place in the sequence, not decoded yet."""
+    """An undecoded batch with its sequence number."""
 
     sequence: int
     payload: bytes
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What one message tells of the GPU's cache."""
+    """The events of one message that concern the GPU's cache."""
 
     events: tuple[Event, ...]
     passed_over: int
-    """Events that nobody here knows, and those of other places than the GPU."""
+    """Number of skipped events: of unknown kinds, and of other places than the GPU."""
 
 
 class _Batch(msgspec.Struct, array_like=True):
@@ -115,17 +115,17 @@ _anything: Final = msgspec.msgpack.Decoder()
 
 
 def read_message(frames: Sequence[bytes]) -> Message:
-    """The frames of a message, or those of a replay's answer after their empty one. Raises Unreadable."""
+    """Parses the frames of a message, or those of a replay's answer after their empty one. Raises Unreadable."""
     if len(frames) not in {_FRAMES, _FRAMES - 1} or len(frames[-2]) != SEQUENCE_BYTES:
         raise Unreadable("no message of three frames with a sequence number")
     return Message(int.from_bytes(frames[-2], "big"), frames[-1])
 
 
 def read_batch(payload: bytes) -> Batch:
-    """Raises Unreadable."""
+    """Decodes a batch of events. Raises Unreadable."""
     try:
         batch = _batches.decode(payload)
-        read = [_event(bytes(raw)) for raw in batch.events]
+        read = [_parse_event(bytes(raw)) for raw in batch.events]
     except (msgspec.DecodeError, RecursionError) as failure:
         raise Unreadable(f"no batch of events: {str(failure)[:200]}") from failure
     events = tuple(each for each in read if each is not None)
@@ -133,7 +133,7 @@ def read_batch(payload: bytes) -> Batch:
 
 
 def pieces(events: Iterable[Event], most: int) -> Iterator[Event]:
-    """The same events, none with more than so many blocks."""
+    """Splits events so that none has more than `most` blocks."""
     for event in events:
         if not isinstance(event, BlocksStored) or len(event.hashes) <= most:
             yield event
@@ -146,12 +146,12 @@ def pieces(events: Iterable[Event], most: int) -> Iterator[Event]:
             )
 
 
-def _event(raw: bytes) -> Event | None:
+def _parse_event(raw: bytes) -> Event | None:
     try:
         decoded = (_arrays if raw[:1] and raw[0] in _ARRAYS else _maps).decode(raw)
     except msgspec.ValidationError:
         # An event of another kind is passed over. One of a known kind that is not sound makes the batch unreadable.
-        if _name(raw) in _KNOWN:
+        if _event_name(raw) in _KNOWN_EVENTS:
             raise
         return None
     if isinstance(decoded, _Cleared):
@@ -159,11 +159,11 @@ def _event(raw: bytes) -> Event | None:
     if decoded.medium not in {None, "GPU"} or decoded.group_idx not in {None, 0} or decoded.locality == "REMOTE":
         return None
     if isinstance(decoded, _Removed):
-        return BlocksRemoved(tuple(map(_short, decoded.block_hashes)))
-    return _stored(decoded)
+        return BlocksRemoved(tuple(map(_short_hash, decoded.block_hashes)))
+    return _parse_stored(decoded)
 
 
-def _stored(event: _Stored) -> BlocksStored:
+def _parse_stored(event: _Stored) -> BlocksStored:
     size, count = event.block_size, len(event.block_hashes)
     if not 0 < size <= _MOST_BLOCK_TOKENS or len(event.token_ids) != count * size:
         raise msgspec.ValidationError("blocks and tokens do not match")
@@ -171,8 +171,8 @@ def _stored(event: _Stored) -> BlocksStored:
         raise msgspec.ValidationError("no token has such a number")
     tokens = tuple(tuple(event.token_ids[start : start + size]) for start in range(0, count * size, size))
     return BlocksStored(
-        hashes=tuple(map(_short, event.block_hashes)),
-        parent=None if event.parent_block_hash is None else _short(event.parent_block_hash),
+        hashes=tuple(map(_short_hash, event.block_hashes)),
+        parent=None if event.parent_block_hash is None else _short_hash(event.parent_block_hash),
         tokens=tokens,
         extras=_extras(event, count),
         adapter=event.lora_name or (None if event.lora_id is None else f"#{event.lora_id}"),
@@ -182,11 +182,11 @@ def _stored(event: _Stored) -> BlocksStored:
 def _extras(event: _Stored, count: int) -> tuple[tuple[Any, ...], ...]:
     if event.extra_keys is None or len(event.extra_keys) != count:
         return ((),) * count
-    # The adapter stands among them too, and is told apart already.
+    # vLLM lists the adapter among the extra keys; here it is a field of its own.
     return tuple(tuple(key for key in keys or () if key != event.lora_name) for keys in event.extra_keys)
 
 
-def _name(raw: bytes) -> str | None:
+def _event_name(raw: bytes) -> str | None:
     found = _anything.decode(raw)
     if isinstance(found, dict):
         found = found.get("type")
@@ -195,11 +195,11 @@ def _name(raw: bytes) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _short(block_hash: bytes | int) -> int:
-    """64 bits of it: a hash is as good as random, so the first will do."""
+def _short_hash(block_hash: bytes | int) -> int:
+    """The hash shortened to 64 bits. Hashes are uniformly distributed, so any 64 bits will do."""
     if isinstance(block_hash, int):
         return block_hash & _MASK
     return int.from_bytes(block_hash[:_HASH_BYTES], "big")
 
 
-_KNOWN: Final = frozenset({"BlockStored", "BlockRemoved", "AllBlocksCleared"})
+_KNOWN_EVENTS: Final = frozenset({"BlockStored", "BlockRemoved", "AllBlocksCleared"})

@@ -1,6 +1,6 @@
-"""One engine's events, taken over in order; what is missed is asked for again, or its knowledge is dropped.
+"""Applies one engine's events in order; missed ones are replayed, or else the engine's known blocks are dropped.
 
-Knows no sockets: messages come as frames, and a replay as an iterator of them.
+Uses no sockets: messages come as frames, and a replay as an iterator of them.
 """
 
 import asyncio
@@ -32,42 +32,42 @@ KvResult = Literal[
     "known",
     "busy",
 ]
-"""`batch`: messages that were taken over; `stored`, `removed`: blocks; `cleared`: whole caches; `passed_over`: events of
-other places or kinds; `garbage`: messages that cannot be read; `gap`: some were missed; `replayed`: and told again;
-`dropped`: all knowledge of a replica was; `restart`: it is another engine, or the connection was lost. The others are
-about prompts whose tokens were asked for (`sampling.SampleResult`, with `busy` for too many at once)."""
+"""Label of an event count. `batch`: messages applied; `stored`, `removed`: blocks; `cleared`: whole caches;
+`passed_over`: events of other places or kinds; `garbage`: malformed messages; `gap`: missed messages; `replayed`: gaps
+filled by a replay; `dropped`: all known blocks of a replica dropped; `restart`: another engine, or a lost connection.
+The others are outcomes of samples (`sampling.SampleResult`, with `busy` for too many at once)."""
 
 _BLOCKS_AT_ONCE: Final = 128
-"""About half a millisecond."""
+"""Blocks applied before other tasks may run: about half a millisecond."""
 _MOST_REPLAYED: Final = 20_000
 _REPLAY_S: Final = 10.0
 
 Replay = Callable[[int], AsyncGenerator[Sequence[bytes], None]]
-"""The messages from a number on, and at last one whose number is `END`."""
+"""Function that requests the messages from a number on; the last one has the number `END`."""
 
 
 class KvObserver:
-    """Is told what came; this one counts nothing. Must be quick and never raise."""
+    """Receives counts of events; this base class ignores them. Implementations must be quick and never raise."""
 
     def count_kv(self, pool: str, result: KvResult, count: int = 1) -> None: ...
 
 
 class KvState(msgspec.Struct, kw_only=True):
-    """How it stands with one replica's events, for people."""
+    """State of the subscription to one replica's events, for operators."""
 
     state: Literal["absent", "waiting", "live"] = "waiting"
-    """`absent`: this process cannot listen. `waiting`: nothing has come yet. `live`: something has."""
+    """`absent`: this process cannot subscribe. `waiting`: nothing has come yet. `live`: something has."""
     why: str = ""
     batches: int = 0
     gaps: int = 0
     garbage: int = 0
     restarts: int = 0
     blocks: int = 0
-    """Engine blocks that are known to be there."""
+    """Number of engine blocks known to be cached."""
 
 
 class Follower:
-    """Of one replica. `live` and `lost` are called by whoever has the connection."""
+    """Follows the events of one replica. The owner of the connection calls `live` and `lost`."""
 
     def __init__(
         self, name: str, chains: Chains, count: Callable[[KvResult, int], None], replay: Replay | None = None
@@ -80,60 +80,61 @@ class Follower:
         self.state = KvState()
 
     async def live(self, frames: Sequence[bytes]) -> None:
-        """A message from the engine's publisher."""
+        """Handles a message of the engine's publisher."""
         try:
             message = read_message(frames)
         except Unreadable as failure:
-            self._garbage(failure)
+            self._reject(failure)
             return
         self.state.state = "live"
         seen = self._numbers.see(message.sequence)
         if seen == "known":
             return
         if seen == "restart":
-            self._restarted()
-            # Another engine's cache is empty, whatever was inferred of it.
+            self._reset_numbers()
+            # Another engine's cache is empty, so the inferred blocks go too.
             self._chains.cleared(self._name)
             seen = self._numbers.see(message.sequence)
         if seen in {"first", "gap"}:
             if seen == "gap":
                 self.state.gaps += 1
                 self._count("gap", 1)
-            await self._fill(message.sequence, is_first=seen == "first")
+            await self._fill_gap(message.sequence, is_first=seen == "first")
             if self._numbers.wanted > message.sequence:
-                # The replay told this one too.
+                # The replay contained this message too.
                 return
-        await self._take(message)
+        await self._apply(message)
 
     def lost(self) -> None:
-        """The connection was. Whoever answers next may be another engine that holds nothing."""
+        """Handles a lost connection. Another engine, with an empty cache, may answer next."""
         if self.state.state == "live":
             self.state.state = "waiting"
             self._chains.forget(self._name)
-        self._restarted()
+        self._reset_numbers()
 
-    def _restarted(self) -> None:
+    def _reset_numbers(self) -> None:
         if self._numbers.wanted:
             self.state.restarts += 1
             self._count("restart", 1)
         self._numbers.restarted()
 
-    async def _fill(self, until: int, *, is_first: bool) -> None:
-        """What lies before this number: by a replay, or else what was known is not believed any more.
+    async def _fill_gap(self, until: int, *, is_first: bool) -> None:
+        """Fills the gap before this number by a replay, or else drops what was known.
 
-        What an engine did before the first message that anybody remembers is not known, and need not be.
+        Nothing is dropped for the first message of a connection without a replay: blocks from before it are unknown
+        anyway.
         """
         if self._replay is not None and until - self._numbers.wanted <= _MOST_REPLAYED:
-            if await self._replayed(self._replay, until, is_first=is_first):
+            if await self._try_replay(self._replay, until, is_first=is_first):
                 self._count("replayed", 1)
                 return
             is_first = False
         if not is_first:
-            self._drop()
+            self._drop_blocks()
         self._numbers.taken(until - 1)
 
-    async def _replayed(self, replay: Replay, until: int, *, is_first: bool) -> bool:
-        """Whether nothing is missing any more."""
+    async def _try_replay(self, replay: Replay, until: int, *, is_first: bool) -> bool:
+        """Applies a replay up to `until`. Returns True when nothing is missing any more."""
         try:
             async with asyncio.timeout(_REPLAY_S), contextlib.aclosing(replay(self._numbers.wanted)) as told:
                 async for frames in told:
@@ -146,20 +147,20 @@ class Follower:
                         self._numbers.taken(message.sequence - 1)
                     is_first = False
                     if message.sequence == self._numbers.wanted:
-                        await self._take(message)
+                        await self._apply(message)
         except (Unreadable, TimeoutError, OSError) as failure:
             self.state.why = f"the replay failed ({type(failure).__name__})"
             return False
         return self._numbers.wanted >= until
 
-    async def _take(self, message: Message) -> None:
+    async def _apply(self, message: Message) -> None:
         self._numbers.taken(message.sequence)
         try:
             batch = read_batch(message.payload)
         except Unreadable as failure:
-            # It may have told of blocks that are gone.
-            self._garbage(failure)
-            self._drop()
+            # It may have reported removed blocks.
+            self._reject(failure)
+            self._drop_blocks()
             return
         if batch.passed_over:
             self._count("passed_over", batch.passed_over)
@@ -174,11 +175,11 @@ class Follower:
         self.state.blocks = self._chains.held(self._name)
         self._count("batch", 1)
 
-    def _garbage(self, failure: Unreadable) -> None:
+    def _reject(self, failure: Unreadable) -> None:
         self.state.garbage += 1
         self.state.why = str(failure)
         self._count("garbage", 1)
 
-    def _drop(self) -> None:
+    def _drop_blocks(self) -> None:
         self._count("dropped", 1)
         self._chains.forget(self._name)

@@ -1,5 +1,5 @@
-"""What can be wrong with what an engine tells of its cache."""
+"""Errors in an engine's KV events."""
 
 
 class Unreadable(Exception):
-    """Nothing of this message is believed."""
+    """A message is malformed and is rejected as a whole."""

@@ -1,4 +1,4 @@
-"""What /metrics shows of engines' KV events."""
+"""Prometheus metrics of engines' KV events."""
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -6,7 +6,9 @@ from selfhosted.kv_events.following import KvObserver, KvResult
 
 
 class KvMetrics(KvObserver):
-    """What engines told. Pools are configured, and the results are words of our own."""
+    """Counts KV events by pool and result. Pools come from the configuration and results are fixed, so no cap is
+    needed.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._events = Counter(

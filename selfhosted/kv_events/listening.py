@@ -1,8 +1,9 @@
-"""Listens to the KV events of a pool's replicas over ZeroMQ, and keeps the balancer's index true by them.
+"""Subscribes to the KV events of a pool's replicas over ZeroMQ, and updates the balancer's index by them.
 
-Every queue on the way is bounded: ZeroMQ keeps at most `queue` messages of at most `message_bytes` for each replica, and
-lets a connection go that sends a longer one; then the engine's own queue fills, and what it drops shows as a gap. Without
-pyzmq (the extra `kv-events`) nothing is listened to, which is told once, and the index infers as it does without events.
+Every queue on the way is bounded: ZeroMQ keeps at most `queue` messages of at most `message_bytes` for each replica,
+and disconnects one that sends a longer message; then the engine's own queue fills, and what it drops shows as a gap.
+Without pyzmq (the extra `kv-events`) there are no subscriptions, which is logged once, and the index infers as it does
+without events.
 """
 
 import asyncio
@@ -33,30 +34,30 @@ _MOST_PORT: Final = 65_535
 
 
 class KvLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pool's events may take."""
+    """Resource limits of one pool's events."""
 
     queue: int = 64
     message_bytes: int = 1_000_000
     replayed: int = 4_096
-    """Messages of a replay that wait at most; the engine sends all at once, and drops what does not fit."""
+    """The most messages of a replay that wait; the engine sends all at once, and drops what does not fit."""
     again_s: float = 1.0
-    """Between two tries after something unexpected."""
+    """Pause in seconds after a lost connection or an unexpected error."""
     most_replicas: int = 1_000
     chains: ChainLimits = ChainLimits()
     samples: SampleLimits = SampleLimits()
 
 
 Port = int | str
-"""A port, or such as `+1000`: so much above that of the replica's address, where several engines share a host."""
+"""A port number, or an offset such as `+1000` from the replica's own port, where several engines share a host."""
 
 
 def port_of(rule: Port, address: int) -> int:
-    """The port that the rule gives for a replica whose own is `address`."""
+    """The port that the rule gives for a replica whose own port is `address`."""
     return rule if isinstance(rule, int) else address + int(rule.removeprefix("+"))
 
 
 class _Place(NamedTuple):
-    """Where an engine's events are, and its replays."""
+    """The address of an engine's events and replays."""
 
     host: str
     port: int
@@ -68,7 +69,7 @@ class _Place(NamedTuple):
 
 
 class KvEvents:
-    """One pool's. `adopt` and `offer` may be called at any time; `run` listens."""
+    """The KV events of one pool. `adopt` and `offer` may be called at any time; `run` subscribes."""
 
     def __init__(
         self,
@@ -95,14 +96,14 @@ class KvEvents:
         )
         self._followers: dict[str, tuple[_Place, Follower]] = {}
         self._passed_over: dict[str, str] = {}
-        """Replicas that are not listened to, and why."""
+        """Reasons by name, for the replicas without a subscription."""
         self._listening: dict[int, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._absent = False
 
     def adopt(self, addresses: Iterable[Address]) -> None:
-        """The pool's members now. One that has another address is another engine."""
-        found = {each.name: self._place(each.url) for each in addresses}
+        """Replaces the pool's members. A changed address means another engine."""
+        found = {each.name: self._place_of(each.url) for each in addresses}
         places = dict(sorted(found.items())[: self._limits.most_replicas])
         times = Counter(places.values())
         self._passed_over = {name: _SHARED for name, place in places.items() if times[place] > 1}
@@ -115,34 +116,34 @@ class KvEvents:
         self.chains.adopt(places)
         for name, place in places.items():
             if name not in self._followers:
-                replay = None if place.replay_port is None else _Asked(self, place.host, place.replay_port)
+                replay = None if place.replay_port is None else _ReplayRequester(self, place.host, place.replay_port)
                 self._followers[name] = (place, Follower(name, self.chains, self._count, replay))
         self._changed.set()
 
-    def _place(self, url: str) -> _Place:
+    def _place_of(self, url: str) -> _Place:
         parts = urlsplit(url)
         own = parts.port or (443 if parts.scheme == "https" else 80)
         replay = None if self._replay_port is None else port_of(self._replay_port, own)
         return _Place(parts.hostname or "", port_of(self._port, own), replay)
 
     def restarted(self, name: str) -> None:
-        """Somebody saw that its process is another one now: its cache is empty."""
+        """Empties what is known of a replica whose process was replaced: its cache is empty."""
         self.chains.cleared(name)
 
     def offer(self, sample: Sample) -> None:
-        """A prompt whose first token came. Only looked at in passing; some are asked for later."""
+        """Offers a prompt whose first token came for tokenizing; most need none, or are passed over."""
         if not self._absent and sample.replica in self._followers:
             self._sampling.offer(sample)
 
     def states(self) -> Mapping[str, KvState]:
-        """How it stands with each replica."""
+        """State of each replica's subscription, by name."""
         if self._absent:
             return {name: KvState(state="absent", why=_ABSENT) for name in self._followers}
         told = {name: follower.state for name, (_, follower) in self._followers.items()}
         return told | {name: KvState(state="absent", why=why) for name, why in self._passed_over.items()}
 
     async def run(self) -> None:
-        """Until cancelled; without pyzmq not at all."""
+        """Subscribes until it is cancelled; returns at once without pyzmq."""
         try:
             import zmq.asyncio  # noqa: PLC0415 - an extra that need not be there
         except ImportError:
@@ -158,14 +159,16 @@ class KvEvents:
                 await self._rearrange()
                 await self._changed.wait()
         finally:
-            await _ended([sampling, *self._listening.values()])
+            await _cancel_all([sampling, *self._listening.values()])
             self._listening.clear()
             self._context.destroy(linger=0)
 
     async def _rearrange(self) -> None:
-        """Each follower has one task; a replica that left and came again has another follower."""
+        """Starts and stops tasks so that each follower has one; a replica that left and came again has another
+        follower.
+        """
         followers = {id(follower): (place, follower) for place, follower in self._followers.values()}
-        await _ended([self._listening.pop(each) for each in self._listening.keys() - followers.keys()])
+        await _cancel_all([self._listening.pop(each) for each in self._listening.keys() - followers.keys()])
         for each, (place, follower) in followers.items():
             if each not in self._listening:
                 self._listening[each] = asyncio.create_task(
@@ -184,7 +187,9 @@ class KvEvents:
             await self._sleep(self._limits.again_s)
 
     async def _listen_once(self, place: _Place, follower: Follower) -> None:
-        """Until the connection was lost. Then the socket goes, with the messages in it, which are the old engine's."""
+        """Reads until the connection is lost. Then the socket is closed with the messages in it, which are the old
+        engine's.
+        """
         import zmq  # noqa: PLC0415 - see `run`
 
         with self._socket(zmq.SUB, self._limits.queue) as socket:
@@ -193,7 +198,7 @@ class KvEvents:
             reading: asyncio.Task[None] | None = None
             try:
                 socket.connect(_endpoint(place.host, place.port))
-                reading = asyncio.create_task(_read(socket, follower))
+                reading = asyncio.create_task(_pump(socket, follower))
                 lost = asyncio.ensure_future(monitor.recv_multipart())
                 await asyncio.wait((reading, lost), return_when=asyncio.FIRST_COMPLETED)
                 lost.cancel()
@@ -201,7 +206,7 @@ class KvEvents:
                     reading.result()
             finally:
                 if reading is not None:
-                    await _ended([reading])
+                    await _cancel_all([reading])
                 socket.disable_monitor()
 
     @contextlib.contextmanager
@@ -226,7 +231,7 @@ class KvEvents:
             socket.close(linger=0)
 
     async def replay(self, host: str, port: int, start: int) -> AsyncGenerator[Sequence[bytes], None]:
-        """The messages that the engine remembers, from a number on."""
+        """Yields the messages that the engine remembers, from a number on."""
         import zmq  # noqa: PLC0415 - see `run`
 
         with self._socket(zmq.DEALER, self._limits.replayed) as socket:
@@ -243,8 +248,8 @@ class KvEvents:
         self._count("busy" if result == "passed_over" else result)
 
 
-class _Asked:
-    """A replay from one engine."""
+class _ReplayRequester:
+    """Requests replays from one engine."""
 
     def __init__(self, events: KvEvents, host: str, port: int) -> None:
         self._events = events
@@ -270,14 +275,14 @@ _SHARED: Final = (
 )
 
 
-async def _read(socket: "zmq.asyncio.Socket", follower: Follower) -> None:
+async def _pump(socket: "zmq.asyncio.Socket", follower: Follower) -> None:
     while True:
         await follower.live(await socket.recv_multipart())
-        # A socket with messages never lets anybody else in.
+        # A socket with queued messages never suspends, which would starve other tasks.
         await asyncio.sleep(0)
 
 
-async def _ended(tasks: Iterable["asyncio.Task[None]"]) -> None:
+async def _cancel_all(tasks: Iterable["asyncio.Task[None]"]) -> None:
     tasks = list(tasks)
     for task in tasks:
         task.cancel()

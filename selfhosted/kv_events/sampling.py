@@ -1,4 +1,4 @@
-"""The tokens of some prompts, as their engine makes them: asked for off the way of requests, and rarely.
+"""Tokenizes a few prompts at their engine, rarely and outside the request path.
 
 The gateway has no tokenizer; the engine's own `POST /tokenize` also applies its chat template.
 """
@@ -16,8 +16,8 @@ from providers.wire import ChatRequest
 from selfhosted.kv_events.chains import Chains
 
 _TOKENIZED: Final = ("messages", "tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
-_OTHERWISE: Final = frozenset({"functions", "chat_template", "documents", "reasoning_effort", "mm_processor_kwargs"})
-"""With these the engine's prompt is another than what /tokenize makes of the rest."""
+_UNSUPPORTED: Final = frozenset({"functions", "chat_template", "documents", "reasoning_effort", "mm_processor_kwargs"})
+"""Request fields with which the engine's prompt differs from what /tokenize makes of the rest."""
 _MOST_BODY_BYTES: Final = 1_000_000
 _MOST_ANSWER_BYTES: Final = 4_000_000
 _OK: Final = 200
@@ -25,48 +25,48 @@ _GIVE_UP_AFTER: Final = 5
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt whose first token has come: its engine holds its blocks now."""
+    """A prompt whose first token has come, so that its engine holds its blocks."""
 
     replica: str
     url: str
-    """`http(s)://host:port` of the replica."""
+    """The replica's `http(s)://host:port`."""
     blocks: tuple[int, ...]
-    """As the balancer knows them."""
+    """The prompt's blocks, as the balancer hashes them."""
     block_bytes: int
     rendered_bytes: int
-    """Of the whole rendered prompt. One that was cut is not to be offered."""
+    """Length of the whole rendered prompt in bytes. A prompt that was cut off must not be offered."""
     body: bytes | Callable[[], bytes | None]
-    """What /tokenize is asked, or what makes it when its turn has come; None: this prompt is not to be asked for."""
+    """Body for /tokenize, or a function that builds it when its turn comes; None: this prompt must not be tokenized."""
     adapter: str | None = None
     salt: str | None = None
 
 
 SampleResult = Literal["learned", "unseen", "failed", "passed_over", "known"]
-"""`learned`; `unseen`: the engine told of no such block; `failed`: /tokenize did not answer well; `passed_over`: too many
-at once; `known`: it would have taught nothing."""
+"""Outcome of a sample. `learned`: its blocks were mapped; `unseen`: the engine reported no such block; `failed`:
+/tokenize failed; `passed_over`: too many samples at once; `known`: it would have taught nothing."""
 
 
 class Tokenize(Protocol):
-    """Asks an engine."""
+    """Function that tokenizes a prompt at an engine."""
 
     async def __call__(self, url: str, body: bytes) -> Sequence[int]:
-        """Raises TokenizeFailed."""
+        """The prompt's token ids. Raises TokenizeFailed."""
         ...
 
 
 class TokenizeFailed(Exception):
-    """The engine gave no tokens."""
+    """The engine returned no tokens."""
 
 
 class SampleLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is asked at most."""
+    """Limits on the rate and number of tokenized prompts."""
 
     waiting: int = 32
     per_s: float = 5.0
     settle_s: float = 0.25
-    """Events are on their way for so long."""
+    """Delay before tokenizing, so that the engine's events for the prompt arrive first."""
     pause_s: float = 60.0
-    """After several failures in a row nothing is asked for so long."""
+    """Pause after several failures in a row."""
 
 
 class _Tokens(msgspec.Struct):
@@ -74,7 +74,7 @@ class _Tokens(msgspec.Struct):
 
 
 class Sampling:
-    """A short queue before /tokenize. `offer` never waits; `run` asks."""
+    """A short queue of prompts for /tokenize. `offer` never waits; `run` does the requests."""
 
     def __init__(
         self,
@@ -93,32 +93,32 @@ class Sampling:
         self._clock = clock
         self._sleep = sleep
         self._waiting: deque[tuple[float, Sample]] = deque()
-        self._stirred = asyncio.Event()
+        self._offered = asyncio.Event()
         self._failures = 0
         self._paused_until = 0.0
 
     def offer(self, sample: Sample) -> None:
-        """A few microseconds."""
+        """Queues a sample, or counts it as known or passed over. Takes a few microseconds."""
         if self._chains.knows(sample.blocks):
             self._counted("known")
         elif len(self._waiting) >= self._limits.waiting or self._clock() < self._paused_until:
             self._counted("passed_over")
         else:
             self._waiting.append((self._clock() + self._limits.settle_s, sample))
-            self._stirred.set()
+            self._offered.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Tokenizes queued samples until it is cancelled."""
         while True:
-            await self._stirred.wait()
+            await self._offered.wait()
             while self._waiting:
                 due, sample = self._waiting.popleft()
                 await self._sleep(max(0.0, due - self._clock()))
-                await self._ask(sample)
+                await self._tokenize_sample(sample)
                 await self._sleep(1 / self._limits.per_s)
-            self._stirred.clear()
+            self._offered.clear()
 
-    async def _ask(self, sample: Sample) -> None:
+    async def _tokenize_sample(self, sample: Sample) -> None:
         if self._chains.knows(sample.blocks):
             # Another one of the same beginning was asked for meanwhile.
             self._counted("known")
@@ -130,7 +130,7 @@ class Sampling:
         try:
             tokens = await self._tokenize(sample.url, body)
         except TokenizeFailed:
-            self._failed()
+            self._count_failure()
             return
         self._failures = 0
         a_byte = len(tokens) / max(1, sample.rendered_bytes)
@@ -140,7 +140,7 @@ class Sampling:
         )
         self._counted("learned" if mapped else "unseen")
 
-    def _failed(self) -> None:
+    def _count_failure(self) -> None:
         self._counted("failed")
         self._failures += 1
         if self._failures >= _GIVE_UP_AFTER:
@@ -150,7 +150,7 @@ class Sampling:
 
 
 class HttpTokenize:
-    """POST /tokenize, within bounds of time and size."""
+    """Tokenizes by POST /tokenize, with limits on time and size."""
 
     def __init__(self, session: aiohttp.ClientSession, api_key: str | None = None, *, timeout_s: float = 5.0) -> None:
         self._session = session
@@ -177,8 +177,10 @@ class HttpTokenize:
 
 
 def tokenize_body(model: str, request: ChatRequest) -> bytes | None:
-    """The question for a chat request. None: the engine's prompt would not be what /tokenize makes of it."""
-    if request.images or not _OTHERWISE.isdisjoint(request.fields):
+    """Body of /tokenize for a chat request; None when the engine's prompt would differ from what /tokenize makes of it,
+    or the body is too long.
+    """
+    if request.images or not _UNSUPPORTED.isdisjoint(request.fields):
         return None
     asked: dict[str, object] = {name: request.fields[name] for name in _TOKENIZED if name in request.fields}
     body = msgspec.json.encode({"model": model, **asked})

@@ -1,24 +1,25 @@
-"""Whether anything of an engine's events was missed. Pure."""
+"""Tracking of event sequence numbers, to detect missed messages. Pure."""
 
 from typing import Literal
 
 Seen = Literal["first", "next", "known", "gap", "restart"]
-"""`first`: of a connection; what came before it is not known. `next`: nothing was missed. `known`: a replay told it
-already. `gap`: those in between were missed. `restart`: it counts from the beginning again, so it is another engine."""
+"""Classification of a message. `first`: of a connection; what came before it is unknown. `next`: nothing was missed.
+`known`: a replay has delivered it already. `gap`: messages in between were missed. `restart`: numbering began anew, so
+it is another engine."""
 
 
 class Sequence:
-    """Where the live messages are, and up to where everything was taken over, replays included."""
+    """The position of the live stream, and the end of what was applied, replays included."""
 
     __slots__ = ("_live", "wanted")
 
     def __init__(self) -> None:
         self._live: int | None = None
         self.wanted = 0
-        """The first that was not taken over yet."""
+        """The first number that has not been applied yet."""
 
     def see(self, number: int) -> Seen:
-        """A live message. Whoever acts on it calls `taken` afterwards."""
+        """Classifies a live message. The caller calls `taken` once it has applied it."""
         live, self._live = self._live, number + 1
         if live is None:
             return "first" if number > self.wanted else "next" if number == self.wanted else "restart"
@@ -29,10 +30,10 @@ class Sequence:
         return "next" if number == self.wanted else "gap"
 
     def taken(self, number: int) -> None:
-        """Everything up to this one is taken over."""
+        """Marks everything up to this number as applied."""
         self.wanted = number + 1
 
     def restarted(self) -> None:
-        """What comes next may be another engine's."""
+        """Resets both positions: the next message may be another engine's."""
         self._live = None
         self.wanted = 0

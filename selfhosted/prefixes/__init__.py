@@ -1,1 +1,1 @@
-"""Which teams begin their prompts so that no cache can keep them, and what that costs. No text is ever kept."""
+"""Prompt prefixes that change from request to request, by team, and the cost of the cache misses. No text is kept."""

@@ -1,4 +1,4 @@
-"""What /metrics shows of the beginnings of prompts."""
+"""Prometheus metrics of prompt prefixes."""
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -6,7 +6,7 @@ from selfhosted.prefixes.tracker import Looked
 
 
 class PrefixMetrics:
-    """How many beginnings were looked at, and how many were not."""
+    """Counts new prompt prefixes by whether they were analysed, sampled out or lost."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._beginnings = Counter(

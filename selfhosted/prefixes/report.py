@@ -1,13 +1,13 @@
-"""What beginnings that change cost a month. Pure; dollars are exact.
+"""Monthly cost of prompt prefixes that change. Pure; dollars are exact.
 
     dollars a month = broken tokens * dollars a token * 30 days ÷ days seen
 
-`broken tokens` are those that came after what varied and were the same again: they were computed for nothing, and would
-be found in the cache if what varies stood behind them. It is what the system prompt and the tools lose; the conversation
-behind them is lost with them, and not counted, so the true loss is larger. `days seen` go from the first day on which
+`broken tokens` are those that came after the varying part and were the same again: they were computed anew, and would
+be found in the cache if the varying part stood behind them. Only the system prompt and the tools are counted; the
+conversation behind them is lost with them, so the true loss is larger. `days seen` go from the first day on which
 anything was counted in the range (or its start, if that is later) to now, one at least.
 
-`dollars a token` is, for a target of our own, the replica's time that a cached token saves at what that time costs:
+`dollars a token` is, for a self-hosted target, the replica's time that a cached token saves at what that time costs:
 
     (seconds_per_million.input - seconds_per_million.cached_input) ÷ 1,000,000
         * gpus_per_replica * usd_per_gpu_hour * overhead ÷ 3,600
@@ -37,22 +37,22 @@ _CENT: Final = Decimal("0.01")
 _SHARE: Final = Decimal("0.0001")
 
 Rates = Callable[[str], Fraction | None]
-"""Target → nano-dollars that one token costs more when it is not found in the cache. None: nobody knows."""
+"""Function from a target id to the nano-dollars that a token costs more when it misses the cache; None: unknown."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One way in which a team begins its prompts to a target."""
+    """One way in which a team begins its prompts to a target, with its cost."""
 
     organisation_id: str
     team_id: str
     target_id: str
     skeleton: str
-    """Empty for what has no row of its own: beginnings that came once or twice."""
+    """Hex name of the skeleton; empty for the sum of all that has no row of its own."""
     requests: int
     broken: int
     share_broken: Decimal
     first_break_tokens: int | None
-    """The first tokens stay in the cache, so many at least; None where nothing breaks."""
+    """Number of leading tokens that stay in the cache, at least; None where nothing breaks."""
     kinds: tuple[str, ...]
     tokens_a_month: int
     usd_a_month: Decimal | None
@@ -60,20 +60,20 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TeamSum(msgspec.Struct, frozen=True, kw_only=True):
-    """A team's findings together."""
+    """The sum of one team's findings."""
 
     team_id: str
     requests: int
     broken: int
     tokens_a_month: int
     usd_a_month: Decimal
-    """Of the findings with a known price."""
+    """Sum over the findings with a known price."""
     unpriced: int
-    """Findings that cost something nobody knows."""
+    """Number of findings without a known price."""
 
 
 class PrefixReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is lost most stands first."""
+    """The report for a range of days; teams and findings are sorted by loss, largest first."""
 
     start_us: int
     end_us: int
@@ -83,7 +83,7 @@ class PrefixReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rates_of(pools: Sequence[PoolSection], book: PriceBook, at_us: int) -> Rates:
-    """The formula above, for a configuration and the prices of a moment."""
+    """Rates from the pools' costs and the price book at a moment, by the module's formula."""
     own = {target: pool for pool in pools for target in pool.targets}
 
     def rate(target_id: str) -> Fraction | None:
@@ -100,16 +100,16 @@ def rates_of(pools: Sequence[PoolSection], book: PriceBook, at_us: int) -> Rates
 
 
 def stability(habits: Iterable[PrefixUsage], rates: Rates, *, start_us: int, end_us: int, now_us: int) -> PrefixReport:
-    """The report on the days from `start_us` to before `end_us`."""
+    """Builds the report on the days from `start_us` to before `end_us`."""
     known = list(habits)
     first_us = max(start_us, min((each.first_day_us for each in known), default=start_us))
     seen_us = max(DAY_US, min(now_us, end_us) - first_us)
     found = [_finding(each, rates(each.target_id), Fraction(MONTH_DAYS * DAY_US, seen_us)) for each in known]
-    found.sort(key=_most_lost_first)
+    found.sort(key=_by_loss)
     teams: dict[str, list[Finding]] = {}
     for each in found:
         teams.setdefault(each.team_id, []).append(each)
-    sums = [_sum(team_id, mine) for team_id, mine in teams.items()]
+    sums = [_team_sum(team_id, mine) for team_id, mine in teams.items()]
     sums.sort(key=lambda team: (-team.usd_a_month, -team.tokens_a_month, team.team_id))
     return PrefixReport(
         start_us=start_us,
@@ -121,7 +121,7 @@ def stability(habits: Iterable[PrefixUsage], rates: Rates, *, start_us: int, end
 
 
 def prefixes_as_json(report: PrefixReport) -> dict[str, Any]:
-    """As JSON has it."""
+    """The report as a JSON object."""
     return {
         "object": "prefix_stability",
         "start": iso(report.start_us)[:10],
@@ -133,7 +133,7 @@ def prefixes_as_json(report: PrefixReport) -> dict[str, Any]:
 
 
 def advice_for(kinds: Iterable[str]) -> str:
-    """What to do about what varies."""
+    """Advice to a team, from the kinds of its varying parts; empty when there are none."""
     given = set(kinds)
     what = [
         name
@@ -173,7 +173,7 @@ def _finding(habit: PrefixUsage, rate: Fraction | None, months: Fraction) -> Fin
     )
 
 
-def _sum(team_id: str, findings: Sequence[Finding]) -> TeamSum:
+def _team_sum(team_id: str, findings: Sequence[Finding]) -> TeamSum:
     return TeamSum(
         team_id=team_id,
         requests=sum(each.requests for each in findings),
@@ -184,12 +184,12 @@ def _sum(team_id: str, findings: Sequence[Finding]) -> TeamSum:
     )
 
 
-def _most_lost_first(each: Finding) -> tuple[Decimal, int, int, str, str, str]:
+def _by_loss(each: Finding) -> tuple[Decimal, int, int, str, str, str]:
     usd = Decimal(0) if each.usd_a_month is None else each.usd_a_month
     return -usd, -each.tokens_a_month, -each.requests, each.team_id, each.target_id, each.skeleton
 
 
 def _usd(nanousd: Fraction) -> Decimal:
-    """To the nano-dollar, half up."""
+    """Converts nano-dollars to dollars, rounded half up to a nano-dollar."""
     whole = (2 * nanousd.numerator + nanousd.denominator) // (2 * nanousd.denominator)
     return Decimal(whole) / NANO_PER_USD

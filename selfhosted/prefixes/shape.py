@@ -1,6 +1,6 @@
-"""A prompt's beginning without its text: hashes of what stays the same, and where something varies.
+"""A prompt's prefix without its text: hashes of what stays the same, and positions of what varies.
 
-What usually varies (dates, times, uuids, ids, numbers) is masked, so that beginnings that differ in nothing else have one
+What usually varies (dates, times, uuids, ids, numbers) is masked, so that prefixes that differ in nothing else share a
 skeleton. Masking too much does no harm: a masked number that never varies has the same hash each time.
 """
 
@@ -12,21 +12,21 @@ from typing import Final
 import msgspec
 
 KINDS: Final = ("uuid", "time", "date", "clock", "hex", "id", "number", "other")
-"""What can vary; `other` is something between parts that stay, which no mask knows."""
+"""Kinds of varying parts; `other` is one between constant parts that no mask recognises."""
 OTHER: Final = KINDS.index("other")
 
 LOOKED_BYTES: Final = 8_192
-"""Of a beginning that is masked."""
+"""Length of a prefix that is masked, in bytes."""
 KEPT_BYTES: Final = 65_536
-"""Of a beginning whose rest is compared as a whole; what is longer counts as if it ended there."""
+"""Length of a prefix up to which its rest is compared as a whole; the text beyond is ignored."""
 _SKELETON_BYTES: Final = 6_144
-"""Less than what is masked: a counter that grew by a digit moves where the text is cut, but not where this is."""
+"""Shorter than the masked part: a counter that grew by a digit moves where the text is cut, but not where this is."""
 _MOST_SPANS: Final = 128
 _MOST_CHUNKS: Final = 96
 _BLANK: Final = b"\x00"
 _LEAST_COMMON: Final = 0.6
 _LEAST_COMMON_AFTER_BYTES: Final = 128
-"""Less that comes again after what differs is chance, such as a closing line."""
+"""Fewer bytes in common after the difference are chance, such as a closing line."""
 
 _MONTH: Final = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sep(?:t(?:ember)?)?"
@@ -36,7 +36,7 @@ _WEEKDAY: Final = r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:da
 _ZONE: Final = r"(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d)(?![A-Za-z0-9]))?"
 _HALF: Final = r"(?: ?[AaPp](?:[Mm]\b|\.[Mm]\.))?"
 _CLOCK: Final = r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?"
-# The first that fits counts, so what is longer stands first.
+# The first alternative that matches wins, so longer forms come first.
 _DATES: Final = (
     r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?!\d)",
     r"\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d\d)(?!\d)",
@@ -59,27 +59,27 @@ _CHUNK: Final = re.compile(rb"[^\n.!?;]{0,512}[\n.!?;]?")
 
 
 class PrefixShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One beginning. Of the text there are only keyed hashes and lengths."""
+    """The shape of one prefix. It holds only keyed hashes and lengths, no text."""
 
     skeleton: bytes
-    """Of everything that is not masked."""
+    """Keyed hash of everything that is not masked."""
     end: int
-    """Where in the text the skeleton ends."""
+    """Offset in the text where the skeleton ends."""
     rest: int
     """Hash of the text from there on."""
     length: int
     starts: "array[int]"
-    """Of what is masked: where it begins in the text, its length, its kind, the hash of it."""
+    """Masked parts, as parallel arrays: offset in the text, length, kind (index into `KINDS`), and hash."""
     lengths: "array[int]"
     kinds: bytes
     hashes: "array[int]"
     chunks: "array[int]"
-    """Hashes of the skeleton's lines and sentences, and how long each is in the text."""
+    """Hashes of the skeleton's lines and sentences; `chunk_lengths` are their lengths in the text."""
     chunk_lengths: "array[int]"
 
 
 class Break(msgspec.Struct, frozen=True):
-    """Where two beginnings part, and how many bytes after it are the same again."""
+    """The offset at which two prefixes first differ, and the number of bytes after it that are the same again."""
 
     at: int
     same_after: int
@@ -87,7 +87,7 @@ class Break(msgspec.Struct, frozen=True):
 
 
 def shape_of(text: bytes, key: bytes) -> PrefixShape:
-    """Pure, and bounded: a few hundred microseconds, whatever the text."""
+    """Computes the shape of a text. Pure, and bounded: a few hundred microseconds, whatever the text."""
     looked = text[:LOOKED_BYTES]
     skeleton = bytearray()
     starts, lengths, hashes, kinds = array("I"), array("I"), array("Q"), bytearray()
@@ -123,12 +123,12 @@ def shape_of(text: bytes, key: bytes) -> PrefixShape:
 
 
 def masked_break(before: PrefixShape, now: PrefixShape) -> Break | None:
-    """Where two beginnings of one skeleton part. None: not within what was looked at."""
+    """Compares two prefixes of one skeleton. None when they do not differ in the masked part."""
     differing = [at for at, (old, new) in enumerate(zip(before.hashes, now.hashes, strict=False)) if old != new]
     if not differing:
         return None
     first = now.starts[differing[0]]
-    # What comes after the looked-at part counts when it is the same; of one that differs nothing more is known.
+    # Text behind the masked part counts when it is the same; where it differs, how much of it does is unknown.
     last = now.length if before.rest == now.rest else now.end
     varying = sum(now.lengths[at] for at in differing)
     kinds = tuple(sorted({now.kinds[at] for at in differing}))
@@ -136,9 +136,9 @@ def masked_break(before: PrefixShape, now: PrefixShape) -> Break | None:
 
 
 def other_break(before: PrefixShape, now: PrefixShape) -> Break | None:
-    """Where two beginnings part that differ in something no mask knows. None: they are not two of a kind.
+    """Compares two prefixes that differ in something that no mask recognises. None when they are unrelated.
 
-    They are, when most of the longer one is in both, and not only before they part.
+    They are related when most of the longer one is in both, and not only before the difference.
     """
     common = 0
     for old, new in zip(before.chunks, now.chunks, strict=False):
@@ -158,7 +158,9 @@ def other_break(before: PrefixShape, now: PrefixShape) -> Break | None:
 
 
 def family_name(before: PrefixShape, now: PrefixShape) -> bytes:
-    """One that other processes will probably find too: that of the longest part that both have."""
+    """Name of a family of related prefixes: the hash of the longest chunk in common, which other processes will
+    probably find too.
+    """
     known = set(before.chunks)
     parts = zip(now.chunk_lengths, now.chunks, strict=True)
     _length, chunk = max(part for part in parts if part[1] in known)
@@ -166,7 +168,7 @@ def family_name(before: PrefixShape, now: PrefixShape) -> bytes:
 
 
 def _end(skeleton: bytearray, lengths: "array[int]") -> int:
-    """Where in the text the kept part of the skeleton ends."""
+    """Offset in the text at which the kept part of the skeleton ends."""
     kept = min(len(skeleton), _SKELETON_BYTES)
     blanks = skeleton.count(_BLANK, 0, kept)
     return kept + sum(lengths[:blanks]) - min(blanks, len(lengths))

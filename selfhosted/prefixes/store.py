@@ -1,4 +1,4 @@
-"""The table `prompt_habit`: written by the loop of each process, which adds to the same rows, and read by the report."""
+"""The table `prompt_habit`: each process's writer adds to the same rows, and the report reads them."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ _log: Final = logging.getLogger("weighbridge.prefixes")
 
 KEPT_DAYS: Final = 92
 MOST_ROWS: Final = 50_000
-"""Rows that a report reads; of more, those with the most requests."""
+"""The most rows that a report reads; of more, those with the most requests."""
 _BATCH: Final = 200
 _KINDS_CHARS: Final = 128
 _TARGET_CHARS: Final = 128
@@ -36,7 +36,7 @@ _ADDED: Final = ("requests", "prompt_tokens", "broken", "broken_tokens")
 
 
 class PrefixUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """How a team began its prompts to a target in some days, in one way."""
+    """Totals over some days of one way in which a team begins its prompts to a target."""
 
     organisation_id: str
     team_id: str
@@ -52,16 +52,18 @@ class PrefixUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrefixStore:
-    """The only writer and reader of the table."""
+    """The only writer and reader of `prompt_habit`."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def add(self, deltas: Sequence[HabitDelta], committing: Callable[[], None] = lambda: None) -> None:
-        """All of them or none, in one transaction. `committing` is called just before it is known no more which."""
+        """Adds the deltas in one transaction. `committing` is called just before the commit, after which it may be
+        unknown whether they were written.
+        """
         # Of two processes neither waits for a row of the other's while it holds one that the other waits for.
-        ordered = sorted(deltas, key=_sorted_by)
+        ordered = sorted(deltas, key=_row_key)
         async with self._engine.connect() as connection:
             for start in range(0, len(ordered), _BATCH):
                 await self._add(connection, ordered[start : start + _BATCH])
@@ -77,18 +79,18 @@ class PrefixStore:
             {
                 **{name: getattr(each, name) for name in (*_ADDED, "first_break_tokens", "organisation_id")},
                 **dict(zip(_KEY, key, strict=True)),
-                # A kind that another process adds at this moment is told again with its next ones.
+                # A kind that another process adds meanwhile is overwritten, and comes back with its next deltas.
                 "kinds": ",".join(sorted(known.get(key, set()) | set(each.kinds)))[:_KINDS_CHARS],
             }
             for key, each in zip(keys, deltas, strict=True)
         ]
         insert = self._insert(_table)
         changed: dict[str, Any] = {name: _table.c[name] + insert.excluded[name] for name in _ADDED}
-        changed |= {"kinds": insert.excluded.kinds, "first_break_tokens": _least(insert.excluded)}
+        changed |= {"kinds": insert.excluded.kinds, "first_break_tokens": _smaller_break(insert.excluded)}
         await connection.execute(insert.on_conflict_do_update(index_elements=_KEY, set_=changed), rows)
 
     async def read(self, scope: ReadScope, start_us: int, end_us: int) -> list[PrefixUsage]:
-        """The days from `start_us` to before `end_us`, of what the scope may see, added up."""
+        """Totals over the days from `start_us` to before `end_us`, as far as the scope may read them."""
         wanted: list[ColumnElement[bool]] = [
             _table.c.organisation_id == scope.organisation_id,
             _table.c.day_us >= start_us,
@@ -99,16 +101,16 @@ class PrefixStore:
         asked = select(_table).where(*wanted).order_by(_table.c.requests.desc()).limit(MOST_ROWS)
         async with self._engine.connect() as connection:
             rows = (await connection.execute(asked)).mappings().all()
-        return _added_up([dict(row) for row in rows])
+        return _totals([dict(row) for row in rows])
 
     async def prune(self, before_us: int) -> None:
-        """Days before that are not kept."""
+        """Deletes the rows of days before `before_us`."""
         async with self._engine.begin() as connection:
             await connection.execute(delete(_table).where(_table.c.day_us < before_us))
 
 
 class PrefixWriter:
-    """The loop: looks at new beginnings a few times a second, and writes what was counted every few."""
+    """Background loop: analyses new prefixes a few times a second, and writes the counts every `every_s` seconds."""
 
     def __init__(
         self,
@@ -120,23 +122,23 @@ class PrefixWriter:
         now_us: Callable[[], int] = wall_us,
         lost: Callable[[int], None] = lambda _requests: None,
     ) -> None:
-        """`lost` is told of requests that were counted and not written."""
+        """`lost` is called with the number of requests whose counts may not have been written."""
         self._habits = habits
         self._store = store
         self._every_s = every_s
         self._look_s = look_s
         self._now_us = now_us
         self._lost = lost
-        self._told: str | None = None
+        self._logged_failure: str | None = None
 
     async def run(self) -> None:
-        """Until cancelled; `aclose` then writes what is left."""
+        """Runs until it is cancelled; `aclose` then writes the rest."""
         loop = asyncio.get_running_loop()
         flushed = loop.time()
         pruned = -_PRUNE_S
         while True:
             await asyncio.sleep(self._look_s)
-            await self._look()
+            await self._analyse_waiting()
             if loop.time() - flushed >= self._every_s:
                 await self.flush()
                 flushed = loop.time()
@@ -145,15 +147,15 @@ class PrefixWriter:
                 pruned = loop.time()
 
     async def aclose(self) -> None:
-        """Everything that was counted; a few seconds at most."""
+        """Writes everything that was counted; takes a few seconds at most."""
         self._habits.digest(self._habits.waiting)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.flush(everything=True)
 
     async def flush(self, *, everything: bool = False) -> None:
-        """Writes what was counted. What was surely not written is written the next time; of what may have been, each
-        request counts once or not at all.
+        """Writes the counts so far. Counts that were surely not written are kept for the next time; ones that may have
+        been are dropped, so that no request counts twice.
         """
         deltas = self._habits.take(everything=everything)
         if not deltas:
@@ -174,11 +176,11 @@ class PrefixWriter:
                 self._lost(sum(each.requests for each in deltas))
             if not isinstance(failure, SQLAlchemyError | OSError | TimeoutError):
                 raise
-            self._tell(type(failure).__name__)
+            self._log_once(type(failure).__name__)
         else:
-            self._told = None
+            self._logged_failure = None
 
-    async def _look(self) -> None:
+    async def _analyse_waiting(self) -> None:
         # One at a time, so that requests are never kept for more than a millisecond.
         for _ in range(16):
             if not self._habits.digest(1):
@@ -191,26 +193,26 @@ class PrefixWriter:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 await self._store.prune(now_us - now_us % DAY_US - KEPT_DAYS * DAY_US)
         except (SQLAlchemyError, OSError, TimeoutError) as failure:
-            self._tell(type(failure).__name__)
+            self._log_once(type(failure).__name__)
 
-    def _tell(self, failure: str) -> None:
-        """Once for each kind of failure, until it worked again."""
-        if failure != self._told:
-            self._told = failure
+    def _log_once(self, failure: str) -> None:
+        """Logs each kind of failure once, until a write succeeds."""
+        if failure != self._logged_failure:
+            self._logged_failure = failure
             _log.warning("how prompts begin is not written to the database for now (%s)", failure)
 
 
-def _sorted_by(delta: HabitDelta) -> tuple[int, str, str, str]:
+def _row_key(delta: HabitDelta) -> tuple[int, str, str, str]:
     return delta.day_us, delta.team_id, delta.target_id, delta.skeleton
 
 
-def _least(excluded: Any) -> ColumnElement[int]:
-    """Of those that have a break at all."""
+def _smaller_break(excluded: Any) -> ColumnElement[int]:
+    """SQL expression of the smaller first break, of the rows that have a break at all."""
     mine, other = _table.c.first_break_tokens, excluded.first_break_tokens
     return case((_table.c.broken == 0, other), (excluded.broken == 0, mine), (mine < other, mine), else_=other)
 
 
-def _added_up(rows: Sequence[dict[str, Any]]) -> list[PrefixUsage]:
+def _totals(rows: Sequence[dict[str, Any]]) -> list[PrefixUsage]:
     found: dict[tuple[str, str, str], PrefixUsage] = {}
     for row in rows:
         key = (row["team_id"], row["target_id"], row["skeleton"])
@@ -218,11 +220,11 @@ def _added_up(rows: Sequence[dict[str, Any]]) -> list[PrefixUsage]:
         day_us = row.pop("day_us")
         fresh = PrefixUsage(first_day_us=day_us, **row)
         before = found.get(key)
-        found[key] = fresh if before is None else _together(before, fresh)
+        found[key] = fresh if before is None else _merged(before, fresh)
     return list(found.values())
 
 
-def _together(one: PrefixUsage, other: PrefixUsage) -> PrefixUsage:
+def _merged(one: PrefixUsage, other: PrefixUsage) -> PrefixUsage:
     firsts = [each.first_break_tokens for each in (one, other) if each.broken]
     return msgspec.structs.replace(
         one,

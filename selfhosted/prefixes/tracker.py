@@ -1,12 +1,12 @@
-"""How each team begins its prompts: in memory, bounded, and without any text that stays.
+"""Tracks how each team begins its prompts: in memory, bounded, and without keeping any text.
 
-Of a request only its beginning's first 8 KB are hashed (a few microseconds). A beginning that was seen lately is one that
-a cache still has, so it is counted and that is all. A new one waits, text and all, for `digest`, which a loop calls a few
-times a second; there it is compared with the one before of its family. Only a few wait at once: of a team that sends
-nothing but new beginnings a sample is looked at, and each that is stands for those that were not.
+Of a request only its prefix's first 8 KB are hashed (a few microseconds). A prefix that was seen lately is one that a
+cache still has, so it is only counted. A new one waits, text and all, for `digest`, which a loop calls a few times a
+second; there it is compared with the one before of its family. Only a few wait at once: of a team that sends nothing
+but new prefixes a sample is analysed, and each of that stands for those that were not.
 
-Bounds: `HabitLimits.keys` pairs of team and target, the one used longest ago goes first; each with at most `families`
-shapes (about 4 KB each) and `raws` hashes; `waiting` texts of 64 KB. With the defaults below 40 MB in all.
+Bounds: `HabitLimits.keys` pairs of team and target, evicted by last use; each with at most `families` shapes (about 4
+KB each) and `raws` hashes; `waiting` texts of 64 KB. With the defaults below 40 MB in all.
 """
 
 import time
@@ -30,7 +30,7 @@ from selfhosted.prefixes.shape import (
 )
 
 VARIOUS: Final = ""
-"""The skeleton of what has no row of its own: beginnings that came once or twice, and those beyond the limits."""
+"""Skeleton of the row for the rest: prefixes that came once or twice, and those beyond the limits."""
 _USUAL_BYTES_A_TOKEN: Final = 4.0
 _LEAST_BYTES_A_TOKEN: Final = 1.0
 _MOST_BYTES_A_TOKEN: Final = 16.0
@@ -40,7 +40,7 @@ Counted = Callable[[Looked, int], None]
 
 
 class HabitLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept at most, in one process."""
+    """Limits on what one process keeps."""
 
     keys: int = 500
     families: int = 8
@@ -49,15 +49,15 @@ class HabitLimits(msgspec.Struct, frozen=True, kw_only=True):
     waiting_a_key: int = 2
     pending: int = 10_000
     named_a_day: int = 24
-    """Rows of a team's and target's day; what comes beyond counts as `VARIOUS`."""
+    """The most rows of a team and target on a day; further families count as `VARIOUS`."""
     named_from: int = 3
-    """Requests of a family before it has a row of its own."""
+    """Requests of a family before it gets a row of its own."""
     recent_s: float = 3_600.0
-    """A beginning that was not seen for longer is in no cache any more, and nobody broke it."""
+    """Seconds after which a prefix counts as gone from all caches, so that a miss is no break."""
 
 
 class HabitDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be added to one row of the table."""
+    """The amounts to add to one row of the table."""
 
     day_us: int
     organisation_id: str
@@ -69,7 +69,7 @@ class HabitDelta(msgspec.Struct, frozen=True, kw_only=True):
     broken: int
     broken_tokens: int
     first_break_tokens: int
-    """Means something only where `broken` is not 0."""
+    """Meaningful only where `broken` is not 0."""
     kinds: tuple[str, ...]
 
 
@@ -100,7 +100,7 @@ class _Sums:
 
 
 class _Family:
-    """Beginnings that are meant to be the same."""
+    """Prefixes that are meant to be the same."""
 
     __slots__ = ("last", "name", "seen", "sums")
 
@@ -112,14 +112,14 @@ class _Family:
 
 
 class _Key:
-    """One team's prompts to one target."""
+    """The prefixes of one team's prompts to one target."""
 
     __slots__ = ("day_us", "families", "named", "organisation_id", "raws", "skipped", "skipped_tokens", "waiting")
 
     def __init__(self, organisation_id: str) -> None:
         self.organisation_id = organisation_id
         self.families: OrderedDict[bytes, _Family] = OrderedDict()
-        """By the skeleton of the last one."""
+        """Families by the skeleton of their last prefix."""
         self.raws: OrderedDict[int, tuple[_Family, float]] = OrderedDict()
         self.waiting = self.skipped = self.skipped_tokens = 0
         self.named: set[bytes] = set()
@@ -141,7 +141,7 @@ _Row = tuple[int, str, str, str, str]
 
 
 class PrefixTracker:
-    """`observe` on the way of a request; everything else from a loop."""
+    """Counts prompt prefixes. `observe` is called for each request; everything else by a background loop."""
 
     def __init__(
         self,
@@ -171,8 +171,8 @@ class PrefixTracker:
         prompt_tokens: int,
         prompt_bytes: int = 0,
     ) -> None:
-        """A request whose system prompt and tools are `beginning`. With `prompt_bytes`, of the whole prompt as it was
-        rendered, it is known how many bytes its tokens have; otherwise four are assumed.
+        """Counts a request whose system prompt and tools are `beginning`. `prompt_bytes`, the length of the whole
+        rendered prompt, gives the bytes of a token; four are assumed without it.
         """
         if not beginning:
             return
@@ -192,16 +192,16 @@ class PrefixTracker:
             key.raws[raw] = (family, now)
             key.raws.move_to_end(raw)
             return
-        self._wait(name, key, raw, beginning, prompt_tokens, prompt_bytes)
+        self._enqueue(name, key, raw, beginning, prompt_tokens, prompt_bytes)
 
     def digest(self, most: int = 16) -> int:
-        """Looks at so many of those that wait, at most. Each takes up to a millisecond; returns how many it looked at."""
+        """Analyses at most `most` waiting prefixes, up to a millisecond each. Returns how many."""
         done = 0
         while self._waiting and done < most:
             (name, raw), waiting = self._waiting.popitem(last=False)
             key = self._keys[name]
             key.waiting -= 1
-            self._look(name, key, raw, waiting)
+            self._analyse(name, key, raw, waiting)
             done += 1
         self._counted("looked", done)
         return done
@@ -211,7 +211,7 @@ class PrefixTracker:
         return len(self._waiting)
 
     def take(self, *, everything: bool = False) -> tuple[HabitDelta, ...]:
-        """What was counted since the last time. Families that came hardly ever wait for more, unless it is the end."""
+        """Takes the counts since the last call. Families with few requests are held back unless `everything`."""
         for name, key in self._keys.items():
             for family in key.families.values():
                 if family.sums.requests and (everything or self._is_named(key, family)):
@@ -221,19 +221,19 @@ class PrefixTracker:
         return taken
 
     def put_back(self, deltas: Iterable[HabitDelta]) -> None:
-        """They were surely not written."""
+        """Adds deltas again that were surely not written."""
         for delta in deltas:
             row = (delta.day_us, delta.organisation_id, delta.team_id, delta.target_id, delta.skeleton)
             self._add(row, delta)
 
     def _new_key(self, name: _Name, organisation_id: str) -> _Key:
         while len(self._keys) >= self._limits.keys:
-            self._let_go(*self._keys.popitem(last=False))
+            self._evict(*self._keys.popitem(last=False))
         key = self._keys[name] = _Key(organisation_id)
         return key
 
-    def _let_go(self, name: _Name, key: _Key) -> None:
-        """What was not looked at yet counts as various."""
+    def _evict(self, name: _Name, key: _Key) -> None:
+        """Evicts a key. What was not analysed counts as `VARIOUS`."""
         for family in key.families.values():
             self._settle(name, key, family)
         rest = _Sums()
@@ -245,7 +245,7 @@ class PrefixTracker:
         if rest.requests:
             self._add((self._today_us(), key.organisation_id, *name, VARIOUS), rest)
 
-    def _wait(self, name: _Name, key: _Key, raw: int, beginning: bytes, tokens: int, prompt_bytes: int) -> None:
+    def _enqueue(self, name: _Name, key: _Key, raw: int, beginning: bytes, tokens: int, prompt_bytes: int) -> None:
         waiting = self._waiting.get((name, raw))
         if waiting is not None:
             waiting.repeats += 1
@@ -259,10 +259,10 @@ class PrefixTracker:
             key.skipped_tokens += tokens
             self._counted("sampled_out", 1)
 
-    def _look(self, name: _Name, key: _Key, raw: int, waiting: _Waiting) -> None:
+    def _analyse(self, name: _Name, key: _Key, raw: int, waiting: _Waiting) -> None:
         shape = shape_of(waiting.text, self._secret)
         family, found = self._family(name, key, shape)
-        # Those that were not looked at were new as well, and most likely new in the same way.
+        # The prefixes that were sampled out were new as well, most likely in the same way.
         times = 1 + key.skipped
         sums = family.sums
         sums.requests += times + waiting.repeats
@@ -298,7 +298,7 @@ class PrefixTracker:
         return family, None
 
     def _is_named(self, key: _Key, family: _Family) -> bool:
-        """Whether it has a row of its own today."""
+        """True when the family has a row of its own today."""
         day_us = self._today_us()
         if key.day_us != day_us:
             key.day_us, key.named = day_us, set()

@@ -1,1 +1,1 @@
-"""What all processes share about the fleet through the database: who registered, who is drained, who leads, the hours."""
+"""The fleet's state that all processes share through the database: registrations, drain orders, leases and hours."""

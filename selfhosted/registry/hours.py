@@ -43,80 +43,82 @@ from selfhosted.tables import ReplicaClock
 _log: Final = logging.getLogger(__name__)
 EVERY_S: Final = 10.0
 BRIDGE_S: Final = 60.0
-"""A gap in watching that is no longer is counted for replicas that were up before and after it."""
+"""Longest gap in watching that is counted as uptime for replicas that were up before and after it."""
 STARTING_MOST_S: Final = 3_600.0
 _POOL: Final = "-"
-"""The name, which no replica can have, of the clock of the pool itself."""
+"""Name of the pool's own clock, which no replica can have."""
 _PATIENCE_S: Final = 5.0
-_KEPT: Final = 8
+_KEPT_COUNTS: Final = 8
 _OLD_US: Final = 7 * DAY_US
 _US: Final = 1_000_000
 
 
 class LeaseCheck(Protocol):
-    """Who knows whether this process leads a pool."""
+    """Knowledge of whether this process leads a pool."""
 
     def held(self, pool: str) -> bool: ...
 
 
 class HoursObserver:
-    """Is told how long nobody watched; this one counts nothing."""
+    """Receives the length of gaps in watching; this base class ignores them."""
 
     def hours_unwatched(self, pool: str, seconds: float) -> None: ...
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Since when this process sees a replica up without a break."""
+    """An unbroken time for which this process has seen a replica up."""
 
     since: float
     blind: bool
-    """This process did not watch before it, so the replica may have been up before."""
+    """True when this process did not watch before it, so that the replica may have been up earlier."""
 
 
 class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known when a pool is counted. Pure from here on."""
+    """The inputs for counting a pool's hours; everything from here on is pure."""
 
     now: float
     now_us: int
     watched_since: float
-    """Since when this process watches the pool without a break."""
+    """Monotonic clock: start of this process's unbroken watching of the pool."""
     counted_us: int | None
-    """The pool's clock; None before the first time."""
+    """Value of the pool's clock in microseconds; None before the first count."""
     counted_at: float | None
-    """When that was, by the monotonic clock; None: it lies in the future, so the database's clock was set back."""
+    """Monotonic clock at that count; None when it lies in the future, as the database's clock was set back."""
     clocks: Mapping[str, int]
-    """The replicas' clocks: equal to the pool's when the replica was up at the last count."""
+    """Clocks of the replicas in microseconds: equal to the pool's when the replica was up at the last count."""
     runs: Mapping[str, Run]
-    """Who is up now."""
+    """The replicas that are up now."""
 
 
 class CountedHours(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be booked."""
+    """The uptime to book."""
 
     up_us: Mapping[str, int]
-    """Replica → time up, which ends now."""
+    """Uptime by replica, in microseconds, ending now."""
     watched_us: int = 0
-    """How long until now this pool was watched, as far as it was not counted yet."""
+    """Time until now in which the pool was watched and that was not counted yet."""
     unwatched_us: int = 0
-    """How long nobody watched, where that was not bridged."""
+    """Time in which no process watched the pool, where that was not bridged."""
     missed: tuple[str, ...] = ()
-    """Replicas that were up before and after that."""
+    """Replicas that were up before and after the unwatched time."""
 
 
 def count(standing: PoolFacts) -> CountedHours | None:
-    """Who was up for how long since the last count; None: the clock went back a little, so wait until it has passed."""
+    """Uptime since the last count; None when the database's clock went back by at most `BRIDGE_S`, until it has passed
+    the last count again.
+    """
     if standing.counted_us is None:
-        return CountedHours(up_us={name: _since(standing, run.since) for name, run in standing.runs.items()})
+        return CountedHours(up_us={name: _micros_since(standing, run.since) for name, run in standing.runs.items()})
     if standing.counted_at is None:
         back_us = standing.counted_us - standing.now_us
         return None if back_us <= BRIDGE_S * _US else CountedHours(up_us=dict.fromkeys(standing.runs, 0))
-    elapsed_us = _since(standing, standing.counted_at)
-    unwatched_us = max(0, elapsed_us - _since(standing, standing.watched_since))
+    elapsed_us = _micros_since(standing, standing.counted_at)
+    unwatched_us = max(0, elapsed_us - _micros_since(standing, standing.watched_since))
     bridged = unwatched_us <= BRIDGE_S * _US
     up_us: dict[str, int] = {}
     missed: list[str] = []
     for name, run in standing.runs.items():
-        seen_us = _since(standing, run.since)
+        seen_us = _micros_since(standing, run.since)
         clock_us = standing.clocks.get(name)
         if clock_us is None:
             up_us[name] = seen_us
@@ -134,12 +136,12 @@ def count(standing: PoolFacts) -> CountedHours | None:
     )
 
 
-def _since(standing: PoolFacts, at: float) -> int:
+def _micros_since(standing: PoolFacts, at: float) -> int:
     return max(0, int((standing.now - at) * _US))
 
 
 def by_hours(end_us: int, up_us: int) -> dict[int, int]:
-    """A time that ends at `end_us`, split where hours begin."""
+    """Splits a time that ends at `end_us` by hours: start of the hour → microseconds in it."""
     spans: dict[int, int] = {}
     at = max(0, end_us - up_us)
     while at < end_us:
@@ -151,14 +153,14 @@ def by_hours(end_us: int, up_us: int) -> dict[int, int]:
 
 
 def is_up(replica: Replica, now: float) -> bool:
-    """Whether it holds GPUs, as far as is known."""
+    """True when the replica is believed to hold GPUs: in any state but `down`, and `starting` for at most an hour."""
     if replica.state == "starting":
         return now - replica.since <= STARTING_MOST_S
     return replica.state != "down"
 
 
-class _Watching:
-    """What this process saw of one pool."""
+class _PoolObservation:
+    """Observations of one pool by this process."""
 
     def __init__(self) -> None:
         self.seen_at = float("-inf")
@@ -166,11 +168,11 @@ class _Watching:
         self.since = float("-inf")
         self.runs: dict[str, Run] = {}
         self.counted_at: dict[int, float] = {}
-        """Values of the pool's clock: when, by the monotonic clock, that was."""
+        """Recent values of the pool's clock → monotonic time of that count."""
         self.zero_hour = -1
 
     def observe(self, up: Iterable[str], now: float, most_pause_s: float) -> None:
-        """After a long pause nothing is known of what was in it."""
+        """Notes the replicas that are up now. A pause longer than `most_pause_s` begins all runs anew."""
         blind = now - self.seen_at > most_pause_s
         if blind:
             self.since = now
@@ -179,10 +181,10 @@ class _Watching:
         self.seen_at = now
 
     def read(self, counted_us: int | None, now: float, now_us: int) -> None:
-        """The database's clock tells how old a count of another's is, once: it was made since the read before, and a
-        clock that says otherwise was set.
+        """Learns when a count of another process was made, from its age by the database's clock. It was made since the
+        previous read; a clock that says otherwise was set.
         """
-        # What came before the value that is there never comes back; only a clock that was set could repeat it.
+        # Values before the current one never come back: the clock only moves on, unless it was set.
         while self.counted_at and next(iter(self.counted_at)) != counted_us:
             del self.counted_at[next(iter(self.counted_at))]
         if counted_us is not None and counted_us not in self.counted_at and now_us >= counted_us:
@@ -191,14 +193,14 @@ class _Watching:
         self.read_at = now
 
     def count(self, counted_us: int, at: float) -> None:
-        """Keeps the newest few: one of them is what the database holds."""
+        """Notes a count, and keeps the newest few, as one of them is what the database holds."""
         self.counted_at[counted_us] = at
-        for old in list(self.counted_at)[:-_KEPT]:
+        for old in list(self.counted_at)[:-_KEPT_COUNTS]:
             del self.counted_at[old]
 
 
 class Hours:
-    """Watches all pools, and counts those that this process leads."""
+    """Watches all pools, and counts the hours of those that this process leads."""
 
     def __init__(
         self,
@@ -214,7 +216,7 @@ class Hours:
         every_s: float = EVERY_S,
         patience_s: float = _PATIENCE_S,
     ) -> None:
-        """`complete` tells whether all replicas of a pool are known: that nobody is up is only then the truth."""
+        """`complete` returns True when all replicas of a pool are known: only then does an empty pool count as zero."""
         self._engine = engine
         self._hours = hours
         self._lease = lease
@@ -226,25 +228,25 @@ class Hours:
         self._every_s = every_s
         self._patience_s = patience_s
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
-        self._watching: dict[str, _Watching] = {}
+        self._watching: dict[str, _PoolObservation] = {}
 
     async def run(self) -> None:
-        """Steps for ever."""
+        """Steps every `every_s` seconds until it is cancelled."""
         while True:
             try:
                 await self.step()
             except DATABASE_FAILS as error:
-                # What was seen is kept, and counted when the database is back.
+                # Observations are kept, and counted when the database is back.
                 _log.info("the fleet's hours wait for the database: %s", type(error).__name__)
             except Exception:  # noqa: BLE001 - the loop must outlive any one step
                 _log.exception("counting the fleet's hours failed; the next step follows")
             await asyncio.sleep(self._every_s)
 
     async def step(self) -> None:
-        """Observes, and counts what this process leads. Raises what the database raises."""
+        """Observes all pools, and counts those that this process leads. Raises what the database raises."""
         now, snapshots = self._clock(), self._snapshots()
         for snapshot in snapshots:
-            watching = self._watching.setdefault(snapshot.pool, _Watching())
+            watching = self._watching.setdefault(snapshot.pool, _PoolObservation())
             up = [replica.name for replica in snapshot.replicas if is_up(replica, now)]
             watching.observe(up, now, 3 * self._every_s)
         pools = [snapshot.pool for snapshot in snapshots]
@@ -279,18 +281,18 @@ class Hours:
         hour = now_us - now_us % HOUR_US
         fresh_hour, complete = watching.zero_hour != hour, self._complete(pool)
         async with self._engine.begin() as connection:
-            if not await self._move(connection, pool, counted_us, now_us):
+            if not await self._advance_clock(connection, pool, counted_us, now_us):
                 return
-            await self._keep_clocks(connection, pool, found.up_us, now_us)
+            await self._write_clocks(connection, pool, found.up_us, now_us)
             up = {name: by_hours(now_us, up_us) for name, up_us in found.up_us.items()}
             if fresh_hour:
                 if complete:
                     up[_POOL] = dict.fromkeys((*by_hours(now_us, min(found.watched_us, _OLD_US)), hour), 0)
-                await self._forget_old(connection, pool, now_us)
+                await self._prune_clocks(connection, pool, now_us)
             await self._hours.add(connection, pool, up)
         if complete:
             watching.zero_hour = hour
-        self._tell(pool, found, now_us)
+        self._report_gap(pool, found, now_us)
 
     async def _read(self, pools: Sequence[str]) -> tuple[dict[str, dict[str, int]], int]:
         query = select(col(ReplicaClock.pool), col(ReplicaClock.name), col(ReplicaClock.counted_us))
@@ -303,8 +305,10 @@ class Hours:
                 return found, int(await connection.scalar(select(DATABASE_US)) or 0)
         return found, (self._now_us or wall_us)()
 
-    async def _move(self, connection: AsyncConnection, pool: str, counted_us: int | None, now_us: int) -> bool:
-        """Whether the pool's clock was still where it was read: all that counts goes through here, one at a time."""
+    async def _advance_clock(self, connection: AsyncConnection, pool: str, counted_us: int | None, now_us: int) -> bool:
+        """Moves the pool's clock by compare-and-set. False when another process moved it first; serialises all
+        counting.
+        """
         place = {"pool": pool, "name": _POOL}
         if counted_us is None:
             row = self._insert(ReplicaClock).values(**place, counted_us=now_us).on_conflict_do_nothing()
@@ -313,22 +317,22 @@ class Hours:
         moved = update(ReplicaClock).where(*still, col(ReplicaClock.counted_us) == counted_us)
         return bool((await connection.execute(moved.values(counted_us=now_us))).rowcount)
 
-    async def _keep_clocks(self, connection: AsyncConnection, pool: str, names: Iterable[str], now_us: int) -> None:
+    async def _write_clocks(self, connection: AsyncConnection, pool: str, names: Iterable[str], now_us: int) -> None:
         rows = [{"pool": pool, "name": name, "counted_us": now_us} for name in names]
         if rows:
             insertion = self._insert(ReplicaClock)
             kept = {"counted_us": insertion.excluded.counted_us}
             await connection.execute(insertion.on_conflict_do_update(index_elements=("pool", "name"), set_=kept), rows)
 
-    async def _forget_old(self, connection: AsyncConnection, pool: str, now_us: int) -> None:
-        """Replicas of a week ago, or of a future that a wrong clock wrote."""
+    async def _prune_clocks(self, connection: AsyncConnection, pool: str, now_us: int) -> None:
+        """Deletes clocks of replicas older than a week, or in a future that a wrong clock wrote."""
         clock = col(ReplicaClock.counted_us)
         old = or_(clock < now_us - _OLD_US, clock > now_us + _OLD_US)
         await connection.execute(
             delete(ReplicaClock).where(col(ReplicaClock.pool) == pool, col(ReplicaClock.name) != _POOL, old)
         )
 
-    def _tell(self, pool: str, found: CountedHours, now_us: int) -> None:
+    def _report_gap(self, pool: str, found: CountedHours, now_us: int) -> None:
         if not found.unwatched_us:
             return
         self._observer.hours_unwatched(pool, found.unwatched_us / _US)

@@ -1,8 +1,8 @@
-"""Who of all processes does what must happen once: counting a pool's hours, deciding how many replicas it should have.
+"""Leader election for what must happen once: counting a pool's hours, and deciding how many replicas it should have.
 
-The holder prolongs its lease long before it runs out; whoever sees it run out takes it. A holder that could not prolong
-in time knows so by its own monotonic clock before anybody else can have taken it. What is written under a lease is fenced
-all the same, because a process may sleep between looking and writing.
+The holder prolongs its lease long before it runs out, and any process may take one that has. A holder that could not
+prolong in time knows so by its own monotonic clock before anybody else can have taken it. What is written under a lease
+is fenced all the same, because a process may sleep between looking and writing.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from selfhosted.registry.store import DATABASE_FAILS, RegistryStore, ScaleTarget
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_S: Final = 3.0
 _RELEASE_S: Final = 1.0
-_SURE: Final = 0.8
-"""Of its length a holder counts on this part: clocks run at slightly different speeds."""
-_PROLONGED: Final = 0.3
-"""After this part of its length a lease is prolonged."""
+_TRUSTED_PART: Final = 0.8
+"""Fraction of a lease's length that its holder relies on: clocks run at slightly different speeds."""
+_RENEW_AFTER: Final = 0.3
+"""Fraction of its length after which a lease is prolonged."""
 
 
 class Lease:
-    """One process's leases, one for each pool."""
+    """The leases of one process, one for each pool."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class Lease:
         self._until: dict[str, float] = {}
 
     def held(self, pool: str) -> bool:
-        """Whether this process leads the pool now."""
+        """True while this process holds the pool's lease."""
         return self._clock() < self._until.get(pool, float("-inf"))
 
     async def run(self) -> None:
-        """Takes and prolongs for ever."""
+        """Takes and prolongs leases until it is cancelled."""
         while True:
             try:
                 await self.step()
@@ -59,7 +59,7 @@ class Lease:
             await asyncio.sleep(self._lease_s / 10)
 
     async def step(self) -> None:
-        """One round over all pools. A database that is down leaves leases to run out."""
+        """Takes or prolongs the due leases of all pools. Database errors are swallowed: the leases then run out."""
         for pool in self._pools:
             if not self._is_due(pool):
                 continue
@@ -72,10 +72,10 @@ class Lease:
                 return
             if mine and not self.held(pool):
                 _log.info("this process leads the pool %s", pool)
-            self._until[pool] = asked + _SURE * self._lease_s if mine else float("-inf")
+            self._until[pool] = asked + _TRUSTED_PART * self._lease_s if mine else float("-inf")
 
     async def release(self) -> None:
-        """At the end: another process takes over at once."""
+        """Releases all leases at shutdown, so that another process takes over at once."""
         held = [pool for pool in self._pools if self.held(pool)]
         self._until.clear()
         if held:
@@ -85,11 +85,13 @@ class Lease:
 
     def _is_due(self, pool: str) -> bool:
         if self.held(pool):
-            return self._clock() > self._until[pool] - (_SURE - _PROLONGED) * self._lease_s
-        return not self._is_anothers(self._registry.target(pool))
+            return self._clock() > self._until[pool] - (_TRUSTED_PART - _RENEW_AFTER) * self._lease_s
+        return not self._is_held_elsewhere(self._registry.target(pool))
 
-    def _is_anothers(self, wish: ScaleTarget | None) -> bool:
-        """By the last look; asking every time would make every process write."""
+    def _is_held_elsewhere(self, wish: ScaleTarget | None) -> bool:
+        """True when another process held the lease at the registry's last read; asking the database each time would
+        make every process write.
+        """
         if wish is None or wish.holder == self.holder:
             return False
         left_us = wish.lease_until_us - self._registry.now_us

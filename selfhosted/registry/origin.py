@@ -1,6 +1,6 @@
-"""What a replica may say that its address is: a literal one, in a network that the operator named.
+"""Validation of the addresses that replicas register: literal IPs, in networks that the operator named.
 
-A name would be resolved by us whenever its owner likes, to whatever he likes then; so none is taken from a request.
+Host names are refused: their owner could point them anywhere, at any time, and the gateway would follow.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ _NAT64: Final = ip_network("64:ff9b::/96")
 
 
 class OriginRefused(Exception):
-    """The address cannot be used. The message says why."""
+    """The address cannot be used. The message gives the reason."""
 
 
 class OriginOutside(OriginRefused):
-    """It is an address, but nobody allowed its network."""
+    """The address is valid, but in none of the allowed networks."""
 
 
 def checked_origin(url: str, networks: Sequence[str]) -> str:
-    """The address in its one spelling, `http(s)://ip:port`. Raises OriginRefused."""
+    """The address in canonical form, `http(s)://ip:port`. Raises OriginRefused."""
     parts, port = _parts(url)
     address = _address(parts.hostname or "")
     if not any(address in ip_network(network) for network in networks):
@@ -30,7 +30,7 @@ def checked_origin(url: str, networks: Sequence[str]) -> str:
 
 
 def origin(scheme: str, address: IPv4Address | IPv6Address, port: int) -> str:
-    """`http://10.0.0.7:8000`, `http://[fd00::7]:8000`."""
+    """The URL of an address and port: `http://10.0.0.7:8000`, `http://[fd00::7]:8000`."""
     host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - the version's own number
     return f"{scheme}://{host}:{port}"
 
@@ -57,7 +57,7 @@ def _address(host: str) -> IPv4Address | IPv6Address:
         address = ip_address(host)
     except ValueError as error:
         raise OriginRefused("the url's host is a literal IP address, not a name") from error
-    # What is an IPv4 address in disguise is judged as one.
+    # An IPv4-mapped IPv6 address is checked as the IPv4 address that it reaches.
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     if address.is_unspecified or address.is_multicast or _is_link_local(address) or str(address) == "255.255.255.255":
@@ -67,7 +67,7 @@ def _address(host: str) -> IPv4Address | IPv6Address:
 
 
 def _is_link_local(address: IPv4Address | IPv6Address) -> bool:
-    """Also where a gateway on the way makes an IPv4 address of it."""
+    """True for a link-local address, also one that NAT64 or 6to4 gateways would translate to."""
     if isinstance(address, IPv6Address):
         if address in _NAT64:
             return IPv4Address(address.packed[-4:]).is_link_local

@@ -1,8 +1,8 @@
 """One process's view of the fleet's shared state, read every second and kept through an outage of the database.
 
-Who registered is gone when nothing was heard of it for its time to live. That time is measured here, by this process's
-monotonic clock, from the look that found the last sign of life: a database whose clock jumps takes nobody away, and time
-in which nobody could look does not count.
+A registration expires when nothing was heard of it for its time to live. That time is measured here, by this process's
+monotonic clock, from the read that found the last sign of life: a database whose clock jumps expires nothing, and time
+in which the database could not be read does not count.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from selfhosted.registry.store import DATABASE_FAILS, Registration, RegistryStor
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_S: Final = 5.0
-_BLIND_LOOKS: Final = 3
+_BLIND_READS: Final = 3
 
 
-class _Registration(msgspec.Struct, frozen=True):
-    """A registration, and when this process heard of it last."""
+class _Renewal(msgspec.Struct, frozen=True):
+    """A registration, and the monotonic time at which this process last saw it renewed."""
 
     registration: Registration
     at: float
 
 
 class Registry:
-    """What discovery, the lease and the pages read. Nothing here fails when the database is down: it stays as it was."""
+    """The shared state, read by discovery, the lease and the pages. Keeps its last values through an outage."""
 
     def __init__(
         self,
@@ -44,45 +44,45 @@ class Registry:
         self._pools = {pool.name: pool for pool in pools}
         self._clock = clock
         self._every_s = every_s
-        self._heard: dict[tuple[str, str], _Registration] = {}
-        self._looked_at: float | None = None
+        self._registrations: dict[tuple[str, str], _Renewal] = {}
+        self._read_at: float | None = None
         self._registered: Mapping[str, tuple[Registration, ...]] = {}
         self._ordered: Mapping[str, frozenset[str]] = {}
-        self._wishes: Mapping[str, ScaleTarget] = {}
+        self._targets: Mapping[str, ScaleTarget] = {}
         self._refused: Mapping[str, tuple[str, ...]] = {}
         self._changed: list[Callable[[], None]] = []
         self.now_us = 0
-        """The database's clock at the last look."""
+        """The database's clock at the last read, in microseconds."""
         self.problem = ""
-        """Why the database was not read at the last look; empty when it was."""
+        """Reason why the last read failed; empty when it did not."""
 
     @property
     def read(self) -> bool:
-        """Whether the database was ever read."""
-        return self._looked_at is not None
+        """True once the database has been read."""
+        return self._read_at is not None
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """`changed` is called after registrations or orders changed."""
+        """Adds a callback that is called after registrations or drain orders changed."""
         self._changed.append(changed)
 
     def registered(self, pool: str) -> tuple[Registration, ...]:
-        """Who lives, in the order of names."""
+        """The pool's registrations that have not expired, sorted by name."""
         return self._registered.get(pool, ())
 
     def ordered(self, pool: str) -> frozenset[str]:
-        """The names of replicas that take nothing new, wherever they come from."""
+        """Names of the pool's replicas that were ordered to drain, whatever their source."""
         return self._ordered.get(pool, frozenset())
 
     def refused(self, pool: str) -> tuple[str, ...]:
-        """Registrations whose address is not allowed any more, in words."""
+        """Messages about registrations whose address is no longer allowed."""
         return self._refused.get(pool, ())
 
     def target(self, pool: str) -> ScaleTarget | None:
-        """How many replicas it should have and who leads; None when nobody ever led."""
-        return self._wishes.get(pool)
+        """The pool's desired size and lease; None when no process has ever held the lease."""
+        return self._targets.get(pool)
 
     async def run(self) -> None:
-        """Looks for ever."""
+        """Reads every `every_s` seconds until it is cancelled."""
         while True:
             await asyncio.sleep(self._every_s)
             try:
@@ -91,45 +91,45 @@ class Registry:
                 _log.exception("looking for registrations failed; the next look follows")
 
     async def refresh(self) -> None:
-        """Reads once."""
+        """Reads the shared state once. On a database error the last state is kept, and `problem` is set."""
         began = self._clock()
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 state = await self._store.read(self._pools)
         except DATABASE_FAILS as error:
             # The driver's message may hold the address.
-            self._tell(f"the database does not answer ({type(error).__name__}); what was known last counts")
+            self._set_problem(f"the database does not answer ({type(error).__name__}); what was known last counts")
             return
-        self._tell("")
-        self._take(state, began)
+        self._set_problem("")
+        self._adopt(state, began)
 
-    def _take(self, state: SharedState, now: float) -> None:
-        blind = self._looked_at is not None and now - self._looked_at > _BLIND_LOOKS * max(self._every_s, 1.0)
-        self._looked_at, self.now_us = now, state.now_us
-        self._heard = {
-            (each.pool, each.name): _Registration(each, self._heard_at(each, state.now_us, now, blind=blind))
+    def _adopt(self, state: SharedState, now: float) -> None:
+        blind = self._read_at is not None and now - self._read_at > _BLIND_READS * max(self._every_s, 1.0)
+        self._read_at, self.now_us = now, state.now_us
+        self._registrations = {
+            (each.pool, each.name): _Renewal(each, self._renewed_at(each, state.now_us, now, blind=blind))
             for each in state.registrations
         }
         before = (self._registered, self._ordered, self._refused)
-        self._registered, self._refused = self._living(now)
+        self._registered, self._refused = self._unexpired(now)
         self._ordered = {pool: frozenset(name for of, name in state.orders if of == pool) for pool in self._pools}
-        self._wishes = {wish.pool: wish for wish in state.wishes}
+        self._targets = {wish.pool: wish for wish in state.wishes}
         if before != (self._registered, self._ordered, self._refused):
             for changed in self._changed:
                 changed()
 
-    def _heard_at(self, row: Registration, now_us: int, now: float, *, blind: bool) -> float:
-        kept = self._heard.get((row.pool, row.name))
+    def _renewed_at(self, row: Registration, now_us: int, now: float, *, blind: bool) -> float:
+        kept = self._registrations.get((row.pool, row.name))
         if kept is None:
             return now - abs(now_us - row.seen_us) / 1_000_000
-        # Where nobody could look, nobody could show itself either: each gets its time anew.
+        # While the database was away no registration could be renewed either, so each gets its full time anew.
         same = (kept.registration.seen_us, kept.registration.instance) == (row.seen_us, row.instance)
         return kept.at if same and not blind else now
 
-    def _living(self, now: float) -> tuple[dict[str, tuple[Registration, ...]], dict[str, tuple[str, ...]]]:
+    def _unexpired(self, now: float) -> tuple[dict[str, tuple[Registration, ...]], dict[str, tuple[str, ...]]]:
         living: dict[str, list[Registration]] = {}
         refused: dict[str, list[str]] = {}
-        for (pool, name), heard in sorted(self._heard.items()):
+        for (pool, name), heard in sorted(self._registrations.items()):
             rules = self._pools[pool].registration
             if rules is None or now - heard.at > rules.ttl_s:
                 continue
@@ -138,12 +138,12 @@ class Registry:
             except OriginRefused as error:
                 refused.setdefault(pool, []).append(f"{name}: {error}")
             else:
-                # When it was seen is nobody's business but ours, and would make every look a change.
+                # Without `seen_us`, whose renewal would count as a change at every read.
                 living.setdefault(pool, []).append(msgspec.structs.replace(heard.registration, seen_us=0))
         return {pool: tuple(each) for pool, each in living.items()}, {pool: tuple(e) for pool, e in refused.items()}
 
-    def _tell(self, problem: str) -> None:
-        """Once, not every second."""
+    def _set_problem(self, problem: str) -> None:
+        """Sets `problem`, and logs changes of it only."""
         if problem and not self.problem:
             _log.warning("the fleet's shared state cannot be read: %s", problem)
         elif self.problem and not problem:

@@ -1,4 +1,4 @@
-"""What /metrics shows of the registry of replicas, and of the hours that are counted from it."""
+"""Prometheus metrics of registrations, and of the hours counted."""
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -6,7 +6,9 @@ from selfhosted.registry.hours import HoursObserver
 
 
 class RegistryMetrics(HoursObserver):
-    """Who registered, and how long nobody watched. Pools are configured and results words of our own: no cap is needed."""
+    """Counts registrations by result, and unwatched seconds. Pools come from the configuration and results are fixed,
+    so no cap is needed.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registrations = Counter(

@@ -19,27 +19,27 @@ from cost.times import DAY_US, HOUR_US, wall_us
 from selfhosted.tables import DrainOrder, PoolTarget, RegisteredReplica
 
 MOST_PER_POOL: Final = 1_000
-"""Registrations, and orders, that one pool can have."""
+"""The most registrations, and the most drain orders, of one pool."""
 _MOST_ROWS: Final = 100_000
 _DEAD_US: Final = HOUR_US
 _OLD_ORDER_US: Final = 7 * DAY_US
 _FAR_LEASES: Final = 10
-"""A lease that runs for so many times its length was written by a clock that was wrong."""
+"""A lease with more than this many times its length left was written by a wrong clock, and may be taken."""
 DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 Entered = Literal["registered", "renewed"]
 
 
 class RegistryError(Exception):
-    """A registration or an order that cannot be taken. The message says why."""
+    """A registration or an order was refused. The message gives the reason."""
 
 
 class NameTaken(RegistryError):
-    """Another process lives under this name."""
+    """Another live process has this name."""
 
 
 class PoolFull(RegistryError):
-    """The pool has as many as it can."""
+    """The pool has reached `MOST_PER_POOL`."""
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,11 +54,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaleTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of `pool_target`: how many replicas there should be, who says so, and until when nobody else does."""
+    """A row of `pool_target`: the desired replicas, the reason, and the lease of the process that decides."""
 
     pool: str
     desired: int | None
-    """None: nobody decided yet."""
+    """Desired replicas; None before the first decision."""
     reason: str
     decided_us: int
     holder: str
@@ -66,12 +66,12 @@ class ScaleTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything, at one moment of the database's clock."""
+    """All shared state of some pools, at one moment of the database's clock."""
 
     now_us: int
     registrations: tuple[Registration, ...] = ()
     orders: frozenset[tuple[str, str]] = frozenset()
-    """Pool and name."""
+    """(pool, name) pairs of ordered drains."""
     wishes: tuple[ScaleTarget, ...] = ()
 
 
@@ -84,7 +84,7 @@ class RegistryStore:
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def read(self, pools: Collection[str]) -> SharedState:
-        """What is known of these pools."""
+        """Reads the shared state of these pools."""
         registered = select(
             *(getattr(RegisteredReplica, name) for name in Registration.__struct_fields__),
         ).where(col(RegisteredReplica.pool).in_(pools))
@@ -105,14 +105,14 @@ class RegistryStore:
         )
 
     async def register(self, pool: str, name: str, *, url: str, instance: str, draining: bool, ttl_us: int) -> Entered:
-        """Takes the name, or says again that its process is there. Raises NameTaken or PoolFull."""
+        """Registers the process under the name, or renews its registration. Raises NameTaken or PoolFull."""
         place = (col(RegisteredReplica.pool) == pool, col(RegisteredReplica.name) == name)
         now = self._now()
         fresh = {"url": url, "instance": instance, "draining": draining, "registered_us": now, "seen_us": now}
         own = update(RegisteredReplica).where(
             *place, col(RegisteredReplica.instance) == instance, col(RegisteredReplica.url) == url
         )
-        dead = update(RegisteredReplica).where(*place, self._silent(ttl_us))
+        dead = update(RegisteredReplica).where(*place, self._expired(ttl_us))
         async with self._engine.begin() as connection:
             if (await connection.execute(own.values(draining=draining, seen_us=now))).rowcount:
                 return "renewed"
@@ -128,7 +128,9 @@ class RegistryStore:
         return "registered"
 
     async def leave(self, pool: str, name: str, instance: str) -> bool:
-        """Whether that process was registered. Another one of the same name stays."""
+        """Deletes the registration of this instance. Returns whether it existed; another instance of the same name
+        stays.
+        """
         own = delete(RegisteredReplica).where(
             col(RegisteredReplica.pool) == pool,
             col(RegisteredReplica.name) == name,
@@ -138,7 +140,9 @@ class RegistryStore:
             return bool((await connection.execute(own)).rowcount)
 
     async def order(self, pool: str, name: str, by: str, known: Collection[str] = ()) -> bool:
-        """Whether the order is new. With `known`, the replicas of now, old orders about others are forgotten."""
+        """Orders a drain. Returns whether the order is new. With `known`, the current replicas, old orders for other
+        names are deleted. Raises PoolFull.
+        """
         async with self._engine.begin() as connection:
             if known:
                 old = (col(DrainOrder.ordered_us) < self._now() - _OLD_ORDER_US, col(DrainOrder.name).not_in(known))
@@ -151,13 +155,13 @@ class RegistryStore:
             return new
 
     async def take_back(self, pool: str, name: str) -> bool:
-        """Whether there was an order."""
+        """Withdraws a drain order. Returns whether there was one."""
         there = delete(DrainOrder).where(col(DrainOrder.pool) == pool, col(DrainOrder.name) == name)
         async with self._engine.begin() as connection:
             return bool((await connection.execute(there)).rowcount)
 
     async def hold(self, pool: str, holder: str, lease_us: int) -> bool:
-        """Takes the lease on a pool, or prolongs it, unless another holds it."""
+        """Takes or prolongs the lease on a pool. Returns False when another process holds it."""
         now = self._now()
         until = now + literal(lease_us, BigInteger)
         free = or_(
@@ -174,25 +178,27 @@ class RegistryStore:
             return bool((await connection.execute(row.on_conflict_do_nothing())).rowcount)
 
     async def release(self, holder: str, pools: Sequence[str]) -> None:
-        """Gives leases back: another process need not wait until they run out."""
+        """Releases leases, so that another process need not wait until they run out."""
         own = update(PoolTarget).where(col(PoolTarget.holder) == holder, col(PoolTarget.pool).in_(pools))
         async with self._engine.begin() as connection:
             await connection.execute(own.values(lease_until_us=0))
 
     async def _check_room(self, connection: AsyncConnection, pool: str, dead_us: int) -> None:
         of_pool = col(RegisteredReplica.pool) == pool
-        await connection.execute(delete(RegisteredReplica).where(of_pool, self._silent(dead_us)))
+        await connection.execute(delete(RegisteredReplica).where(of_pool, self._expired(dead_us)))
         rows = await connection.scalar(select(func.count()).select_from(RegisteredReplica).where(of_pool))
         if int(rows or 0) >= MOST_PER_POOL:
             raise PoolFull(f"{pool} has {MOST_PER_POOL} registered replicas, and takes no more")
 
-    def _silent(self, for_us: int) -> ColumnElement[bool]:
-        """Not seen for so long, or seen in a future that a wrong clock wrote."""
+    def _expired(self, for_us: int) -> ColumnElement[bool]:
+        """Condition: not seen for so long, or seen in a future that a wrong clock wrote."""
         seen, now, limit = col(RegisteredReplica.seen_us), self._now(), literal(for_us, BigInteger)
         return and_(or_(seen < now - limit, seen > now + limit))
 
     def _now(self) -> ColumnElement[int]:
-        """The database's clock, read where the statement runs. Processes on SQLite share a machine."""
+        """SQL expression of the database's clock in microseconds. Processes on SQLite share a machine, and use its
+        clock.
+        """
         if self._now_us is None and self._engine.dialect.name == "postgresql":
             return DATABASE_US
         return literal((self._now_us or wall_us)(), BigInteger)

@@ -1,1 +1,1 @@
-"""How many replicas a pool should have."""
+"""Autoscaling: the desired number of a pool's replicas, and the engine processes that follow it."""

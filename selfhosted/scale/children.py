@@ -1,4 +1,4 @@
-"""Which engine processes on this machine to start, drain, take back and end: a pure decision."""
+"""Decision which engine processes on this machine to start, restart, drain, keep and end. Pure."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -6,43 +6,43 @@ from typing import Final, Literal
 import msgspec
 
 Phase = Literal["waiting", "starting", "ready", "draining"]
-"""`waiting`: it crashed and is started again at `again_at`. The others as for any replica."""
+"""Phase of an engine process. `waiting`: it crashed and is restarted at `again_at`. The others as for any replica."""
 
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 60.0
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine process, or the place of one that crashed."""
+    """One engine process, or the slot of one that crashed."""
 
     name: str
     phase: Phase
     since: float
-    """Of the monotonic clock, since when it is in this phase."""
+    """Monotonic clock, in seconds, when it entered this phase."""
     answered: bool = False
-    """Whether it ever answered as healthy, so that it may have work."""
+    """True once it answered as healthy, so that it may have work."""
     busy: int | None = None
-    """Requests that it runs and keeps waiting, as it said last; None when it does not say."""
+    """Requests running and queued by its last statistics; None when unknown."""
     idle_looks: int = 0
-    """How often in a row it said that it has none."""
+    """Consecutive looks at which it had no requests."""
     again_at: float = 0.0
     crashes: int = 0
-    """In a row, without having worked for a while."""
+    """Consecutive crashes without a minute of work between them."""
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do now, by name."""
+    """The actions to take now, by process name."""
 
     start: int = 0
-    """So many new ones."""
+    """Number of new processes to start."""
     again: tuple[str, ...] = ()
-    """Crashed ones whose time has come."""
+    """Crashed processes to restart now."""
     drain: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
-    """Draining ones that are wanted after all: they are warm, which a new one is not for minutes."""
+    """Draining processes to take back: they are warm, which a new one is not for minutes."""
     end: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
-    """Those that were not ready in time: ended, and counted as crashed."""
+    """Processes that were not ready in time: to be ended, and counted as crashed."""
 
 
 def orders(
@@ -54,7 +54,9 @@ def orders(
     drain_s: float,
     settle_s: float,
 ) -> Orders:
-    """`desired` None is unknown: what is there stays. `settle_s` is how long the gateway may still send work to a drained one."""
+    """Decides the actions. With `desired` None (unknown) the number stays as it is. `settle_s`: seconds in which the
+    gateway may still send work to a drained process.
+    """
     kept = [child for child in children if child.phase != "draining"]
     draining = [child for child in children if child.phase == "draining"]
     wanted = len(kept) if desired is None else desired
@@ -69,29 +71,32 @@ def orders(
         keep=tuple(child.name for child in back),
         end=(
             *(child.name for child in leaving if child.phase == "waiting"),
-            *(child.name for child in draining if child not in back and _done(child, at, drain_s, settle_s)),
+            *(child.name for child in draining if child not in back and _may_end(child, at, drain_s, settle_s)),
         ),
         failed=tuple(child.name for child in staying if child.phase == "starting" and at - child.since > ready_s),
     )
 
 
 def wait_s(crashes: int) -> float:
-    """Before it is started again: twice as long after each crash, up to a minute."""
+    """Seconds until a restart: 1 after the first crash, doubled after each further one, 60 at most."""
     return float(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(crashes - 1, 10)))
 
 
 def _cheapest_to_lose(child: Child) -> tuple[int, float, float]:
-    """The crashed first, then the one that is furthest from ready, then the one with the least work."""
+    """Sort key: crashed processes first, then starting ones, then those with the least work; the youngest first among
+    equals.
+    """
     rank = {"waiting": 0, "starting": 1, "ready": 2}.get(child.phase, 3)
     return rank, float("inf") if child.busy is None else child.busy, -child.since
 
 
-def _done(child: Child, at: float, drain_s: float, settle_s: float) -> bool:
+def _may_end(child: Child, at: float, drain_s: float, settle_s: float) -> bool:
     drained_for = at - child.since
     if drained_for >= drain_s:
         return True
-    return drained_for >= settle_s and (not child.answered or child.idle_looks >= _LOOKS)
+    return drained_for >= settle_s and (not child.answered or child.idle_looks >= _IDLE_LOOKS)
 
 
-_LOOKS: Final = 2
-"""One look may fall between a request's arrival and its start."""
+_IDLE_LOOKS: Final = 2
+"""Looks without requests before a drained process ends: a single one may fall between a request's arrival and its
+start."""

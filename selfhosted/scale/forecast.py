@@ -1,9 +1,9 @@
-"""How much work will come, one cold start ahead, in a busy minute.
+"""Forecast of the work one cold start ahead, in a busy minute.
 
 The minutes of the last hour are known, and so is what each time of day and of the week usually brings. Each minute is
-carried to the time in question by how those two compare, and the busy one of them, up to which so much of all work
-came, is what to expect. A service whose work comes in bursts so gets more than a steady one of the same size. Memory
-is bounded.
+scaled by the usual work at the forecast time over the usual work at its own. The result is the percentile of those by
+work: minutes up to it hold the wanted part of all work. So a service whose work comes in bursts gets more than a steady
+one of the same size. Memory is bounded.
 """
 
 import math
@@ -16,7 +16,7 @@ BIN_S: Final = 600.0
 DAY_BINS: Final = 144
 WEEK_BINS: Final = 7 * DAY_BINS
 _WINDOW_S: Final = 60.0
-# The share that a new day has in what is known of the same time of earlier ones.
+# Weight of a new day in the mean of the same time of earlier days.
 _NEWEST: Final = 0.3
 _MOST_SCALE: Final = 3.0
 # A gap in the observations says nothing about its time.
@@ -32,18 +32,20 @@ _ABOUT_S: Final = (-1_200.0, 0.0, 1_200.0)
 
 
 class Seasons(msgspec.Struct):
-    """Mean work by time of day and by time of the week, with how often each was seen; and the last hour's minutes."""
+    """Mean work by time of day and by time of the week, with the number of observations of each; and the last hour's
+    minutes.
+    """
 
     day: list[float] = msgspec.field(default_factory=lambda: [0.0] * DAY_BINS)
     day_seen: list[int] = msgspec.field(default_factory=lambda: [0] * DAY_BINS)
     week: list[float] = msgspec.field(default_factory=lambda: [0.0] * WEEK_BINS)
     week_seen: list[int] = msgspec.field(default_factory=lambda: [0] * WEEK_BINS)
     minutes: list[tuple[float, float | None]] = msgspec.field(default_factory=list)
-    """Each with what is usual at its time."""
+    """Pairs of a minute's work per second, and what is usual at its time (None: unknown)."""
 
     @property
     def sound(self) -> bool:
-        """Whether it has the shape that it must have: it may come from another version, or from anywhere."""
+        """True when the shape and all values are valid; the saved state may come from another version or be corrupt."""
         fresh = Seasons()
         names = ("day", "day_seen", "week", "week_seen")
         same = all(len(getattr(self, name)) == len(getattr(fresh, name)) for name in names)
@@ -56,9 +58,9 @@ class Seasons(msgspec.Struct):
         _blend(self.week, self.week_seen, index % WEEK_BINS, work)
 
     def at(self, wall_s: float) -> float | None:
-        """The mean about a time, None when no earlier day is known."""
+        """Usual work per second around a time; None when no earlier day is known."""
         known = [usual for about_s in _ABOUT_S if (usual := self._between(wall_s + about_s)) is not None]
-        # Where only what has just been is known, nothing is known of the day's course.
+        # With only some of the bins around it known, they may be today's own, which is no forecast.
         return sum(known) / len(known) if len(known) == len(_ABOUT_S) else None
 
     def add_minute(self, work_per_s: float, wall_s: float) -> None:
@@ -66,7 +68,7 @@ class Seasons(msgspec.Struct):
         del self.minutes[:-_MOST_MINUTES]
 
     def _between(self, wall_s: float) -> float | None:
-        """Between the middles of two bins in proportion."""
+        """Linear interpolation between the middles of two bins."""
         place = wall_s / BIN_S - 0.5
         index, part = math.floor(place), place - math.floor(place)
         before, after = self._bin(index), self._bin(index + 1)
@@ -84,7 +86,7 @@ class Seasons(msgspec.Struct):
 
 
 class Forecast:
-    """Learns work a second as it arrives, and says what to expect."""
+    """Learns work per second as it arrives, and forecasts it."""
 
     def __init__(self, seasons: Seasons | None = None) -> None:
         self.seasons = seasons if seasons is not None and seasons.sound else Seasons()
@@ -93,26 +95,30 @@ class Forecast:
         self._window: tuple[int, float, float] | None = None
 
     def observe(self, work_per_s: float, at_s: float, wall_s: float) -> None:
-        """`work_per_s` is the mean since the last call."""
+        """Adds an observation. `work_per_s` is the mean since the last call."""
         last, self._at = self._at, (at_s, wall_s)
         if last is None or not math.isfinite(work_per_s) or not 0 < at_s - last[0] <= _GAP_S:
             return
         seconds = at_s - last[0]
-        self._bin = self._gather(self._bin, math.floor(wall_s / BIN_S), work_per_s, seconds, self._bin_ended)
-        self._window = self._gather(self._window, math.floor(at_s / _WINDOW_S), work_per_s, seconds, self._window_ended)
+        self._bin = self._accumulate(self._bin, math.floor(wall_s / BIN_S), work_per_s, seconds, self._bin_ended)
+        self._window = self._accumulate(
+            self._window, math.floor(at_s / _WINDOW_S), work_per_s, seconds, self._window_ended
+        )
 
     def busy(self, ahead_s: float, attainment: float) -> float | None:
-        """Work a second in a minute up to which `attainment` of the work comes; None when nothing is known."""
+        """Work per second of the minute up to which `attainment` of the work comes, `ahead_s` from now; None when
+        nothing is known.
+        """
         if self._at is None or not self.seasons.minutes:
             return None
         then = self.seasons.at(self._at[1] + ahead_s)
-        minutes = [work * _times(then, usual) for work, usual in self.seasons.minutes]
+        minutes = [work * _ratio(then, usual) for work, usual in self.seasons.minutes]
         if len(minutes) < _FEW_MINUTES:
             return max(minutes) * _ABOVE
-        return _busy(minutes, attainment)
+        return _busy_minute(minutes, attainment)
 
     @staticmethod
-    def _gather(
+    def _accumulate(
         held: tuple[int, float, float] | None,
         index: int,
         work_per_s: float,
@@ -135,15 +141,15 @@ class Forecast:
             self.seasons.add_minute(work / seconds, self._at[1] - _WINDOW_S / 2)
 
 
-def _times(then: float | None, now: float | None) -> float:
-    """How many times as much usually comes then."""
+def _ratio(then: float | None, now: float | None) -> float:
+    """Ratio of the usual work then to the usual work now, between 1/3 and 3; 1 when unknown."""
     if then is None or now is None or now <= 0:
         return 1.0
     return min(_MOST_SCALE, max(1 / _MOST_SCALE, then / now))
 
 
-def _busy(minutes: Iterable[float], attainment: float) -> float:
-    """Minutes up to this one hold so much of all work."""
+def _busy_minute(minutes: Iterable[float], attainment: float) -> float:
+    """The smallest minute such that it and the smaller ones hold `attainment` of all work."""
     ordered = sorted(minutes)
     wanted, below = attainment * sum(ordered), 0.0
     for work in ordered:

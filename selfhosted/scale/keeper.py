@@ -1,8 +1,8 @@
-"""A small process beside each engine: when whoever started it is gone, however it went, the engine ends too.
+"""A small process beside each engine, which ends the engine when the process that started it is gone, even by kill -9.
 
-It runs as a script of its own, with the standard library alone. Its standard input is a pipe to who started it: the pipe's
-end, which comes even after kill -9, means that the engine is to end. The engine has a process group of its own, so that
-its workers end with it; its output goes to a file that is put aside once when it is full.
+It runs as a script of its own, with the standard library alone. Its standard input is a pipe to the process that
+started it; the pipe's end, which comes even after kill -9, means that the engine is to end. The engine has a process
+group of its own, so that its workers end with it; its output goes to a file that is rotated once when it is full.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ CHUNK: Final = 65_536
 _CHUNKS: Final = 64
 _POLL_S: Final = 0.05
 _PROC: Final = Path("/proc/self/stat").exists()
-# What a shell says of a program that cannot be started.
+# A shell's exit status for a program that cannot be started.
 NOT_STARTED: Final = 127
 
 
 class BoundedLog:
-    """A file that never grows beyond half of what both together may take."""
+    """A log file with one rotated predecessor, each of at most half of `max_bytes`."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._path = path
@@ -38,7 +38,7 @@ class BoundedLog:
             self._path.replace(self._path.with_name(self._path.name + ".1"))
             self._file = self._path.open("wb")
             self._size = 0
-        # A full disk must not stop the engine, whose output somebody has to read.
+        # A full disk must not stop the engine: its pipe has to be drained all the same.
         with contextlib.suppress(OSError):
             self._file.write(data)
             self._file.flush()
@@ -46,7 +46,9 @@ class BoundedLog:
 
 
 def keep(command: list[str], log: Path, max_bytes: int, grace_s: float) -> int:
-    """Runs the engine until it ends or is to end. Returns its exit status."""
+    """Runs the engine until it ends, or until the pipe or a signal ends it. Returns its exit status; `NOT_STARTED` when
+    it could not be started.
+    """
     output = BoundedLog(log, max_bytes)
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -60,7 +62,7 @@ def keep(command: list[str], log: Path, max_bytes: int, grace_s: float) -> int:
         output.write(f"{command[0]}: {error.strerror}\n".encode())
         return NOT_STARTED
     os.close(sink)
-    # Who started this one reads the group from here, to end it should this process be killed.
+    # The parent reads the process group from here, to end it should this process be killed.
     sys.stdout.write(f"{engine.pid}\n")
     sys.stdout.flush()
     try:
@@ -71,7 +73,7 @@ def keep(command: list[str], log: Path, max_bytes: int, grace_s: float) -> int:
 
 
 def _watch(engine: "subprocess.Popen[bytes]", source: int, output: BoundedLog, asked: list[int]) -> None:
-    """Returns when the engine ended, when the pipe did, or when a signal came."""
+    """Copies output to the log until the engine ends, the pipe closes, or a signal comes."""
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin.fileno(), selectors.EVENT_READ, "pipe")
         selector.register(source, selectors.EVENT_READ, "output")
@@ -88,22 +90,24 @@ def _watch(engine: "subprocess.Popen[bytes]", source: int, output: BoundedLog, a
 
 
 def _end(engine: "subprocess.Popen[bytes]", source: int, output: BoundedLog, grace_s: float) -> None:
-    """Asks the whole group to end, and then sees to it. A leader that is dead may have left workers."""
+    """Ends the engine's process group: SIGTERM, then SIGKILL after `grace_s`. A leader that is dead may have left
+    workers.
+    """
     os.set_blocking(source, False)
     _signal(engine.pid, signal.SIGTERM)
     until = time.monotonic() + grace_s
     while time.monotonic() < until and (engine.poll() is None or alive(engine.pid)):
-        _drained(source, output)
+        _copy_output(source, output)
         time.sleep(_POLL_S)
     _signal(engine.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         engine.wait(timeout=max(1.0, grace_s))
-    _drained(source, output)
+    _copy_output(source, output)
 
 
-def _drained(source: int, output: BoundedLog) -> None:
+def _copy_output(source: int, output: BoundedLog) -> None:
     with contextlib.suppress(BlockingIOError):
-        # Never for ever: an engine that is told to end may write without end.
+        # Bounded: an engine that is told to end may write without end.
         for _ in range(_CHUNKS):
             data = os.read(source, CHUNK)
             if not data:
@@ -117,7 +121,7 @@ def _signal(group: int, number: signal.Signals) -> None:
 
 
 def alive(group: int) -> bool:
-    """Whether anybody of the group runs. In a container nobody may bury the dead, who count as there otherwise."""
+    """True when a process of the group runs. Zombies do not count: a container may have no init that reaps them."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -138,5 +142,5 @@ def _state_of(pid: str) -> tuple[str, int]:
 
 if __name__ == "__main__":
     code = keep(sys.argv[4:], Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
-    # A signal's death is told as a shell tells it.
+    # Death by a signal is reported as a shell does.
     sys.exit(code if code >= 0 else 128 - code)

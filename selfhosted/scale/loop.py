@@ -1,7 +1,7 @@
-"""How often it is decided, and by whom: observe, decide (pure), store.
+"""The autoscaler's loop: observe, decide (pure), store.
 
-Every process observes, so that whoever takes over knows how the counters stood, and shows the last decision that it knows
-of. One of them, the holder of the pool's lease, decides.
+Every process observes, so that one that takes over knows earlier values of the counters, and exports the last decision
+that it knows of. Only the holder of the pool's lease decides.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from selfhosted.scale.target import Targets
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_S: Final = 3.0
-# What was learnt is written less often than what was decided: it is larger, and a minute of it is no loss.
-_KEEP_EVERY_S: Final = 60.0
+# The learnt state is saved less often than decisions: it is larger, and losing a minute of it does no harm.
+_SAVE_EVERY_S: Final = 60.0
 
 
 class LeaseCheck(Protocol):
-    """Says whether this process leads a pool now: a Lease."""
+    """Knowledge of whether this process leads a pool: a Lease."""
 
     @property
     def holder(self) -> str: ...
@@ -31,7 +31,9 @@ class LeaseCheck(Protocol):
 
 
 class ScaleObserver:
-    """Is told what was decided; this one counts nothing. Pools are configured and reasons few."""
+    """Receives decisions; this base class ignores them. Pool names come from the configuration and reasons are fixed,
+    so both can be labels.
+    """
 
     def set_desired_replicas(self, pool: str, desired: int) -> None: ...
 
@@ -39,7 +41,7 @@ class ScaleObserver:
 
 
 class ScaleLoop:
-    """One pool's."""
+    """The autoscaling loop of one pool."""
 
     def __init__(
         self,
@@ -54,21 +56,23 @@ class ScaleLoop:
         every_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`wished` is the row's number as this process last read it; `policy` makes one of the state that was kept."""
+        """`wished` returns the desired number as this process last read it; `policy` builds a policy from its saved
+        state.
+        """
         self._pool = pool
         self._targets = targets
         self._lease = lease
         self._wished = wished
         self._observe = observe
-        self._make = policy
+        self._build_policy = policy
         self._observer = observer
         self._every_s = every_s
         self._clock = clock
         self._policy: ScalePolicy | None = None
-        self._kept_at = float("-inf")
+        self._saved_at = float("-inf")
 
     async def run(self) -> None:
-        """Decides for ever."""
+        """Steps every `every_s` seconds until it is cancelled."""
         while True:
             try:
                 await self.step()
@@ -77,7 +81,7 @@ class ScaleLoop:
             await asyncio.sleep(self._every_s)
 
     async def step(self) -> None:
-        """One decision, or one look at another's. A database that is down changes nothing: the last decision stands."""
+        """Observes once, and decides if this process leads. On a database error the last decision stands."""
         signals = self._observe()
         wished = self._wished()
         if wished is not None:
@@ -93,19 +97,19 @@ class ScaleLoop:
 
     async def _decide(self, signals: Signals) -> None:
         if self._policy is None:
-            self._policy = self._make(await self._targets.state(self._pool))
+            self._policy = self._build_policy(await self._targets.state(self._pool))
         before = self._policy.desired
         decision = self._policy.decide(signals)
         self._observer.count_scale_decision(self._pool, decision.reason)
-        keep = self._clock() - self._kept_at >= _KEEP_EVERY_S
+        keep = self._clock() - self._saved_at >= _SAVE_EVERY_S
         state = self._policy.state() if keep else None
         if not await self._targets.store(self._pool, self._lease.holder, decision, state):
-            # Another process leads by now, and knows what was kept last.
+            # Another process leads by now, and has loaded the state saved last.
             self._policy = None
             return
         self._observer.set_desired_replicas(self._pool, decision.desired)
         if keep:
-            self._kept_at = self._clock()
+            self._saved_at = self._clock()
         if before != decision.desired:
             _log.info(
                 "%s should have %d replicas: %s (%s)", self._pool, decision.desired, decision.why, decision.reason

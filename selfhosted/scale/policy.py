@@ -1,14 +1,14 @@
-"""How many replicas a pool should have: a pure decision on signals, told the time by them.
+"""The autoscaling policy: a pure decision on the desired number of replicas, from signals that carry the time.
 
-In ten lines. Work is prompt tokens, and generated ones by their weight. A replica that is ordered now is there one cold
-start from now, so what counts is the work that a busy minute will bring then: the minutes of the last hour, up to which
-`ttft_attainment` of the work came, carried to that time by what earlier days brought. What a replica does when it has as
-much as it can do is measured when work waits; a share of that is planned with, which begins at one half and
-follows how many first tokens were late. The one divided by the other is how many are wanted. More are wanted when what comes
-now, with the backlog, would still wait a cold start later, and when queue, memory or first tokens are past their
-thresholds for long; before anything is measured, only those thresholds decide. Growth is limited a decision, and by how
-many start already; shrinking must have been wanted for minutes, goes in steps with a cooldown, and stops at what running
-streams need, at least, at budget, and whenever something is unknown.
+Work is prompt tokens, plus generated ones times their weight. A replica that is ordered now is there one cold start
+from now, so what counts is the work that a busy minute will bring then: the minutes of the last hour, up to which
+`ttft_attainment` of the work came, scaled to that time by what earlier days brought. The throughput of a saturated
+replica is measured when work waits; a share of that is planned with, which begins at one half and follows how many
+first tokens were late. Work divided by planned throughput is the number wanted. More are wanted when what comes now,
+with the backlog, would still wait a cold start later, and when queue, memory or first tokens are past their thresholds
+for long; before anything is measured, only those thresholds decide. Growth is limited per decision, and by how many
+start already; shrinking must have been wanted for minutes, goes in steps with a cooldown, and stops at what running
+streams need, at the minimum, at the budget, and whenever something is unknown.
 """
 
 import math
@@ -26,49 +26,49 @@ Reason = Literal[
     "steady", "minimum", "maximum", "wake", "demand", "forecast", "queue", "memory", "ttft", "streams",
     "budget", "idle", "unknown", "stabilising", "cooldown",
 ]  # fmt: skip
-"""What decided. Few and fixed: it is a label."""
+"""The rule that decided: a metrics label with fixed values."""
 
 # Gaps between decisions that are longer say nothing of the time between them.
 _GAP_S: Final = 120.0
-# The windows over which it is measured what replicas do, and how many first tokens are late.
+# Windows over which throughput, and the fraction of late first tokens, are measured.
 _BUSY_S: Final = 15.0
 _MINUTE_S: Final = 60.0
 # When so many first tokens are late, replicas have as much as they can do.
-_MOSTLY: Final = 0.5
-# What happens now is smoothed over half a cold start: what is over before a replica could help needs none.
+_SATURATED: Final = 0.5
+# Signals are smoothed over half a cold start: a burst that is over before a replica could help needs none.
 _SHORTEST_S: Final = 15.0
 _LONGEST_S: Final = 150.0
 _DRAIN_S: Final = 30.0
-# Of the threshold at which it would grow again, after shrinking.
+# Target use after shrinking, as a fraction of the threshold at which the pool would grow again.
 _AFTER_SHRINKING: Final = 0.85
 _LARGEST_STATE: Final = 64 * 1024
 _WINDOW_SLOTS: Final = 64
 # Replicas that start at once, for each that is ready.
 _MOST_STARTING: Final = 3
 _MOST_DESIRED: Final = 10_000
-# Less than this part of what one replica carries is nothing to wake or to keep a pool for.
 _MOST_REPLICAS: Final = 10_000
-"""As many as a pool may be configured to have: what a replica carries may have been measured as next to nothing."""
-_NOTHING: Final = 0.02
+"""Upper bound of the computed number of replicas, as a measured throughput can be next to zero."""
+# Less than this part of what one replica carries is too little to wake or to keep a pool for.
+_NEGLIGIBLE: Final = 0.02
 
 
 class ScaleDecision(msgspec.Struct, frozen=True):
-    """How many replicas there should be, not counting those that drain."""
+    """The desired number of replicas, without those that drain."""
 
     desired: int
     reason: Reason
     why: str
-    """For people."""
+    """Explanation for people."""
 
 
 class ScaleRule(Protocol):
-    """Whatever decides: the policy, and the rules that it is compared with."""
+    """Interface of the policy and of the rules that it is compared with."""
 
     def decide(self, signals: Signals) -> ScaleDecision: ...
 
 
-class _Kept(msgspec.Struct):
-    """What survives a restart."""
+class _SavedState(msgspec.Struct):
+    """The policy's state that survives a restart."""
 
     desired: int | None = None
     seasons: Seasons | None = None
@@ -83,7 +83,7 @@ class _DesiredSize(msgspec.Struct, frozen=True):
 
 
 class ScalePolicy:
-    """One pool's. Everything it remembers is bounded."""
+    """The autoscaling policy of one pool. Everything it remembers is bounded."""
 
     def __init__(
         self,
@@ -94,8 +94,10 @@ class ScalePolicy:
         carries: float | None = None,
         state: str = "",
     ) -> None:
-        """`output_weight`: work of a generated token in prompt tokens. `carries`: a guess until it is measured."""
-        kept = _read(state)
+        """`output_weight`: work of a generated token, in prompt tokens. `carries`: assumed work per second of a replica
+        until it is measured. `state`: what `state` of an earlier instance returned.
+        """
+        kept = _parse_state(state)
         self._config = config
         self._usd = usd_per_replica_hour
         self._output_weight = output_weight
@@ -120,24 +122,24 @@ class ScalePolicy:
 
     @property
     def desired(self) -> int | None:
-        """The last decision, None before the first."""
+        """The last desired number; None before the first decision."""
         return self._desired
 
     @property
     def carries(self) -> float | None:
-        """Work a second, in prompt tokens, that one replica is planned to carry."""
+        """Work per second, in prompt tokens, that one replica is planned to carry; None until it is known."""
         return self._carried.per_replica
 
     def state(self) -> str:
-        """What to give to the next one after a restart."""
+        """The learnt state as JSON, for the next instance after a restart."""
         seasons = self._forecast.seasons
         return msgspec.json.encode(
-            _Kept(
+            _SavedState(
                 self._desired,
                 Seasons(
-                    day=_short(seasons.day),
+                    day=_rounded(seasons.day),
                     day_seen=seasons.day_seen,
-                    week=_short(seasons.week),
+                    week=_rounded(seasons.week),
                     week_seen=seasons.week_seen,
                     minutes=seasons.minutes,
                 ),
@@ -150,7 +152,7 @@ class ScalePolicy:
         self._learn(signals)
         current = signals.supply if self._desired is None else self._desired
         wish = self._most_wanted(signals, current)
-        decision = self._limited(signals, current, wish)
+        decision = self._limit(signals, current, wish)
         self._desired = decision.desired
         return decision
 
@@ -186,14 +188,16 @@ class ScalePolicy:
         missed, busy, minute = signals.missed, self._busy, self._minute
         self._waited = self._waited and signals.queued >= max(1, signals.ready)
         if busy.add(served, signals.ready, seconds):
-            self._carried.did(busy.each, waited=self._waited, full=self._waited or (missed or 0.0) > _MOSTLY)
+            self._carried.observe_replica(
+                busy.each, waited=self._waited, full=self._waited or (missed or 0.0) > _SATURATED
+            )
             self._busiest = max(self._busiest, busy.each)
             self._waited = True
             busy.begin()
         if minute.add(served, signals.ready, seconds):
-            # While more are on their way than work, what is late says nothing of the plan that ordered them.
+            # While more replicas start than work, late first tokens say nothing about the plan that ordered them.
             if missed is not None and signals.starting <= signals.ready:
-                self._carried.came(minute.amount, missed, busiest=self._busiest)
+                self._carried.observe_minute(minute.amount, missed, busiest=self._busiest)
             self._busiest = 0.0
             minute.begin()
 
@@ -203,7 +207,9 @@ class ScalePolicy:
         return signals.input_tokens_per_s + self._output_weight * (signals.output_tokens_per_s or 0.0)
 
     def _memory_of(self, signals: Signals) -> float | None:
-        """Use of what memory is left for work: the KV cache's, or what a GPU holds above its least."""
+        """Fraction of working memory in use: the larger of KV usage and GPU memory above its idle level; None when
+        unknown.
+        """
         uses = []
         if signals.kv_used is not None and signals.ready:
             uses.append(signals.kv_used / signals.ready)
@@ -215,7 +221,7 @@ class ScalePolicy:
         return max(uses, default=None)
 
     def _backlog(self, signals: Signals) -> float:
-        """The work that waits."""
+        """Work of all waiting requests."""
         if signals.waiting_tokens is not None:
             return signals.waiting_tokens
         work, arrivals = self._work.value, self._arrivals.value
@@ -224,14 +230,14 @@ class ScalePolicy:
     # Wishing.
 
     def _most_wanted(self, signals: Signals, current: int) -> _DesiredSize:
-        wishes = [self._floor(signals), self._awake(signals)]
+        wishes = [self._floor(signals), self._wake(signals)]
         carries = self.carries
         if carries is not None and self._work.value is not None:
             wishes += self._by_work(signals, current, carries)
             wishes += self._by_thresholds(signals, current, patient=True)
         else:
             wishes += self._by_thresholds(signals, current, patient=False)
-            wishes.append(self._quiet(signals, current))
+            wishes.append(self._without_model(signals, current))
         return max(wishes, key=lambda wish: wish.replicas)
 
     def _floor(self, signals: Signals) -> _DesiredSize:
@@ -240,7 +246,7 @@ class ScalePolicy:
             return _DesiredSize(needed, "streams", f"what runs fills {needed} caches")
         return _DesiredSize(self._config.min_replicas, "minimum", f"min_replicas is {self._config.min_replicas}")
 
-    def _awake(self, signals: Signals) -> _DesiredSize:
+    def _wake(self, signals: Signals) -> _DesiredSize:
         if signals.queued or signals.running or signals.arrivals_per_s or signals.input_tokens_per_s:
             return _DesiredSize(1, "wake", "there is work")
         return _DesiredSize(0, "idle", "there is no work")
@@ -249,7 +255,7 @@ class ScalePolicy:
         work, backlog = self._work.value or 0.0, self._backlog(signals)
         ahead_s = max(self._config.cold_start_s, _DRAIN_S)
         if backlog + (work - carries * signals.supply) * ahead_s > 0:
-            # What is ordered now has to carry what comes, and the backlog within another cold start.
+            # Replicas ordered now have to carry what comes, and the backlog within another cold start.
             needed = _replicas(work + backlog / ahead_s, carries)
         else:
             # A backlog that will be gone before a replica could start needs none.
@@ -260,7 +266,7 @@ class ScalePolicy:
         return wishes
 
     def _by_forecast(self, current: int, carries: float) -> list[_DesiredSize]:
-        """What is missing in a cold start is ordered now; what is needed until then is not given away now."""
+        """Wants the replicas needed in one cold start, and keeps those needed until then."""
         config, forecast = self._config, self._forecast
         then = forecast.busy(config.cold_start_s, config.ttft_attainment)
         if then is None:
@@ -271,7 +277,9 @@ class ScalePolicy:
         return [_DesiredSize(max(order, keep), "forecast", why)]
 
     def _by_thresholds(self, signals: Signals, current: int, *, patient: bool) -> list[_DesiredSize]:
-        """`patient`: the work model is trusted, so only what lasts for about a cold start counts."""
+        """Wants more by the thresholds. With `patient`, as the work model is trusted, only what lasts for about half a
+        cold start counts.
+        """
         if not signals.ready:
             return []
         config, ready = self._config, signals.ready
@@ -284,33 +292,35 @@ class ScalePolicy:
         wishes = []
         if queue > config.waiting_high:
             wishes.append(
-                _DesiredSize(_grown(ready, queue / config.waiting_high), "queue", f"{queue:.1f} wait a replica")
+                _DesiredSize(_scaled(ready, queue / config.waiting_high), "queue", f"{queue:.1f} wait a replica")
             )
         if memory is not None and memory > config.memory_high:
             wishes.append(
-                _DesiredSize(_grown(ready, memory / config.memory_high), "memory", f"{memory:.0%} of memory in use")
+                _DesiredSize(_scaled(ready, memory / config.memory_high), "memory", f"{memory:.0%} of memory in use")
             )
         kv = None if signals.kv_used is None else signals.kv_used / ready
         if kv is not None and kv > config.kv_high:
             wishes.append(
-                _DesiredSize(_grown(ready, kv / config.kv_high), "memory", f"{kv:.0%} of the KV cache in use")
+                _DesiredSize(_scaled(ready, kv / config.kv_high), "memory", f"{kv:.0%} of the KV cache in use")
             )
         if late > 2 * (1 - config.ttft_attainment):
-            wishes.append(_DesiredSize(self._more(ready), "ttft", f"{late:.0%} of first tokens are late"))
+            wishes.append(_DesiredSize(self._one_more(ready), "ttft", f"{late:.0%} of first tokens are late"))
         # Those that start will help already; more are wanted only when they are there and it is not better.
         most = current if signals.starting else ready + config.max_step_up
         return [msgspec.structs.replace(wish, replicas=min(wish.replicas, most)) for wish in wishes]
 
-    def _more(self, ready: int) -> int:
-        """One more, unless there are so many for what comes that first tokens must be late for another reason."""
+    def _one_more(self, ready: int) -> int:
+        """One replica more than ready, but no more than the expected work needs at the smallest planned share: beyond
+        that, first tokens must be late for another reason.
+        """
         least, config = self._carried.at_least, self._config
         if least is None:
             return ready + 1
         busy = self._forecast.busy(0.0, config.ttft_attainment) or 0.0
         return min(ready + 1, _replicas(max(busy, self._work.value or 0.0), least))
 
-    def _quiet(self, signals: Signals, current: int) -> _DesiredSize:
-        """Without a model of work: as many as there are, or as few as hold what runs when memory is nearly unused."""
+    def _without_model(self, signals: Signals, current: int) -> _DesiredSize:
+        """Wish without a work model: the current number or, when memory is nearly unused, as few as hold what runs."""
         memory = self._memory_of(signals)
         calm = not signals.queued and not (signals.missed or 0.0) > 1 - self._config.ttft_attainment
         if memory is None or not calm or signals.kv_used is None:
@@ -323,8 +333,8 @@ class ScalePolicy:
 
     # Limiting.
 
-    def _limited(self, signals: Signals, current: int, wish: _DesiredSize) -> ScaleDecision:
-        most, whose = self._most(signals, current)
+    def _limit(self, signals: Signals, current: int, wish: _DesiredSize) -> ScaleDecision:
+        most, whose = self._ceiling(signals, current)
         wanted = wish.replicas
         least = self._up.of(wanted, signals.at_s)
         # Never fewer than was wanted within the last minutes.
@@ -373,8 +383,8 @@ class ScalePolicy:
             desired, "idle" if wish.reason in {"demand", "forecast", "wake"} else wish.reason, wish.why
         )
 
-    def _most(self, signals: Signals, current: int) -> tuple[int, Reason]:
-        """The ceiling and whose it is. With a budget and no known price it grows no further."""
+    def _ceiling(self, signals: Signals, current: int) -> tuple[int, Reason]:
+        """The ceiling, and the rule that sets it. With a budget but no known price, the pool may not grow."""
         most: int = self._config.max_replicas
         budget = self._config.max_usd_per_hour
         if budget is None:
@@ -384,12 +394,12 @@ class ScalePolicy:
         affordable = math.floor(budget / self._usd + 1e-9)
         if affordable >= most:
             return most, "maximum"
-        # What drains costs as much as what works.
+        # A draining replica costs as much as a working one.
         return affordable if current > affordable else max(current, affordable - signals.draining), "budget"
 
 
 class _Smooth:
-    """A mean in which what is older than about `over_s` counts little."""
+    """Exponentially weighted mean with a time constant of `over_s` seconds."""
 
     def __init__(self, over_s: float) -> None:
         self._over_s = over_s
@@ -407,7 +417,7 @@ class _Smooth:
 
 
 class _Window(msgspec.Struct):
-    """What came up since it began."""
+    """Amounts summed over a window of `length_s` seconds."""
 
     length_s: float
     seconds: float = 0.0
@@ -415,7 +425,7 @@ class _Window(msgspec.Struct):
     replica_s: float = 0.0
 
     def add(self, per_s: float, ready: int, seconds: float) -> bool:
-        """Whether it is over."""
+        """Adds a rate over some seconds. Returns True when the window is full."""
         self.seconds += seconds
         self.amount += per_s * seconds
         self.replica_s += ready * seconds
@@ -423,7 +433,7 @@ class _Window(msgspec.Struct):
 
     @property
     def each(self) -> float:
-        """A second and a ready replica."""
+        """Amount per second and ready replica."""
         return self.amount / self.replica_s if self.replica_s else 0.0
 
     def begin(self) -> None:
@@ -431,7 +441,7 @@ class _Window(msgspec.Struct):
 
 
 class _Extreme:
-    """The least or the most of what was wanted in the last seconds, in slots, so that it stays small."""
+    """The least or the most that was wanted in the last `window_s` seconds, kept in a few slots."""
 
     def __init__(self, window_s: float, *, least: bool) -> None:
         self._window_s = window_s
@@ -459,32 +469,34 @@ class _Extreme:
         return choose(value for _, value in self._slots)
 
 
-def _read(state: str) -> _Kept:
-    """What was kept, or nothing: a state that cannot be read costs what was learnt, never a decision."""
+def _parse_state(state: str) -> _SavedState:
+    """The saved state; an empty one when it cannot be read."""
     if not state or len(state) > _LARGEST_STATE:
-        return _Kept()
+        return _SavedState()
     try:
-        kept = msgspec.json.decode(state, type=_Kept)
+        kept = msgspec.json.decode(state, type=_SavedState)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return _Kept()
+        return _SavedState()
     sane = kept.desired is None or 0 <= kept.desired <= _MOST_DESIRED
-    return kept if sane else _Kept()
+    return kept if sane else _SavedState()
 
 
-def _short(values: list[float]) -> list[float]:
-    """Four digits are more than such means are worth, and a fourth of the bytes."""
+def _rounded(values: list[float]) -> list[float]:
+    """The values rounded to four digits, which is precise enough and a quarter of the bytes."""
     return [float(f"{value:.4g}") for value in values]
 
 
 def _streams_need(signals: Signals, kv_high: float) -> int:
-    """Replicas whose caches hold all that runs."""
+    """Number of replicas whose caches hold all that runs."""
     return 0 if signals.kv_used is None else math.ceil(signals.kv_used / kv_high - 1e-9)
 
 
 def _replicas(work: float, carries: float) -> int:
-    """None for next to nothing: else a pool of zero would never sleep."""
-    return 0 if work <= _NOTHING * carries else math.ceil(min(work / carries, _MOST_REPLICAS) - 1e-9)
+    """Number of replicas that carry the work. Next to no work counts as none: otherwise a pool would never scale to
+    zero.
+    """
+    return 0 if work <= _NEGLIGIBLE * carries else math.ceil(min(work / carries, _MOST_REPLICAS) - 1e-9)
 
 
-def _grown(ready: int, ratio: float) -> int:
+def _scaled(ready: int, ratio: float) -> int:
     return math.ceil(ready * min(ratio, 100.0) - 1e-9)

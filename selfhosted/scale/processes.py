@@ -1,7 +1,7 @@
-"""Starts, watches, drains and ends engine processes on this machine, as many as the pool should have.
+"""Actuator for one machine: starts, watches, drains and ends engine processes, as many as the pool should have.
 
-Each engine has a keeper beside it (keeper.py), which ends it when this process is gone. A file for each engine names both,
-so that the next one that runs here ends what even the keeper could not.
+Each engine has a keeper beside it (keeper.py), which ends it when this process is gone. A file for each engine names
+both processes, so that the next run here ends what even the keeper could not.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _log: Final = logging.getLogger(__name__)
 _PORTS: Final = 10_000
 _LAST_PORT: Final = 65_535
 _OK: Final = 200
-# Who worked for so long has not crashed at its start.
+# An engine that worked for so long did not crash at its start: its crashes are counted anew.
 _PROVEN_S: Final = 60.0
 _PID_WAIT_S: Final = 5.0
 _LOW_LOAD: Final = 0.2
@@ -48,7 +48,7 @@ class _Engine:
     def __init__(self, process: Process, group: int | None, port: int, origin: str, pid_file: Path) -> None:
         self.process = process
         self.group = group
-        self.group_began = 0 if group is None else _began(group)
+        self.group_began = 0 if group is None else _start_ticks(group)
         self.closing = False
         self.port = port
         self.origin = origin
@@ -59,7 +59,7 @@ class _Engine:
 
 
 class Actuator:
-    """One pool's engines on this machine."""
+    """The engine processes of one pool on this machine."""
 
     def __init__(
         self,
@@ -76,7 +76,9 @@ class Actuator:
         every_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`fixed` is how many to run, whatever the gateway says. `environment` is what engines may see of this process's."""
+        """`fixed` is the number to run, whatever the gateway says. `environment` is the part of this process's
+        environment that engines see.
+        """
         self._pool = pool
         self._launch = launch
         self._door = door
@@ -92,8 +94,8 @@ class Actuator:
         self._engines: dict[str, _Engine] = {}
         self._desired: int | None = None
         self._ending = False
-        self._told: dict[str, str] = {}
-        """What was said last of each replica, and of the pool under no name."""
+        self._logged: dict[str, str] = {}
+        """The last message logged about each replica, and under the empty name about the pool: each is logged once."""
         self._leaving: set[asyncio.Task[None]] = set()
 
     @property
@@ -101,16 +103,18 @@ class Actuator:
         return tuple(self._children.values())
 
     def address(self, name: str) -> str | None:
-        """Where one listens; None when it does not run."""
+        """URL of a replica; None when it does not run."""
         engine = self._engines.get(name)
         return None if engine is None else engine.origin
 
     def drain_all(self) -> None:
-        """From now on everything drains, and `run` returns when all have ended."""
+        """Begins to drain all engines; `run` returns when they have ended."""
         self._ending = True
 
     async def run(self) -> None:
-        """Until `drain_all` and everything has ended. However it ends, no engine stays."""
+        """Steps until `drain_all` was called and everything has ended. Ends all engines on the way out, even when
+        cancelled.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         sweep(self._folder)
         try:
@@ -124,12 +128,12 @@ class Actuator:
             await asyncio.shield(self._end_all())
 
     async def step(self) -> None:
-        """Looks, decides and acts, once."""
-        await self._ask()
+        """Polls, decides and acts once."""
+        await self._fetch_desired()
         for name in list(self._engines):
             self._reap(name)
-        await asyncio.gather(*(self._look(name) for name in self._engines))
-        await self._act(
+        await asyncio.gather(*(self._poll(name) for name in self._engines))
+        await self._apply(
             orders(
                 self.children,
                 self._desired,
@@ -139,11 +143,11 @@ class Actuator:
                 settle_s=self._settle_s,
             )
         )
-        await asyncio.gather(*(self._beat(name) for name in list(self._engines)))
+        await asyncio.gather(*(self._renew(name) for name in list(self._engines)))
 
-    # Looking.
+    # Polling.
 
-    async def _ask(self) -> None:
+    async def _fetch_desired(self) -> None:
         if self._ending:
             self._desired = 0
             return
@@ -153,15 +157,15 @@ class Actuator:
         try:
             desired = await self._door.desired()
         except (GatewayAway, GatewayRefused) as error:
-            self._tell("", f"how many replicas there should be is not known, so it stays as it is: {error}")
+            self._log_once("", f"how many replicas there should be is not known, so it stays as it is: {error}")
             return
-        self._tell("", "" if desired is not None else "nobody has decided yet how many replicas there should be")
+        self._log_once("", "" if desired is not None else "nobody has decided yet how many replicas there should be")
         if desired is not None:
             # Those with fixed addresses are not ours to start, and count.
             self._desired = max(0, desired - len(self._pool.replicas))
 
     def _reap(self, name: str) -> None:
-        """Notes that one ended by itself."""
+        """Handles an engine that ended by itself: schedules its restart, unless it was draining."""
         engine, child = self._engines[name], self._children[name]
         if engine.process.returncode is None:
             return
@@ -183,7 +187,7 @@ class Actuator:
         self._children[name] = Child(name=name, phase="waiting", since=at, again_at=again_at, crashes=crashes)
         self._leave_soon(name, engine)
 
-    async def _look(self, name: str) -> None:
+    async def _poll(self, name: str) -> None:
         watch, engine = self._pool.watch, self._engines[name]
         fine = False
         with contextlib.suppress(FetchFailed):
@@ -215,25 +219,25 @@ class Actuator:
 
     # Acting.
 
-    async def _act(self, todo: Orders) -> None:
+    async def _apply(self, todo: Orders) -> None:
         for name in todo.keep:
-            self._phase(name, "ready" if self._children[name].answered else "starting")
+            self._set_phase(name, "ready" if self._children[name].answered else "starting")
             _log.info("%s is wanted again", name)
         for name in todo.drain:
-            self._phase(name, "draining")
+            self._set_phase(name, "draining")
             _log.info("%s takes nothing new from now on", name)
         for name in todo.failed:
             if not self._engines[name].closing:
                 _log.warning("%s was not ready within %.0f s, and is ended", name, self._launch.ready_s)
-                # Its end is noticed as any other's.
-                self._close(self._engines[name])
+                # `_reap` handles its end like any other's.
+                self._close_pipe(self._engines[name])
         await asyncio.gather(*(self._end(name) for name in todo.end))
         for name in todo.again:
             await self._start(name)
         for _ in range(todo.start):
             await self._start(self._free_name())
 
-    def _phase(self, name: str, phase: Phase) -> None:
+    def _set_phase(self, name: str, phase: Phase) -> None:
         child = msgspec.structs.replace(self._children[name], phase=phase, since=self._clock(), idle_looks=0)
         self._children[name] = child
         if name in self._engines:
@@ -249,7 +253,7 @@ class Actuator:
         before = self._children.get(name)
         crashes = 0 if before is None else before.crashes
         try:
-            engine = await self._launched(name)
+            engine = await self._launch_engine(name)
         except (NoPort, OSError) as error:
             wait = wait_s(crashes + 1)
             _log.warning("%s cannot be started (%s); the next try is in %.0f s", name, error, wait)
@@ -260,7 +264,7 @@ class Actuator:
         self._children[name] = Child(name=name, phase="starting", since=self._clock(), crashes=crashes)
         _log.info("%s is started at %s", name, engine.origin)
 
-    async def _launched(self, name: str) -> _Engine:
+    async def _launch_engine(self, name: str) -> _Engine:
         port = self._free_port()
         address = self._launch.address or self._launch.host
         origin = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
@@ -279,18 +283,20 @@ class Actuator:
             start_new_session=True,
         )
         engine = _Engine(process, await _group_of(process), port, origin, self._folder / f"{name}.pid")
-        _remember(engine.pid_file, process.pid, engine)
+        _write_pid_file(engine.pid_file, process.pid, engine)
         return engine
 
     def _command(self, name: str, port: int) -> list[str]:
         launch = self._launch
-        parts = launch.command + (launch.low_load_arguments if self._is_quiet() else ())
+        parts = launch.command + (launch.low_load_arguments if self._is_low_load() else ())
         for key, value in (("{port}", str(port)), ("{host}", launch.host), ("{name}", name)):
             parts = tuple(part.replace(key, value) for part in parts)
         return list(parts)
 
-    def _is_quiet(self) -> bool:
-        """Whether the pool's load is low, as far as its engines here tell. Unknown is not low."""
+    def _is_low_load(self) -> bool:
+        """True when the mean KV usage of this machine's ready engines is below `memory_low` and nothing waits. Unknown
+        is not low.
+        """
         stats = [self._engines[child.name].stats for child in self.children if child.phase == "ready"]
         uses = [each.kv_usage for each in stats if each is not None and each.kv_usage is not None]
         if not uses or len(uses) < len(stats) or any(each is not None and each.waiting for each in stats):
@@ -312,12 +318,12 @@ class Actuator:
             _log.info("%s is ended", name)
             with contextlib.suppress(GatewayAway, GatewayRefused):
                 await self._door.leave(name, engine.instance)
-            await self._finish(engine)
+            await self._stop_engine(engine)
             self._forget_engine(name)
         del self._children[name]
 
-    async def _finish(self, engine: _Engine) -> None:
-        self._close(engine)
+    async def _stop_engine(self, engine: _Engine) -> None:
+        self._close_pipe(engine)
         try:
             async with asyncio.timeout(2 * self._launch.grace_s + _PID_WAIT_S):
                 await engine.process.wait()
@@ -326,26 +332,26 @@ class Actuator:
             await engine.process.wait()
 
     @staticmethod
-    def _close(engine: _Engine) -> None:
-        """The end of the pipe is what the keeper ends its engine for."""
+    def _close_pipe(engine: _Engine) -> None:
+        """Closes the keeper's pipe, at whose end the keeper ends its engine."""
         engine.closing = True
         if engine.process.stdin is not None:
             engine.process.stdin.close()
 
     def _forget_engine(self, name: str) -> None:
         engine = self._engines.pop(name)
-        self._told.pop(name, None)
-        self._close(engine)
+        self._logged.pop(name, None)
+        self._close_pipe(engine)
         # A keeper that ended in good order left nothing behind; one that was killed could not see to it.
-        _kill(engine.group, engine.group_began)
+        _kill_group(engine.group, engine.group_began)
         engine.pid_file.unlink(missing_ok=True)
 
     async def _end_all(self) -> None:
         await asyncio.gather(*(self._end(name) for name in list(self._children)), return_exceptions=True)
 
-    # Telling.
+    # Registering and logging.
 
-    async def _beat(self, name: str) -> None:
+    async def _renew(self, name: str) -> None:
         engine, child = self._engines.get(name), self._children.get(name)
         if engine is None or child is None or self._clock() < engine.again_at:
             return
@@ -355,13 +361,13 @@ class Actuator:
             )
         except (GatewayAway, GatewayRefused) as error:
             engine.again_at = self._clock() + self._every_s
-            self._tell(name, f"{name} could not be registered: {error}")
+            self._log_once(name, f"{name} could not be registered: {error}")
             return
-        self._tell(name, "")
+        self._log_once(name, "")
         engine.again_at = self._clock() + again_s
 
     def _leave_soon(self, name: str, engine: _Engine) -> None:
-        """So that the next process of this name is not taken for a second one."""
+        """Deletes the registration in the background, so that the restarted process can take the name."""
 
         async def leave() -> None:
             with contextlib.suppress(GatewayAway, GatewayRefused):
@@ -371,11 +377,11 @@ class Actuator:
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    def _tell(self, of: str, what: str) -> None:
-        """Once, not every second."""
-        if what and what != self._told.get(of):
+    def _log_once(self, of: str, what: str) -> None:
+        """Logs a message about `of`, once until it changes."""
+        if what and what != self._logged.get(of):
             _log.warning("%s", what)
-        self._told[of] = what
+        self._logged[of] = what
 
     def _log_path(self, name: str) -> Path:
         return self._folder / f"{name}.log"
@@ -389,17 +395,17 @@ def sweep(folder: Path) -> int:
             keeper_pid, keeper_began, group, group_began = map(int, file.read_text().split())
         except (OSError, ValueError):
             continue
-        if _began(keeper_pid) == keeper_began:
+        if _start_ticks(keeper_pid) == keeper_began:
             # It is alive, knows that its starter is gone, and ends its engine in good order.
             continue
-        ended += _kill(group, group_began)
+        ended += _kill_group(group, group_began)
         file.unlink(missing_ok=True)
     return ended
 
 
-def _kill(group: int | None, began: int) -> bool:
-    """Whether the group was there still. Its number may be another's by now, who is left alone."""
-    if not group or not began or _began(group) != began:
+def _kill_group(group: int | None, began: int) -> bool:
+    """Kills the process group if it is still the same one, by its start time. Returns whether it was signalled."""
+    if not group or not began or _start_ticks(group) != began:
         return False
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
@@ -407,13 +413,13 @@ def _kill(group: int | None, began: int) -> bool:
     return False
 
 
-def _remember(file: Path, keeper_pid: int, engine: _Engine) -> None:
+def _write_pid_file(file: Path, keeper_pid: int, engine: _Engine) -> None:
     with contextlib.suppress(OSError):
-        file.write_text(f"{keeper_pid} {_began(keeper_pid)} {engine.group or 0} {engine.group_began}\n")
+        file.write_text(f"{keeper_pid} {_start_ticks(keeper_pid)} {engine.group or 0} {engine.group_began}\n")
 
 
-def _began(pid: int) -> int:
-    """When a process began, in the kernel's ticks: a number that was taken again by another process is told apart. 0: gone."""
+def _start_ticks(pid: int) -> int:
+    """Start time of a process in the kernel's ticks, which tells it from a later process with the same pid. 0: gone."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -423,7 +429,7 @@ def _began(pid: int) -> int:
 
 
 async def _group_of(process: Process) -> int | None:
-    """The engine's process group, as its keeper tells it; None when the engine could not be started."""
+    """The engine's process group, as its keeper prints it; None when the engine could not be started."""
     if process.stdout is None:
         return None
     with contextlib.suppress(TimeoutError, ValueError):

@@ -1,4 +1,4 @@
-"""Two rules to compare the policy with: KEDA's plain one on the queue, and one that knows the future."""
+"""Two baseline rules to compare the policy with: KEDA's on queue length, and a perfect forecast."""
 
 import math
 from collections import deque
@@ -19,7 +19,9 @@ _DOWN_STABILISATION_S: Final = 300.0
 
 
 class QueueRule:
-    """`ceil(sum(waiting) / threshold)` every 15 s, with the HPA's tolerance, stabilisation and step limits."""
+    """KEDA's rule: `ceil(sum(waiting) / threshold)` every 15 s, with the HPA's tolerance, stabilisation and step
+    limits.
+    """
 
     def __init__(
         self, config: ScaleConfig, *, threshold: float = 5.0, poll_s: float = 15.0, cooldown_s: float = 360.0
@@ -82,7 +84,7 @@ class QueueRule:
 
 
 class PerfectForecast:
-    """Knows the work of the next cold start to the second, and orders for just that."""
+    """Oracle that knows the exact work up to one cold start ahead, and orders replicas for just that."""
 
     def __init__(
         self, config: ScaleConfig, *, demand: Callable[[float], float], carries: float, tick_s: float = 15.0
@@ -93,7 +95,9 @@ class PerfectForecast:
         self._tick_s = tick_s
 
     def decide(self, signals: Signals) -> ScaleDecision:
-        """Who is there when a burst comes was ordered a cold start before, and is kept if the next is nearer than that."""
+        """Sizes for the most work up to one cold start and a tick ahead: replicas for a burst are ordered a cold start
+        before it, and kept when the next burst is nearer than that.
+        """
         ticks = math.ceil(self._config.cold_start_s / self._tick_s) + 1
         most = max(self._demand(signals.at_s + tick * self._tick_s) for tick in range(ticks + 1))
         wanted = math.ceil(most / self._carries - 1e-9)

@@ -1,4 +1,4 @@
-"""What /metrics shows of the autoscaler."""
+"""Prometheus metrics of the autoscaler."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -7,7 +7,9 @@ from selfhosted.scale.policy import Reason
 
 
 class ScaleMetrics(ScaleObserver):
-    """What was decided, and why. Pools are configured, and the reasons are a fixed few."""
+    """Exports the desired size of each pool, and counts decisions by reason. Pools come from the configuration and
+    reasons are fixed, so no cap is needed.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._desired = Gauge(

@@ -1,4 +1,4 @@
-"""What the autoscaler decides on, and how it is read from a pool's snapshots."""
+"""The autoscaler's input signals, and their reading from a pool's snapshots."""
 
 import math
 from collections import deque
@@ -11,42 +11,43 @@ from selfhosted.replica import EngineStats, PoolSnapshot, Replica
 
 _WINDOW_S: Final = 60.0
 _MOST_SECONDS: Final = 600
-# Of a counter that was not read for longer, the growth says nothing of now.
+# Growth over a longer time says nothing about the current rate.
 _OLD_S: Final = 120.0
 
 
 class Signals(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool at one decision. None is unknown, which is never taken for idle."""
+    """The signals of a pool at one decision. None means unknown, which is never taken for idle."""
 
     at_s: float
-    """Monotonic, or simulated."""
+    """Time in seconds: monotonic, or simulated."""
     wall_s: float
-    """Since the epoch, UTC: the time of day and of the week are what the forecast goes by."""
+    """Seconds since the epoch, UTC: the forecast uses the time of day and of the week."""
     ready: int
     starting: int = 0
-    """Ordered and not ready: `starting`, `suspect` and `down` ones, which somebody is expected to restart."""
+    """Replicas ordered but not ready: `starting`, `suspect` and `down`, which are expected to be restarted."""
     draining: int = 0
     known: bool = True
-    """False: the statistics of a ready replica are unknown, so nothing may shrink."""
+    """False when the statistics of a ready replica are unknown, so that nothing may shrink."""
     running: int = 0
     waiting: int = 0
     """Requests in the engines' own queues."""
     waiting_at_gate: int = 0
     waiting_tokens: float | None = None
-    """Prompt tokens of all that wait."""
+    """Prompt tokens of all waiting requests."""
     kv_used: float | None = None
-    """The sum of the ready replicas' KV use: 2.4 means that 2.4 caches would be full."""
+    """Sum of the ready replicas' KV usage: 2.4 means that 2.4 caches would be full."""
     gpu_memory: float | None = None
-    """The mean over ready replicas, 0 to 1, where an exporter tells it."""
+    """Mean GPU memory in use over ready replicas, 0 to 1, where an exporter reports it."""
     ttft_s: float | None = None
-    """The mean of the last minute."""
+    """Mean time to first token over the last minute."""
     missed: float | None = None
-    """The part of the last minute's first tokens that came later than the target."""
+    """Fraction of the last minute's first tokens that came later than the target."""
     input_tokens_per_s: float | None = None
-    """Of the prompts that arrived since the last decision, without what was cached where that is known."""
+    """Prompt tokens that arrived since the last decision, without cached ones where those are known."""
     output_tokens_per_s: float | None = None
     served_tokens_per_s: float | None = None
-    """Of the prompts that engines finished reading since then; what they do, where the former is what they are asked to."""
+    """Prompt tokens that engines finished prefilling since then: the supply, where `input_tokens_per_s` is the demand.
+    """
     arrivals_per_s: float | None = None
 
     @property
@@ -59,7 +60,7 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FirstTokens:
-    """How long first tokens took in the last minute or so, in memory that does not grow with traffic."""
+    """Times to first token over the last minute or so, in memory that does not grow with traffic."""
 
     def __init__(self, target_s: float, window_s: float = _WINDOW_S) -> None:
         self._target_s = target_s
@@ -68,6 +69,7 @@ class FirstTokens:
         self._seconds: deque[list[float]] = deque(maxlen=_MOST_SECONDS + 1)
 
     def saw(self, ttft_s: float, at_s: float) -> None:
+        """Adds a time to first token. One that is negative or not finite is ignored."""
         if not math.isfinite(ttft_s) or ttft_s < 0:
             return
         second = math.floor(at_s)
@@ -79,7 +81,7 @@ class FirstTokens:
         entry[3] += ttft_s
 
     def missed(self, at_s: float) -> float | None:
-        """The part that came too late; None when there were none."""
+        """Fraction of first tokens later than the target, 0 to 1; None when there were none."""
         count, late, _ = self._sums(at_s)
         return late / count if count else None
 
@@ -97,7 +99,7 @@ class FirstTokens:
 
 
 class _Growth(msgspec.Struct):
-    """How much the engines' counters grew between two readings, all replicas together."""
+    """Growth of the engines' counters between two readings, summed over replicas."""
 
     seconds: float = 0.0
     input_tokens: float = 0.0
@@ -107,7 +109,7 @@ class _Growth(msgspec.Struct):
 
 
 class SignalReader:
-    """Makes signals of a live pool's snapshots: what arrived is what was served and by how much the queues grew."""
+    """Derives signals from a live pool's snapshots: arrivals are what was served plus the growth of the queues."""
 
     def __init__(self, ttft_target_s: float) -> None:
         self._target_s = ttft_target_s
@@ -127,14 +129,14 @@ class SignalReader:
         spilled_tokens_per_s: float = 0.0,
         first_tokens: FirstTokens | None = None,
     ) -> Signals:
-        """Signals of one moment. `spilled_tokens_per_s` is work that was meant for the pool and went elsewhere: it is demand all the same.
+        """The signals of one moment. `spilled_tokens_per_s` is demand that was sent elsewhere for lack of room.
 
-        `at_s` is now, by the snapshot's clock: a snapshot in which nothing changed is an old one.
+        `at_s` is now, by the snapshot's clock: the snapshot itself is old when nothing changed.
         """
         ready = snapshot.ready
         told = [replica.stats for replica in ready if replica.stats is not None]
         waiting = sum(stats.waiting for stats in told)
-        grown = self._grown(snapshot)
+        grown = self._counter_growth(snapshot)
         ttft_s, missed = self._first_tokens(at_s, grown, first_tokens)
         rates = self._rates(grown, at_s, waiting + waiting_at_gate, spilled_tokens_per_s)
         counts = _counts(snapshot.replicas)
@@ -159,8 +161,8 @@ class SignalReader:
             arrivals_per_s=rates[3],
         )
 
-    def _grown(self, snapshot: PoolSnapshot) -> _Growth | None:
-        """None until something was read twice."""
+    def _counter_growth(self, snapshot: PoolSnapshot) -> _Growth | None:
+        """Growth of the counters since the last reading; None when no replica was read twice."""
         grown = _Growth()
         current = {replica.name: replica.stats for replica in snapshot.replicas if replica.stats is not None}
         compared = 0
@@ -176,7 +178,7 @@ class SignalReader:
             grown.ttft_s += _rise(before.ttft_sum_s, stats.ttft_sum_s) or 0.0
         known = {replica.name for replica in snapshot.replicas}
         self._last = {name: stats for name, stats in (self._last | current).items() if name in known}
-        # Nobody to read is a reading too: an empty pool serves nothing.
+        # Without ready replicas the growth is known to be 0: an empty pool serves nothing.
         return grown if compared or not snapshot.ready else None
 
     def _first_tokens(
@@ -223,12 +225,12 @@ def _counts(replicas: Sequence[Replica]) -> dict[str, int]:
 
 
 def _kv_used(stats: EngineStats) -> float | None:
-    """Where nothing runs nothing is in use, also where the engine does not tell."""
+    """KV usage of a replica; 0 without requests, even where the engine does not report it."""
     return stats.kv_usage if stats.running or stats.waiting else stats.kv_usage or 0.0
 
 
 def _rise(before: float | None, now: float | None) -> float | None:
-    """Of a counter that begins at nothing again when its engine restarts."""
+    """Increase of a counter, which restarts at 0 with its engine."""
     if before is None or now is None:
         return None
     return now - before if now >= before else now

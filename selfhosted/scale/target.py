@@ -1,4 +1,4 @@
-"""Where the decision is kept: the pool's row, written under the lease by whoever decides, with what the policy learnt."""
+"""Storage of scaling decisions: the pool's row, written under the lease, with the policy's learnt state."""
 
 from collections.abc import Callable
 from typing import Final
@@ -16,20 +16,22 @@ MOST_WHY_CHARS: Final = 300
 
 
 class Targets:
-    """The SQL of decisions. The row itself is made by who takes the lease."""
+    """The SQL of scaling decisions. Taking the lease creates the row."""
 
     def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] | None = None) -> None:
         self._engine = engine
         self._now_us = now_us
 
     async def state(self, pool: str) -> str:
-        """What the policy learnt, by whoever decided last; empty when nobody did."""
+        """The policy's saved state; empty when there is none."""
         async with self._engine.connect() as connection:
             found = await connection.scalar(select(col(PoolTarget.state)).where(col(PoolTarget.pool) == pool))
         return str(found or "")
 
     async def store(self, pool: str, holder: str, decision: ScaleDecision, state: str | None) -> bool:
-        """False, and nothing is written, when the lease is another's by now. `state` is left as it is when None."""
+        """Stores a decision. Returns False, with nothing written, when another process holds the lease. `state` None
+        keeps the saved state.
+        """
         values: dict[str, object] = {
             "desired": decision.desired,
             "reason": f"{decision.reason}: {decision.why}"[:MOST_WHY_CHARS],

@@ -1,9 +1,9 @@
-"""What one replica carries while its first tokens come in time, learnt from traffic as it is.
+"""Throughput of one replica while its first tokens come in time, learnt from live traffic.
 
-Two numbers. `full` is the work a second that a replica does when it has as much as it can do: it shows itself whenever
-work waits, within seconds. `share` is the part of that which is planned for. It begins at one half, and every minute's
-first tokens move it a little: down when more were late than may be, up when fewer were. So whatever makes them late
-(bursts within the minute, forecasts that were too low, long prompts) is answered, by no more than the share's range.
+Two numbers. `full` is the work per second of a saturated replica: it shows itself whenever work waits, within seconds.
+`share` is the part of that which is planned for. It begins at one half, and every minute's first tokens move it a
+little: down when more were late than may be, up when fewer were. So whatever makes them late (bursts within the minute,
+forecasts that were too low, long prompts) is answered, by no more than the share's range.
 """
 
 import math
@@ -21,24 +21,25 @@ _ANYWAY_GAIN: Final = 0.02
 _GAIN: Final = 0.01
 _MOST_WEIGHT: Final = 4.0
 _USUAL: Final = 1 / 1_440
-# How far a measurement moves what is known. Replicas seldom have enough to do all the time: less says little.
+# Weights of a higher and of a lower measurement: replicas are seldom saturated all the time, so a lower says little.
 _RISE: Final = 0.3
 _FALL: Final = 0.02
 
 
 class SavedThroughput(msgspec.Struct):
-    """What survives a restart."""
+    """The learnt state that survives a restart."""
 
     full: float | None = None
     share: float = _FIRST_SHARE
     usual: float = 0.0
-    """Work of a minute that has any."""
+    """Mean work of the minutes that had any."""
     anyway: float = 0.0
-    """The part of first tokens that is late even when replicas have little to do: no number of them cures that."""
+    """Fraction of first tokens that are late even when replicas have little to do, which no number of replicas cures.
+    """
 
     @property
     def sound(self) -> bool:
-        """Whether it can have been learnt: it may come from anywhere."""
+        """True when all values are in range; the saved state may come from another version or be corrupt."""
         full = self.full is None or 0 < self.full < math.inf
         return (
             full and _LEAST_SHARE <= self.share <= _MOST_SHARE and 0 <= self.usual < math.inf and 0 <= self.anyway <= 1
@@ -46,19 +47,20 @@ class SavedThroughput(msgspec.Struct):
 
 
 class PoolThroughput:
-    """One pool's."""
+    """The learnt throughput of one pool's replicas."""
 
     def __init__(self, allowed: float, *, prior: float | None = None, learnt: SavedThroughput | None = None) -> None:
-        """`allowed` is the part of first tokens that may be late; `prior` counts until `full` was measured."""
+        """`allowed` is the fraction of first tokens that may be late; `prior` is used until `full` was measured."""
         self._allowed = allowed
         self._prior = prior
         self.learnt = learnt if learnt is not None and learnt.sound else SavedThroughput()
 
-    def did(self, work_per_s: float, *, full: bool, waited: bool) -> None:
-        """So much a ready replica did in a quarter of a minute. `full`: first tokens say that it could do no more.
+    def observe_replica(self, work_per_s: float, *, full: bool, waited: bool) -> None:
+        """Learns from the work per second of a ready replica in a quarter of a minute. `full`: the replicas were
+        saturated.
 
-        Only while work `waited` all the time does doing less say that less can be done: first tokens can be late for
-        other reasons, and more replicas, with less to do each, must not look like slower ones.
+        The estimate falls only while work `waited` all the time: first tokens can be late for other reasons, and more
+        replicas, with less to do each, must not look like slower ones.
         """
         if not (math.isfinite(work_per_s) and work_per_s > 0):
             return
@@ -70,8 +72,10 @@ class PoolThroughput:
         elif waited:
             self.learnt.full = known + (work_per_s - known) * _FALL
 
-    def came(self, work: float, missed: float, *, busiest: float = math.inf) -> None:
-        """A minute's work, the part of its first tokens that was late, and the most that a replica did in a moment of it."""
+    def observe_minute(self, work: float, missed: float, *, busiest: float = math.inf) -> None:
+        """Learns from a minute: its work, the fraction of its first tokens that was late, and the most work per second
+        that a replica did in any moment of it.
+        """
         if not (math.isfinite(work) and work > 0 and 0 <= missed <= 1):
             return
         learnt = self.learnt
@@ -87,11 +91,11 @@ class PoolThroughput:
 
     @property
     def per_replica(self) -> float | None:
-        """Work a second to plan one replica with; None until it is known."""
+        """Work per second to plan one replica with; None until it is known."""
         learnt = self.learnt
         return self._prior if learnt.full is None else learnt.full * learnt.share
 
     @property
     def at_least(self) -> float | None:
-        """What one replica is planned with when nearly all first tokens are late, whatever the reason is."""
+        """Work per second of a replica at the smallest share, reached when nearly all first tokens are late."""
         return None if self.learnt.full is None else self.learnt.full * _LEAST_SHARE

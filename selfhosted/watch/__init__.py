@@ -1,1 +1,1 @@
-"""Watching a pool's replicas: probes, readings, and what follows from both."""
+"""Watching a pool's replicas: probes, scrapes, and the health that follows from both."""

@@ -1,9 +1,9 @@
-"""How a replica's state follows from probes and from how requests fared there. Pure: no clock, no socket.
+"""Health of a replica: its state machine over probes and request outcomes. Pure: no clock, no socket.
 
 Two kinds of evidence: a probe says whether the engine answers at all, a request says whether it works. A request that
-failed makes the replica suspect at once, and a probe that was sent after it clears it. Where probes are fine but requests
-go on failing, each suspicion lasts longer than the one before, and then a single request goes there on trial, so that
-each suspicion costs one request.
+failed makes the replica suspect at once, and a probe that was sent after it clears it. Where probes are fine but
+requests go on failing, each suspicion lasts longer than the one before, and then a single request goes there on trial,
+so that each suspicion costs one request.
 """
 
 from typing import Final
@@ -20,16 +20,18 @@ _STARTING_S: Final = 600.0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the configuration the decisions need."""
+    """The thresholds of the state machine, from the configuration."""
 
     misses: int
     max_suspicion_s: float
     starting_s: float
-    """A replica that did not answer for so long after it was first heard of is down, not starting."""
+    """Seconds after which a replica that has never answered is down instead of starting."""
 
 
 def limits_of(config: PoolConfig) -> Limits:
-    """Twice the cold start, or what a launch may take: an address where nobody ever was must not count as up for ever."""
+    """The thresholds of a pool. `starting_s` is the most of 10 minutes, twice the cold start and the launch's
+    `ready_s`: an address where nothing ever answered must not count as starting for ever.
+    """
     cold_start_s = 0.0 if config.scale is None else 2 * config.scale.cold_start_s
     ready_s = 0.0 if config.launch is None else config.launch.ready_s
     return Limits(
@@ -40,25 +42,25 @@ def limits_of(config: PoolConfig) -> Limits:
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one replica. Whether it drains is another's word, and stands beside it."""
+    """Health of one replica. Draining is not part of it: `Watched.state` adds that."""
 
     state: ReplicaState
     since: float
     why: str
     misses: int = 0
-    """Probes in a row that were not answered."""
+    """Consecutive failed probes."""
     suspicions: int = 0
-    """Times that it was suspected for a request since one last succeeded there."""
+    """Consecutive suspicions raised by requests, since a request last succeeded there."""
     doubted_at: float = float("-inf")
-    """When a request last failed there: a probe that was sent before says nothing of it."""
+    """Time of the last failed request: an answer to a probe sent earlier does not clear it."""
     suspect_until: float = float("-inf")
-    """A good probe clears it from then on."""
+    """Earliest time at which a good probe clears the suspicion."""
     trial_until: float | None = None
-    """A request is there on trial until it fares one way or the other, at most until then."""
+    """End of the trial, in which one request goes there; None when there is no trial."""
 
 
 def unknown(now: float) -> Health:
-    """A replica that was just heard of."""
+    """Health of a replica that was just discovered."""
     return Health(state="starting", since=now, why="it was not probed yet")
 
 
@@ -68,7 +70,7 @@ def _become(health: Health, state: ReplicaState, why: str, now: float) -> Health
 
 
 def answered(health: Health, *, sent_at: float, now: float, asleep: bool) -> Health:
-    """A probe was answered well."""
+    """The health after a probe that was answered well."""
     health = msgspec.structs.replace(health, misses=0) if health.misses else health
     if asleep:
         return _become(health, "suspect", "it is asleep", now)
@@ -77,7 +79,7 @@ def answered(health: Health, *, sent_at: float, now: float, asleep: bool) -> Hea
     if sent_at < health.doubted_at:
         return _become(health, "suspect", "a request failed there, and no probe was answered since", now)
     if now < health.suspect_until:
-        return _become(health, "suspect", _distrust(health), now)
+        return _become(health, "suspect", _suspicion_text(health), now)
     if health.trial_until is not None and now < health.trial_until:
         return health
     if health.trial_until is not None:
@@ -86,7 +88,7 @@ def answered(health: Health, *, sent_at: float, now: float, asleep: bool) -> Hea
 
 
 def missed(health: Health, why: str, *, now: float, limits: Limits) -> Health:
-    """A probe was not answered, or not well."""
+    """The health after a probe that failed."""
     health = msgspec.structs.replace(health, misses=health.misses + 1)
     if health.state == "starting":
         waited = now - health.since
@@ -98,12 +100,12 @@ def missed(health: Health, why: str, *, now: float, limits: Limits) -> Health:
 
 
 def request_failed(health: Health, *, now: float, began_at: float | None, limits: Limits) -> Health:
-    """A request failed in a way that is the replica's fault."""
+    """The health after a request that failed through the replica's fault."""
     if health.state not in ("ready", "suspect"):
         return health
     on_trial = health.trial_until is not None
     health = msgspec.structs.replace(health, doubted_at=now, trial_until=None)
-    # Of many that fail together the first is the news. What began before the replica was last cleared is old news.
+    # Of many requests that fail together only the first is new evidence; one from before the last clearing is none.
     old = began_at is not None and began_at < health.since
     if not on_trial and (health.state == "suspect" or old):
         return _become(health, "suspect", health.why or "a request failed there", now)
@@ -113,11 +115,11 @@ def request_failed(health: Health, *, now: float, began_at: float | None, limits
         doubled = _FIRST_SUSPICION_S * 2 ** min(suspicions - 2, _MOST_DOUBLINGS)
         wait_s = min(doubled, limits.max_suspicion_s)
     health = msgspec.structs.replace(health, suspicions=suspicions, suspect_until=now + wait_s)
-    return _become(health, "suspect", _distrust(health), now)
+    return _become(health, "suspect", _suspicion_text(health), now)
 
 
 def request_began(health: Health, *, now: float, limits: Limits) -> Health:
-    """A request goes there. After repeated failures it is alone there until it is known how it fares."""
+    """The health after a request was sent there. After repeated failures it is the only one until its outcome is known."""
     if health.state != "ready" or health.suspicions <= 1:
         return health
     health = msgspec.structs.replace(health, trial_until=now + limits.max_suspicion_s)
@@ -125,14 +127,16 @@ def request_began(health: Health, *, now: float, limits: Limits) -> Health:
 
 
 def request_left(health: Health, *, began_at: float) -> Health:
-    """A request ended there that says nothing, such as one whose caller hung up. If it was on trial, the next one is."""
+    """The health after a request that ended without evidence, such as one whose caller hung up. The next one is on
+    trial in its place.
+    """
     if health.trial_until is None or began_at < health.since:
         return health
     return msgspec.structs.replace(health, trial_until=None)
 
 
 def request_succeeded(health: Health, *, now: float) -> Health:
-    """A request was answered there. The common case changes nothing."""
+    """The health after a request that succeeded; unchanged unless there were failures before."""
     if not health.suspicions and health.trial_until is None:
         return health
     on_trial = health.trial_until is not None
@@ -141,7 +145,7 @@ def request_succeeded(health: Health, *, now: float) -> Health:
     return _become(health, "ready", "", now) if on_trial and not health.misses else health
 
 
-def _distrust(health: Health) -> str:
+def _suspicion_text(health: Health) -> str:
     if health.suspicions <= 1:
         return "a request failed there"
     return f"requests failed there {health.suspicions} times in a row, though it answers probes"

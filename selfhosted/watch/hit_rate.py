@@ -7,7 +7,7 @@ _MEMORY_S: Final = 60.0
 
 
 class HitRate:
-    """Hits a look-up, where what is a minute old weighs a third of what is new."""
+    """Exponentially weighted hits per look-up, with a time constant of one minute."""
 
     def __init__(self) -> None:
         self._queries = 0.0
@@ -22,5 +22,5 @@ class HitRate:
 
     @property
     def rate(self) -> float | None:
-        """None until something was looked up."""
+        """Fraction of looked-up prompt tokens that were found, 0 to 1; None until something was looked up."""
         return self._hits / self._queries if self._queries > 0 else None

@@ -1,4 +1,4 @@
-"""What a watch tells of itself, for metrics."""
+"""The events that a watch reports for metrics."""
 
 from typing import Literal
 
@@ -9,12 +9,14 @@ ScrapeResult = Literal["ok", "status", "unreadable"] | Failure
 
 
 class WatchObserver:
-    """Is told of everything that a pool's dashboard shows; this one counts nothing. Must be quick and never raise."""
+    """Receives what a pool's dashboard shows; this base class ignores it. Implementations must be quick and never
+    raise.
+    """
 
     def set_replica_state(self, pool: str, replica: str, state: ReplicaState) -> None: ...
 
     def set_replica_load(self, pool: str, replica: str, stats: EngineStats | None) -> None:
-        """None: unknown."""
+        """`stats` is None when unknown."""
 
     def count_scrape(self, pool: str, result: ScrapeResult) -> None: ...
 

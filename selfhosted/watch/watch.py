@@ -1,7 +1,7 @@
-"""Watches a pool: each replica is probed and read every second, on its own, and what is known is one frozen value.
+"""Watches a pool: probes and scrapes each replica about every second, and keeps the result as one frozen snapshot.
 
-Two tasks a replica, so that nothing waits for another: one asks whether it is well, one reads its statistics. A slow or
-hostile replica delays only itself, and within the timeout.
+Each replica has two tasks, one for probes and one for scrapes, so that a slow or hostile replica delays only itself,
+and within the timeout.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ from selfhosted.watch.watched import Watched
 _log = logging.getLogger("weighbridge.selfhosted")
 
 _OK: Final = 200
-_NOT_READ: Final[tuple[ReplicaState, ...]] = ("starting", "down")
+_NOT_SCRAPED: Final[tuple[ReplicaState, ...]] = ("starting", "down")
 _MAX_HEALTH_BYTES: Final = 65_536
 # So that replicas which were adopted together are not asked together ever after.
 _JITTER: Final = 0.1
 _FIRST_WITHIN_S: Final = 0.2
 # A round that took longer than its interval is followed by the next one after this part of it, not at once.
 _LEAST_PAUSE: Final = 0.05
-# Our own loop was that late: what it measured says nothing of the replica.
+# Lateness of this process's own event loop beyond which a timed-out probe says nothing about the replica.
 _LATE: Final = 1.5
 _LATE_S: Final = 0.1
 
 
 class PoolWatch:
-    """Knows a pool's replicas. Its methods are for the loop that `run` runs on."""
+    """The watch of one pool's replicas. Not thread-safe: its methods are for the event loop that `run` runs on."""
 
     def __init__(
         self,
@@ -61,18 +61,18 @@ class PoolWatch:
         self._restarted = restarted or (lambda _name: None)
         self._observer = observer or WatchObserver()
         self._clock = clock
-        # Staggers probes; nothing depends on nobody guessing it.
+        # Staggers probes, so it need not be unpredictable.
         self._rng = rng or random.Random()  # noqa: S311
         self._watched: dict[str, Watched] = {}
         self._snapshot: PoolSnapshot | None = None
         self._hit_rate = HitRate()
         self._running = False
         self.turned: Callable[[str, ReplicaState], None] = lambda _name, _state: None
-        """Hears of each replica that is in another state now."""
+        """Callback with the name and the new state of each replica whose state changed."""
 
     @property
     def snapshot(self) -> PoolSnapshot:
-        """The same object until something changed."""
+        """The current snapshot; the same object until something changed."""
         if self._snapshot is None:
             self._snapshot = PoolSnapshot(
                 pool=self._pool,
@@ -83,11 +83,11 @@ class PoolWatch:
 
     @property
     def prefix_hit_rate(self) -> float | None:
-        """Of the last minute or so, by the engines' counters; None when they look nothing up, or do not tell."""
+        """Prefix hit rate of the last minute or so, 0 to 1, by the engines' counters; None when unknown."""
         return self._hit_rate.rate
 
     def adopt(self, addresses: Iterable[Address]) -> None:
-        """These are the pool's replicas now. One that is at another address, or another engine, is another replica."""
+        """Replaces the pool's members. A replica whose URL or engine changed is dropped and added anew."""
         wanted: dict[str, Address] = {}
         for address in addresses:
             wanted.setdefault(address.name, address)
@@ -102,52 +102,52 @@ class PoolWatch:
         self._changed()
 
     def failed(self, name: str, began_at: float | None = None) -> None:
-        """A request failed there: it gets no other until a probe, sent now, was answered."""
+        """Records a failed request: the replica gets no other until a probe, sent now, was answered."""
         watched = self._watched.get(name)
         if watched is None:
             return
         now = self._clock()
-        self._judge(watched, judge.request_failed(watched.health, now=now, began_at=began_at, limits=self._limits))
+        self._set_health(watched, judge.request_failed(watched.health, now=now, began_at=began_at, limits=self._limits))
         watched.probe_wanted.set()
 
     def began(self, name: str) -> None:
-        """A request goes there now. While requests kept failing there it is the only one, and shows how it is."""
+        """Records a request sent to the replica. After repeated failures it is a trial, and the only request there."""
         watched = self._watched.get(name)
         if watched is not None and watched.health.suspicions:
-            self._judge(watched, judge.request_began(watched.health, now=self._clock(), limits=self._limits))
+            self._set_health(watched, judge.request_began(watched.health, now=self._clock(), limits=self._limits))
 
     def succeeded(self, name: str) -> None:
-        """A request was answered there."""
+        """Records a request that was answered."""
         watched = self._watched.get(name)
         if watched is None:
             return
         watched.answered_at = now = self._clock()
         if watched.health.suspicions:
-            self._judge(watched, judge.request_succeeded(watched.health, now=now))
+            self._set_health(watched, judge.request_succeeded(watched.health, now=now))
 
     def answered_since(self, name: str, at: float) -> bool:
-        """Whether a request was answered there later than that."""
+        """True when a request was answered there after `at`, of the monotonic clock."""
         watched = self._watched.get(name)
         return watched is not None and watched.answered_at > at
 
     def left(self, name: str, began_at: float) -> None:
-        """A request ended there, and nothing was learnt of it."""
+        """Records a request that ended without evidence for or against the replica."""
         watched = self._watched.get(name)
         if watched is not None and watched.health.trial_until is not None:
-            self._judge(watched, judge.request_left(watched.health, began_at=began_at))
+            self._set_health(watched, judge.request_left(watched.health, began_at=began_at))
 
     def set_adapters(self, name: str, adapters: frozenset[str]) -> None:
-        """The LoRA adapters that are loaded there."""
+        """Sets the LoRA adapters that are loaded there."""
         watched = self._watched.get(name)
         if watched is not None and watched.adapters != adapters:
             watched.adapters = adapters
-            self._show(watched)
+            self._invalidate(watched)
 
     async def run(self) -> None:
-        """Watches until it is cancelled."""
+        """Probes and scrapes until it is cancelled."""
         self._running = True
         for watched in self._watched.values():
-            self._begin(watched)
+            self._start_tasks(watched)
         try:
             await asyncio.Event().wait()
         finally:
@@ -175,7 +175,7 @@ class PoolWatch:
         watched = self._watched[address.name] = Watched(address, self._config, self._clock())
         self._observer.set_replica_state(self._pool, address.name, watched.state)
         if self._running:
-            self._begin(watched)
+            self._start_tasks(watched)
 
     def _drop(self, name: str) -> None:
         watched = self._watched.pop(name)
@@ -183,16 +183,14 @@ class PoolWatch:
             task.cancel()
         self._observer.forget_replica(self._pool, name)
 
-    def _begin(self, watched: Watched) -> None:
+    def _start_tasks(self, watched: Watched) -> None:
         watched.tasks = (
-            asyncio.create_task(self._for_ever(watched.probe_wanted, self._probe, watched)),
-            asyncio.create_task(self._for_ever(watched.scrape_wanted, self._read, watched)),
+            asyncio.create_task(self._repeat(watched.probe_wanted, self._probe, watched)),
+            asyncio.create_task(self._repeat(watched.scrape_wanted, self._update_stats, watched)),
         )
 
-    async def _for_ever(
-        self, wanted: asyncio.Event, act: Callable[[Watched], Awaitable[None]], watched: Watched
-    ) -> None:
-        """Acts about every interval, and at once when it is wanted; never twice at the same time."""
+    async def _repeat(self, wanted: asyncio.Event, act: Callable[[Watched], Awaitable[None]], watched: Watched) -> None:
+        """Calls `act` about once in an interval, and at once when `wanted` is set; never twice at the same time."""
         pause_s = self._rng.uniform(0, min(_FIRST_WITHIN_S, self._config.every_s))
         while True:
             with contextlib.suppress(TimeoutError):
@@ -233,21 +231,21 @@ class PoolWatch:
             why = f"a probe failed: {failure}"
         now = self._clock()
         if why:
-            self._judge(watched, judge.missed(watched.health, why, now=now, limits=self._limits))
+            self._set_health(watched, judge.missed(watched.health, why, now=now, limits=self._limits))
         else:
-            self._judge(watched, judge.answered(watched.health, sent_at=sent_at, now=now, asleep=watched.asleep))
+            self._set_health(watched, judge.answered(watched.health, sent_at=sent_at, now=now, asleep=watched.asleep))
 
-    def _judge(self, watched: Watched, health: Health) -> None:
-        """Takes over what was decided, and tells of it where it shows."""
+    def _set_health(self, watched: Watched, health: Health) -> None:
+        """Takes over the decided health, and publishes what changed by it."""
         before, state = watched.health, watched.state
         watched.health = health
         if (before.state, before.why) == (health.state, health.why):
             return
-        if health.state in _NOT_READ:
-            self._unknown(watched, health.why)
-        elif before.state in _NOT_READ:
+        if health.state in _NOT_SCRAPED:
+            self._drop_stats(watched, health.why)
+        elif before.state in _NOT_SCRAPED:
             watched.scrape_wanted.set()
-        self._show(watched)
+        self._invalidate(watched)
         if watched.state != state:
             self._log_state(watched, state)
             self._observer.set_replica_state(self._pool, watched.address.name, watched.state)
@@ -257,28 +255,28 @@ class PoolWatch:
     def _log_state(self, watched: Watched, before: ReplicaState) -> None:
         if watched.state == "down":
             _log.warning("replica %s of pool %s is down: %s", watched.address.name, self._pool, watched.health.why)
-        elif before in _NOT_READ:
+        elif before in _NOT_SCRAPED:
             _log.info("replica %s of pool %s is %s", watched.address.name, self._pool, watched.state)
 
-    def _show(self, watched: Watched) -> None:
+    def _invalidate(self, watched: Watched) -> None:
         watched.touch()
         self._snapshot = None
 
     # --- statistics
 
-    async def _read(self, watched: Watched) -> None:
-        """Reads one page. A replica that does not answer probes is not asked for its statistics either."""
-        if watched.health.state in _NOT_READ:
+    async def _update_stats(self, watched: Watched) -> None:
+        """Scrapes one replica, unless it does not answer probes."""
+        if watched.health.state in _NOT_SCRAPED:
             return
         result, why, reading = await self._scrape(watched)
         self._observer.count_scrape(self._pool, result)
         if reading is not None:
-            await self._learn(watched, reading)
+            await self._take_reading(watched, reading)
         elif watched.stats is not None and self._clock() - watched.stats.at > self._config.stale_s:
-            self._unknown(watched, why)
+            self._drop_stats(watched, why)
         elif watched.stats is None and watched.stats_why != why:
             watched.stats_why = why
-            self._show(watched)
+            self._invalidate(watched)
         await self._read_gpus(watched)
 
     async def _scrape(self, watched: Watched) -> tuple[ScrapeResult, str, Reading | None]:
@@ -295,7 +293,7 @@ class PoolWatch:
         except StatsUnreadable as error:
             return "unreadable", f"its statistics cannot be read: {error}", None
 
-    async def _learn(self, watched: Watched, reading: Reading) -> None:
+    async def _take_reading(self, watched: Watched, reading: Reading) -> None:
         restarted, before = watched.note(reading)
         if restarted:
             watched.forget_process()
@@ -306,17 +304,17 @@ class PoolWatch:
         if watched.address.kind == "llama.cpp" and watched.slots is None:
             watched.slots = await self._read_slots(watched)
         # It may have gone down meanwhile, and then nothing is known of it.
-        if watched.health.state in _NOT_READ:
+        if watched.health.state in _NOT_SCRAPED:
             return
-        watched.stats = self._completed(watched, reading.stats)
+        watched.stats = self._with_extras(watched, reading.stats)
         self._observer.set_replica_load(self._pool, watched.address.name, watched.stats)
-        self._show(watched)
+        self._invalidate(watched)
         if reading.asleep != watched.asleep:
             watched.asleep = reading.asleep
             watched.probe_wanted.set()
 
-    def _completed(self, watched: Watched, stats: EngineStats) -> EngineStats:
-        """With what is told elsewhere than on the page."""
+    def _with_extras(self, watched: Watched, stats: EngineStats) -> EngineStats:
+        """Adds the statistics that other pages than the metrics show."""
         slots = watched.slots
         if slots is not None:
             stats = msgspec.structs.replace(stats, max_running=slots.max_running, kv_tokens=slots.kv_tokens)
@@ -325,7 +323,7 @@ class PoolWatch:
         return stats
 
     def _count_hits(self, before: EngineStats, after: EngineStats) -> None:
-        """What was looked up and found between two readings of one process."""
+        """Adds the look-ups and hits between two readings of one process to the hit rate."""
         if None in (before.prefix_queries, before.prefix_hits, after.prefix_queries, after.prefix_hits):
             return
         queries = (after.prefix_queries or 0.0) - (before.prefix_queries or 0.0)
@@ -335,7 +333,7 @@ class PoolWatch:
             self._observer.set_prefix_hit_rate(self._pool, self._hit_rate.rate or 0.0)
 
     async def _read_slots(self, watched: Watched) -> Slots | None:
-        """None: ask again next time."""
+        """The engine's slots; None when they could not be read and should be asked for again."""
         try:
             answer = await self._fetch(
                 watched.urls.props, timeout_s=self._config.timeout_s, max_bytes=self._config.max_bytes
@@ -361,13 +359,13 @@ class PoolWatch:
         watched.gpu_memory, watched.gpu_memory_at = used, self._clock()
         if watched.stats is not None and watched.stats.gpu_memory != used:
             watched.stats = msgspec.structs.replace(watched.stats, gpu_memory=used)
-            self._show(watched)
+            self._invalidate(watched)
 
-    def _unknown(self, watched: Watched, why: str) -> None:
-        """Its statistics are not believed any more, and neither is what they said of its sleep."""
+    def _drop_stats(self, watched: Watched, why: str) -> None:
+        """Drops the replica's statistics, and with them what they said of its sleep."""
         watched.stats_why = why
         watched.asleep = False
         if watched.stats is not None:
             watched.stats = None
             self._observer.set_replica_load(self._pool, watched.address.name, None)
-        self._show(watched)
+        self._invalidate(watched)

@@ -1,4 +1,4 @@
-"""What /metrics shows of replicas."""
+"""Prometheus metrics of replicas."""
 
 import math
 from typing import Final, get_args
@@ -9,17 +9,19 @@ from selfhosted.replica import EngineStats, ReplicaState
 from selfhosted.watch.observer import ScrapeResult, WatchObserver
 
 MAX_REPLICAS: Final = 1_000
-"""Those beyond are not shown."""
+"""The most replicas with series of their own; those beyond are not exported."""
 _STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
 
 
 class WatchMetrics(WatchObserver):
-    """In which state replicas are, and how loaded. Every process watches the same, so the newest view is the true one."""
+    """Exports the states and loads of replicas. Every process watches the same ones, so the most recent value is the
+    right one.
+    """
 
     def __init__(self, registry: CollectorRegistry, *, forgets: bool = True) -> None:
-        """`forgets`: series can be taken off the page, which workers that share one cannot do."""
+        """`forgets`: whether series can be removed from the page, which workers that share one cannot do."""
         self._forgets = forgets
-        self._shown: set[tuple[str, str]] = set()
+        self._exported: set[tuple[str, str]] = set()
         self._state = Gauge(
             "weighbridge_replica_state",
             "1 for the state that a replica is in, 0 for the others: starting, ready, suspect, draining, down.",
@@ -54,17 +56,19 @@ class WatchMetrics(WatchObserver):
         )
 
     def set_replica_state(self, pool: str, replica: str, state: ReplicaState) -> None:
-        """At most so many replicas at once; so many ever where nothing is forgotten."""
-        if (pool, replica) not in self._shown:
-            if len(self._shown) >= MAX_REPLICAS:
+        """Sets the state gauges. Ignored for replicas beyond `MAX_REPLICAS`, counted over the process's life where
+        series cannot be removed.
+        """
+        if (pool, replica) not in self._exported:
+            if len(self._exported) >= MAX_REPLICAS:
                 return
-            self._shown.add((pool, replica))
+            self._exported.add((pool, replica))
         for each in _STATES:
             self._state.labels(pool, replica, each).set(each == state)
 
     def set_replica_load(self, pool: str, replica: str, stats: EngineStats | None) -> None:
-        """Unknown is not idle, so it is not 0 either."""
-        if (pool, replica) not in self._shown:
+        """Sets the load gauges; NaN where unknown, as 0 would mean idle."""
+        if (pool, replica) not in self._exported:
             return
         usage = None if stats is None else stats.kv_usage
         self._running.labels(pool, replica).set(math.nan if stats is None else stats.running)
@@ -72,7 +76,7 @@ class WatchMetrics(WatchObserver):
         self._kv_usage.labels(pool, replica).set(math.nan if usage is None else usage)
 
     def forget_replica(self, pool: str, replica: str) -> None:
-        if (pool, replica) not in self._shown:
+        if (pool, replica) not in self._exported:
             return
         loads = (self._running, self._waiting, self._kv_usage)
         if not self._forgets:
@@ -81,7 +85,7 @@ class WatchMetrics(WatchObserver):
             for gauge in loads:
                 gauge.labels(pool, replica).set(math.nan)
             return
-        self._shown.discard((pool, replica))
+        self._exported.discard((pool, replica))
         for each in _STATES:
             self._state.remove(pool, replica, each)
         for gauge in loads:

@@ -1,4 +1,4 @@
-"""One replica under watch: what was observed of it, and the value that the snapshot shows."""
+"""One replica under watch: its observations, and the `Replica` value of the snapshot."""
 
 import asyncio
 from urllib.parse import urlsplit
@@ -10,12 +10,12 @@ from selfhosted.engines.dialects import Reading, Slots, usual_metrics_path
 from selfhosted.replica import Address, EngineStats, Replica, ReplicaState
 from selfhosted.watch.health import Health, unknown
 
-# Two starts closer than this are one, told with another rounding.
+# Start times closer than this are the same start, rounded differently.
 _SAME_START_S = 0.5
 
 
 class Urls(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a replica is asked what."""
+    """The URLs of a replica that are polled."""
 
     health: str
     metrics: str
@@ -24,7 +24,9 @@ class Urls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def urls_of(address: Address, config: WatchConfig) -> Urls:
-    """An address that is no address gives URLs that cannot be reached, and the probe says so."""
+    """The URLs to poll at an address. A malformed address gives URLs that cannot be reached, so that the probe reports
+    it.
+    """
     origin = address.url.rstrip("/")
     path = config.metrics_path or usual_metrics_path(address.kind)
     try:
@@ -43,7 +45,7 @@ def urls_of(address: Address, config: WatchConfig) -> Urls:
 
 
 class Watched:
-    """Owned by one PoolWatch; everything here happens on its loop."""
+    """The mutable record of one replica. Owned by one PoolWatch, and used on its event loop only."""
 
     def __init__(self, address: Address, config: WatchConfig, now: float) -> None:
         self.address = address
@@ -66,12 +68,14 @@ class Watched:
 
     @property
     def state(self) -> ReplicaState:
-        """Draining stands over everything but death: what drains and answers takes nothing new, whatever else is true."""
+        """The replica's state. Draining overrides every other but `down`: a draining replica takes nothing new,
+        whatever its health.
+        """
         return "draining" if self.address.draining and self.health.state != "down" else self.health.state
 
     @property
     def replica(self) -> Replica:
-        """Built when something changed, and kept."""
+        """The snapshot's value, rebuilt after a change and cached."""
         if self._replica is None:
             self._replica = Replica(
                 address=self.address,
@@ -84,18 +88,20 @@ class Watched:
         return self._replica
 
     def adopt(self, address: Address, now: float) -> None:
-        """The same replica, which drains now, or does not any more, or is told of by another."""
+        """Takes over a new address of the same replica, which may have begun or stopped draining or come from another
+        source.
+        """
         if address.draining and not self.address.draining:
             self.drains_since = now
         self.address = address
         self.touch()
 
     def touch(self) -> None:
-        """Something that the replica's value shows has changed."""
+        """Discards the cached value after a change."""
         self._replica = None
 
     def note(self, reading: Reading) -> tuple[bool, Reading | None]:
-        """Keeps the reading; says whether another process answers than before, and what the same one said before."""
+        """Keeps the reading. Returns whether the engine restarted since the last one and, if not, the last one."""
         last, self._last = self._last, reading
         if last is None:
             return False, None
@@ -103,13 +109,13 @@ class Watched:
         return restarted, None if restarted else last
 
     def forget_process(self) -> None:
-        """Another process is there: what the one before had loaded is gone."""
+        """Drops what was known of the previous process: its adapters and slots."""
         self.slots = None
         self.adapters = frozenset()
 
 
 def is_restart(before: Reading, after: Reading) -> bool:
-    """The process says that it started at another time, or a counter went back."""
+    """True when the process's start time changed or a counter went down."""
     if before.started is not None and after.started is not None:
         return abs(after.started - before.started) > _SAME_START_S
     return any(

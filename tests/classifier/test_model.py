@@ -24,12 +24,12 @@ from classifier.training.model import (
     Integers,
     Predicted,
     Rows,
-    _evened,
+    _balanced_ridge,
     _idf,
     _Kernel,
-    _own,
+    _kind_rows,
     _scale,
-    _solved,
+    _solve,
     fit,
     predict,
     rows_of,
@@ -96,7 +96,7 @@ def kernel_of(found: Taught, kind_share: float = KIND_SHARE) -> _Kernel:
     terms = weighed(found.rows.counts, _idf(found.rows.counts))
     scaled = _scale(found.rows.facts).of(found.rows.facts).astype(np.float32)
     own = [
-        _own(terms, found.rows.facts, np.flatnonzero(found.kind_of == number))
+        _kind_rows(terms, found.rows.facts, np.flatnonzero(found.kind_of == number))
         for number in range(len(found.model.kinds))
     ]
     return _Kernel(scaled, own, kind_share)
@@ -126,7 +126,7 @@ def test_the_solver_finds_what_ridge_finds(corpus: str, request: pytest.FixtureR
     found: Taught = request.getfixturevalue(corpus)
     kernel = kernel_of(found)
     ridge = np.full(len(found.wanted), ALPHA, np.float32)
-    dual = _solved(kernel, found.wanted, ridge, tolerance=1e-6)
+    dual = _solve(kernel, found.wanted, ridge, tolerance=1e-6)
     inputs = design(found)
     theirs = Ridge(alpha=ALPHA, fit_intercept=False, solver="sparse_cg", tol=1e-8).fit(inputs, found.wanted)
     assert kernel @ dual == pytest.approx(theirs.predict(inputs), abs=2e-4)
@@ -140,12 +140,12 @@ def test_the_gate_is_ridge_that_counts_kinds_the_same(small: Taught) -> None:
     """A ridge for each prompt is scikit-learn's ridge with a weight for each prompt."""
     kernel = kernel_of(small, kind_share=0.0)
     told = (small.kind_of[:, None] == np.arange(3)).astype(np.float64)
-    ridge = _evened(small.kind_of)
+    ridge = _balanced_ridge(small.kind_of)
     terms = weighed(small.rows.counts, _idf(small.rows.counts))
     inputs = columns(terms, _scale(small.rows.facts).of(small.rows.facts))
     theirs = Ridge(alpha=1.0, fit_intercept=False, solver="sparse_cg", tol=1e-8)
     theirs.fit(inputs, told, sample_weight=1 / ridge.astype(np.float64))
-    assert kernel @ _solved(kernel, told, ridge, tolerance=1e-6) == pytest.approx(theirs.predict(inputs), abs=2e-4)
+    assert kernel @ _solve(kernel, told, ridge, tolerance=1e-6) == pytest.approx(theirs.predict(inputs), abs=2e-4)
     weights = [float((1 / ridge)[small.kind_of == number].sum()) for number in range(3)]
     assert weights == pytest.approx([weights[0]] * 3)
 
@@ -154,7 +154,7 @@ def test_what_is_stored_is_near_ridge(uneven: Taught) -> None:
     """Stopping early, eight bits and the gate's doubt together move predictions little beside their spread."""
     kernel = kernel_of(uneven)
     ridge = np.full(len(uneven.wanted), ALPHA, np.float32)
-    exact = kernel @ _solved(kernel, uneven.wanted, ridge, tolerance=1e-6)
+    exact = kernel @ _solve(kernel, uneven.wanted, ridge, tolerance=1e-6)
     said = predict(uneven.model, uneven.rows).loads
     assert np.sqrt(((said - exact) ** 2).mean()) < 0.1 * exact.std()
 

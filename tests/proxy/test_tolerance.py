@@ -111,7 +111,7 @@ def test_what_is_remembered_has_a_limit() -> None:
     for step in range(MAX_CACHED + 10):
         counted.of(0.5 + step / 10_000, None)
         counted.of(0.5, None, f"team_{step}")
-    assert len(counted._known) == len(counted._asked) == MAX_CACHED
+    assert len(counted._known) == len(counted._requested) == MAX_CACHED
 
 
 def test_teams_without_requests_of_their_own_share_the_sum() -> None:

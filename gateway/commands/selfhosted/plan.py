@@ -134,7 +134,7 @@ def plan(
         return
     answer = planned(question(_model(model, config_json, kv_heads), qps, _measured(tokens_per_gpu or [])))
     if as_json:
-        print_json(_told(answer))
+        print_json(_as_json(answer))
     else:
         _print_plan(answer)
 
@@ -216,8 +216,8 @@ def _mixed(mix: str, qps: float, measured: list[str], question: Any, *, as_json:
         _print_mixture(found)
 
 
-def _told(answer: "Plan") -> dict[str, Any]:
-    """Everything, with what a reader would otherwise have to work out."""
+def _as_json(answer: "Plan") -> dict[str, Any]:
+    """Renders the whole plan, including what a reader would otherwise have to work out."""
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(answer, builtin_types=(Decimal,))

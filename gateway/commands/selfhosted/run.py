@@ -68,7 +68,7 @@ def run(
 
 
 def _pool(settings: "GatewayConfig", name: str) -> "tuple[PoolConfig, LaunchConfig, str]":
-    """The pool, and what running it here needs."""
+    """Returns the pool and what running it on this machine needs."""
     from selfhosted.config import PoolUnfit
 
     pools = {each.name: each for each in settings.selfhosted.pools}
@@ -94,7 +94,9 @@ def _secret(reference: str, whose: str) -> str:
 
 
 def _seen_by_engines(environ: Mapping[str, str], settings: "GatewayConfig", pool: "PoolConfig") -> dict[str, str]:
-    """Engines run code that came with a model: of all secrets they see their own key at most."""
+    """The environment of engine processes: they run code that came with a model, so their own key is the only secret
+    they see.
+    """
     from providers.secret_references import secrets_in
 
     hidden = {secret.name for secret in secrets_in(settings, environ)}

@@ -119,7 +119,7 @@ def simulate(
         )
         for spec in runs
     ]  # fmt: skip
-    _tell(reports, replayed, machine, json_file)
+    _print_reports(reports, replayed, machine, json_file)
     if plot is not None:
         from selfhosted.offline.simulate.plots import draw
 
@@ -154,10 +154,12 @@ def _run(spec: "FleetSpec", machine: "Machine", trace: "Trace") -> Any:
     return measured
 
 
-def _tell(reports: "list[Report]", trace: "Trace", machine: "Machine", json_file: Path | None) -> None:
+def _print_reports(reports: "list[Report]", trace: "Trace", machine: "Machine", json_file: Path | None) -> None:
     import msgspec
 
-    told = msgspec.json.format(msgspec.json.encode({"trace": _told(trace), "machine": machine, "runs": reports}))
+    told = msgspec.json.format(
+        msgspec.json.encode({"trace": _trace_as_json(trace), "machine": machine, "runs": reports})
+    )
     if json_file is not None and str(json_file) == "-":
         typer.echo(told.decode())
         return
@@ -166,7 +168,7 @@ def _tell(reports: "list[Report]", trace: "Trace", machine: "Machine", json_file
         json_file.write_bytes(told + b"\n")
 
 
-def _told(trace: "Trace") -> dict[str, Any]:
+def _trace_as_json(trace: "Trace") -> dict[str, Any]:
     return {
         "name": trace.name,
         "format": trace.format,

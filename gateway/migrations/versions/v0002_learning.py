@@ -1,4 +1,4 @@
-"""What a team chose, and the tables that learning reads and writes."""
+"""Teams' chosen settings, and the tables that learning reads and writes."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What runs inside Redis: one Lua file a script, atomic there, and called by its hash."""
+"""The Lua scripts that run atomically inside Redis, one file each, called by their hash."""
 
 import functools
 import hashlib
@@ -11,7 +11,7 @@ _FOLDER: Final = Path(__file__).parent
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A script as it is sent. Redis knows it by the hash of its text, once it was loaded there."""
+    """A script's text and the SHA-1 by which Redis knows it once loaded."""
 
     name: str
     text: str
@@ -20,7 +20,7 @@ class Script(msgspec.Struct, frozen=True):
 
 @functools.cache
 def script(name: str) -> Script:
-    """The script in `<name>.lua` beside this file, read once."""
+    """Reads `<name>.lua` beside this file; cached."""
     text = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
     # SHA-1 is the name that Redis gives to a script; nothing is kept safe by it.
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

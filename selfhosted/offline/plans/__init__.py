@@ -1,1 +1,1 @@
-"""Launch plans: what a model needs, what GPUs give, how fast that is, what it costs, and how it is started."""
+"""Launch plans: a model's memory and speed on given GPUs, the cost, and the files to start it."""

@@ -1,4 +1,4 @@
-"""Figures of documents that do not hold, and why: said plainly, so that nobody buys eight times the memory."""
+"""Warnings about KV cache sizes in documents that do not follow from the model's shape, with the reason."""
 
 from selfhosted.offline.plans.models import MODELS, ModelShape
 
@@ -6,7 +6,7 @@ _CLOSE = 0.05
 
 
 def doubts_about(model: ModelShape, given_kv_bytes: int | None = None) -> list[str]:
-    """What is doubtful about a model's cache, as it was given or as a document has it."""
+    """Warnings about a model's KV cache, from its shape and from the bytes per token that a document states."""
     told = []
     published = _published(model)
     if published is not None and published.kv_heads != model.kv_heads:
@@ -30,7 +30,9 @@ def doubts_about(model: ModelShape, given_kv_bytes: int | None = None) -> list[s
 
 
 def check_kv_bytes(model: ModelShape, given: int) -> str:
-    """Whether a token of this model takes as many bytes as a document says, and if not, where the figure comes from."""
+    """Compares a document's KV bytes per token with what follows from the shape, and explains where a wrong figure
+    comes from.
+    """
     right = {name: model.kv_bytes_per_token(name) for name in ("bf16", "fp8")}
     for name, size in right.items():
         if _near(given, size):

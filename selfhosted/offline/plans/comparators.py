@@ -1,4 +1,4 @@
-"""What somebody else asks for the same work, with the day that this was so. Anybody's own contract comes first.
+"""List prices of other providers for the same work, with the date of reading. One's own contract comes first.
 
 Prices are US dollars per million tokens as listed, read in November 2026. `gone` tells that a model can no longer be
 bought, or will not be after a day: a saving against it is a saving against a price that nobody asks any more.
@@ -16,20 +16,22 @@ _MOST: Final = Decimal(100_000)
 
 
 class Comparator(msgspec.Struct, frozen=True, kw_only=True):
-    """One offer."""
+    """The price of one model at one provider."""
 
     name: str
     title: str
     input_usd: Decimal
     cached_input_usd: Decimal | None
-    """None: nothing is cheaper for being cached."""
+    """Dollars per million cached prompt tokens; None: no discount for cached ones."""
     output_usd: Decimal
     state: str
     gone: bool = False
     as_of: str = "2026-11"
 
     def blended_usd(self, input_tokens: int, output_tokens: int, *, cached_share: Decimal, batch: bool) -> Decimal:
-        """A million tokens of this mixture, with the discounts that would really have been had."""
+        """Dollars per million tokens of this mix of input and output, with the cache discount and, for batch, half the
+        price.
+        """
         cached = self.input_usd if self.cached_input_usd is None else self.cached_input_usd
         prompt = self.input_usd * (1 - cached_share) + cached * cached_share
         whole = prompt * input_tokens + self.output_usd * output_tokens
@@ -68,11 +70,13 @@ COMPARATORS: Final[Mapping[str, Comparator]] = {
         _offer("cheapest-llama-3.3-70b", "Llama 3.3 70B where it is cheapest", ("0.10", None, "0.32"), "current"),
     )
 }
-"""As read in November 2026 from the providers' pages and from trackers that quote them."""
+"""Prices as read in November 2026 from the providers' pages and from trackers that quote them."""
 
 
 def comparator_named(text: str) -> Comparator:
-    """A name of the table, or `NAME=INPUT/OUTPUT` or `NAME=INPUT/CACHED/OUTPUT` for one's own contract."""
+    """The comparator of a text: a name of the table, or `NAME=INPUT/OUTPUT` or `NAME=INPUT/CACHED/OUTPUT` for one's own
+    contract. Raises PlanRefused.
+    """
     name, given, prices = text.partition("=")
     if not given:
         if name not in COMPARATORS:

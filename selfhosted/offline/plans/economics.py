@@ -1,7 +1,7 @@
-"""What a million tokens cost on our own GPUs, and how busy those must be to save anything. Dollars are exact.
+"""Cost of a million tokens on one's own GPUs, and the utilisation at which that saves money. Dollars are exact.
 
-A GPU costs its hours up, busy or not: so cost per token is what an hour costs by the tokens of that hour, and the saving
-is decided by utilisation. What must be reached to save a share s against a price p is
+A GPU costs its hours up, busy or not: so cost per token is what an hour costs by the tokens of that hour, and the
+saving is decided by utilisation. What must be reached to save a share s against a price p is
 
     cost(fully used) / (p x (1 - s))
 
@@ -27,7 +27,7 @@ Verdict = Literal["met", "not met at this load", "impossible"]
 def usd_per_million(
     *, gpus: int, usd_per_gpu_hour: Decimal, tokens_per_s: Decimal, overhead: Decimal = Decimal(1)
 ) -> Decimal:
-    """A million tokens, when so many flow each second."""
+    """Dollars per million tokens at a constant throughput. Raises PlanRefused when that is 0."""
     if tokens_per_s <= 0:
         raise PlanRefused("nothing flows, so a token has no cost")
     return gpus * usd_per_gpu_hour * overhead / (tokens_per_s * _HOUR_S) * _MILLION
@@ -36,13 +36,15 @@ def usd_per_million(
 def required_utilisation(
     full_usd_per_million: Decimal, comparator_usd_per_million: Decimal, saving: Decimal = SAVINGS_TARGET
 ) -> Decimal | None:
-    """The part of full use at which the saving is reached; None where no use reaches it, since the other costs nothing."""
+    """Utilisation at which the saving is reached, by the module's formula (above 1 is impossible); None against a price
+    of 0.
+    """
     allowed = comparator_usd_per_million * (1 - saving)
     return None if allowed <= 0 else full_usd_per_million / allowed
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
-    """Our cost beside one offer."""
+    """The cost compared with one provider's price."""
 
     comparator: str
     title: str
@@ -56,7 +58,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the plan costs."""
+    """The cost of a plan."""
 
     gpus: int
     usd_per_gpu_hour: Decimal
@@ -68,11 +70,11 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     planned_tokens_per_s: Decimal
     full_tokens_per_s: Decimal
     utilisation: Decimal
-    """Of what the GPUs would carry if latency did not matter."""
+    """Planned load as a fraction of what the GPUs would carry if latency did not matter."""
     usd_per_million_planned: Decimal
     usd_per_million_full: Decimal
     usd_per_million_output_full: Decimal
-    """If all were put on what is generated."""
+    """Dollars per million at full use when all cost is put on output tokens."""
     savings: tuple[Saving, ...]
     savings_target: Decimal
     batch: bool
@@ -93,6 +95,7 @@ def cost_of(
     saving: Decimal = SAVINGS_TARGET,
     batch: bool = False,
 ) -> Cost:
+    """Computes the cost of a plan, per hour and per million tokens, and the saving against each comparator."""
     tokens = input_tokens + output_tokens
 
     def million(flow: Decimal) -> Decimal:

@@ -1,4 +1,4 @@
-"""What GPUs give, as their makers' data sheets say, and what an hour of them costs where that is known."""
+"""GPU specifications from the makers' data sheets, and hourly prices where known."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -11,19 +11,19 @@ from selfhosted.offline.plans.plan_errors import PlanRefused
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU. Rates are of dense matrices: data sheets that print sparse ones have been halved."""
+    """One GPU model. Rates are for dense matrices: data sheets that print sparse ones have been halved."""
 
     name: str
     title: str
     memory_bytes: int
-    """As it is sold, in units of 10^9 bytes; what the driver shows is a little more."""
+    """Memory as it is sold, in units of 10^9 bytes; what the driver shows is a little more."""
     bandwidth: float
-    """Bytes a second from its memory."""
+    """Memory bandwidth in bytes/s."""
     bf16_flops: float
     fp8_flops: float | None
-    """None: it has no FP8 units, so FP8 and INT4 weights are widened and computed in bf16."""
+    """FP8 operations/s; None without FP8 units, where FP8 and INT4 weights are widened and computed in bf16."""
     link: float
-    """Bytes a second to its neighbours in the node, both directions together."""
+    """Bandwidth to its neighbours in the node in bytes/s, both directions together."""
     per_node: int
     usd_per_hour: Decimal | None
     price_source: str
@@ -31,7 +31,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     as_of: str
 
     def flops(self, precision: Precision) -> float:
-        """Operations a second. INT4 weights are widened to bf16 by vLLM's Marlin kernels before they are multiplied."""
+        """Operations/s at a precision. INT4 weights are widened to bf16 by vLLM's Marlin kernels before they are
+        multiplied.
+        """
         if precision == "fp8" and self.fp8_flops is not None:
             return self.fp8_flops
         return self.bf16_flops
@@ -117,6 +119,7 @@ GPUS: Final[Mapping[str, Gpu]] = {
 
 
 def gpu_named(name: str) -> Gpu:
+    """The GPU of that name. Raises PlanRefused for an unknown one."""
     if name not in GPUS:
         raise PlanRefused(f"`{name}` is not among the GPUs that are known: {', '.join(GPUS)}")
     return GPUS[name]

@@ -1,4 +1,4 @@
-"""How vLLM is started: its arguments and its environment, for the version that the extra `vllm` names."""
+"""vLLM's arguments and environment, for the version that the extra `vllm` names."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from selfhosted.offline.plans.plan_errors import PlanRefused
 from selfhosted.offline.plans.sizing import Limits
 
 VLLM_VERSION: Final = "0.32.0"
-"""The same as in pyproject.toml's extra; a test keeps them together."""
+"""Version of vLLM, the same as in pyproject.toml's extra; a test keeps them together."""
 PORT: Final = 8_000
 SHUTDOWN_S: Final = 600
 _RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -21,20 +21,20 @@ _SERVED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,127}")
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine process."""
+    """The launch of one engine process."""
 
     version: str
     repository: str
     served_name: str
     gpus: int
     arguments: tuple[str, ...]
-    """After `vllm serve`."""
+    """Arguments after `vllm serve`."""
     environment: dict[str, str]
     port: int = PORT
 
     @property
     def command(self) -> str:
-        """For a shell."""
+        """The command line, quoted for a shell."""
         words = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*words, shlex.join(("vllm", "serve", *self.arguments))])
 
@@ -55,7 +55,9 @@ def launch_of(
     adapter_rank: int,
     kv_events_port: int | None,
 ) -> Launch:
-    """The flags that the plan comes to. What is vLLM's own default is written down as well, so that it stays so."""
+    """Builds the launch of a plan. vLLM's own defaults are written down as well, so that they stay as planned. Raises
+    PlanRefused.
+    """
     if _REPOSITORY.fullmatch(repository) is None:
         raise PlanRefused(
             "a repository is letters, digits and . _ - / : @, at most 255 of them, and begins with no dash"
@@ -102,7 +104,7 @@ def launch_of(
 
 
 def _rank(rank: int) -> int:
-    """The next one that vLLM has kernels for."""
+    """The smallest adapter rank of at least `rank` that vLLM has kernels for. Raises PlanRefused above the largest."""
     for each in _RANKS:
         if each >= rank:
             return each

@@ -1,4 +1,4 @@
-"""Many requests shared between several models, on paper: GPUs and dollars a year."""
+"""Plan for a load that is split between several models: GPUs and dollars a year."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _MOST_PARTS: Final = 20
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One model's share."""
+    """The part of one model in a mixture."""
 
     model: str
     share: Decimal
@@ -23,13 +23,13 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: Decimal
     gpus: int
     tokens_per_gpu: Decimal
-    """Prompts and answers together."""
+    """Tokens per second and GPU, prompt and completion together."""
     source: str
     usd_per_year: Decimal | None
 
 
 class Mixture(msgspec.Struct, frozen=True, kw_only=True):
-    """All of them."""
+    """The plan of a whole mixture."""
 
     requests_per_s: float
     tokens_per_s: Decimal
@@ -41,7 +41,7 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shares_of(text: str) -> dict[str, Decimal]:
-    """`llama-3-8b:0.7,llama-3-70b:0.3`."""
+    """Parses shares such as `llama-3-8b:0.7,llama-3-70b:0.3`. Raises PlanRefused unless they add up to 1."""
     shares: dict[str, Decimal] = {}
     for part in text.split(","):
         name, _, figure = part.strip().rpartition(":")
@@ -68,9 +68,9 @@ def _share(text: str) -> Decimal:
 def mixture_of(
     parts: Mapping[str, tuple[Decimal, Question]], *, requests_per_s: float, tokens_per_gpu: Mapping[str, float]
 ) -> Mixture:
-    """Each part planned by itself, or by arithmetic where tokens a second and GPU were given.
+    """Plans each part by itself, or by arithmetic where its tokens per second and GPU were given.
 
-    `parts` has each model's share and its question at that share of the requests.
+    `parts` has each model's share and its question at that share of the requests. Raises PlanRefused.
     """
     unknown = set(tokens_per_gpu) - set(parts)
     if unknown:

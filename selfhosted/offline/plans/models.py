@@ -1,4 +1,4 @@
-"""What a model is made of, as its card and its config.json say, and what follows from that in bytes and operations.
+"""Model shapes from cards and config.json files, and the bytes and operations that follow from them.
 
 Nothing is rounded here: a model's parameters are counted from its shape, which is how the published totals come about.
 """
@@ -22,7 +22,8 @@ WEIGHT_BITS: Final[dict[Precision, float]] = {
     # AWQ and GPTQ at their usual group of 128: 4 bits, and a 16-bit scale and a 4-bit zero point a group.
     "int4": 4 + (16 + 4) / 128,
 }
-"""Of the matrices within the layers. Embeddings and the output head stay in bf16, as vLLM leaves them."""
+"""Bytes per parameter of the matrices within the layers. Embeddings and the output head stay in bf16, as vLLM leaves
+them."""
 
 _BF16_BITS: Final = 16
 _MOST: Final = 10_000_000
@@ -30,18 +31,18 @@ _MOST_LAYERS: Final = 10_000
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoder-only transformer with gated feed-forward layers, the shape of Llama and its relatives."""
+    """The shape of a decoder-only transformer with gated feed-forward layers, such as Llama and its relatives."""
 
     name: str
     repository: str
-    """Where the weights are found on a hub; what `vllm serve` is given."""
+    """Repository of the weights on a hub, as given to `vllm serve`."""
     layers: int
     hidden: int
     heads: int
     kv_heads: int
     head_dim: int
     intermediate: int
-    """Of one feed-forward block; of one expert where there are several."""
+    """Inner width of one feed-forward block; of one expert where there are several."""
     vocabulary: int
     max_context: int
     tied_embeddings: bool = False
@@ -49,15 +50,16 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     active_experts: int = 1
     shared_experts: int = 0
     latent_values: int | None = None
-    """Multi-head latent attention keeps so many values a token and layer instead of keys and values (DeepSeek)."""
+    """Values cached per token and layer by multi-head latent attention (DeepSeek), instead of keys and values; None
+    without it."""
     stated_parameters: int | None = None
-    """What the card says, where the shape above does not account for everything."""
+    """Parameters stated by the card, where the shape does not account for everything."""
     source: str
     as_of: str
 
     @property
     def gqa(self) -> bool:
-        """Several query heads share one key and value head."""
+        """True with grouped-query attention, where several query heads share one key and value head."""
         return self.latent_values is None and self.kv_heads < self.heads
 
     @property
@@ -66,17 +68,17 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer."""
+        """Attention parameters of one layer."""
         return 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
 
     @property
     def expert_parameters(self) -> int:
-        """Of one feed-forward block."""
+        """Parameters of one feed-forward block."""
         return 3 * self.hidden * self.intermediate
 
     @property
     def routed_parameters(self) -> int:
-        """Of all experts that a router chooses among; none in a dense model."""
+        """Parameters of all experts that a router chooses among; 0 in a dense model."""
         return self.layers * self.experts * self.expert_parameters if self.experts > 1 else 0
 
     @property
@@ -89,7 +91,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def active_parameters(self) -> int:
-        """Those that one token passes through, the embedding's look-up left out."""
+        """Parameters that one token passes through, without the embedding's look-up."""
         idle = self.routed_parameters * (self.experts - self.active_experts) // self.experts
         lookup = 0 if self.tied_embeddings else self.vocabulary * self.hidden
         return self.parameters - idle - lookup
@@ -99,13 +101,15 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         return math.ceil((inner * WEIGHT_BITS[precision] + self.embedding_parameters * _BF16_BITS) / 8)
 
     def kv_bytes_per_token(self, precision: KvPrecision) -> int:
-        """2 x layers x KV heads x head size x bytes, for all GPUs together."""
+        """KV cache bytes of one token on all GPUs together: 2 x layers x KV heads x head size x bytes."""
         if self.latent_values is not None:
             return self.layers * self.latent_values * KV_BYTES[precision]
         return 2 * self.layers * self.kv_heads * self.head_dim * KV_BYTES[precision]
 
     def kv_bytes_per_token_per_gpu(self, precision: KvPrecision, tp: int) -> float:
-        """Heads are divided; one that is left over, or a latent vector, is kept by every GPU."""
+        """KV cache bytes of one token on each GPU. KV heads are divided, rounded up; a latent vector is kept by every
+        GPU.
+        """
         whole = self.kv_bytes_per_token(precision)
         if self.latent_values is not None:
             return whole
@@ -171,6 +175,7 @@ MODELS: Final[Mapping[str, ModelShape]] = {
 
 
 def model_named(name: str) -> ModelShape:
+    """The built-in model of that name. Raises PlanRefused for an unknown one."""
     if name not in MODELS:
         raise PlanRefused(
             f"`{name}` is not among the models that are known ({', '.join(sorted(MODELS))}); "
@@ -180,7 +185,7 @@ def model_named(name: str) -> ModelShape:
 
 
 def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> ModelShape:
-    """A model from the config.json that lies beside its weights.
+    """Reads a shape from the config.json beside the weights. Raises PlanRefused.
 
     A model without `num_key_value_heads` has as many as it has heads: that is what the key's absence means.
     """
@@ -221,7 +226,9 @@ def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> M
 
 
 def _count(config: Mapping[str, Any], source: str, *names: str, otherwise: int | None = None, most: int = _MOST) -> int:
-    """The first of these keys that is there. Null counts as absent, as transformers writes it."""
+    """The value of the first of these keys that is present. Null counts as absent, as transformers writes it. Raises
+    PlanRefused.
+    """
     for name in names:
         value = config.get(name)
         if value is None:

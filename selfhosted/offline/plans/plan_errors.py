@@ -1,5 +1,5 @@
-"""What can be wrong with the question that a plan shall answer."""
+"""Errors in the question that a plan should answer."""
 
 
 class PlanRefused(ValueError):
-    """The plan cannot be made; the message says what to change."""
+    """The plan cannot be made. The message says what to change."""

@@ -1,4 +1,4 @@
-"""The question that a plan answers, and the answer: pure, from facts and figures to replicas, flags and dollars."""
+"""The planner: from a question (model, GPU, load, targets) to replicas, flags and dollars. Pure."""
 
 import math
 from decimal import Decimal
@@ -33,11 +33,11 @@ _DEARER: Final = 1.5
 _SLOW_LINK: Final = 100e9
 _USUAL_CONTEXT: Final = 8_192
 _HEADROOM: Final = 0.9
-"""Of what a replica carries in all: nearer to it every wait grows without a bound."""
+"""Largest planned fraction of a replica's full rate: nearer to it every wait grows without a bound."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be served, on what, and how well."""
+    """The question: the model, the GPU, the load and the latency targets."""
 
     model: ModelShape
     gpu: Gpu
@@ -46,20 +46,20 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     targets: Targets
     efficiency: Efficiency
     precision: Precision | None = None
-    """None: FP8 where the GPU has units for it, else bf16."""
+    """Weight precision; None: FP8 where the GPU has units for it, else bf16."""
     kv_precision: KvPrecision | None = None
-    """None: as wide as the weights, but not narrower than FP8."""
+    """KV cache precision; None: as wide as the weights, but not narrower than FP8."""
     tp: int | None = None
-    """None: the smallest that fits and meets the targets."""
+    """Tensor parallelism; None: the smallest that fits and meets the targets."""
     usd_per_gpu_hour: Decimal | None = None
-    """None: the table's, where it has one."""
+    """Dollars per GPU-hour; None: the GPU table's price, where it has one."""
     overhead: Decimal = Decimal(1)
     max_context: int | None = None
     memory_utilisation: float = MEMORY_UTILISATION
     comparators: tuple[Comparator, ...] = ()
     saving: Decimal = SAVINGS_TARGET
     batch: bool = False
-    """Work of the batch tier, which others sell at half the price."""
+    """True for batch work, which other providers sell at half the price."""
     profile: Profile = "auto"
     draft: str | None = None
     adapters: int = 0
@@ -67,31 +67,31 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     kv_events_port: int | None = None
     spare: int = 0
     tokens_per_gpu: float | None = None
-    """Measured tokens a second, prompts and answers together, instead of what the roofline says."""
+    """Measured tokens per second and GPU, prompt and completion together, instead of the roofline's."""
     weights: str | None = None
-    """The repository or folder to serve, where it is not the model's usual one."""
+    """Repository or folder to serve, where it is not the model's usual one."""
     given_kv_bytes: int | None = None
-    """What a document says a token takes in the cache, to be checked."""
+    """KV cache bytes per token as a document states them, to be checked."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One way of dividing the model."""
+    """One degree of tensor parallelism, with what it achieves."""
 
     tp: int
     memory: Memory
     limits: Limits | None
     rate: float
-    """Requests a second that one replica carries within the targets."""
+    """Requests per second that one replica carries within the targets."""
     full_rate: float
-    """And when latency does not matter."""
+    """Requests per second that one replica carries when latency does not matter."""
     replicas: int | None
     gpus: int | None
     obstacle: str | None
-    """Why it is not possible; None when it is."""
+    """Reason why it is not possible; None when it is."""
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """Replica-seconds for a million tokens."""
+    """Replica-seconds per million tokens, by kind of token."""
 
     input: float
     cached_input: float
@@ -99,7 +99,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer."""
+    """The answer to a question."""
 
     model: ModelShape
     gpu: Gpu
@@ -114,28 +114,30 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory
     limits: Limits
     concurrency: int
-    """Sequences that run at once in one replica, by cache and by target."""
+    """The most sequences that run at once in one replica, limited by cache and by target."""
     replicas: int
     spare: int
     gpus: int
     throughput_source: str
     full_rate: float
-    """Requests a second that one replica carries when latency does not matter."""
+    """Requests per second that one replica carries when latency does not matter."""
     seconds_per_million: Weights
-    """What a full replica takes for a million tokens of a kind: `cost.pools` shares its hours by it."""
+    """Seconds that a full replica takes for a million tokens of each kind: `cost.pools` divides its hours by them."""
     operation: Operation | None
     """One replica at the planned load; None where measured tokens stand in for the roofline and contradict it."""
     candidates: tuple[Candidate, ...]
     speculation: Speculation
     cost: Cost | None
-    """None: no price is known for these GPUs."""
+    """The cost; None when no price is known for these GPUs."""
     launch: Launch
     reasons: dict[str, str]
     warnings: tuple[str, ...]
 
 
 def plan(question: Question) -> Plan:
-    """The smallest division of the model that fits and is quick enough, as often as the load needs it."""
+    """Plans the smallest division of the model that fits and meets the targets, and as many replicas as the load needs.
+    Raises PlanRefused.
+    """
     precision = question.precision or ("fp8" if question.gpu.fp8_flops is not None else "bf16")
     kv_precision = question.kv_precision or ("fp8" if precision == "fp8" else "bf16")
     max_context = _context(question)
@@ -211,7 +213,9 @@ def plan(question: Question) -> Plan:
 
 
 def _smallest(tried: list[Candidate]) -> Candidate | None:
-    """The smallest division that is possible: it fails in the smallest pieces. But not at half as many GPUs again."""
+    """The smallest possible division, as it loses the least when one replica fails, unless it needs far more GPUs in
+    all.
+    """
     counts = [each.gpus for each in tried if each.gpus is not None]
     return next((each for each in tried if each.gpus is not None and each.gpus <= _DEARER * min(counts)), None)
 
@@ -228,7 +232,7 @@ def _context(question: Question) -> int:
 
 
 def _divisions(question: Question) -> list[int]:
-    """Within a node, and dividing the KV heads, so that no head is kept twice."""
+    """Degrees of tensor parallelism that stay within a node and divide the KV heads, so that no head is kept twice."""
     model, most = question.model, question.gpu.per_node
     found = [tp for tp in (1, 2, 4, 8) if tp <= most and not _indivisible(model, tp)]
     return found or [1]
@@ -313,7 +317,7 @@ def _obstacle(question: Question, tp: int, memory: Memory, max_context: int) -> 
 def _rates(
     question: Question, times: StepTimes, limits: Limits, memory: Memory, tp: int
 ) -> tuple[float, float, str | None]:
-    """Requests a second within the targets and in all, and what stands against it."""
+    """Requests per second within the targets, and in all; and the obstacle, if any."""
     kv_tokens = memory.kv_tokens
     full = most_rate(times, question.work, limits, kv_tokens, Targets())
     rate = most_rate(times, question.work, limits, kv_tokens, question.targets)
@@ -330,7 +334,8 @@ def _rates(
 
 
 def _weights(question: Question, times: StepTimes, full_rate: float) -> Weights:
-    """A prompt's token costs what it adds to a step; answers bear the rest of a full replica's time, so that all is shared.
+    """Replica-seconds per million tokens: prompt tokens bear what they add to a step, output tokens the rest of a full
+    replica's time.
 
     Where the rest is less than a fifth, both are scaled alike: measured throughput may be above what the roofline says.
     """
@@ -373,7 +378,7 @@ def _cost(question: Question, chosen: Candidate, replicas: int) -> Cost | None:
 def _reasons(
     question: Question, chosen: Candidate, precision: Precision, kv_precision: KvPrecision, max_context: int
 ) -> dict[str, str]:
-    """The why of each choice."""
+    """Explanations of each choice, for people."""
     model, gpu = question.model, question.gpu
     limits = chosen.limits
     shape = (

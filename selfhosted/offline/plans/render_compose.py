@@ -1,4 +1,4 @@
-"""A pool on one machine, as Docker Compose runs it: each replica with GPUs of its own."""
+"""Renders a pool for one machine as a Docker Compose file, with GPUs of its own for each replica."""
 
 import math
 from typing import Any
@@ -10,7 +10,9 @@ _MOST_HERE = 16
 
 
 def compose(serving: Serving, *, first_port: int = 8_100) -> dict[str, Any]:
-    """One service a replica: Compose's own `replicas` would give all of them the same GPUs."""
+    """The Compose file, with one service for each replica: Compose's own `replicas` would give all of them the same
+    GPUs. Raises PlanRefused.
+    """
     checked(serving)
     if serving.replicas * serving.gpus > _MOST_HERE:
         raise PlanRefused(
@@ -31,7 +33,7 @@ def _replica(serving: Serving, index: int, port: int) -> dict[str, Any]:
     words = [word.replace("$(POD_NAME)", f"{serving.name}-{index}").replace("$$(", "$(") for word in serving.command]
     return {
         "image": serving.image,
-        # Compose puts variables in; what is meant as it stands has its dollars doubled.
+        # Compose interpolates variables, so literal dollars are doubled.
         "entrypoint": [words[0].replace("$", "$$")],
         "command": [word.replace("$", "$$") for word in words[1:]],
         "environment": {

@@ -1,4 +1,4 @@
-"""What the gateway's configuration needs so that a planned pool is used, billed and queued for."""
+"""Renders the gateway's configuration for a planned pool: routing, billing and queueing."""
 
 from decimal import Decimal
 from typing import Any
@@ -8,9 +8,9 @@ from selfhosted.offline.plans.serving import Serving, checked
 
 
 def gateway_snippet(plan: Plan, serving: Serving) -> dict[str, Any]:
-    """`selfhosted.pools`, `cost.pools` and `queues`, to be merged into gateway.yaml.
+    """The sections `selfhosted.pools`, `cost.pools` and `queues`, to be merged into gateway.yaml.
 
-    The queue has no size of its own: it lets in what the caches of the replicas hold that are ready, however many those are.
+    The queue has no size of its own: it lets in what the KV caches of the ready replicas hold, however many those are.
     """
     checked(serving)
     pool: dict[str, Any] = {
@@ -57,5 +57,7 @@ def gateway_snippet(plan: Plan, serving: Serving) -> dict[str, Any]:
 
 
 def _number(value: Decimal) -> int | float:
-    """As a person would write it. The configuration reads numbers by their digits, so nothing is lost on the way."""
+    """The value as an int where it is whole. The configuration reads numbers by their digits, so nothing is lost on the
+    way.
+    """
     return int(value) if value == value.to_integral_value() else float(value)

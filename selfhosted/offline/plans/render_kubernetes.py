@@ -1,7 +1,7 @@
-"""A pool as Kubernetes runs it: Deployment, headless Service, PodDisruptionBudget, and KEDA's ScaledObject.
+"""Renders a pool for Kubernetes: Deployment, headless Service, PodDisruptionBudget, and KEDA's ScaledObject.
 
-Kubernetes scales; Weighbridge says to how many. The ScaledObject reads `weighbridge_pool_desired_replicas`, and because
-that figure is already stabilised, KEDA adds no stabilisation of its own.
+Kubernetes scales; Weighbridge decides the number. The ScaledObject reads `weighbridge_pool_desired_replicas`, and
+because that figure is already stabilised, KEDA adds no stabilisation of its own.
 """
 
 import math
@@ -11,7 +11,8 @@ from selfhosted.offline.plans.serving import Serving, checked
 
 GPU: Final = "nvidia.com/gpu"
 PRE_STOP_S: Final = 15
-"""So long a pod that is told to end goes on as before, so that gateways and endpoints have noticed when it stops listening."""
+"""Seconds that a pod goes on serving after it is told to end, so that gateways and endpoints notice before it stops
+listening."""
 _KILL_S: Final = 30
 _CPUS_A_GPU: Final = 4
 _GIB_A_GPU: Final = 32
@@ -24,7 +25,7 @@ TOLERANCE: Final = (
 
 
 def manifests(serving: Serving) -> list[dict[str, Any]]:
-    """All of them, in the order in which they are applied."""
+    """All manifests, in the order in which they are applied. Raises PlanRefused."""
     checked(serving)
     return [_deployment(serving), _service(serving), _disruption_budget(serving), _scaled_object(serving)]
 
@@ -139,12 +140,14 @@ def _probe(every_s: int, failures: int, *, timeout_s: int) -> dict[str, Any]:
 
 
 def _startup_s(serving: Serving) -> int:
-    """Four times a usual cold start, at least twenty minutes: the first pod on a node may have to fetch the image."""
+    """Seconds allowed for start-up: four times a usual cold start, at least twenty minutes, as the first pod on a node
+    may have to fetch the image.
+    """
     return max(1_200, math.ceil(4 * serving.cold_start_s))
 
 
 def _service(serving: Serving) -> dict[str, Any]:
-    """Headless, because the gateway balances: it must see every pod."""
+    """The headless Service: the gateway balances, so it must see every pod."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

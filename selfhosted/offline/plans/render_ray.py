@@ -1,6 +1,6 @@
-"""The alternative: Ray Serve's LLM application. Ray balances and scales, so the gateway sees one address.
+"""Renders a pool as Ray Serve's LLM application, an alternative in which Ray balances and scales behind one address.
 
-What is lost by it: the gateway's own choice by prefix and load, its view of each replica, and its autoscaler.
+It gives up the gateway's own choice by prefix and load, its view of each replica, and its autoscaler.
 """
 
 import json
@@ -17,7 +17,7 @@ _ACCELERATORS: Final = ("H100", "H200", "A100", "L40S", "L4")
 
 
 def ray_serve(serving: Serving) -> dict[str, Any]:
-    """For `serve run FILE` or a RayService's serveConfigV2."""
+    """The configuration for `serve run FILE` or a RayService's serveConfigV2. Raises PlanRefused."""
     checked(serving)
     if serving.command[:2] != ("vllm", "serve") or serving.repository is None:
         raise PlanRefused("Ray Serve LLM starts vLLM itself, so it is rendered from a plan: --plan plan.json")
@@ -53,7 +53,7 @@ def ray_serve(serving: Serving) -> dict[str, Any]:
 
 
 def engine_arguments(words: tuple[str, ...]) -> dict[str, Any]:
-    """Flags as vLLM's EngineArgs call them."""
+    """VLLM flags as a mapping of EngineArgs fields. Raises PlanRefused for a word that is no flag."""
     found: dict[str, Any] = {}
     rest = list(words)
     while rest:

@@ -1,4 +1,4 @@
-"""How long one step of a continuously batching engine takes: the planner's physics, and the simulator's.
+"""Roofline model of one step of a continuously batching engine, for the planner and the simulator.
 
 A step computes the next token of every running sequence and some tokens of prompts. Its matrices take the longer of
 reading the weights and multiplying them; attention of prompts is computed, attention of running sequences is reading
@@ -20,18 +20,18 @@ from selfhosted.offline.plans.plan_errors import PlanRefused
 
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a data sheet's rates that an engine reaches."""
+    """Fractions of a data sheet's rates that an engine reaches, and its fixed times."""
 
     name: str
     compute: float
     bandwidth: float
     link: float
     host_s: float
-    """For every step: scheduling and launching."""
+    """Seconds for every step: scheduling and launching."""
     sequence_s: float
-    """For every running sequence of a step: sampling, and handing out its token."""
+    """Seconds for every running sequence of a step: sampling, and handing out its token."""
     all_reduce_s: float
-    """Of one all-reduce of next to nothing."""
+    """Latency in seconds of an all-reduce of next to nothing."""
     source: str
 
 
@@ -67,30 +67,30 @@ EFFICIENCIES: Final[dict[str, Efficiency]] = {
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica's step as coefficients, in seconds. Cheap enough to be asked for every step of a simulation."""
+    """The step time of one replica as coefficients, in seconds. Cheap enough for every step of a simulation."""
 
     fixed_s: float
-    """Every step, however little it does."""
+    """For every step, however little it does."""
     weights_s: float
     """Reading the weights that every token needs."""
     experts_s: float
     """Reading all experts; a step reads those that its tokens chose."""
     expert_share: float
-    """Of the experts, what one token chooses; 1 in a dense model."""
+    """Fraction of the experts that one token chooses; 1 in a dense model."""
     linear_s: float
-    """Multiplying, a token."""
+    """Matrix multiplication, per token."""
     reduce_s: float
-    """All-reducing, a token."""
+    """All-reduces, per token."""
     pair_s: float
     """Attention of a prompt's token to one token before it."""
     kv_s: float
     """Reading one resident token's keys and values."""
     sequence_s: float = 0.0
-    """Sampling, and handing out the token, a running sequence."""
+    """Sampling, and handing out the token, per running sequence."""
 
     def step_s(self, *, prefill_tokens: float = 0, pairs: float = 0, batch: float = 0, kv_tokens: float = 0) -> float:
-        """One step: `prefill_tokens` of prompts, which look back at `pairs` tokens in sum, and one token of each of
-        `batch` sequences, which have `kv_tokens` resident in sum.
+        """Seconds of one step with `prefill_tokens` of prompts, which attend to `pairs` tokens in sum, and one token of
+        each of `batch` sequences, which have `kv_tokens` resident in sum.
         """
         tokens = prefill_tokens + batch
         if tokens <= 0:
@@ -108,16 +108,22 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def prefill_s(self, tokens: float, context: float = 0) -> float:
-        """A step that only prefills `tokens`, behind `context` tokens that are cached or were computed before."""
+        """Seconds of a step that only prefills `tokens`, behind `context` tokens that are cached or were computed
+        before.
+        """
         return self.step_s(prefill_tokens=tokens, pairs=pairs(tokens, context), kv_tokens=context)
 
     def decode_step_s(self, batch: float, kv_tokens: float) -> float:
-        """A step that only generates: one token for each of `batch` sequences with `kv_tokens` resident in sum."""
+        """Seconds of a step that only generates: one token for each of `batch` sequences with `kv_tokens` resident in
+        sum.
+        """
         return self.step_s(batch=batch, kv_tokens=kv_tokens)
 
 
 def pairs(tokens: float, context: float = 0) -> float:
-    """How many tokens before them `tokens` of one prompt look at, in sum, behind `context` others."""
+    """Number of pairs of a token and one that it attends to, for `tokens` of one prompt behind `context` others: tokens
+    x context + tokens x (tokens + 1) / 2.
+    """
     return tokens * context + tokens * (tokens + 1) / 2
 
 
@@ -130,12 +136,12 @@ def step_times(
     kv_precision: KvPrecision = "bf16",
     efficiency: Efficiency | str = "vllm",
 ) -> StepTimes:
-    """The coefficients of one replica of `model` on `tp` GPUs."""
+    """Computes the coefficients of one replica of `model` on `tp` GPUs."""
     reached = efficiency_named(efficiency) if isinstance(efficiency, str) else efficiency
     bandwidth = gpu.bandwidth * reached.bandwidth
     rate = gpu.flops(precision) * reached.compute * tp
     attention_rate = gpu.bf16_flops * reached.compute * tp
-    # The embedding is looked up, not multiplied: a step reads a row a token of it.
+    # The embedding is looked up, not multiplied: a step reads one row of it per token.
     lookup = 0 if model.tied_embeddings else 2 * model.vocabulary * model.hidden
     read = model.weight_bytes(precision) - lookup
     inner = model.parameters - model.embedding_parameters

@@ -1,4 +1,4 @@
-"""A pool of engines to be rendered: from a plan, or from what the gateway's configuration says of it.
+"""The description of a pool of engines for the renderers, from a plan or from the gateway's configuration.
 
 Every name that ends up in a manifest is checked here, and manifests are data until PyYAML writes them: nothing that
 somebody typed becomes syntax.
@@ -24,14 +24,14 @@ IMAGE: Final = f"vllm/vllm-openai:v{VLLM_VERSION}"
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that any of the renderers needs."""
+    """A pool of engines with all that any of the renderers needs."""
 
     pool: str
-    """As the gateway's configuration calls it."""
+    """Name of the pool in the gateway's configuration."""
     name: str
-    """As Kubernetes calls it: lower case, no dots."""
+    """Name in Kubernetes: lower case, no dots."""
     model: str
-    """As callers call it."""
+    """Model name that callers use."""
     repository: str | None
     command: tuple[str, ...]
     """The whole command line, program included."""
@@ -47,15 +47,15 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = "default"
     image: str = IMAGE
     weights_claim: str | None = None
-    """The PersistentVolumeClaim that keeps the weights; each pod downloads them when not set."""
+    """PersistentVolumeClaim that keeps the weights; each pod downloads them when not set."""
     token_secret: str | None = None
-    """The Secret whose key `token` lets the weights be downloaded."""
+    """Secret whose key `token` lets the weights be downloaded."""
     prometheus: str = "http://prometheus.monitoring:9090"
     gpu_title: str | None = None
 
 
 def checked(serving: Serving) -> Serving:
-    """The same, or the reason why it cannot be rendered."""
+    """Returns the same value after checking it. Raises PlanRefused when it cannot be rendered."""
     _must(_POOL, serving.pool, "a pool's name is letters, digits and . _ -")
     for what, value in (
         ("the Deployment", serving.name),
@@ -82,12 +82,12 @@ def _must(pattern: re.Pattern[str], value: str, rule: str) -> None:
 
 
 def label_of(pool: str) -> str:
-    """A pool's name as Kubernetes would have it."""
+    """The pool's name as a Kubernetes label: lower case, dashes, at most 63 characters."""
     return re.sub(r"[^a-z0-9-]+", "-", pool.lower()).strip("-")[:63].strip("-")
 
 
 def from_launch(launch: Launch, pool: str, *, replicas: int, max_replicas: int | None = None) -> Serving:
-    """As a plan has it."""
+    """Builds the description from a plan's launch."""
     return Serving(
         pool=pool,
         name=label_of(pool),
@@ -105,7 +105,7 @@ def from_launch(launch: Launch, pool: str, *, replicas: int, max_replicas: int |
 
 
 def from_config(pool: PoolConfig, *, gpus: int) -> Serving:
-    """As the gateway's configuration has it."""
+    """Builds the description from the gateway's configuration. Raises PlanRefused without a `launch` section."""
     if pool.launch is None:
         raise PlanRefused(
             f"pool `{pool.name}` has no `launch`, so nobody knows how an engine is started; "
@@ -133,7 +133,7 @@ def from_config(pool: PoolConfig, *, gpus: int) -> Serving:
 
 
 def _filled(word: str, filled: dict[str, str]) -> str:
-    # Whatever else looks like a reference is text, and Kubernetes would expand it.
+    # Any other `$(...)` is literal text, which Kubernetes would expand unless it is escaped.
     word = word.replace("$(", "$$(")
     for name, value in filled.items():
         word = word.replace(name, value)
@@ -141,7 +141,7 @@ def _filled(word: str, filled: dict[str, str]) -> str:
 
 
 def _port_of(configured: int | str | None) -> int | None:
-    """A number, or `+1000`: so much above the engine's own."""
+    """A port number, also from an offset such as `+1000` to the engine's own port."""
     return PORT + int(configured) if isinstance(configured, str) else configured
 
 
@@ -154,7 +154,7 @@ def _events_port(arguments: tuple[str, ...]) -> int | None:
 
 
 def as_yaml(documents: list[dict[str, Any]]) -> str:
-    """One file, a document each. PyYAML quotes whatever would read as something else."""
+    """YAML with one document for each manifest. PyYAML quotes whatever would read as something else."""
     return yaml.safe_dump_all(
         documents, sort_keys=False, explicit_start=len(documents) > 1, allow_unicode=True, width=120
     )

@@ -1,4 +1,4 @@
-"""How much fits, how much one replica carries, and how soon it answers.
+"""Sizing of one replica: memory, requests per second, and latency, by queueing theory.
 
 The engine is taken as a server that works in steps. At a rate of arrivals there is one length of step at which as much
 is finished as arrives; that step is the mean time per output token. A prompt waits for those before it (M/G/1, since
@@ -19,11 +19,12 @@ from selfhosted.offline.plans.plan_errors import PlanRefused
 from selfhosted.offline.plans.roofline import StepTimes, pairs
 
 BLOCK_TOKENS: Final = 16
-"""vLLM's block of the KV cache."""
+"""Tokens in vLLM's block of the KV cache."""
 MEMORY_UTILISATION: Final = 0.92
-"""vLLM's own default of `--gpu-memory-utilization`."""
+"""Default of vLLM's `--gpu-memory-utilization`."""
 RESERVE_BYTES: Final = 2_000_000_000
-"""A GPU, for the CUDA context, NCCL's buffers and the captured graphs: an assumption. vLLM says what is left when it starts."""
+"""Bytes per GPU for the CUDA context, NCCL's buffers and the captured graphs: an assumption. vLLM logs what is left
+when it starts."""
 
 MOST_SEQUENCES: Final = 1_024
 _BUDGETS: Final = (512, 1_024, 2_048, 4_096, 8_192, 16_384)
@@ -34,7 +35,7 @@ _TAIL: Final = 0.01
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one replica's memory goes. All GPUs of it together, except where it says otherwise."""
+    """Memory budget of one replica in bytes, over all its GPUs except where it says otherwise."""
 
     gpus: int
     usable_bytes: int
@@ -43,10 +44,10 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     reserve_bytes: int
     adapter_bytes: int
     kv_bytes: int
-    """What is left for the KV cache; negative when not even the rest fits."""
+    """Bytes left for the KV cache; negative when not even the rest fits."""
     kv_bytes_per_token: int
     kv_tokens: int
-    """Tokens that are resident at once at most, in whole blocks."""
+    """The most resident tokens, in whole blocks."""
 
 
 def memory_of(
@@ -63,7 +64,7 @@ def memory_of(
     adapters: int = 0,
     adapter_rank: int = 16,
 ) -> Memory:
-    """What fits on `tp` GPUs."""
+    """Computes the memory budget of a replica on `tp` GPUs."""
     usable = math.floor(gpu.memory_bytes * utilisation) * tp
     weights = model.weight_bytes(precision)
     activations = activation_bytes(model, tp, batched_tokens, sequences) * tp
@@ -85,26 +86,26 @@ def memory_of(
 
 
 def activation_bytes(model: ModelShape, tp: int, batched_tokens: int, sequences: int) -> int:
-    """What one GPU needs while it works on a full step: some hidden states, one feed-forward block, and the logits."""
+    """Bytes that one GPU needs for a full step: some hidden states, one feed-forward block, and the logits."""
     inner = 2 * model.intermediate * model.active_experts / tp
     return math.ceil(batched_tokens * (6 * model.hidden + inner) * 2 + sequences * model.vocabulary * 4)
 
 
 def adapter_bytes(model: ModelShape, rank: int) -> int:
-    """A LoRA adapter on every matrix of every layer, in bf16."""
+    """Bytes of a LoRA adapter on every matrix of every layer, in bf16."""
     attention = 2 * (model.hidden + model.head_dim * model.heads) + 2 * (model.hidden + model.head_dim * model.kv_heads)
     feed_forward = 3 * (model.hidden + model.intermediate)
     return 2 * rank * model.layers * (attention + feed_forward * model.experts)
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean request, and how much requests differ."""
+    """The mean request, and the variation between requests."""
 
     input_tokens: int
     output_tokens: int
     prefix_hit_rate: float = 0.0
     variation: float = 0.5
-    """Standard deviation of the lengths by their mean."""
+    """Coefficient of variation of the lengths: standard deviation by mean."""
 
     @property
     def cached(self) -> float:
@@ -121,7 +122,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def resident(self) -> float:
-        """Of a running sequence, in the mean over its life."""
+        """Resident tokens of a running sequence, as a mean over its life."""
         return self.input_tokens + self.output_tokens / 2
 
     @property
@@ -130,33 +131,33 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """vLLM's `--max-num-seqs` and `--max-num-batched-tokens`."""
+    """Scheduler limits: vLLM's `--max-num-seqs` and `--max-num-batched-tokens`."""
 
     sequences: int
     batched_tokens: int
 
 
 class Targets(msgspec.Struct, frozen=True, kw_only=True):
-    """What the slowest request in a hundred may take; None promises nothing."""
+    """Latency targets at the 99th percentile; None promises nothing."""
 
     ttft_p99_s: float | None = None
     tpot_p99_s: float | None = None
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica at one rate of arrivals."""
+    """The operating point of one replica at one rate of arrivals."""
 
     rate: float
-    """Requests a second."""
+    """Requests per second."""
     running: float
-    """Sequences that generate, in the mean."""
+    """Mean number of sequences that generate."""
     kv_use: float
     ttft_p50_s: float
     ttft_p99_s: float
     tpot_s: float
     tpot_p99_s: float
     stall_s: float
-    """The longest step, full of prompts: for so long no stream of this replica moves."""
+    """Seconds of the longest step, full of prompts, in which no stream of this replica moves."""
 
     def meets(self, targets: Targets) -> bool:
         late = targets.ttft_p99_s is not None and self.ttft_p99_s > targets.ttft_p99_s
@@ -165,7 +166,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limits_for(times: StepTimes, work: Work, kv_tokens: int, targets: Targets) -> Limits | None:
-    """As many sequences as the cache holds at their full length and as the target allows; None when not even one does.
+    """Scheduler limits with as many sequences as the cache holds at full length and the target allows; None when not
+    even one does.
 
     A step holds as many tokens of prompts as can be computed without holding up streams for longer than a quarter of a
     second, or five tokens' time where that was promised.
@@ -188,7 +190,7 @@ def limits_for(times: StepTimes, work: Work, kv_tokens: int, targets: Targets) -
 
 
 def _largest(most: int, holds: Callable[[int], bool]) -> int:
-    """The largest number up to `most` of which it holds, when it holds of all smaller ones; 0 when of none."""
+    """The largest number up to `most` for which `holds`, which must hold for all smaller ones too; 0 when for none."""
     low, high = 0, max(0, most)
     while low < high:
         middle = (low + high + 1) // 2
@@ -197,7 +199,7 @@ def _largest(most: int, holds: Callable[[int], bool]) -> int:
 
 
 def operate(times: StepTimes, work: Work, limits: Limits, kv_tokens: int, rate: float) -> Operation | None:
-    """How a replica does at `rate` requests a second; None when it cannot keep up."""
+    """The operating point at `rate` requests per second; None when the replica cannot keep up."""
     step_s = _steady_step(times, work, limits, kv_tokens, rate)
     if step_s is None:
         return None
@@ -232,7 +234,7 @@ def operate(times: StepTimes, work: Work, limits: Limits, kv_tokens: int, rate: 
 
 
 def _steady_step(times: StepTimes, work: Work, limits: Limits, kv_tokens: int, rate: float) -> float | None:
-    """The step in which as much is done as arrives meanwhile."""
+    """Seconds of the steady step, in which as much is done as arrives meanwhile; None when there is none."""
     arriving, generating = rate * work.uncached, rate * work.output_tokens
     places = min(limits.sequences, kv_tokens / work.resident)
     # Beyond this there would be more sequences than places, or more tokens than a step takes.
@@ -257,7 +259,9 @@ def _steady_step(times: StepTimes, work: Work, limits: Limits, kv_tokens: int, r
 
 
 def _slow_step(times: StepTimes, work: Work, limits: Limits, rate: float, step_s: float) -> float:
-    """The mean step of the unluckiest request in a hundred: more neighbours, and more prompts during its answer."""
+    """Mean step in seconds of the slowest request in a hundred: it has more neighbours, and more prompts during its
+    answer.
+    """
     running = rate * work.output_tokens * step_s
     batch = min(float(limits.sequences), max(1.0, running + _Z99 * math.sqrt(running)))
     prompts = max(rate * step_s * work.output_tokens, 1e-9)
@@ -272,16 +276,16 @@ def _slow_step(times: StepTimes, work: Work, limits: Limits, rate: float, step_s
 
 
 class _Wait(msgspec.Struct, frozen=True):
-    """A part of the time to the first token."""
+    """One part of the time to the first token: its mean and percentiles, in seconds."""
 
     mean: float
     median: float
     high: float
-    """Of the slowest in a hundred."""
+    """99th percentile."""
 
     @classmethod
     def exponential(cls, chance: float, scale_s: float) -> "_Wait":
-        """With `chance` there is a wait, and then it is exponential."""
+        """A wait that occurs with `chance`, and then is exponential with mean `scale_s`."""
         if chance <= 0:
             return cls(0.0, 0.0, 0.0)
         return cls(
@@ -292,12 +296,12 @@ class _Wait(msgspec.Struct, frozen=True):
 
     @classmethod
     def behind(cls, service_s: float, busy: float, variation: float) -> "_Wait":
-        """For the prompts that came before: M/G/1."""
+        """The wait for earlier prompts: M/G/1."""
         return cls.exponential(busy, service_s * (1 + variation**2) / 2 / (1 - busy))
 
     @classmethod
     def for_place(cls, work: Work, limits: Limits, kv_tokens: int, running: float, answer_s: float) -> "_Wait":
-        """For a place among the running sequences: M/G/k."""
+        """The wait for a place among the running sequences: M/G/k."""
         places = max(1, min(limits.sequences, math.floor(kv_tokens / work.resident)))
         if running >= places:
             return cls.exponential(1.0, answer_s)
@@ -306,7 +310,7 @@ class _Wait(msgspec.Struct, frozen=True):
 
 
 def erlang_c(places: int, load: float) -> float:
-    """The chance that all `places` are taken when `load` of them are on average."""
+    """Erlang's C formula: probability that all `places` are taken when `load` of them are on average."""
     blocked = 1.0
     for used in range(1, places + 1):
         blocked = load * blocked / (used + load * blocked)
@@ -314,7 +318,9 @@ def erlang_c(places: int, load: float) -> float:
 
 
 def _own(times: StepTimes, work: Work, room: float, full_s: float, batch: float) -> _Wait:
-    """Its own prefill. Lengths are taken as log-normal, so that the longest in a hundred are told from the mean."""
+    """The request's own prefill. Lengths are taken as log-normal, which gives their 99th percentile from the mean and
+    variation.
+    """
     sigma2 = math.log(1 + work.variation**2)
 
     def prefill(tokens: float) -> float:
@@ -336,7 +342,9 @@ def _own(times: StepTimes, work: Work, room: float, full_s: float, batch: float)
 
 
 def most_rate(times: StepTimes, work: Work, limits: Limits, kv_tokens: int, targets: Targets) -> float:
-    """The most requests a second at which the targets are met; 0 when they never are."""
+    """The most requests per second at which the targets are met; 0 when they never are. Raises PlanRefused when there
+    is no bound.
+    """
 
     def holds(rate: float) -> bool:
         found = operate(times, work, limits, kv_tokens, rate)

@@ -1,4 +1,6 @@
-"""Whether guessing ahead pays: it does while a step mostly reads weights, and costs once it mostly multiplies."""
+"""Estimate whether speculative decoding pays: it does while a step mostly reads weights, and costs once it mostly
+multiplies.
+"""
 
 from typing import Any, Final, Literal
 
@@ -11,27 +13,28 @@ Profile = Literal["low", "peak", "auto"]
 
 GUESSES: Final = 4
 ACCEPTANCE: Final = 0.5
-"""The chance that one more guessed token is right: an assumption. vLLM counts what it really is (vllm:spec_decode_*)."""
+"""Assumed probability that one more guessed token is right. vLLM counts what it really is (vllm:spec_decode_*)."""
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether it is on, and what it would bring."""
+    """The decision on speculative decoding, with its estimated gains."""
 
     on: bool
     why: str
     config: dict[str, Any] | None
-    """vLLM's `--speculative-config`; None when it is off."""
+    """Value of vLLM's `--speculative-config`; None when it is off."""
     guesses: int
     acceptance: float
     gain_alone: float
-    """How many times faster a lone stream is."""
+    """Speed-up of a lone stream."""
     gain_planned: float
-    """The same at the planned load; below 1 it slows down."""
+    """Speed-up at the planned load; below 1 it slows down."""
 
 
 def speculation_for(
     times: StepTimes, work: Work, *, running: float, rate: float, step_s: float, profile: Profile, draft: str | None
 ) -> Speculation:
+    """Decides on speculative decoding, by the profile and by what bounds a step at the planned load, and estimates its gains."""
     alone = _gain(times, work, batch=1.0, prompts=0.0)
     planned = _gain(times, work, batch=max(1.0, running), prompts=rate * work.uncached * step_s)
     tokens = max(1.0, running) * (GUESSES + 1) + rate * work.uncached * step_s
@@ -49,7 +52,9 @@ def speculation_for(
 
 
 def _gain(times: StepTimes, work: Work, *, batch: float, prompts: float) -> float:
-    """Tokens a step when each guess is right with the same chance, by what checking the guesses costs."""
+    """Speed-up of decoding: expected tokens per step, (1 - a^(k + 1)) / (1 - a) with acceptance a and k guesses, times
+    the plain step's time by the checking step's.
+    """
     resident = batch * work.resident
     plain_s = times.step_s(prefill_tokens=prompts, batch=batch, kv_tokens=resident)
     checking_s = times.step_s(prefill_tokens=prompts + batch * GUESSES, batch=batch, kv_tokens=resident)

@@ -1,1 +1,1 @@
-"""A fleet in simulated time, to compare policies and to plan with."""
+"""Simulator of a fleet, to compare policies and to plan with."""

@@ -1,4 +1,4 @@
-"""Who chooses a replica in a simulation: our own balancer as it is, and what it is compared with.
+"""Choice of a replica in a simulation: the real balancer, and the policies it is compared with.
 
 A chooser belongs to one gateway process and sees what that sees: the last scrape, and its own requests. Only the oracle
 looks into the engines.
@@ -19,10 +19,10 @@ from selfhosted.replica import PoolSnapshot, ReplicaRequest
 
 
 class Chooser(Protocol):
-    """One gateway's."""
+    """The choice of replicas in one gateway."""
 
     def choose(self, job: Job, ask: ReplicaRequest, snapshot: PoolSnapshot, now: float) -> str | None:
-        """The replica that it goes to, which is taken as sent there; None when nobody is ready."""
+        """Chooses the replica for a request, and counts it as sent there; None when none is ready."""
         ...
 
     def full(self, snapshot: PoolSnapshot, now: float) -> bool: ...
@@ -32,12 +32,12 @@ class Chooser(Protocol):
     def done(self, job: Job, at: float) -> None: ...
 
     def cache_changed(self, replica: str, blocks: Sequence[int], stored: bool) -> None:
-        """A KV event of an engine, in the blocks that asks are made of."""
+        """Handles an engine's KV event, in the blocks that asks are made of."""
         ...
 
 
 class Balanced:
-    """Our balancer, or another one behind its interface, with leases as the dispatcher keeps them."""
+    """The real balancer, or another one behind its interface, with leases as the dispatcher keeps them."""
 
     def __init__(self, balancer: Balancer) -> None:
         self._balancer = balancer
@@ -78,8 +78,8 @@ class Balanced:
         return self._allowed
 
 
-class _Plain:
-    """What the others share: they know no room, and no first token."""
+class _BaselineChooser:
+    """Base of the other choosers, which ignore fullness and first tokens."""
 
     def full(self, snapshot: PoolSnapshot, now: float) -> bool:
         del snapshot, now
@@ -92,8 +92,8 @@ class _Plain:
     def cache_changed(self, replica: str, blocks: Sequence[int], stored: bool) -> None: ...
 
 
-class RandomOne(_Plain):
-    """Anybody."""
+class RandomOne(_BaselineChooser):
+    """Chooses a random replica."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -105,7 +105,7 @@ class RandomOne(_Plain):
 
 
 class _Worker:
-    """What the public router remembers of one worker: the texts that it sent there, and how many are not done."""
+    """The public router's state of one worker: the texts sent there, and the number of open requests."""
 
     __slots__ = ("pending", "texts", "tokens")
 
@@ -115,14 +115,14 @@ class _Worker:
         self.texts: OrderedDict[int, int] = OrderedDict()
 
 
-class CacheAwareRouter(_Plain):
-    """The idea of the public vllm-router's policy `cache_aware`, written from its documentation.
+class CacheAwareRouter(_BaselineChooser):
+    """The policy `cache_aware` of the public vllm-router, written from its documentation.
 
     While load is even (the most loaded worker has at most `balance_abs` more requests than the least loaded, or at most
-    `balance_rel` times as many), a request goes to a worker that was sent the longest prefix before, if that is more than
-    `threshold` of it, and otherwise to the worker that was sent the least text. While it is not, the shortest queue gets
-    it. What was sent is remembered as a tree of text for each worker, cut back to `tree_characters` from time to time,
-    whatever the engines really keep. The defaults are those of vllm-router 0.1.17's command line.
+    `balance_rel` times as many), a request goes to a worker that was sent the longest prefix before, if that is more
+    than `threshold` of it, and otherwise to the worker that was sent the least text. While it is not, the shortest
+    queue gets it. What was sent is remembered as a tree of text for each worker, cut back to `tree_characters` from
+    time to time, whatever the engines really keep. The defaults are those of vllm-router 0.1.17's command line.
     """
 
     _CHARACTERS_A_TOKEN: Final = 4
@@ -152,7 +152,7 @@ class CacheAwareRouter(_Plain):
         names = [replica.name for replica in snapshot.ready]
         if not names:
             return None
-        self._forget(set(names))
+        self._drop_missing(set(names))
         workers = {name: self._workers.setdefault(name, _Worker()) for name in names}
         name = self._chosen(job, workers)
         workers[name].pending += 1
@@ -179,7 +179,7 @@ class CacheAwareRouter(_Plain):
         return min(workers, key=lambda name: workers[name].tokens)
 
     def _matched(self, job: Job, workers: Mapping[str, _Worker]) -> tuple[int, str | None]:
-        """How much of it was seen by anybody, and one who saw all of that."""
+        """Length in tokens of the longest prefix sent to any worker, and one worker that was sent all of it."""
         depth, holder = 0, None
         for block in job.blocks:
             found = next((name for name in self._holders.get(block, ()) if name in workers), None)
@@ -208,7 +208,7 @@ class CacheAwareRouter(_Plain):
                 worker.tokens -= size
                 self._drop(block, name)
 
-    def _forget(self, names: set[str]) -> None:
+    def _drop_missing(self, names: set[str]) -> None:
         for name in [each for each in self._workers if each not in names]:
             for block in self._workers.pop(name).texts:
                 self._drop(block, name)
@@ -220,10 +220,11 @@ class CacheAwareRouter(_Plain):
             del self._holders[block]
 
 
-class Oracle(_Plain):
-    """Sees every engine's cache, queue and batch as they are this moment, and takes the earliest first token.
+class Oracle(_BaselineChooser):
+    """An oracle that sees every engine's cache, queue and batch as they are, and takes the earliest first token.
 
-    Own reading counts `work` times: it is what everybody after has to wait for, and pushes something out of a cache.
+    The request's own prefill counts `work` times: every later request waits for it, and it evicts something from a
+    cache.
     """
 
     def __init__(self, engines: Callable[[], Mapping[str, Engine]], *, work: float = 1.5) -> None:
@@ -250,10 +251,12 @@ _BALANCERS: Final[Mapping[str, type[Balancer]]] = {
 }
 
 POLICIES: Final = (*_BALANCERS, "random", "vllm-cache-aware", "vllm-cache-aware-eager", "oracle")
-"""`vllm-cache-aware-eager` has the thresholds of the same router's library (0.5, 32, 1.0001) instead of its command line's."""
+"""Names of all policies. `vllm-cache-aware-eager` has the thresholds of the same router's library (0.5, 32, 1.0001)
+instead of its command line's."""
 
 
 def check_policy(policy: str) -> None:
+    """Raises SimulationRefused for an unknown name."""
     if policy not in POLICIES:
         raise SimulationRefused(f"`{policy}` is no policy; there are {', '.join(POLICIES)}")
 
@@ -266,6 +269,7 @@ def chooser_of(
     rng: random.Random,
     engines: Callable[[], Mapping[str, Engine]],
 ) -> Chooser:
+    """The chooser of that policy for one gateway. `engines` is what the oracle looks into."""
     if policy in _BALANCERS:
         return Balanced(_BALANCERS[policy](balance, room, rng=rng))
     if policy == "random":

@@ -1,11 +1,13 @@
-"""One engine as it behaves: continuous batching, step by step, on a simulated clock.
+"""Simulated engine: continuous batching, step by step, on a simulated clock.
 
 A step gives each running sequence one token, and what is left of `max_num_batched_tokens` to prompts, in chunks. A
 request is admitted while there are fewer than `max_num_seqs` and its whole prompt has room in the KV cache; what waits
 waits in order of arrival, or of priority. When a growing sequence finds no room, the last admitted one (or the least
-urgent one) is preempted: it gives up its blocks, waits at the head, and computes everything anew that is no longer cached.
+urgent one) is preempted: it gives up its blocks, waits at the head, and computes everything anew that is no longer
+cached.
 
-Steps that only generate are alike until a sequence ends, so they are counted, not made: an hour takes seconds.
+Steps that only generate are alike until a sequence ends, so they are counted, not simulated one by one: an hour takes
+seconds.
 """
 
 import heapq
@@ -28,13 +30,13 @@ Happening = Literal["first_token", "done"]
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine's launch options, as far as they matter here."""
+    """The launch options of an engine, as far as they matter here."""
 
     kv_tokens: int
-    """What the KV cache holds in all."""
+    """Capacity of the KV cache in tokens."""
     block_tokens: int = 16
     shared_tokens: int = 512
-    """Tokens of the blocks by which the trace tells prefixes apart."""
+    """Tokens in a block by which the trace tells prefixes apart."""
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8_192
     priority_scheduling: bool = False
@@ -101,7 +103,7 @@ class _Sequence:
         self.private = 0
         self.shared: list[int] = []
         self.started = -1
-        """The step from which on it generates; -1 while it does not."""
+        """Number of the step from which on it generates; -1 while it does not."""
         self.finish = -1
         self.grows = 0
 
@@ -110,7 +112,7 @@ _Rank = tuple[int, int]
 
 
 class Engine:
-    """Advance it before asking it anything: `advance(now)` does all that ends until then."""
+    """A simulated engine. Call `advance(now)`, which simulates up to then, before anything else."""
 
     def __init__(
         self,
@@ -119,13 +121,13 @@ class Engine:
         told: Callable[[float, Happening, Job], None] = lambda _at, _what, _job: None,
         changed: BlockEvent | None = None,
     ) -> None:
-        """`told` hears of first tokens and ends as `advance` comes to them, `changed` of the cache's blocks.
+        """`told` is called with first tokens and ends as `advance` comes to them, `changed` with the cache's blocks.
 
-        A step must be linear in `kv_tokens`: steps that are alike are not made one by one.
+        A step must be linear in `kv_tokens`: steps that are alike are not simulated one by one.
         """
         self.spec = spec
         self._steps = steps
-        self._told = told
+        self._on_event = told
         self._block = spec.block_tokens
         self._shared_blocks = spec.shared_tokens // spec.block_tokens
         self.kv = KvCache(
@@ -151,7 +153,7 @@ class Engine:
         self._first_s = 0.0
         self._slope_s = 0.0
         self.ends = NEVER
-        """When what runs now ends; nothing is told before."""
+        """Time at which the current steps end; no callback is called before."""
         self.prefix_queries = 0
         self.prefix_hits = 0
         self.prompt_tokens = 0
@@ -164,7 +166,7 @@ class Engine:
         self.tpot_sum_s = 0.0
         self.tpot_count = 0
 
-    # What is asked of it
+    # Queries
 
     @property
     def running(self) -> int:
@@ -179,13 +181,13 @@ class Engine:
         return not (self._running or self._waiting or self._ranked)
 
     def holds(self, prompt_tokens: int, output_tokens: int) -> bool:
-        """False: even alone it would not fit. vLLM refuses such a prompt."""
+        """True when a request fits in the KV cache if it is alone. vLLM refuses one that does not."""
         return self._blocks_of(prompt_tokens + output_tokens) <= self.kv.capacity
 
     def enqueue(self, job: Job, now: float) -> None:
         sequence = _Sequence(job, self._number)
         self._number += 1
-        self._wait(sequence)
+        self._enqueue(sequence)
         if self.ends == NEVER:
             self._begin(now)
         elif not self._chunks and self._count > 1:
@@ -195,7 +197,7 @@ class Engine:
             self._began_alike(self._began)
 
     def advance(self, until: float) -> None:
-        """Does all that ends until then."""
+        """Simulates all steps that end until then."""
         while self.ends <= until:
             at = self.ends
             if self._chunks:
@@ -207,7 +209,7 @@ class Engine:
             self._begin(at)
 
     def stats(self, now: float) -> EngineStats:
-        """As its metrics page would tell."""
+        """Statistics as the engine's metrics page would show them."""
         self._settle_alike(now)
         return EngineStats(
             at=now,
@@ -229,11 +231,11 @@ class Engine:
         )
 
     def cached(self, job: Job) -> int:
-        """Tokens of its prompt that are here now."""
+        """Number of the prompt's tokens that are cached here now."""
         return self._hits(job.blocks, job.prompt_tokens) * self.spec.shared_tokens
 
     def expected_ttft_s(self, job: Job, now: float) -> float:
-        """When its first token would come if nothing else arrived, as only the engine itself can know."""
+        """Seconds to the job's first token if nothing else arrived, which only the engine itself can know."""
         self._settle_alike(now)
         cached = self.cached(job)
         own = job.prompt_tokens - cached
@@ -251,14 +253,14 @@ class Engine:
         return in_flight + max(wait_s, 0.0) + count * whole_s
 
     def prefill_s(self, job: Job) -> float:
-        """What reading the part of its prompt takes that is not cached here, alone."""
+        """Seconds to prefill the part of the prompt that is not cached here, alone."""
         cached = self.cached(job)
         own = job.prompt_tokens - cached
         return self._steps.step_s(prefill_tokens=own, pairs=own * cached + own * (own + 1) / 2)
 
     # Waiting
 
-    def _wait(self, sequence: _Sequence, *, first: bool = False) -> None:
+    def _enqueue(self, sequence: _Sequence, *, first: bool = False) -> None:
         if self.spec.priority_scheduling:
             insort(self._ranked, ((sequence.job.priority, sequence.number), sequence), key=lambda pair: pair[0])
         elif first:
@@ -301,7 +303,7 @@ class Engine:
         if self._chunks:
             self._began_chunks(now, growth)
         elif self._decoding:
-            self._count = self._alike()
+            self._count = self._alike_steps()
             self._began_alike(now)
         else:
             self._count = 0
@@ -313,7 +315,7 @@ class Engine:
         return count
 
     def _admit(self, reserved: int) -> _Sequence | None:
-        """The head of what waits, if its whole prompt has room beside what this step needs."""
+        """Admits the head of the queue; None when its whole prompt has no room beside what this step needs."""
         sequence = self._head()
         if sequence is None:
             return None
@@ -338,7 +340,7 @@ class Engine:
         return sequence
 
     def _hits(self, blocks: tuple[int, ...], todo: int) -> int:
-        """Blocks found, whole ones only, and never the last token: that one is computed for its answer."""
+        """Number of leading blocks found in the cache; never with the prompt's last token, which is always computed."""
         if not self.spec.prefix_caching:
             return 0
         whole = min(len(blocks), (todo - 1) // self.spec.shared_tokens)
@@ -361,14 +363,14 @@ class Engine:
         self._generated(1)
         for sequence, count in self._chunks:
             self.computed_tokens += count
-            self._computed(sequence, count)
+            self._add_computed(sequence, count)
             if sequence.computed == sequence.todo:
                 del self._prefilling[sequence]
-                self._answers(sequence, at)
+                self._finish_prefill(sequence, at)
         self._chunks = []
 
-    def _computed(self, sequence: _Sequence, count: int) -> None:
-        """Whole blocks of the prompt that are now computed are shared from now on."""
+    def _add_computed(self, sequence: _Sequence, count: int) -> None:
+        """Adds computed tokens to a sequence, and shares the prompt's blocks that are now whole."""
         size = self.spec.shared_tokens
         blocks = sequence.job.blocks
         first = sequence.computed // size
@@ -379,8 +381,8 @@ class Engine:
                 sequence.shared.append(block)
                 sequence.private -= self._shared_blocks
 
-    def _answers(self, sequence: _Sequence, at: float) -> None:
-        """Its prompt is done, which gives a token; from the next step on it generates."""
+    def _finish_prefill(self, sequence: _Sequence, at: float) -> None:
+        """Ends a prefill, which gives the first token; from the next step on the sequence generates."""
         job = sequence.job
         job.generated += 1
         self.output_tokens += 1
@@ -389,7 +391,7 @@ class Engine:
             self.prompt_tokens += job.prompt_tokens
             self.ttft_sum_s += at - job.arrived_at
             self.ttft_count += 1
-            self._told(at, "first_token", job)
+            self._on_event(at, "first_token", job)
         sequence.started = self._step
         sequence.finish = self._step + job.output_tokens - job.generated
         sequence.grows = (self._step - sequence.todo) % self._block
@@ -400,8 +402,8 @@ class Engine:
 
     # Steps that are alike
 
-    def _alike(self) -> int:
-        """How many steps nothing but generation happens: until the next end, or until room gets scarce."""
+    def _alike_steps(self) -> int:
+        """Number of steps in which nothing but generation happens: until the next end, or until room gets scarce."""
         until_end = self._next_finish() - self._step
         rounds = self.kv.available // self._decoding
         return max(1, min(until_end, rounds * self._block))
@@ -417,7 +419,7 @@ class Engine:
         return count * self._first_s + self._slope_s * count * (count - 1) / 2
 
     def _done_alike(self, now: float) -> int:
-        """How many of the alike steps have ended."""
+        """Number of the alike steps that have ended."""
         passed = now - self._began
         if passed >= self._alike_s(self._count):
             return self._count
@@ -433,7 +435,7 @@ class Engine:
         return count
 
     def _settle_alike(self, now: float) -> None:
-        """Enters those of the alike steps that have ended; the others go on."""
+        """Accounts for the alike steps that have ended; the others go on."""
         if self._chunks or not self._count:
             return
         done = self._done_alike(now)
@@ -460,7 +462,7 @@ class Engine:
         self.output_tokens += count * self._decoding
 
     def _boundary(self, now: float) -> float:
-        """When the step in flight ends."""
+        """Time at which the step in flight ends."""
         if self.ends == NEVER:
             return now
         return self.ends if self._chunks else self._began + self._first_s
@@ -485,7 +487,7 @@ class Engine:
             if job.first_token_at is not None and job.output_tokens > 1:
                 self.tpot_sum_s += (at - job.first_token_at) / (job.output_tokens - 1)
                 self.tpot_count += 1
-            self._told(at, "done", job)
+            self._on_event(at, "done", job)
 
     def _stop_generating(self, sequence: _Sequence) -> None:
         steps = self._step - sequence.started
@@ -511,7 +513,7 @@ class Engine:
         victim.todo = victim.job.prompt_tokens + victim.job.generated
         victim.job.preemptions += 1
         self.preemptions += 1
-        self._wait(victim, first=True)
+        self._enqueue(victim, first=True)
 
     def _victim(self) -> _Sequence:
         if self.spec.priority_scheduling:
@@ -521,10 +523,10 @@ class Engine:
     def _blocks_of(self, tokens: int) -> int:
         return -(-tokens // self._block)
 
-    # What the oracle sees
+    # Estimates for the oracle
 
     def _prefill_ahead(self) -> tuple[float, float]:
-        """Tokens of prompts that are computed before a request that comes now, and what they look back at."""
+        """Prompt tokens to compute before a request that comes now, and the pairs that they attend to."""
         tokens, look_back = 0.0, 0.0
         for sequence in self._prefilling:
             rest, context = sequence.todo - sequence.computed, sequence.computed
@@ -539,7 +541,7 @@ class Engine:
         return max(0.0, tokens - in_flight), look_back
 
     def _room_wait(self, job: Job, cached: int, each_s: float) -> float:
-        """How long until enough sequences have ended that the prompts that wait, and then it, have room."""
+        """Seconds until enough sequences have ended that the waiting prompts, and then this one, have room."""
         lacking = self._blocks_of(job.prompt_tokens - cached) - self.kv.available
         for sequence in (*self._waiting, *(each for _, each in self._ranked)):
             lacking += self._blocks_of(sequence.todo)

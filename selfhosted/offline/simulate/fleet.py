@@ -1,4 +1,4 @@
-"""A fleet in simulated time: gateways that choose, engines that work, replicas that come and go.
+"""Simulated fleet: gateways that choose, engines that work, replicas that come and go.
 
 What production does once a second is done once a simulated second: each gateway scrapes the engines, and between two
 scrapes it knows no more than what it sent itself. The balancer, the room check and the autoscaler are the real ones.
@@ -39,10 +39,10 @@ _MOST_REPLICAS: Final = 10_000
 
 
 class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A fleet, and how it is run."""
+    """The parameters of a simulated fleet."""
 
     replicas: int
-    """At the beginning; with `scaler` fixed, always."""
+    """Replicas at the beginning; with `scaler` fixed, always."""
     engine: EngineSpec
     policy: str = "prefix"
     gateways: int = 1
@@ -50,9 +50,9 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
     balance: BalanceConfig = BalanceConfig()
     room: RoomConfig = RoomConfig()
     kv_events: bool = False
-    """Engines tell every gateway at once what their caches hold; otherwise gateways infer it from what they sent."""
+    """True: engines send KV events to every gateway at once. False: gateways infer the caches from what they sent."""
     spill: bool = False
-    """Requests for which no replica has room go to a paid API. Otherwise the engines queue them."""
+    """True: requests for which no replica has room go to a paid API. False: the engines queue them."""
     scaler: str = "fixed"
     scale: ScaleConfig = ScaleConfig()
     decide_s: float = 5.0
@@ -63,7 +63,7 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The fleet at one moment."""
+    """The fleet's state at one moment."""
 
     at_s: float
     ready: int
@@ -73,18 +73,18 @@ class Sample(msgspec.Struct, frozen=True):
     running: int
     waiting: int
     kv_usage: float
-    """The mean over those that are ready."""
+    """Mean KV usage of the ready replicas."""
 
 
 class Measured(msgspec.Struct, kw_only=True):
-    """What came of it. The arrays hold one number a request, in the order of the requests' ends."""
+    """The results of a simulation. The arrays hold one number for each request, in the order of their ends."""
 
     spec: FleetSpec
     requests: int = 0
     served: int = 0
     overflow: int = 0
     refused: int = 0
-    """Would not fit an engine's KV cache even alone, and there was nowhere else to go."""
+    """Requests that would not fit an engine's KV cache even alone, with nowhere else to go."""
     overflow_prompt_tokens: int = 0
     overflow_output_tokens: int = 0
     prompt_tokens: int = 0
@@ -95,7 +95,7 @@ class Measured(msgspec.Struct, kw_only=True):
     late_first_tokens: int = 0
     slow_answers: int = 0
     missed: int = 0
-    """Requests of which the first token was late, or the answer slow."""
+    """Requests whose first token was late, or whose answer was slow."""
     peak_waiting: int = 0
     peak_replicas: int = 0
     replica_s: float = 0.0
@@ -137,7 +137,7 @@ class Node:
 
 
 class _Gateway:
-    """One process: its chooser, what it scraped last, and what waits in it while nobody is ready."""
+    """One gateway process: its chooser, its last scrape, and the requests that wait in it while no replica is ready."""
 
     def __init__(self, chooser: Chooser) -> None:
         self.chooser = chooser
@@ -146,12 +146,12 @@ class _Gateway:
 
 
 class Fleet:
-    """Runs one trace once."""
+    """A simulation of one trace. Runs once."""
 
     def __init__(
         self, spec: FleetSpec, steps: StepTimes, trace: Trace, progress: Callable[[float], None] = lambda _part: None
     ) -> None:
-        """`progress` hears now and then which part of the trace has arrived."""
+        """`progress` is called now and then with the arrived fraction of the trace. Raises SimulationRefused."""
         if spec.replicas == 0 and spec.scaler == "fixed":
             raise SimulationRefused("there is no replica, and nothing would ever start one")
         self._spec = spec
@@ -197,12 +197,12 @@ class Fleet:
 
     def _begin(self) -> None:
         if self._rule is not None and self._spec.scaler == "perfect":
-            # Who knows the future has ordered before it began.
+            # The perfect forecast has ordered its replicas before the trace begins.
             self._desired = self._rule.decide(Signals(at_s=0.0, wall_s=_EPOCH_S, ready=0)).desired
         for _ in range(self._desired):
             self._add(0.0, ready=True)
         for index, gateway in enumerate(self._gateways):
-            gateway.snapshot = self._look(0.0)
+            gateway.snapshot = self._snapshot(0.0)
             offset = self._spec.watch_s * (index + 1) / len(self._gateways)
             self._every(offset, self._spec.watch_s, partial(self._scrape, gateway))
         if self._rule is not None:
@@ -298,7 +298,7 @@ class Fleet:
         self._open -= 1
 
     def _ask(self, job: Job) -> ReplicaRequest:
-        """As the gateway makes it of a prompt: whole blocks of its own size, up to its limit."""
+        """The job as the gateway describes it to the balancer: whole blocks of its own size, up to its limit."""
         split, balance = self._split, self._spec.balance
         tokens = self._trace.block_tokens / split
         count = min(int(job.prompt_tokens / tokens), balance.prompt_blocks)
@@ -311,7 +311,7 @@ class Fleet:
             output_tokens=self._expected_output,
         )
 
-    def _told(self, at: float, what: Happening, job: Job) -> None:
+    def _on_engine_event(self, at: float, what: Happening, job: Job) -> None:
         chooser = self._gateways[job.gateway].chooser
         if what == "first_token":
             chooser.first_token(job, at)
@@ -319,14 +319,14 @@ class Fleet:
             return
         chooser.done(job, at)
         self._open -= 1
-        self._enter(job, at)
+        self._record(job, at)
 
     def _cache_changed(self, replica: str, block: int, stored: bool) -> None:
         blocks = [block * self._split + part for part in range(self._split)]
         for gateway in self._gateways:
             gateway.chooser.cache_changed(replica, blocks, stored)
 
-    def _enter(self, job: Job, at: float) -> None:
+    def _record(self, job: Job, at: float) -> None:
         measured, spec = self.measured, self._spec
         if job.first_token_at is None:
             return
@@ -347,14 +347,14 @@ class Fleet:
         measured.duration_each_s.append(at - job.arrived_at)
         measured.duration_s = max(measured.duration_s, at)
 
-    # What gateways see
+    # The gateways' view
 
-    def _look(self, now: float) -> PoolSnapshot:
+    def _snapshot(self, now: float) -> PoolSnapshot:
         return PoolSnapshot(pool=_POOL, at=now, replicas=tuple(node.seen(now) for node in self._nodes.values()))
 
     def _scrape(self, gateway: _Gateway, now: float) -> None:
-        self._bury(now)
-        gateway.snapshot = self._look(now)
+        self._reap(now)
+        gateway.snapshot = self._snapshot(now)
         waiting = sum(node.engine.waiting for node in self._nodes.values())
         self.measured.peak_waiting = max(self.measured.peak_waiting, waiting + self._at_gates())
         for _ in range(len(gateway.queue)):
@@ -389,7 +389,7 @@ class Fleet:
 
     def _add(self, now: float, *, ready: bool) -> None:
         changed = partial(self._cache_changed, node_name(self._numbers)) if self._spec.kv_events else None
-        engine = Engine(self._spec.engine, self._steps, self._told, changed)
+        engine = Engine(self._spec.engine, self._steps, self._on_engine_event, changed)
         node = Node(self._numbers, engine, now, ready=ready)
         self._numbers += 1
         self._nodes[node.name] = node
@@ -413,7 +413,7 @@ class Fleet:
             self._add(now, ready=False)
         for node in self._dispensable(supply)[: max(0, len(supply) - self._desired)]:
             if node.state == "starting":
-                self._gone(node, now)
+                self._remove(node, now)
             else:
                 node.become("draining", now)
 
@@ -429,27 +429,27 @@ class Fleet:
         )
 
     def _dispensable(self, supply: list[Node]) -> list[Node]:
-        """Who goes first: those that have not started, then those with the least to finish."""
+        """Replicas in the order of their removal: those that have not started, then those with the least to finish."""
         return sorted(
             supply,
             key=lambda node: (node.state == "ready", node.engine.running + node.engine.waiting, -node.ordered_at),
         )
 
-    def _bury(self, now: float) -> None:
+    def _reap(self, now: float) -> None:
         done = [
             node
             for node in self._nodes.values()
             if node.state == "draining" and node.engine.empty and now - node.since >= _LEAST_DRAIN_S
         ]
         for node in done:
-            self._gone(node, now)
+            self._remove(node, now)
 
-    def _gone(self, node: Node, now: float) -> None:
+    def _remove(self, node: Node, now: float) -> None:
         del self._nodes[node.name]
         self._credit(node, now)
 
     def _credit(self, node: Node, now: float) -> None:
-        """A replica costs from its order on, whether it works or not."""
+        """Adds a replica's time and work to the results. It costs from its order on, whether it works or not."""
         self.measured.replica_s += now - node.ordered_at
         self.measured.busy_s += node.engine.busy_s
         self.measured.computed_tokens += node.engine.computed_tokens
@@ -461,5 +461,5 @@ class Fleet:
             raise AssertionError("a simulation ended at no time")
         measured.duration_s = end
         for node in self._nodes.values():
-            # What was ordered after the last answer is nobody's cost.
+            # A replica ordered after the last answer costs nothing.
             self._credit(node, max(end, node.ordered_at))

@@ -1,18 +1,18 @@
-"""A paged KV cache with prefix caching: what is referenced, what is cached but free, and what is evicted first.
+"""Simulated paged KV cache with prefix caching: references, cached free blocks, and eviction.
 
-Room is counted in the engine's own blocks (16 tokens with vLLM). What prompts share is known in the trace's blocks
-(512 tokens), of which each is a whole number of engine blocks; a prompt's last, partial block is nobody else's.
+Room is counted in the engine's own blocks (16 tokens with vLLM). What prompts share is known in the trace's blocks (512
+tokens), of which each is a whole number of engine blocks; a prompt's last, partial block is private to it.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 BlockEvent = Callable[[int, bool], None]
-"""Hears of a block that others may share from now on (True), or that is no longer there (False)."""
+"""Callback with a block that became shareable (True), or was evicted (False)."""
 
 
 class KvCache:
-    """Blocks of one engine. `take` and `adopt` must be asked for no more than `available`."""
+    """The blocks of one engine. `take` and `reference` must be asked for no more than `available`."""
 
     def __init__(
         self, capacity: int, *, shared_size: int, caching: bool = True, changed: BlockEvent | None = None
@@ -33,7 +33,7 @@ class KvCache:
 
     @property
     def cached(self) -> int:
-        """Engine blocks that nobody holds, but that the next prompt with the same prefix finds."""
+        """Engine blocks that no sequence holds, but that the next prompt with the same prefix finds."""
         return len(self._free) * self._shared_size
 
     @property
@@ -46,7 +46,7 @@ class KvCache:
         return self.used / self.capacity
 
     def matched(self, blocks: Sequence[int]) -> int:
-        """How many of the first blocks are here."""
+        """Number of leading blocks that are in the cache."""
         references, free = self._references, self._free
         for count, block in enumerate(blocks):
             if block not in references and block not in free:
@@ -59,7 +59,7 @@ class KvCache:
         return total - (len(blocks) - idle) * self._shared_size
 
     def reference(self, blocks: Sequence[int]) -> None:
-        """Holds blocks that are here."""
+        """Adds a reference to blocks that are in the cache."""
         for block in blocks:
             count = self._references.get(block, 0)
             if count == 0:
@@ -67,7 +67,7 @@ class KvCache:
             self._references[block] = count + 1
 
     def take(self, count: int) -> None:
-        """Holds private blocks, evicting what was used the longest time ago."""
+        """Takes private blocks, evicting the least recently used ones."""
         self._private += count
         lacking = self.used + self.cached - self.capacity
         while lacking > 0:
@@ -77,8 +77,8 @@ class KvCache:
             lacking -= self._shared_size
 
     def publish(self, block: int) -> bool:
-        """A private block of a prompt is computed: others may share it from now on. False: another copy is here already,
-        and this one stays private.
+        """Makes a computed private block of a prompt shareable. False: another copy is cached already, and this one
+        stays private.
         """
         if not self._caching or block in self._references or block in self._free:
             return False
@@ -89,7 +89,7 @@ class KvCache:
         return True
 
     def release(self, private: int, shared: Sequence[int]) -> None:
-        """Gives everything back that a sequence held; its last blocks are evicted before its first."""
+        """Releases everything that a sequence held; its last blocks are evicted before its first."""
         self._private -= private
         for block in reversed(shared):
             count = self._references[block] - 1

@@ -1,4 +1,4 @@
-"""What one replica is: a model on GPUs, its step times and its KV cache, by the planner's own figures."""
+"""A simulated replica's hardware: a model on GPUs, its step times and its KV cache, by the planner's own figures."""
 
 from decimal import Decimal
 
@@ -13,7 +13,7 @@ from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica."""
+    """The hardware of one replica, with its model."""
 
     model: str
     gpu: str
@@ -43,7 +43,7 @@ def machine_of(
     kv_tokens: int | None = None,
     usd_per_gpu_hour: Decimal | None = None,
 ) -> Machine:
-    """`kv_tokens` instead of what fits beside the weights."""
+    """Builds a machine. `kv_tokens` overrides what fits beside the weights. Raises SimulationRefused."""
     shape, card = model_named(model), gpu_named(gpu)
     price = card.usd_per_hour if usd_per_gpu_hour is None else usd_per_gpu_hour
     if shape.heads % tp:

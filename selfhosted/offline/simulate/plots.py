@@ -1,4 +1,4 @@
-"""Pictures of simulations. matplotlib is the extra `plots`, and is imported when a picture is asked for."""
+"""Plots of simulations. matplotlib is the extra `plots`, and is imported when a plot is asked for."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,9 @@ _DOTS: Final = 120
 
 
 def draw(path: Path, reports: Sequence[Report], *, title: str) -> Path:
-    """One PNG: first tokens, hit rates and, where replicas come and go, how many there were. A folder gets `fleet.png`."""
+    """Writes one PNG: first tokens, hit rates and, where replicas come and go, their number. A folder gets `fleet.png`.
+    Returns the file's path.
+    """
     figure_of = _matplotlib()
     target = path / "fleet.png" if path.is_dir() or not path.suffix else path
     target.parent.mkdir(parents=True, exist_ok=True)

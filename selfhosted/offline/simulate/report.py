@@ -1,4 +1,4 @@
-"""What a simulation is told as: figures for a table, and everything for a program. Dollars are exact."""
+"""Reports of simulations: cells of a table, and a structure for programs. Dollars are exact."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _CENTS: Final = Decimal("0.01")
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How long something took, in seconds. None: there was nothing."""
+    """Percentiles of a duration in seconds; None without values."""
 
     mean: float | None
     p50: float | None
@@ -29,7 +29,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Cells(msgspec.Struct, frozen=True, kw_only=True):
-    """The simulated fleet as one of many alike, side by side: what a load that nobody can simulate would take on paper."""
+    """A load too large to simulate, as many fleets alike side by side."""
 
     requests_per_s: float
     cells: int
@@ -43,7 +43,7 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One run."""
+    """The report of one simulation."""
 
     policy: str
     scaler: str
@@ -68,14 +68,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ttft_target_s: float
     tpot_target_s: float
     late_first_tokens: float
-    """The part of served requests."""
+    """Fraction of the served requests."""
     slow_answers: float
     slo_misses: float
     peak_queue: int
     replica_hours: float
     gpu_hours: float
     busy: float
-    """The part of the replicas' time in which a step ran."""
+    """Fraction of the replicas' time in which a step ran."""
     gpu_usd: Decimal
     overflow_usd: Decimal
     overflow_priced_by: str | None
@@ -143,6 +143,7 @@ def report_of(
 
 
 def spread_of(values: Sequence[float]) -> Spread:
+    """The mean, percentiles and maximum of some durations."""
     if not values:
         return Spread(None, None, None, None, None)
     ordered = sorted(values)
@@ -151,7 +152,7 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 
 def percentile(ordered: Sequence[float], part: float) -> float:
-    """The nearest rank: a value that occurred."""
+    """The percentile by nearest rank, which is a value that occurred."""
     return ordered[max(0, math.ceil(len(ordered) * part / 100) - 1)]
 
 
@@ -160,7 +161,7 @@ def _dollars(hours: float) -> Decimal:
 
 
 def _overflow_usd(measured: Measured, comparator: Comparator | None) -> Decimal:
-    """Nothing is assumed to be cached there."""
+    """Dollars for the requests that went to the paid API, where nothing is assumed to be cached."""
     if comparator is None:
         return Decimal(0)
     prompts = measured.overflow_prompt_tokens * comparator.input_usd
@@ -186,7 +187,7 @@ HEADINGS: Final = (
 
 
 def row_of(report: Report) -> list[str]:
-    """The cells below HEADINGS."""
+    """Table cells of a report, below HEADINGS."""
     times = [report.ttft_s.p50, report.ttft_s.p90, report.ttft_s.p99]
     steps = [report.tpot_s.p50, report.tpot_s.p90, report.tpot_s.p99]
     replicas = str(report.replicas)

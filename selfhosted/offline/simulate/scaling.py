@@ -1,4 +1,4 @@
-"""Who decides how many replicas there are in a simulation: our policy as it is, KEDA's rule, or who knows the future."""
+"""Scaling rules of a simulation: the real policy, KEDA's rule, or a perfect forecast."""
 
 from collections.abc import Callable
 from typing import Final
@@ -22,6 +22,7 @@ _BIN_S: Final = 15.0
 
 
 def check_scaler(scaler: str) -> None:
+    """Raises SimulationRefused for an unknown name."""
     if scaler not in SCALERS:
         raise SimulationRefused(f"`{scaler}` is no way to scale; there are {', '.join(SCALERS)}")
 
@@ -34,7 +35,7 @@ def rule_of(
     steps: StepTimes,
     usd_per_replica_hour: float | None,
 ) -> ScaleRule | None:
-    """None: the number of replicas is fixed."""
+    """The rule of that name; None for a fixed number of replicas. Raises SimulationRefused for an unknown name."""
     if scaler == "fixed":
         return None
     if scaler == "weighbridge":
@@ -47,7 +48,7 @@ def rule_of(
 
 
 def demand_of(trace: Trace) -> Callable[[float], float]:
-    """Work a second that arrives in the quarter of a minute of a moment, as only the trace itself knows it."""
+    """Function from a time to the work per second that arrives in its quarter of a minute, from the trace itself."""
     bins: dict[int, float] = {}
     for request in trace.requests:
         index = int(request.at_s // _BIN_S)
@@ -60,7 +61,7 @@ def demand_of(trace: Trace) -> Callable[[float], float]:
 
 
 def most_work_per_s(trace: Trace, spec: EngineSpec, steps: StepTimes) -> float:
-    """What one engine does when it never waits for work: measured on the trace's own requests, all at once."""
+    """Work per second of one engine that never waits for work, measured on the trace's own requests, all at once."""
     jobs = [
         Job(arrived_at=0.0, prompt_tokens=each.prompt_tokens, output_tokens=each.output_tokens, blocks=each.blocks)
         for each in trace.requests[:_SATURATING]

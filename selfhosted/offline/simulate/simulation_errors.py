@@ -1,8 +1,8 @@
-"""What can be wrong with a simulation before it starts."""
+"""Errors that refuse a simulation before it starts."""
 
 
 class SimulationRefused(Exception):
-    """A simulation cannot be run as it was asked for."""
+    """The simulation cannot be run as it was asked for."""
 
 
 class TraceUnreadable(SimulationRefused):

@@ -1,4 +1,4 @@
-"""Traces of real traffic: when requests came, how long they were, and which prefixes they shared. They hold no text.
+"""Traces of real traffic: arrival times, lengths, and shared prefixes of requests. They hold no text.
 
 Two formats are read, told apart by the first line: Mooncake's (a JSON object a line, with the ids of the prompt's
 512-token blocks) and Azure's (CSV, without prefixes).
@@ -21,7 +21,7 @@ from selfhosted.offline.simulate.simulation_errors import TraceUnreadable
 TraceFormat = Literal["mooncake", "azure"]
 
 BLOCK_TOKENS: Final = 512
-"""Of the blocks that Mooncake's ids stand for."""
+"""Tokens in a block of Mooncake's ids."""
 
 MAX_ROWS: Final = 5_000_000
 MAX_LINE_BYTES: Final = 1_000_000
@@ -35,7 +35,7 @@ DAY_PROFILE: Final = (
     *(0.30, 0.24, 0.20, 0.18, 0.18, 0.22, 0.32, 0.48, 0.68, 0.86, 0.95, 0.98),
     *(0.94, 0.97, 1.00, 0.99, 0.95, 0.88, 0.78, 0.68, 0.60, 0.52, 0.44, 0.36),
 )
-"""The part of a trace's rate that each hour of a day gets, from midnight on: the shape of office hours."""
+"""Fraction of a trace's rate in each hour of a day, from midnight on: the shape of office hours."""
 
 
 class TraceRequest(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class TraceRequest(msgspec.Struct, frozen=True):
     output_tokens: int
     blocks: tuple[int, ...]
     priority: int = 0
-    """As vLLM has it: less goes first."""
+    """Priority as in vLLM: the lower goes first."""
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -179,13 +179,13 @@ def _azure(path: Path, file: BinaryIO) -> Iterator[TraceRequest]:
 
 
 def _unshared(index: int, prompt_tokens: int) -> tuple[int, ...]:
-    """Blocks that nobody else has: nothing is known of shared prefixes, so none is assumed."""
+    """Blocks of a request that no other shares, for traces without prefixes: none are assumed."""
     first = index << 20
     return tuple(range(first, first + -(-prompt_tokens // BLOCK_TOKENS)))
 
 
 def _tokens(where: str, name: str, value: int) -> int:
-    """At least one: an engine reads and writes no fewer."""
+    """The number of tokens, at least 1: an engine reads and writes no fewer. Raises TraceUnreadable out of range."""
     if not 0 <= value <= MAX_TOKENS:
         raise TraceUnreadable(f"{where}: {name} must be between 0 and {MAX_TOKENS:,}, not {value}")
     return max(1, value)
@@ -205,7 +205,9 @@ def sped_up(trace: Trace, speed: float) -> Trace:
 
 
 def multiplied(trace: Trace, times: int, rng: random.Random) -> Trace:
-    """The same traffic from `times` as many users: each request so often, some seconds apart, sharing nothing."""
+    """The same traffic from `times` as many users: `times` copies of each request, some seconds apart, without shared
+    prefixes.
+    """
     if times == 1:
         return trace
     _refuse_many(trace, len(trace.requests) * times)
@@ -224,7 +226,7 @@ def multiplied(trace: Trace, times: int, rng: random.Random) -> Trace:
 
 
 def spread(trace: Trace) -> Trace:
-    """Requests of one timestamp, spread evenly until the next one: Mooncake's clock ticks every three seconds."""
+    """Spreads requests of one timestamp evenly until the next one: Mooncake's clock ticks every three seconds."""
     times = sorted({each.at_s for each in trace.requests})
     gaps = {at: after - at for at, after in pairwise(times)}
     many = Counter(each.at_s for each in trace.requests)
@@ -238,7 +240,7 @@ def spread(trace: Trace) -> Trace:
 
 
 def family(request: TraceRequest) -> int:
-    """Names a conversation: its second block, as the first is often everybody's system prompt."""
+    """Id of a conversation: its second block, as the first is often a system prompt that all share."""
     blocks = request.blocks
     return blocks[1] if len(blocks) > 1 else blocks[0] if blocks else 0
 

@@ -193,9 +193,9 @@ class Books(RuleBasedStateMachine):
         assert all(amount <= LIMIT for amount in spent[0].values())
         today = spent[0].get(self.clock() - self.clock() % DAY_US, 0)
         for world in self.worlds:
-            pots = [pot for process in world.living for pot in process.holds._pots.values()]
-            assert all(pot.floor <= pot.granted for pot in pots)
-            uncommitted = sum(pot.granted for pot in pots) - self._told_late(world)
+            budgets = [local for process in world.living for local in process.holds._budgets.values()]
+            assert all(local.floor <= local.granted for local in budgets)
+            uncommitted = sum(local.granted for local in budgets) - self._told_late(world)
             assert today + uncommitted <= LIMIT
 
     @staticmethod

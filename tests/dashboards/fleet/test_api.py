@@ -50,7 +50,7 @@ class House:
         self._discoveries = {name: Discovery(each, registry=self.registry) for name, each in pools.items()}
         view = FleetView({name: self._watched(name, each) for name, each in pools.items()}, self.registry, self.store)
         self.gateway = SimpleNamespace(
-            line=SimpleNamespace(authenticate=self._authenticate, rules=SimpleNamespace(body_timeout_s=5.0)),
+            line=SimpleNamespace(authenticate=self._authenticate, config=SimpleNamespace(body_timeout_s=5.0)),
             registry_metrics=SimpleNamespace(
                 count_registration=lambda _pool, result: self.registrations.append(result)
             ),

@@ -106,7 +106,7 @@ class House:
             policy=Policy(aliases={"fast": ("small", "big"), "dear": ("big",)}),
             catalog=SimpleNamespace(targets={"big": None, "small": None}),
         )
-        line = SimpleNamespace(rules=rules, authenticate=self._authenticate)
+        line = SimpleNamespace(config=rules, authenticate=self._authenticate)
         gate = SimpleNamespace(limit_book=self.book, limiter=self.limiter, queues=OneQueue())
         self._gateway = SimpleNamespace(line=line, gate=gate, operator="default")
         self._app = FastAPI()

@@ -7,10 +7,10 @@ import pytest
 
 from dashboards.live.recent import ENOUGH
 from dashboards.operations.problems import problems
-from dashboards.operations.targets import told_figures
+from dashboards.operations.targets import figures_snapshot
 
 FIGURES = {
-    **told_figures(None),
+    **figures_snapshot(None),
     "attempts": ENOUGH,
     "failed_share": 0.0,
     "ttft_p50_s": 0.3,
@@ -70,7 +70,7 @@ def test_a_quiet_day_has_no_problem() -> None:
     assert problems(told) == []
     told["spend"]["times_usual"] = None
     told["stores"]["books_check"]["differences"] = None
-    told["targets"][0]["recent"] = told_figures(None)
+    told["targets"][0]["recent"] = figures_snapshot(None)
     assert problems(told) == []
 
 

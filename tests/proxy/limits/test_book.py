@@ -120,7 +120,7 @@ def test_what_is_worked_out_is_kept_and_bounded() -> None:
         caller = Caller(key_id=f"key_{number}", key_name="", team_id="team_a", organisation_id="acme")
         assert made.limits_of(caller, "auto")[3].key == f"key/key_{number}//concurrency"
     assert len(made._cache) <= MAX_CACHED
-    assert len(made._parts) <= MAX_CACHED
+    assert len(made._by_place) <= MAX_CACHED
 
 
 def test_changes_hold_at_once() -> None:

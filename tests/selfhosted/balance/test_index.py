@@ -99,9 +99,9 @@ class Used(RuleBasedStateMachine):
         """A bit is set for just those that hold the block."""
         index = self.index
         expected: dict[int, int] = {}
-        for shelf in index._shelves.values():
-            for block in {*shelf.blocks, *shelf.pinned}:
-                expected[block] = expected.get(block, 0) | shelf.bit
+        for entry in index._replicas.values():
+            for block in {*entry.blocks, *entry.pinned}:
+                expected[block] = expected.get(block, 0) | entry.bit
         assert index._holders == expected
 
 

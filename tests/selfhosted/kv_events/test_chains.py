@@ -219,7 +219,7 @@ def test_the_beginning_is_let_go_last() -> None:
     pool.learn("a", prompt)
     pool.index.capacity("a", 10)
     assert pool.index.held("a") == 10
-    assert all(text in pool.index._shelves["a"].blocks for text in pool.texts(prompt)[:10])
+    assert all(text in pool.index._replicas["a"].blocks for text in pool.texts(prompt)[:10])
 
 
 OPS = st.lists(
