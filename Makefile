@@ -25,7 +25,7 @@ dashboard: $(VENV)/.demo  ## the pages on thirty days of ten sample teams; print
 	@$(BIN)/weighbridge serve --sample
 
 test: $(VENV)/.dev $(VENV)-focus/.ready packages build/oidc/.ready build/browser/.ready check  ## everything that a change must pass
-	@$(BIN)/python -m pytest -n 3 --dist worksteal
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 packages:  # what pip cannot bring
 	@.ci/packages
