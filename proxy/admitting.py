@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from accounts.caller import Caller
-from cost.errors import BudgetExceeded
+from cost.budgets.holds import BudgetCheck
 from providers.wire import ChatRequest
 from proxy.context import RequestContext
 from proxy.limits.headers import rate_headers
@@ -13,24 +13,10 @@ from proxy.planning import is_replaceable
 from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS
 
 
-class BudgetLook(Protocol):
-    """The state of the budgets that a request falls under."""
-
-    @property
-    def exceeded(self) -> BudgetExceeded | None:
-        """The error to raise when a hard budget is spent, else None."""
-        ...
-
-    @property
-    def downgrade(self) -> bool:
-        """True when a soft budget is spent whose team chose to downgrade to the cheapest capable target."""
-        ...
-
-
 class BudgetGate(Protocol):
     """A process-local view of the budgets, read without I/O. The money itself is held when an attempt reserves."""
 
-    def check(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetLook: ...
+    def check(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetCheck: ...
 
 
 async def take_from_limits(limiter: Limiter, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
@@ -50,7 +36,7 @@ async def take_from_limits(limiter: Limiter, context: RequestContext, caller: Ca
 
 def is_downgraded(budgets: BudgetGate, caller: Caller, request: ChatRequest) -> bool:
     """Returns True when a spent budget sends the request to the cheapest capable target. Raises BudgetExceeded."""
-    look = budgets.check(caller.organisation_id, caller.team_id, caller.key_id, request.tag)
-    if look.exceeded is not None:
-        raise look.exceeded
-    return look.downgrade and request.model != AUTO and is_replaceable(request)
+    known = budgets.check(caller.organisation_id, caller.team_id, caller.key_id, request.tag)
+    if known.exceeded is not None:
+        raise known.exceeded
+    return known.downgrade and request.model != AUTO and is_replaceable(request)

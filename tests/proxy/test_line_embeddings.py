@@ -11,6 +11,7 @@ import pytest
 from starlette.types import Message
 
 from accounts.caller import TeamSettings
+from cost.budgets.holds import BudgetCheck
 from cost.claim.comparators import Comparator
 from cost.ledger.entries import Entry
 from providers.catalog import Catalog
@@ -19,7 +20,7 @@ from providers.target import Capability
 from providers.upstream import UpstreamCall
 from providers.wire import Event, decode_embeddings
 from proxy.limits.limit import Limit
-from tests.proxy.test_line_money import Gate, Look, TightBooks, exceeded, headers_of, settled
+from tests.proxy.test_line_money import Gate, TightBooks, exceeded, headers_of, settled
 from tests.proxy.test_policy import price
 from tests.scenarios.test_rules import MINTED, House
 
@@ -104,7 +105,7 @@ def told(sent: Sequence[Message]) -> Any:
 
 async def test_a_spent_budget_never_embeds_with_another_model() -> None:
     """A soft budget's downgrade changes nothing, though a cheaper target embeds as well."""
-    house = house_of(Vectors(), embedders=2, budgets=Gate(Look(downgrade=True)))
+    house = house_of(Vectors(), embedders=2, budgets=Gate(BudgetCheck(downgrade=True)))
     sent = await embed(house, model="t1")
     assert sent[0]["status"] == 200
     assert headers_of(sent)["x-weighbridge-target"] == "t1"
@@ -113,7 +114,7 @@ async def test_a_spent_budget_never_embeds_with_another_model() -> None:
 
 async def test_a_spent_hard_budget_refuses_embeddings() -> None:
     """402 and no call, whether it is seen at first or only when the money is held."""
-    for more in ({"budgets": Gate(Look(exceeded=exceeded()))}, {"books": TightBooks(0, downgrade=True)}):
+    for more in ({"budgets": Gate(BudgetCheck(exceeded=exceeded()))}, {"books": TightBooks(0, downgrade=True)}):
         upstream = Vectors()
         house = house_of(upstream, embedders=2, **more)
         sent = await embed(house, model="t1")

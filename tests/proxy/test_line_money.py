@@ -9,6 +9,7 @@ import pytest
 from starlette.types import Message
 
 from accounts.caller import Role
+from cost.budgets.holds import BudgetCheck
 from cost.claim.comparators import Comparator, Comparators
 from cost.claim.holdout import arm_of
 from cost.errors import BudgetExceeded
@@ -20,21 +21,14 @@ from tests.scenarios.test_rules import Broken, House, chunk
 pytestmark = pytest.mark.usefixtures("leaping_time")
 
 
-class Look(msgspec.Struct, frozen=True):
-    """What is known of the budgets, as the test says."""
-
-    exceeded: BudgetExceeded | None = None
-    downgrade: bool = False
-
-
 class Gate:
-    """Budgets that look as they are told to, and keep who was looked up."""
+    """Budgets that stand as the test says, and keep who was asked about."""
 
-    def __init__(self, look: Look) -> None:
-        self.answer = look
+    def __init__(self, known: BudgetCheck) -> None:
+        self.answer = known
         self.asked: list[tuple[str, str, str, str]] = []
 
-    def check(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> Look:
+    def check(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetCheck:
         self.asked.append((organisation_id, team_id, key_id, tag))
         return self.answer
 
@@ -76,7 +70,7 @@ def settled(house: House) -> Entry:
 
 async def test_a_spent_budget_is_refused_before_anything_is_weighed() -> None:
     """402, what is spent and when it begins anew; nothing is booked and no upstream is called."""
-    gate = Gate(Look(exceeded=exceeded()))
+    gate = Gate(BudgetCheck(exceeded=exceeded()))
     house = House("ok", budgets=gate)
     sent = await house.ask(stream=False, tag="search")
     assert sent[0]["status"] == 402
@@ -90,7 +84,7 @@ async def test_a_spent_budget_is_refused_before_anything_is_weighed() -> None:
 
 async def test_a_soft_budget_downgrades_a_named_model() -> None:
     """The cheapest capable target stands in, the reply says so, and the books keep the name that was asked for."""
-    house = House("ok", "ok", budgets=Gate(Look(downgrade=True)))
+    house = House("ok", "ok", budgets=Gate(BudgetCheck(downgrade=True)))
     sent = await house.ask(stream=False, model="t1")
     assert headers_of(sent)["x-weighbridge-target"] == "t0"
     assert headers_of(sent)["x-weighbridge-downgraded"] == "budget"
