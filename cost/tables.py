@@ -111,6 +111,8 @@ class LedgerEntry(SQLModel, table=True):
     hosted_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     hosted_price: str = Field(sa_column=Column(String(_PRICE), nullable=False, server_default=text("''")))
     priced_attempts: int = Field(sa_column=_amount())
+    margin_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    margin_why: str = Field(sa_column=Column(String(16), nullable=False, server_default=text("''")))
 
 
 # The roll-ups: sums over every entry but reserves, kept in the transaction that writes the entries. `requests` counts a

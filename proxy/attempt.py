@@ -365,6 +365,8 @@ class Attempt:
             cheapest_price=baselines.cheapest_price,
             hosted_nanousd=baselines.hosted_nanousd,
             hosted_price=baselines.hosted_price,
+            margin_nanousd=self.candidate.margin_nanousd,
+            margin_why=self.candidate.margin_why,
         )
 
 

@@ -12,7 +12,7 @@ from providers.wire import ChatRequest
 from proxy.attempt import Lease
 from proxy.policy import Candidate
 from proxy.routed_request import RoutedRequest
-from selfhosted.replica import PoolFullness, ReplicaChoice, ReplicaRequest
+from selfhosted.replica import PoolFullness, PoolRoom, ReplicaChoice, ReplicaRequest
 
 
 class ReplicaDoor(Protocol):
@@ -20,6 +20,10 @@ class ReplicaDoor(Protocol):
 
     def crowd(self, target: Target) -> PoolFullness | None:
         """Returns the pool's fullness when no replica of the target takes more work, else None."""
+        ...
+
+    def free(self, target: Target, tokens: int) -> PoolRoom | None:
+        """Returns the pool's room for one more request with a prompt of so many tokens; None when it is not known."""
         ...
 
     def ask(

@@ -75,7 +75,7 @@ class Dispatcher:
         self._now_us = now_us
         self._sleep = sleep
         self._replicas = replicas
-        self._room = TargetRoom(queues=queues, replicas=replicas, latency=latency, clock=clock)
+        self.room = TargetRoom(queues=queues, replicas=replicas, latency=latency, clock=clock)
         self._deployments = DeploymentChoice(breakers, rng, replicas)
 
     async def dispatch(self, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
@@ -93,7 +93,7 @@ class Dispatcher:
             if candidate is None:
                 continue
             try:
-                slot = await self._room.take(candidate, routed, waits=routed.origin == "caller")
+                slot = await self.room.take(candidate, routed, waits=routed.origin == "caller")
             except (QueueRefusal, DeadlineExceeded) as error:
                 # The first that was short is told: it is where the request would have gone.
                 short = short or error
@@ -121,7 +121,7 @@ class Dispatcher:
 
         Raises what the attempt raises.
         """
-        slot = await self._room.take(candidate, routed, waits=False)
+        slot = await self.room.take(candidate, routed, waits=False)
         return await _hand_over_slot(slot, self._attempt(candidate, routed, attempts))
 
     def turned_away(self, target: Target, tokens: int) -> None:

@@ -64,8 +64,8 @@ def escalation_candidate(plan: RoutePlan, answered: Candidate, tried: Container[
         for candidate in plan.candidates
         if candidate.target.target_id not in tried and _more_capable(candidate, answered, plan)
     ]
-    # Candidates come in the order of their expected cost, except those after the capable ones.
-    chosen = min(better, key=_expected, default=None)
+    # Candidates come in the order of their margins, except those after the capable ones.
+    chosen = min(better, key=_margin, default=None)
     return chosen and msgspec.structs.replace(chosen, reason="escalated")
 
 
@@ -76,5 +76,5 @@ def _more_capable(candidate: Candidate, than: Candidate, plan: RoutePlan) -> boo
     return candidate.target.capability > than.target.capability
 
 
-def _expected(candidate: Candidate) -> float:
-    return float("inf") if candidate.expected_nanousd is None else float(candidate.expected_nanousd)
+def _margin(candidate: Candidate) -> float:
+    return float("inf") if candidate.margin_nanousd is None else float(candidate.margin_nanousd)

@@ -20,6 +20,7 @@ from proxy.pipeline_config import PipelineConfig
 from proxy.policy import AUTO, Facts, Fleet, RoutePlan, held_out, plan
 from proxy.request import most_input_tokens, needs
 from proxy.routed_request import Hold, RoutedRequest
+from proxy.shadow_price import Rooms
 from proxy.tolerance import plain_tolerance
 
 
@@ -48,6 +49,7 @@ def routed_request(
     facts: Facts,
     *,
     fleet: Fleet,
+    rooms: Rooms,
     conversation: Hashable,
     sticky: Sticky | None,
     downgraded: bool,
@@ -59,7 +61,7 @@ def routed_request(
     Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is no candidate.
     """
     config, request = context.config, parsed.request
-    route = plan(facts, prediction, config.policy, config.catalog, fleet, sticky)
+    route = plan(facts, prediction, config.policy, config.catalog, fleet, sticky, rooms)
     arm: Arm = ""
     # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
     if prediction is not None and not downgraded:

@@ -1,7 +1,8 @@
 """Planning: orders the targets for a request by what is known of its prompt and of the targets. Pure.
 
-Filter what cannot serve the request, then order what can by expected cost. Every target ends up
-either as a candidate with a reason or as a rejection with a reason.
+Filter what cannot serve the request, then order what can by what one more request costs: the expected price of what is
+bought, the shadow price of our own GPUs (`proxy/shadow_price.py`). Every target ends up either as a candidate with a
+reason or as a rejection with a reason.
 
 A target whose outcomes were measured is capable of a prompt when its expected loss against the reference, P(reference
 adequate) less P(target adequate), is at most the tolerance. Any other target is capable of what its declared capability
@@ -28,6 +29,7 @@ from proxy.errors import (
     TargetsUnavailable,
     UnpricedModel,
 )
+from proxy.shadow_price import NO_ROOMS, Margin, MarginWhy, Rooms, margin
 
 AUTO = "auto"
 
@@ -63,6 +65,20 @@ Obstacle = Literal[
 ]
 
 
+class OwnPool(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool of our own GPUs as planning and its previews see it."""
+
+    name: str
+    targets: tuple[str, ...]
+    by_margin: bool = True
+    """False when its targets are always compared by their average price."""
+    replicas: int = 1
+    """Replicas that are planned to be up."""
+    input_s: float = 0.0
+    """Seconds that one fully busy replica takes for a million tokens of prompts."""
+    output_s: float = 0.0
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Names, fallbacks and strictness that planning follows.
 
@@ -86,6 +102,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The treatment of a named model without a price."""
     pooled: frozenset[str] = frozenset()
     """Ids of targets on our own GPUs, beside those that are marked as own."""
+    pools: tuple[OwnPool, ...] = ()
+    """Our own pools whose hours `cost.pools` bills."""
     degrade: bool = False
     """True to try less capable targets, best first, after all capable ones."""
     max_candidates: int = 4
@@ -111,12 +129,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A target to try, the reason, and its expected and maximum cost in nano-dollars; None without a price."""
+    """A target to try, the reason, and its expected and maximum cost in nano-dollars; None without a price.
+
+    Costs are what is booked. `margin_nanousd` is what it was compared by, and `margin_why` what that follows from.
+    """
 
     target: Target
     reason: Reason
     expected_nanousd: int | None
     bound_nanousd: int | None
+    margin_nanousd: int | None = None
+    margin_why: MarginWhy = ""
     adequate: float | None = None
     """The predicted P(adequate) of its answer, where the target was measured."""
     output_tokens: int = DEFAULT_OUTPUT_TOKENS
@@ -151,10 +174,11 @@ def plan(
     catalog: Catalog,
     fleet: Fleet,
     sticky: Sticky | None = None,
+    rooms: Rooms = NO_ROOMS,
 ) -> RoutePlan:
     """Plans one request: filters the targets that can serve it and orders them.
 
-    `prediction` is needed for `auto` only. Raises ModelNotFound, ContextTooLong, NoEligibleTarget or
+    `prediction` and `rooms` are needed for `auto` only; without rooms our own GPUs are compared by their average price. Raises ModelNotFound, ContextTooLong, NoEligibleTarget or
     TargetsUnavailable when there is nothing to try.
     """
     pool, kind = _named_targets(facts, policy, catalog)
@@ -172,7 +196,8 @@ def plan(
         if prediction is None:
             raise ValueError("planning `auto` needs a prediction")
         reference = _reference(prediction, policy, catalog, facts)
-        return _auto(eligible, tuple(rejected), _TargetComparison(facts, prediction, policy, reference), sticky)
+        scales = _TargetComparison(facts, prediction, policy, reference)
+        return _auto(eligible, tuple(rejected), scales, sticky, rooms)
     candidates = _in_order(_limited(eligible, policy), facts, prediction, sticky, kind=kind)
     return RoutePlan(
         candidates=tuple(candidates),
@@ -353,35 +378,86 @@ class _TargetComparison:
 
 
 def _auto(
-    eligible: list[Target], rejected: tuple[Rejection, ...], scales: _TargetComparison, sticky: Sticky | None
+    eligible: list[Target],
+    rejected: tuple[Rejection, ...],
+    scales: _TargetComparison,
+    sticky: Sticky | None,
+    rooms: Rooms,
 ) -> RoutePlan:
-    """Plans `auto`: the capable targets by expected cost or, when there is none, the most capable one first."""
+    """Plans `auto`: the capable targets by what one more request costs or, when there is none, the most capable one
+    first.
+    """
     facts, prediction, policy = scales.facts, scales.prediction, scales.policy
     cost = {target.target_id: _expected(target, facts, prediction, sticky) for target in eligible}
     capable: list[Target] = []
     weak: list[Target] = []
     for target in eligible:
         (capable if scales.capable(target) else weak).append(target)
-    capable.sort(key=lambda target: _rank(target, cost))
-    weak.sort(key=lambda target: (-scales.strength(target), _rank(target, cost)))
-    ordered: list[tuple[Target, Reason]] = [(target, "fallback") for target in capable]
-    if capable:
-        ordered[0] = (capable[0], _first_reason(capable, facts, prediction, sticky))
-    else:
-        ordered = [(weak.pop(0), "most-capable")]
+    margins = _margins(capable, cost, policy, rooms)
+    ranks = _ranks(capable, margins)
+    capable.sort(key=lambda target: ranks[target.target_id])
+    reason = _first_reason(capable, scales, sticky, rooms, margins) if capable else "most-capable"
+    if weak:
+        margins |= _margins(weak, cost, policy, rooms)
+        ranks |= _ranks(weak, margins)
+    weak.sort(key=lambda target: (-scales.strength(target), ranks[target.target_id]))
+    ordered: list[tuple[Target, Reason]] = [(target, "fallback") for target in capable or [weak.pop(0)]]
+    ordered[0] = (ordered[0][0], reason)
     if policy.degrade:
         ordered += [(target, "degraded") for target in weak]
         weak = []
     reasons = {target.target_id: reason for target, reason in ordered}
     return RoutePlan(
         candidates=tuple(
-            _candidate(target, facts, reasons[target.target_id], cost, prediction)
+            _candidate(target, facts, reasons[target.target_id], cost, prediction, margins.get(target.target_id))
             for target in _limited([target for target, _ in ordered], policy)
         ),
         rejected=(*rejected, *(scales.too_weak(target) for target in weak)),
         reference_adequate=scales.reference,
         cheapest_commercial=_cheapest_commercial(capable or [ordered[0][0]], policy, cost),
     )
+
+
+def _margins(targets: list[Target], cost: Mapping[str, int | None], policy: Policy, rooms: Rooms) -> dict[str, Margin]:
+    """What one more request costs at each of these targets; those without a price are left out. What is not priced by
+    its room is the alternative of what is.
+    """
+    found: dict[str, Margin] = {}
+    own: list[tuple[str, int]] = []
+    alternative: int | None = None
+    for target in targets:
+        name = target.target_id
+        average = cost[name]
+        if average is None:
+            continue
+        if name in rooms.by_target:
+            own.append((name, average))
+            continue
+        found[name] = Margin(average, "average" if is_own(target, policy.pooled) else "bought")
+        alternative = average if alternative is None else min(alternative, average)
+    if not rooms.may_overflow:
+        alternative = None
+    for name, average in own:
+        found[name] = margin(average, alternative, rooms.by_target[name], rooms.place)
+    return found
+
+
+def _ranks(targets: list[Target], margins: Mapping[str, Margin]) -> dict[str, tuple[float, bool, str]]:
+    """The sort keys of targets: the margin divided by the routing weight, unpriced last. What overflows comes right
+    after the first that does not.
+    """
+    ranks: dict[str, tuple[float, bool, str]] = {}
+    first = math.inf
+    for target in targets:
+        found = margins.get(target.target_id)
+        rank = math.inf if found is None else found.nanousd / target.routing_weight
+        ranks[target.target_id] = (rank, False, target.target_id)
+        if found is not None and found.why in {"bought", "average"}:
+            first = min(first, rank)
+    for target in targets:
+        if target.target_id in margins and margins[target.target_id].overflows:
+            ranks[target.target_id] = (first, True, target.target_id)
+    return ranks
 
 
 def _limited(ordered: list[Target], policy: Policy) -> list[Target]:
@@ -427,19 +503,26 @@ def held_out(
     return msgspec.structs.replace(route, candidates=(first, *others)[: policy.max_candidates])
 
 
-def _rank(target: Target, cost: Mapping[str, int | None]) -> tuple[float, str]:
-    """The sort key of a capable target: expected cost divided by the routing weight, unpriced last."""
-    expected = cost[target.target_id]
-    return (math.inf if expected is None else expected / target.routing_weight, target.target_id)
-
-
-def _first_reason(capable: list[Target], facts: Facts, prediction: Prediction, sticky: Sticky | None) -> Reason:
-    """Returns the reason of the first candidate: `prompt-cache` when only its cached tokens make it first."""
-    if sticky is None or sticky.target_id != capable[0].target_id:
+def _first_reason(
+    capable: list[Target],
+    scales: _TargetComparison,
+    sticky: Sticky | None,
+    rooms: Rooms,
+    margins: Mapping[str, Margin],
+) -> Reason:
+    """Returns the reason of the first candidate: `spill-over` when it stands in for our own that have no room,
+    `prompt-cache` when only its cached tokens make it first.
+    """
+    first = capable[0]
+    led = margins.get(first.target_id)
+    if led is not None and led.why == "bought" and any(each.overflows for each in margins.values()):
+        return "spill-over"
+    if sticky is None or sticky.target_id != first.target_id:
         return "cheapest-capable"
-    cold = {target.target_id: _expected(target, facts, prediction, None) for target in capable}
-    first = min(capable, key=lambda each: _rank(each, cold))
-    return "cheapest-capable" if first.target_id == capable[0].target_id else "prompt-cache"
+    cold = {target.target_id: _expected(target, scales.facts, scales.prediction, None) for target in capable}
+    ranks = _ranks(capable, _margins(capable, cold, scales.policy, rooms))
+    without = min(capable, key=lambda each: ranks[each.target_id])
+    return "cheapest-capable" if without.target_id == first.target_id else "prompt-cache"
 
 
 def _in_order(
@@ -459,7 +542,12 @@ def _in_order(
 
 
 def _candidate(
-    target: Target, facts: Facts, reason: Reason, cost: Mapping[str, int | None], prediction: Prediction | None
+    target: Target,
+    facts: Facts,
+    reason: Reason,
+    cost: Mapping[str, int | None],
+    prediction: Prediction | None,
+    compared: Margin | None = None,
 ) -> Candidate:
     outlook = _outlook(target, prediction)
     return Candidate(
@@ -467,6 +555,8 @@ def _candidate(
         reason=reason,
         expected_nanousd=cost[target.target_id],
         bound_nanousd=_bound(target, facts),
+        margin_nanousd=None if compared is None else compared.nanousd,
+        margin_why="" if compared is None else compared.why,
         adequate=None if outlook is None else outlook.adequate,
         output_tokens=_expected_output(target, facts, prediction),
     )

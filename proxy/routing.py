@@ -1,5 +1,7 @@
 """Routing stage: looks up what this process knows of conversations and breakers, and plans the request with it."""
 
+import math
+
 from accounts.caller import Caller
 from classifier.prediction import Prediction
 from providers.breaker import Breakers
@@ -12,8 +14,10 @@ from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
 from proxy.planning import facts_of, routed_request
 from proxy.policy import DEFAULT_OUTPUT_TOKENS, Facts, Fleet, absent
+from proxy.queues.work import Work
 from proxy.request import conversation_key
 from proxy.routed_request import RoutedRequest
+from proxy.shadow_price import NO_ROOMS, Room, Rooms, place_of
 
 
 class Routing:
@@ -45,21 +49,70 @@ class Routing:
         if not all(fleet.values()):
             # A pool that nobody is in any more has no other way to learn that somebody wants it.
             self._tell_absent(facts, config, fleet)
+        rooms = self._rooms(context, caller, parsed, prediction, fleet, downgraded=downgraded)
         conversation = conversation_key(request, parsed.prompt)
         compared = shadow is not None and shadow.wants(caller, request.model, context.request_id)
-        return routed_request(
+        routed = routed_request(
             context,
             caller,
             parsed,
             prediction,
             facts,
             fleet=fleet,
+            rooms=rooms,
             conversation=conversation,
             sticky=self._affinity.lookup(caller.team_id, conversation),
             downgraded=downgraded,
             in_flight=in_flight,
             keep_bytes=kept_bytes(caller, prediction, in_flight, compared=compared),
         )
+        self._tell_overflow(routed)
+        return routed
+
+    def _rooms(
+        self,
+        context: RequestContext,
+        caller: Caller,
+        parsed: ParsedRequest,
+        prediction: Prediction | None,
+        fleet: Fleet,
+        *,
+        downgraded: bool,
+    ) -> Rooms:
+        """What is known now of the rooms of our own pools, for a request whose target is chosen by price.
+
+        A spent budget is spared what is booked, which is the average price, so no room is looked at for it.
+        """
+        if prediction is None or downgraded:
+            return NO_ROOMS
+        config, request, deadline = context.config, parsed.request, parsed.deadline
+        work = Work(
+            team_id=caller.team_id,
+            weight=caller.settings.weight,
+            tier=request.tier,
+            priority=request.priority,
+            tokens=parsed.input_tokens + prediction.expected_output_tokens,
+            start_by=math.inf,
+        )
+        aim_s = deadline.first_token_at - deadline.arrived_at
+        found: dict[str, Room] = {}
+        for pool in config.policy.pools:
+            for target_id in pool.targets if pool.by_margin else ():
+                target = config.catalog.targets.get(target_id)
+                if target is None or not fleet.get(target_id) or target.routing_weight <= 0:
+                    continue
+                room = self._dispatcher.room.expect(target, work, parsed.input_tokens, aim_s)
+                if room is not None:
+                    found[target_id] = room
+        return Rooms(found, place_of(context.request_id), caller.settings.spill_over) if found else NO_ROOMS
+
+    def _tell_overflow(self, routed: RoutedRequest) -> None:
+        """Tells the autoscalers of what goes elsewhere for want of room, as dispatch does of what it passes over."""
+        if routed.plan.candidates[0].reason != "spill-over":
+            return
+        for candidate in routed.plan.candidates:
+            if candidate.margin_why == "own-full":
+                self._dispatcher.turned_away(candidate.target, routed.facts.input_tokens + candidate.output_tokens)
 
     def _tell_absent(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> None:
         tokens = facts.input_tokens + (facts.max_output_tokens or DEFAULT_OUTPUT_TOKENS)

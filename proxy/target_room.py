@@ -7,8 +7,9 @@ from providers.target import Target
 from proxy.deployment_choice import ReplicaDoor
 from proxy.latency import LatencyTracker
 from proxy.policy import Candidate
-from proxy.queues.work import NoRoom, QueueState, Slot, Work
+from proxy.queues.work import NoRoom, QueueState, QueueWait, Slot, Work
 from proxy.routed_request import RoutedRequest
+from proxy.shadow_price import Room
 from selfhosted.replica import PoolFullness
 
 _FEWEST: Final = 4
@@ -20,6 +21,10 @@ class QueueDoor(Protocol):
     """The queues before targets, as the dispatcher sees them."""
 
     def queue_of(self, target_id: str) -> str | None: ...
+
+    def expected(self, target_id: str, work: Work) -> QueueWait | None:
+        """Returns the expected wait of work that would come now, and the longest; None without a queue."""
+        ...
 
     async def enter(self, target_id: str, work: Work) -> Slot:
         """Waits for a slot. Raises NoRoom."""
@@ -71,6 +76,22 @@ class TargetRoom:
             start_by=routed.deadline.start_by(now, expected, fewest, stream=stream),
         )
         return await self._queues.enter(target_id, work) if waits else self._queues.try_enter(target_id, work)
+
+    def expect(self, target: Target, work: Work, prompt_tokens: int, aim_s: float) -> Room | None:
+        """Returns the room of one of our own targets for work that would come now; None when it is not known.
+
+        `aim_s` is what is allowed to the first token; a queue that lets nobody wait as long shortens it.
+        """
+        queue = None if self._queues is None else self._queues.expected(target.target_id, work)
+        engines = None
+        if target.pool is not None:
+            engines = None if self._replicas is None else self._replicas.free(target, prompt_tokens)
+            if engines is None:
+                return None
+        if queue is None:
+            return None if engines is None else Room(engines.wait_s, aim_s, engines.fill)
+        # In front of a queue a full pool is no wall: its capacity shrinks, and what waits for it is in the wait.
+        return Room(queue.expected_s + (0.0 if engines is None else engines.wait_s), min(aim_s, queue.most_s))
 
     def _check_engines(self, target: Target) -> None:
         """Checks that a pool without a queue has a replica that takes work. Raises NoRoom."""

@@ -19,7 +19,7 @@ from selfhosted.balance.blocks import prompt_blocks
 from selfhosted.kv_events.sampling import Sample, tokenize_body
 from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.rendering import rendered, root_of
-from selfhosted.replica import PoolFullness, PoolSnapshot, ReplicaChoice, ReplicaRequest, ReplicaState
+from selfhosted.replica import PoolFullness, PoolRoom, PoolSnapshot, ReplicaChoice, ReplicaRequest, ReplicaState
 
 _POLL_S: Final = 0.02
 _LEAST_READY: Final = 2
@@ -90,6 +90,13 @@ class Fleet:
         """
         pool = self._pool_of(target)
         return None if pool is None else pool.crowd(self._clock())
+
+    def free(self, target: Target, tokens: int) -> PoolRoom | None:
+        """The room of the target's pool for one more request with a prompt of so many tokens; None when it is not known,
+        or no pool serves the target.
+        """
+        pool = self._pool_of(target)
+        return None if pool is None else pool.balancer.free(pool.snapshot, tokens, self._clock())
 
     def ask(
         self, target: Target, request: ChatRequest, *, input_tokens: int, output_tokens: int, caller: Caller

@@ -139,6 +139,15 @@ class ReplicaChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt tokens believed to be cached there."""
 
 
+class PoolRoom(msgspec.Struct, frozen=True):
+    """The room of a pool for one more request."""
+
+    wait_s: float
+    """Expected seconds until its prompt would be read."""
+    fill: float
+    """The share of the room that is taken at the replica that has most; from 1 on all are full."""
+
+
 class PoolFullness(msgspec.Struct, frozen=True, kw_only=True):
     """The load of a pool whose replicas are all full, for the refusal sent to the caller."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -46,6 +46,18 @@ _Overhead = Annotated[
 ]
 
 
+def _known_price(value: Any) -> Any:
+    if value not in ("margin", "average"):
+        raise ValueError(
+            "must be `margin` (what one more request costs, by the pool's room) or `average` (the price under `prices`); "
+            "what tokens cost is set with the model, under `prices`"
+        )
+    return value
+
+
+PoolPrice = Annotated[Literal["margin", "average"], BeforeValidator(_known_price)]
+
+
 class SecondsPerMillion(Section):
     """Measured seconds that one fully busy replica takes for a million tokens of each kind."""
 
@@ -78,6 +90,13 @@ class PoolSection(Section):
         description="The first UTC day that `replicas` counts for; otherwise the hour of the first booked or recorded use.",
     )
     seconds_per_million: SecondsPerMillion = Field(description="The measured weights that the hours are shared by.")
+    price: PoolPrice = Field(
+        default="margin",
+        description="What `auto` compares its targets by. `margin`: hours that are up are paid for anyway, so one more "
+        "request costs nearly nothing while there is room, and up to the cheapest capable alternative's price as the wait "
+        "nears the tier's aim. `average`: by their price under `prices`, however much room there is. Books and budgets "
+        "have the average either way.",
+    )
 
 
 def _refuse_duplicates(pools: Sequence[PoolSection]) -> Sequence[PoolSection]:

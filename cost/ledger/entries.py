@@ -85,6 +85,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     hosted_price: str = ""
     priced_attempts: int = 0
     """Of an `adjust`: number of formerly unpriced attempts that it prices."""
+    margin_nanousd: int | None = None
+    """What one more request like it was expected to cost, by which its target was compared with others. No cost: it is
+    in no sum."""
+    margin_why: str = ""
+    """What that followed from, as in `proxy.shadow_price`; empty where nothing was compared."""
 
 
 BOOKS: Final = "books"

@@ -1,9 +1,9 @@
 """Conversion of the `policy` and `cost` sections to the types of planning and escalation."""
 
 from cost.config import CostSection
-from cost.fleet.pool_config import pool_of_target
+from cost.fleet.pool_config import PoolSection, pool_of_target
 from proxy.escalation import EscalationRules
-from proxy.policy import Policy
+from proxy.policy import OwnPool, Policy
 from proxy.policy_config import EscalationConfig, PolicyConfig
 
 
@@ -15,11 +15,23 @@ def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:
         fallbacks=config.fallbacks,
         reference=cost.reference_target,
         pooled=frozenset(pool_of_target(cost.pools)),
+        pools=tuple(map(_own_pool, cost.pools)),
         unpriced=cost.unpriced,
         quality_floor=config.quality_floor,
         capability_shift=config.capability_shift,
         degrade=config.degrade,
         max_candidates=config.max_candidates,
+    )
+
+
+def _own_pool(pool: PoolSection) -> OwnPool:
+    return OwnPool(
+        name=pool.name,
+        targets=pool.targets,
+        by_margin=pool.price == "margin",
+        replicas=pool.replicas,
+        input_s=float(pool.seconds_per_million.input),
+        output_s=float(pool.seconds_per_million.output),
     )
 
 

@@ -280,7 +280,7 @@ class FairQueue:
         if self.waiting:
             return False
         flow = self._flow(entry.work, now)
-        if not self._fits(entry.work, flow, room):
+        if not self._fits(entry.work, flow.team, room, batch=flow.lane.batch):
             return False
         flow.came(entry.work.tokens, now)
         flow.tag = max(flow.tag, flow.lane.virtual)
@@ -335,7 +335,7 @@ class FairQueue:
         if first is None:
             return None
         entry = first.head(self.config.aging_s)
-        if not self._fits(entry.work, first, room):
+        if not self._fits(entry.work, first.team, room, batch=first.lane.batch):
             passing = self._overtaking(entry, room)
             if passing is None:
                 return None
@@ -414,13 +414,17 @@ class FairQueue:
         if first is None:
             return None
         entry = first.head(self.config.aging_s)
-        if self._fits(entry.work, first, room):
+        if self._fits(entry.work, first.team, room, batch=first.lane.batch):
             return None
         left = self._overtaking_left(entry, room)
         heads = [flow.head(self.config.aging_s) for lane in self._lanes for flow in lane.backlogged.values()]
         others = [each for each in heads if each.number != entry.number]
         passes = any(each.work.tokens <= left or self._may_overtake(each, entry, room) for each in others)
         return None if passes else entry
+
+    def has_room(self, work: Work, room: FreeCapacity) -> bool:
+        """Returns True when work that would come now would start at once."""
+        return not self.waiting and self._fits(work, self._teams.get(work.team_id), room, batch=work.tier == "batch")
 
     def backlog(self, work: Work, now: float, room: FreeCapacity) -> Backlog:
         """Returns the work before a request that would come now."""
@@ -559,7 +563,7 @@ class FairQueue:
                 if best is not None and flow.tag >= best_tag:
                     continue
                 entry = flow.head(self.config.aging_s)
-                if entry.number == held.number or not self._fits(entry.work, flow, room):
+                if entry.number == held.number or not self._fits(entry.work, flow.team, room, batch=flow.lane.batch):
                     continue
                 if entry.work.tokens <= left or self._may_overtake(entry, held, room):
                     best, best_tag = entry, flow.tag
@@ -582,13 +586,12 @@ class FairQueue:
     def _overtaking_left(held: Entry, room: FreeCapacity) -> int:
         return min(held.work.tokens, room.tokens) - held.passed
 
-    def _fits(self, work: Work, flow: _Flow, room: FreeCapacity) -> bool:
+    def _fits(self, work: Work, team: _Team | None, room: FreeCapacity, *, batch: bool) -> bool:
         if not self.in_flight:
             return room.alone or work.tokens <= room.tokens
         if room.requests is not None and self.in_flight >= room.requests:
             return False
-        limit = self._limit(work, flow.team, room, batch=flow.lane.batch)
-        return self.in_flight_tokens + work.tokens <= limit
+        return self.in_flight_tokens + work.tokens <= self._limit(work, team, room, batch=batch)
 
     def _limit(self, work: Work, team: _Team | None, room: FreeCapacity, *, batch: bool) -> float:
         """The tokens that may be in flight together with this work: less for batch, and for a team above its share.

@@ -15,7 +15,7 @@ from proxy.queues.capacity import NOTHING, Capacity, Use
 from proxy.queues.fair_queue import Entry, FairQueue, FreeCapacity
 from proxy.queues.queues_config import QueueConfig, queue_of_target
 from proxy.queues.waiting import DrainRate, predicted_wait_s
-from proxy.queues.work import NoRoom, QueueSnapshot, QueueState, Slot, Why, Work
+from proxy.queues.work import NoRoom, QueueSnapshot, QueueState, QueueWait, Slot, Why, Work
 
 _log: Final = logging.getLogger(__name__)
 BEAT_S: Final = 0.25
@@ -197,6 +197,11 @@ class Queue:
         self._advance(now)
         self._start_next(now)
         self._set_timer(now)
+
+    def expected(self, work: Work) -> QueueWait:
+        """Returns the expected wait of work that would come now. Mostly there is room, which is all that is looked at."""
+        wait_s = 0.0 if self.fair.has_room(work, self.room) else self._predicted_s(work)
+        return QueueWait(wait_s, self.config.max_wait_s.of(work.tier))
 
     def use(self) -> Use:
         """Returns the present need and, decaying over calls, the recent peak."""
@@ -404,6 +409,11 @@ class Queues:
         place = Place(queue, work, self._clock())
         queue.squeeze_in(place)
         return place
+
+    def expected(self, target_id: str, work: Work) -> QueueWait | None:
+        """The expected wait of work that would come now, and the longest that it may wait; None without a queue."""
+        queue = self._by_target.get(target_id)
+        return None if queue is None else queue.expected(work)
 
     def state(self, name: str, work: Work | None = None) -> QueueState:
         """The queue's state in this process, with the predicted wait of `work` or, without it, of a minimal interactive

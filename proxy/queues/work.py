@@ -1,6 +1,6 @@
 """Types of queues: the work that waits, the slot it gets, and the refusal."""
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -26,6 +26,13 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """The expected tokens of prompt and answer, which it occupies while it runs."""
     start_by: float
     """The latest start on the monotonic clock; infinite without a deadline."""
+
+
+class QueueWait(NamedTuple):
+    """The expected wait of a request in a queue, and the longest that it may wait there, in seconds."""
+
+    expected_s: float
+    most_s: float
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):

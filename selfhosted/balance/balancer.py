@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.balance.load import ATTENTION_TOKENS, Lease, Load, PrefillSpeed
 from selfhosted.balance.ring import Ring
-from selfhosted.balance.room import pool_full
+from selfhosted.balance.room import pool_full, room_of
 from selfhosted.config import BalanceConfig, RoomConfig
-from selfhosted.replica import EngineStats, PoolSnapshot, Replica, ReplicaChoice, ReplicaRequest, Why
+from selfhosted.replica import EngineStats, PoolRoom, PoolSnapshot, Replica, ReplicaChoice, ReplicaRequest, Why
 
 _WORK: Final = 2.0
 """Weight of a second of the request's own prefill against a second of waiting. On the conversation trace, simulated, 1
@@ -98,6 +98,12 @@ class Balancer:
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
         return pool_full(self._taking, self.room)
+
+    def free(self, snapshot: PoolSnapshot, tokens: int, now: float) -> PoolRoom | None:
+        """The room for one more request; None when no replica with statistics takes requests."""
+        if snapshot is not self._snapshot:
+            self._adopt_snapshot(snapshot, now)
+        return room_of(self._taking, self.room, tokens, now)
 
     def take(self, choice: ReplicaChoice, ask: ReplicaRequest, now: float) -> Lease:
         """Counts the request as load of the chosen replica, and its prompt as cached there, until the lease ends."""

@@ -1,10 +1,14 @@
 """Fullness of replicas and pools. Excess requests wait in the gateway's queue, from which they can still go elsewhere."""
 
+import math
 from collections.abc import Iterable
+from typing import Final
 
 from selfhosted.balance.load import Load
 from selfhosted.config import RoomConfig
-from selfhosted.replica import Replica
+from selfhosted.replica import PoolRoom, Replica
+
+_HALF: Final = 0.5
 
 
 def full(replica: Replica, room: RoomConfig, load: Load | None = None) -> bool:
@@ -37,3 +41,20 @@ def pool_full(loads: Iterable[Load], room: RoomConfig) -> bool:
             # Mostly it is the first one that is asked.
             return False
     return known or (bool(unknown) and all(unknown))
+
+
+def room_of(loads: Iterable[Load], room: RoomConfig, tokens: int, now: float) -> PoolRoom | None:
+    """The room for one more request with a prompt of so many tokens: the shortest wait and the least fill. Those without
+    statistics are not looked at, as unknown is not idle; None where none has any.
+    """
+    wait_s = fill = math.inf
+    for load in loads:
+        if not load.known:
+            continue
+        taken = max(load.usage / room.kv_high, load.waiting / (room.max_waiting + 1))
+        short = max(0.0, tokens - load.room_tokens) * load.free_s_per_token
+        wait_s, fill = min(wait_s, max(0.0, load.wait_s(now)) + short), min(fill, taken)
+        if wait_s <= 0 and fill <= _HALF:
+            # Mostly it is the first one that is asked, and another with more room would change nothing.
+            break
+    return None if fill == math.inf else PoolRoom(wait_s, fill)

@@ -15,6 +15,7 @@ def candidate(name: str, cost: int | None, *, capability: float = 0.5, adequate:
         target=target(name, capability=capability),
         reason="fallback",
         expected_nanousd=cost,
+        margin_nanousd=cost,
         bound_nanousd=cost,
         adequate=adequate,
     )
