@@ -22,8 +22,9 @@ _ROUNDING: Final = 1e-9
 class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The targets open to each of n prompts: one column for each of T targets, in the order of their ids.
 
-    `rank` orders a prompt's targets, cheapest first; it is the cost unless routing weights change it. `outcome` is each
-    target's real score on each prompt: with it the curve shows the quality kept, without it the quality expected.
+    `margin` is what a target is compared by, where that is not its cost. `rank` orders a prompt's targets, cheapest
+    first; it is the margin unless routing weights change it. `outcome` is each target's real score on each prompt: with
+    it the curve shows the quality kept, without it the quality expected.
     """
 
     adequate: Floats
@@ -34,7 +35,10 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """(n,): the probability that the reference's answer is adequate."""
     weights: Floats
     """(n,): number of requests that each prompt stands for."""
+    margin: Floats | None = None
     rank: Floats | None = None
+    work: Floats | None = None
+    """(n, T): what each prompt takes of a target's capacity, in any unit."""
     outcome: Floats | None = None
     reference_outcome: Floats | None = None
 
@@ -59,9 +63,14 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return float(self.share @ self.reference_worth)
 
     @functools.cached_property
+    def compared(self) -> Floats:
+        """(n, T): what targets are compared by, in the cost's unit."""
+        return self.cost if self.margin is None else self.margin
+
+    @functools.cached_property
     def order(self) -> Floats:
         """(n, T): the values that order a prompt's targets, lowest first."""
-        return self.cost if self.rank is None else self.rank
+        return self.compared if self.rank is None else self.rank
 
     @functools.cached_property
     def curve(self) -> "Curve":
@@ -70,7 +79,9 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """The sample at one tolerance. `cost` is the mean of a request, `shares` are shares of requests by column."""
+    """The sample at one tolerance. `cost`, `margin` and `work` are means of a request, the last one by column; `shares`
+    are shares of requests by column.
+    """
 
     tolerance: float
     quality: float
@@ -79,15 +90,18 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     kept_error: float
     """Standard error of `kept` from the sample's size; errors of the probabilities are not in it."""
     cost: float
+    margin: float
     shares: tuple[float, ...]
+    work: tuple[float, ...]
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """Every tolerance from 0 to 1 at which a choice changes, rising, with the quality and cost from there on."""
+    """Every tolerance from 0 to 1 at which a choice changes, rising, with the quality, cost and margin from there on."""
 
     tolerance: Floats
     quality: Floats
     cost: Floats
+    margin: Floats
 
 
 def choose(adequate: Floats, rank: Floats, reference: Floats, tolerance: float) -> Columns:
@@ -122,7 +136,13 @@ def curve(choices: Choices) -> Curve:
         steps = choices.share[row] * (value[row, new] - value[row, old])
         return np.asarray(start + np.concatenate(([0.0], np.cumsum(steps[order]))))[last]
 
-    return Curve(tolerance=tolerance[last], quality=sums(choices.worth), cost=sums(choices.cost))
+    cost = sums(choices.cost)
+    return Curve(
+        tolerance=tolerance[last],
+        quality=sums(choices.worth),
+        cost=cost,
+        margin=cost if choices.margin is None else sums(choices.margin),
+    )
 
 
 def point_at(choices: Choices, tolerance: float) -> Point:
@@ -135,19 +155,25 @@ def point_at(choices: Choices, tolerance: float) -> Point:
     # Where the reference gets nothing right there is nothing to lose.
     kept = quality / whole if whole > 0 else 1.0
     rest = choices.share * (worth - kept * choices.reference_worth)
-    shares = np.bincount(chosen, weights=choices.share, minlength=choices.adequate.shape[1])
     return Point(
         tolerance=float(tolerance),
         quality=quality,
         kept=kept,
         kept_error=float(np.sqrt(rest @ rest)) / whole if whole > 0 else 0.0,
         cost=float(choices.share @ choices.cost[rows, chosen]),
-        shares=tuple(shares.tolist()),
+        margin=float(choices.share @ choices.compared[rows, chosen]),
+        shares=_by_column(choices, chosen, choices.share),
+        work=() if choices.work is None else _by_column(choices, chosen, choices.share * choices.work[rows, chosen]),
     )
 
 
+def _by_column(choices: Choices, chosen: Columns, values: Floats) -> tuple[float, ...]:
+    """Sums of the prompts' values by the column that was chosen for them."""
+    return tuple(np.bincount(chosen, weights=values, minlength=choices.adequate.shape[1]).tolist())
+
+
 def tolerance_for(choices: Choices, floor: float) -> Point:
-    """The cheapest tolerance that keeps `floor` of the reference's quality.
+    """The cheapest tolerance that keeps `floor` of the reference's quality, by what targets are compared by.
 
     Losses and gains count alike: a target that beats the reference on one prompt makes up for a loss on another. Where
     no tolerance keeps the floor (the reference is not among the columns) it is the one that keeps most.
@@ -156,7 +182,7 @@ def tolerance_for(choices: Choices, floor: float) -> Point:
     enough = found.quality >= floor * choices.reference_quality - _ROUNDING
     if not enough.any():
         enough = found.quality >= found.quality.max() - _ROUNDING
-    return point_at(choices, float(found.tolerance[np.where(enough, found.cost, np.inf).argmin()]))
+    return point_at(choices, float(found.tolerance[np.where(enough, found.margin, np.inf).argmin()]))
 
 
 def singles(choices: Choices) -> tuple[Floats, Floats]:

@@ -11,11 +11,12 @@ from classifier.prediction import Classifier, Prediction
 from cost.prices import usd
 from gateway.configuration.settings import GatewayConfig
 from gateway.wiring.policy import build_policy
-from providers.catalog import Catalog, build_catalog
+from providers.catalog import build_catalog
 from providers.target import Deployment, Target, Tier
 from proxy.errors import Refused
 from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan
 from proxy.request import RequestHeaders, input_tokens, needs, parse_chat, prompt_of
+from proxy.shadow_price import Room, Rooms
 from proxy.tolerance import Tolerances
 
 
@@ -46,7 +47,7 @@ def explain(
     floor: float | None = None,
     classifier: Classifier | None = None,
 ) -> Explanation:
-    """Classifies and plans as the request line does, assuming that every deployment is healthy.
+    """Classifies and plans as the request line does, assuming that every deployment is healthy and every pool has room.
 
     `floor` replaces policy.quality_floor, `classifier` the configured one.
     """
@@ -59,17 +60,20 @@ def explain(
     chosen = classifier or classifier_of(config)
     prediction = chosen.classify(weighed)
     kept = policy.quality_floor if floor is None else floor
+    tolerance = Tolerances(catalog=catalog, policy=policy, classifier=chosen).of(kept, None)
     facts = Facts(
         alias=AUTO,
         tier=tier,
         needs=needs(request),
         input_tokens=input_tokens(request, weighed),
         max_output_tokens=None,
-        tolerance=_tolerance(kept, catalog, policy, chosen),
+        tolerance=tolerance.by_average,
+        tolerance_with_room=tolerance.with_room,
     )
     fleet = {target_id: target.deployments or _some_replica(target) for target_id, target in catalog.targets.items()}
     try:
-        return _explanation(facts, prediction, plan(facts, prediction, policy, catalog, fleet), kept)
+        route = plan(facts, prediction, policy, catalog, fleet, rooms=_planned_rooms(policy))
+        return _explanation(facts, prediction, route, kept)
     except Refused as refused:
         return _explanation(facts, prediction, RoutePlan(candidates=(), rejected=()), kept, refusal=refused.message)
 
@@ -87,8 +91,12 @@ def classifier_of(config: GatewayConfig) -> OnnxClassifier | HeuristicClassifier
     return load_classifier(config.classifier, abilities)
 
 
-def _tolerance(floor: float, catalog: Catalog, policy: Policy, classifier: Classifier) -> float:
-    return Tolerances(catalog=catalog, policy=policy, classifier=classifier).of(floor, None)
+def _planned_rooms(policy: Policy) -> Rooms:
+    """Every pool that is planned to be up has room, and nobody waits: nothing is watched here."""
+    return Rooms(
+        {name: Room(0.0, 1.0) for pool in policy.pools if pool.by_margin and pool.replicas for name in pool.targets},
+        0.0,
+    )
 
 
 def _explanation(
@@ -100,7 +108,7 @@ def _explanation(
         input_tokens=facts.input_tokens,
         expected_output_tokens=prediction.expected_output_tokens,
         quality_floor=floor,
-        tolerance=round(facts.tolerance, 4),
+        tolerance=round(facts.tolerance if route.tolerance is None else route.tolerance, 4),
         reference_adequate=None if route.reference_adequate is None else round(route.reference_adequate, 4),
         outlooks=_outlooks(prediction, route.reference_adequate),
         candidates=tuple(
@@ -110,6 +118,8 @@ def _explanation(
                 "capability": candidate.target.capability,
                 "expected_cost_usd": _dollars(candidate.expected_nanousd),
                 "at_most_usd": _dollars(candidate.bound_nanousd),
+                "margin_usd": _dollars(candidate.margin_nanousd),
+                "margin_why": candidate.margin_why,
             }
             for candidate in route.candidates
         ),

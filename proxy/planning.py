@@ -21,12 +21,13 @@ from proxy.policy import AUTO, Facts, Fleet, RoutePlan, held_out, plan
 from proxy.request import most_input_tokens, needs
 from proxy.routed_request import Hold, RoutedRequest
 from proxy.shadow_price import Rooms
-from proxy.tolerance import plain_tolerance
+from proxy.tolerance import Tolerance, plain_tolerance
 
 
 def facts_of(parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, downgraded: bool) -> Facts:
     """Collects the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named."""
     request = parsed.request
+    tolerance = _tolerance(config, caller)
     return Facts(
         alias=AUTO if downgraded else request.model,
         tier=request.tier,
@@ -37,7 +38,8 @@ def facts_of(parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, d
         choices=request.n,
         allowed_models=caller.allowed_models,
         longest_tokens=request.longest_tokens or None,
-        tolerance=_tolerance(config, caller),
+        tolerance=tolerance.by_average,
+        tolerance_with_room=tolerance.with_room,
     )
 
 
@@ -109,10 +111,11 @@ def is_replaceable(request: ChatRequest) -> bool:
     return request.operation == "chat"
 
 
-def _tolerance(config: PipelineConfig, caller: Caller) -> float:
+def _tolerance(config: PipelineConfig, caller: Caller) -> Tolerance:
     floor = caller.settings.quality_floor
     if config.tolerances is None:
-        return plain_tolerance(config.policy.quality_floor if floor is None else floor)
+        plain = plain_tolerance(config.policy.quality_floor if floor is None else floor)
+        return Tolerance(plain, plain)
     return config.tolerances.of(floor, caller.allowed_models, caller.team_id)
 
 

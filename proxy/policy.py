@@ -126,6 +126,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens of the longest text, where several are embedded one by one; None where the whole prompt must fit."""
     tolerance: float = DEFAULT_TOLERANCE
     """The most by which a chosen target's P(adequate) may fall below the reference's."""
+    tolerance_with_room: float | None = None
+    """The same while our own GPUs have room, and so come first; None when it is no other."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +159,8 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...]
+    tolerance: float | None = None
+    """The tolerance that measured targets were held against; None where the caller named a model."""
     reference_adequate: float | None = None
     """P(adequate) of the reference that measured targets were compared with; None when declared capability decided."""
     cheapest_commercial: Target | None = None
@@ -196,7 +200,7 @@ def plan(
         if prediction is None:
             raise ValueError("planning `auto` needs a prediction")
         reference = _reference(prediction, policy, catalog, facts)
-        scales = _TargetComparison(facts, prediction, policy, reference)
+        scales = _TargetComparison(facts, prediction, policy, reference, _tolerance(facts, eligible, rooms))
         return _auto(eligible, tuple(rejected), scales, sticky, rooms)
     candidates = _in_order(_limited(eligible, policy), facts, prediction, sticky, kind=kind)
     return RoutePlan(
@@ -336,16 +340,26 @@ def _no_target_error(facts: Facts, rejected: list[Rejection]) -> Refused:
     )
 
 
+def _tolerance(facts: Facts, eligible: Iterable[Target], rooms: Rooms) -> float:
+    """Returns what this prompt may lose, by whether one of our own that could serve it has room for it."""
+    if facts.tolerance_with_room is None or not any(rooms.has_room(target.target_id) for target in eligible):
+        return facts.tolerance
+    return facts.tolerance_with_room
+
+
 class _TargetComparison:
     """Compares targets for one prompt. `reference` is P(adequate) of the yardstick, None when there is none."""
 
-    __slots__ = ("facts", "policy", "prediction", "reference")
+    __slots__ = ("facts", "policy", "prediction", "reference", "tolerance")
 
-    def __init__(self, facts: Facts, prediction: Prediction, policy: Policy, reference: float | None) -> None:
+    def __init__(
+        self, facts: Facts, prediction: Prediction, policy: Policy, reference: float | None, tolerance: float
+    ) -> None:
         self.facts = facts
         self.prediction = prediction
         self.policy = policy
         self.reference = reference
+        self.tolerance = tolerance
 
     def outlook(self, target: Target) -> TargetPrediction | None:
         return None if self.reference is None else self.prediction.outlooks.get(target.target_id)
@@ -369,12 +383,12 @@ class _TargetComparison:
             loss = self.reference - outlook.adequate
             detail = (
                 f"adequate with {outlook.adequate:.3f}, the reference with {self.reference:.3f}: "
-                f"loses {loss:.3f}, tolerated are {self.facts.tolerance:.3f}"
+                f"loses {loss:.3f}, tolerated are {self.tolerance:.3f}"
             )
         return Rejection(target_id=target.target_id, obstacle="too-hard", detail=detail)
 
     def _tolerable(self, adequate: float) -> bool:
-        return self.reference is not None and self.reference - adequate <= self.facts.tolerance
+        return self.reference is not None and self.reference - adequate <= self.tolerance
 
 
 def _auto(
@@ -413,6 +427,7 @@ def _auto(
             for target in _limited([target for target, _ in ordered], policy)
         ),
         rejected=(*rejected, *(scales.too_weak(target) for target in weak)),
+        tolerance=scales.tolerance,
         reference_adequate=scales.reference,
         cheapest_commercial=_cheapest_commercial(capable or [ordered[0][0]], policy, cost),
     )

@@ -61,6 +61,11 @@ class Rooms(msgspec.Struct, frozen=True):
     may_overflow: bool = True
     """False for a team whose requests stay on our own GPUs: those cost their average at most."""
 
+    def has_room(self, target_id: str) -> bool:
+        """True when the target's room is known, and there is some for this request."""
+        room = self.by_target.get(target_id)
+        return room is not None and _borne(room, self.place) < 1.0
+
 
 NO_ROOMS: Final = Rooms({}, 0.0)
 """Nothing is known, so everything is priced at its average."""
@@ -92,11 +97,17 @@ def margin(average_nanousd: int, alternative_nanousd: int | None, room: Room, pl
     """
     resting = resting_nanousd(average_nanousd, alternative_nanousd)
     most = average_nanousd if alternative_nanousd is None else alternative_nanousd
-    # A request at place 0 bears the whole aim, one at place 1 the part of it that is not spread over.
-    borne = room.load / (1.0 - _SPREAD * place)
+    borne = _borne(room, place)
     if borne <= _ROOM:
         return Margin(resting, "own-room")
     if borne >= 1.0:
         return Margin(most, "own-full", alternative_nanousd is not None)
     pressure = int((borne - _ROOM) / (1.0 - _ROOM) * _PPM)
     return Margin(resting + (most - resting) * pressure // _PPM, "own-filling")
+
+
+def _borne(room: Room, place: float) -> float:
+    """The load as a share of what this request bears: one at place 0 the whole aim, one at place 1 the part of it that is
+    not spread over.
+    """
+    return room.load / (1.0 - _SPREAD * place)

@@ -8,7 +8,7 @@ once there are enough, the team's own requests.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -19,7 +19,8 @@ from classifier.prediction import Classifier, Prompt
 from cost.prices import Price
 from providers.catalog import Catalog
 from providers.target import Target
-from proxy.policy import Policy, choosable, yardstick
+from proxy.policy import OwnPool, Policy, choosable, is_own, yardstick
+from proxy.shadow_price import RESTING_PARTS
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -29,6 +30,16 @@ MAX_GROUNDS: Final = 8
 """The most cached choice tables, about a megabyte each."""
 FLOORS: Final = (0.90, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0)
 
+
+class Tolerance(NamedTuple):
+    """What one prompt may lose: by the order of average prices, and by that of margins. Either keeps the floor by itself,
+    since our own GPUs get more prompts while they have room, and theirs may be the weaker model.
+    """
+
+    by_average: float
+    with_room: float
+
+
 RequestedFloor = tuple[float, frozenset[str] | None, str]
 """A request for a tolerance: the floor, the allowed models, and the team."""
 Basis = Literal["sample", "own", "none"]
@@ -37,7 +48,8 @@ Basis = Literal["sample", "own", "none"]
 # Long enough that a target's habit of long answers shows through the rounding to whole tokens.
 _PROBE: Final = Prompt(text="Write about 1000 words on how bridges carry their loads.")
 _TOKENS_PER_PRICE: Final = 1_000_000
-_REQUESTS: Final = 1_000
+PREVIEWED_REQUESTS: Final = 1_000
+"""The number of requests that a preview's money is for."""
 
 
 class Sample(Protocol):
@@ -75,10 +87,34 @@ class FloorResult(msgspec.Struct, frozen=True, kw_only=True):
     kept_error: float
     """The standard error of `kept` due to the sample's size."""
     cost_nanousd: int
+    """What is booked: our own GPUs at their average price."""
+    margin_nanousd: int
+    """What the requests add to what is paid anyway, while our own pools have room."""
+    full_tolerance: float
+    full_nanousd: int
+    """The tolerance and the cost where our own pools have no room, or are compared by their average price."""
     saving: float | None
-    """The share of the all-reference cost that is saved; None when the reference has no price."""
+    """The share of the all-reference cost that is saved, as booked; None when the reference has no price."""
     shares: dict[str, float]
+    own_share: float
+    """The share of requests that our own GPUs get while they have room."""
+    replica_s: dict[str, float]
+    """Seconds that all the requests, 1,000 for `auto`, keep one replica of each of our own pools busy."""
     current: bool
+
+
+class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
+    """The replicas of one of our own pools."""
+
+    name: str
+    replicas: int
+    live: bool
+    """True for those that take requests now, False for those that are planned."""
+    by_margin: bool
+
+    def carries_per_s(self, replica_s: float) -> float | None:
+        """Requests for `auto` a second that keep it wholly busy, from the seconds of 1,000; None when it gets none."""
+        return PREVIEWED_REQUESTS * self.replicas / replica_s if replica_s > 0 else None
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,15 +130,24 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     current_floor: float
     current_tolerance: float
     offers: tuple[FloorResult, ...]
+    pools: tuple[PoolSize, ...] = ()
+    """Our own pools that serve the targets of these figures."""
 
 
 class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
     """A sample with the adequacy and cost of every target that could be chosen."""
 
     choices: Choices
+    """In the order of margins, with room."""
+    by_average: Choices
+    """In the order of average prices; the same where no pool is compared by its margin."""
     columns: tuple[str, ...]
     reference: tuple[str, ...]
     reference_cost: float | None
+    own: frozenset[str]
+    """The columns on our own GPUs."""
+    pool_of: dict[str, str]
+    """The pool of each column that one serves."""
 
 
 class Tolerances:
@@ -121,8 +166,8 @@ class Tolerances:
             for name, outlook in probe.outlooks.items()
         }
         self.artifact = probe.artifact
-        self._known: OrderedDict[tuple[float, frozenset[str] | None], float] = OrderedDict()
-        self._requested: OrderedDict[RequestedFloor, float | None] = OrderedDict()
+        self._known: OrderedDict[tuple[float, frozenset[str] | None], Tolerance] = OrderedDict()
+        self._requested: OrderedDict[RequestedFloor, Tolerance | None] = OrderedDict()
         self._tables: OrderedDict[frozenset[str] | None, _ChoiceTable | None] = OrderedDict()
         # The one that most requests will ask for, so that none of them has to wait for it.
         self.of(None, None)
@@ -141,7 +186,7 @@ class Tolerances:
         """The teams that asked recently, latest first."""
         return tuple(dict.fromkeys(team_id for _, _, team_id in reversed(self._requested)))
 
-    def of(self, floor: float | None, allowed: frozenset[str] | None, team_id: str = "") -> float:
+    def of(self, floor: float | None, allowed: frozenset[str] | None, team_id: str = "") -> Tolerance:
         """Returns the tolerance that keeps `floor` of the reference's quality among the allowed targets.
 
         Takes milliseconds the first time, then a look-up. A floor of None takes the gateway's.
@@ -158,18 +203,18 @@ class Tolerances:
         _remember(self._known, key, found)
         return found
 
-    def of_own(self, team_id: str, own: Sample | None) -> dict[RequestedFloor, float | None]:
+    def of_own(self, team_id: str, own: Sample | None) -> dict[RequestedFloor, Tolerance | None]:
         """Computes tolerances from the team's own requests for each floor it asked for. Pure; some milliseconds each."""
         asked = [each for each in tuple(self._requested) if each[2] == team_id]
         if own is None:
             return dict.fromkeys(asked)
         return {each: _tolerance(self._choice_table(own, each[1]), each[0]) for each in asked}
 
-    def adopt(self, own: Mapping[RequestedFloor, float | None]) -> None:
+    def adopt(self, own: Mapping[RequestedFloor, Tolerance | None]) -> None:
         """Adopts tolerances computed from own requests; None returns to the sample's."""
         self._requested.update({key: own[key] for key in own if key in self._requested})
 
-    def _own_tolerance(self, floor: float, allowed: frozenset[str] | None, team_id: str) -> float | None:
+    def _own_tolerance(self, floor: float, allowed: frozenset[str] | None, team_id: str) -> Tolerance | None:
         key = (floor, allowed, team_id)
         own = self._requested.get(key)
         _remember(self._requested, key, own)
@@ -182,11 +227,15 @@ class Tolerances:
         *,
         current: float | None = None,
         own: Sample | None = None,
+        up: Mapping[str, int] | None = None,
     ) -> Preview:
-        """Computes the effect of each floor. `current` is the team's floor, `own` its own requests where known."""
+        """Computes the effect of each floor. `current` is the team's floor, `own` its own requests where known, `up` the
+        replicas by pool that take requests, where somebody watches them.
+        """
         floor = self._policy.quality_floor if current is None else current
         sample = own if own is not None else self._sample
-        ground = self._choice_table(sample, allowed)
+        empty = frozenset(pool.name for pool in self._policy.pools if not (up or {}).get(pool.name, pool.replicas))
+        ground = self._choice_table(sample, allowed, empty)
         if sample is None or ground is None:
             return self._plain_preview(floor, allowed)
         points = {each: tolerance_for(ground.choices, each) for each in sorted({*floors, floor})}
@@ -194,11 +243,29 @@ class Tolerances:
             basis="sample" if own is None else "own",
             requests=len(sample.weights),
             reference=ground.reference,
-            reference_cost_nanousd=None if ground.reference_cost is None else round(ground.reference_cost * _REQUESTS),
+            reference_cost_nanousd=None
+            if ground.reference_cost is None
+            else round(ground.reference_cost * PREVIEWED_REQUESTS),
             unmeasured=self._unmeasured(allowed),
             current_floor=floor,
             current_tolerance=points[floor].tolerance,
-            offers=tuple(_floor_result(each, point, ground, current=each == floor) for each, point in points.items()),
+            offers=tuple(
+                _floor_result(each, point, tolerance_for(ground.by_average, each), ground, current=each == floor)
+                for each, point in points.items()
+            ),
+            pools=self._sizes(frozenset(ground.pool_of.values()), up or {}),
+        )
+
+    def _sizes(self, names: frozenset[str], up: Mapping[str, int]) -> tuple[PoolSize, ...]:
+        return tuple(
+            PoolSize(
+                name=pool.name,
+                replicas=up.get(pool.name, pool.replicas),
+                live=pool.name in up,
+                by_margin=pool.by_margin,
+            )
+            for pool in self._policy.pools
+            if pool.name in names
         )
 
     def _plain_preview(self, floor: float, allowed: frozenset[str] | None) -> Preview:
@@ -223,8 +290,12 @@ class Tolerances:
             _remember(self._tables, allowed, self._choice_table(self._sample, allowed), most=MAX_GROUNDS)
         return self._tables[allowed]
 
-    def _choice_table(self, sample: Sample | None, allowed: frozenset[str] | None) -> _ChoiceTable | None:
-        """Builds a choice table; None without a sample, without a reference, or from values that are not finite."""
+    def _choice_table(
+        self, sample: Sample | None, allowed: frozenset[str] | None, empty: frozenset[str] = frozenset()
+    ) -> _ChoiceTable | None:
+        """Builds a choice table; None without a sample, without a reference, or from values that are not finite. `empty`
+        names pools without replicas, which are compared by their average price.
+        """
         reference = yardstick(self._lengths, self._policy, self._catalog, allowed)
         targets = [
             target
@@ -242,19 +313,32 @@ class Tolerances:
         takable = np.asarray(np.isfinite(adequate).any(axis=1))
         if not takable.any() or not np.isfinite(found).all():
             return None
-        cost = np.column_stack([self._cost(target, target.price, sample) for target in targets if target.price])
-        weights = np.asarray(sample.weights, dtype=np.float64)[takable]
+        cost = np.column_stack([self._cost(target, target.price, sample) for target in targets if target.price])[
+            takable
+        ]
+        weight = np.array([target.routing_weight for target in targets])
+        pools = {target_id: pool for pool in self._policy.pools for target_id in pool.targets if target_id in columns}
+        by_average = Choices(
+            adequate=adequate[takable],
+            cost=cost,
+            reference=found[takable, len(columns) :].max(axis=1),
+            weights=np.asarray(sample.weights, dtype=np.float64)[takable],
+            rank=cost / weight,
+            work=np.column_stack([self._work(each, pools.get(each.target_id), sample) for each in targets])[takable],
+        )
+        rests = [name in pools and pools[name].by_margin and pools[name].name not in empty for name in columns]
+        choices = by_average
+        if any(rests):
+            margin = np.where(rests, np.floor(cost / RESTING_PARTS), cost)
+            choices = msgspec.structs.replace(by_average, margin=margin, rank=margin / weight)
         return _ChoiceTable(
-            choices=Choices(
-                adequate=adequate[takable],
-                cost=cost[takable],
-                reference=found[takable, len(columns) :].max(axis=1),
-                weights=weights,
-                rank=cost[takable] / np.array([target.routing_weight for target in targets]),
-            ),
+            choices=choices,
+            by_average=by_average,
             columns=columns,
             reference=reference,
             reference_cost=self._reference_cost(reference, sample, takable),
+            own=frozenset(target.target_id for target in targets if is_own(target, self._policy.pooled)),
+            pool_of={name: pool.name for name, pool in pools.items()},
         )
 
     def _reference_cost(self, reference: tuple[str, ...], sample: Sample, rows: NDArray[np.bool_]) -> float | None:
@@ -266,10 +350,20 @@ class Tolerances:
 
     def _cost(self, target: Target, price: Price, sample: Sample) -> Floats:
         """The cost of each prompt in nano-dollars, rounded as a booking is; floats, as it is a statistic."""
-        length = self._lengths.get(target.target_id, 1.0)
-        output = np.minimum(np.rint(np.asarray(sample.output_tokens) * length), target.max_output_tokens)
+        output = self._output_tokens(target, sample)
         total = np.asarray(sample.input_tokens, dtype=np.float64) * price.input_nanousd + output * price.output_nanousd
         return np.asarray(np.floor(total / _TOKENS_PER_PRICE + 0.5))
+
+    def _work(self, target: Target, pool: OwnPool | None, sample: Sample) -> Floats:
+        """The seconds that each prompt keeps one replica of its pool busy; 0 where no pool of ours serves the target."""
+        if pool is None:
+            return np.zeros(len(sample.weights))
+        read = np.asarray(sample.input_tokens, dtype=np.float64) * pool.input_s
+        return np.asarray((read + self._output_tokens(target, sample) * pool.output_s) / _TOKENS_PER_PRICE)
+
+    def _output_tokens(self, target: Target, sample: Sample) -> Floats:
+        length = self._lengths.get(target.target_id, 1.0)
+        return np.asarray(np.minimum(np.rint(np.asarray(sample.output_tokens) * length), target.max_output_tokens))
 
 
 async def learn_from_own_requests(
@@ -282,8 +376,13 @@ async def learn_from_own_requests(
         await asyncio.sleep(pause_s)
 
 
-def _tolerance(ground: _ChoiceTable | None, floor: float) -> float:
-    return plain_tolerance(floor) if ground is None else tolerance_for(ground.choices, floor).tolerance
+def _tolerance(ground: _ChoiceTable | None, floor: float) -> Tolerance:
+    if ground is None:
+        return Tolerance(plain_tolerance(floor), plain_tolerance(floor))
+    by_average = tolerance_for(ground.by_average, floor).tolerance
+    if ground.choices is ground.by_average:
+        return Tolerance(by_average, by_average)
+    return Tolerance(by_average, tolerance_for(ground.choices, floor).tolerance)
 
 
 def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: int = MAX_CACHED) -> None:
@@ -304,16 +403,26 @@ def _fits(targets: Sequence[Target], sample: Sample) -> NDArray[np.bool_]:
     return np.asarray(np.asarray(sample.input_tokens)[:, None] < room)
 
 
-def _floor_result(floor: float, point: Point, ground: _ChoiceTable, *, current: bool) -> FloorResult:
+def _floor_result(floor: float, point: Point, full: Point, ground: _ChoiceTable, *, current: bool) -> FloorResult:
     reference = ground.reference_cost
+    shares = dict(zip(ground.columns, point.shares, strict=True))
+    replica_s = dict.fromkeys(ground.pool_of.values(), 0.0)
+    for name, seconds in zip(ground.columns, point.work, strict=True):
+        if name in ground.pool_of:
+            replica_s[ground.pool_of[name]] += seconds * PREVIEWED_REQUESTS
     return FloorResult(
         floor=floor,
         tolerance=point.tolerance,
         reached=point.kept >= floor - 1e-6,
         kept=point.kept,
         kept_error=point.kept_error,
-        cost_nanousd=round(point.cost * _REQUESTS),
+        cost_nanousd=round(point.cost * PREVIEWED_REQUESTS),
+        margin_nanousd=round(point.margin * PREVIEWED_REQUESTS),
+        full_tolerance=full.tolerance,
+        full_nanousd=round(full.cost * PREVIEWED_REQUESTS),
         saving=1 - point.cost / reference if reference else None,
-        shares=dict(zip(ground.columns, point.shares, strict=True)),
+        shares=shares,
+        own_share=sum(share for name, share in shares.items() if name in ground.own),
+        replica_s=replica_s,
         current=current,
     )

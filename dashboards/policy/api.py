@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from accounts.caller import Caller
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.requests import OwnRequests, own_requests
-from dashboards.policy.preview import floors_from, preview_as_json
+from dashboards.policy.preview import floors_from, preview_as_json, replicas_up
 from dashboards.web.gateway import AuthenticatedCaller, Gateway, gateway_of
 from dashboards.web.openapi import described
 from dashboards.web.patience import patience
@@ -46,13 +46,19 @@ async def preview_policy(
     # Some tens of milliseconds of arithmetic: off the loop that other requests are served by, and a few at a time, for
     # answers are checked in the same threads.
     async with gateway.reads:
-        return JSONResponse(await asyncio.to_thread(_previewed, tolerances, floors or FLOORS, caller, own))
+        return JSONResponse(
+            await asyncio.to_thread(_previewed, tolerances, floors or FLOORS, caller, own, replicas_up(gateway))
+        )
 
 
 def _previewed(
-    tolerances: Tolerances, floors: tuple[float, ...], caller: Caller, own: OwnRequests | None
+    tolerances: Tolerances,
+    floors: tuple[float, ...],
+    caller: Caller,
+    own: OwnRequests | None,
+    up: dict[str, int],
 ) -> dict[str, Any]:
-    found = tolerances.preview(floors, caller.allowed_models, current=caller.settings.quality_floor, own=own)
+    found = tolerances.preview(floors, caller.allowed_models, current=caller.settings.quality_floor, own=own, up=up)
     return preview_as_json(found, caller.team_id)
 
 

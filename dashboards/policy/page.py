@@ -17,11 +17,10 @@ from accounts.caller import Escalation, Learning
 from accounts.store import TeamRecord
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.requests import own_requests
-from cost.reports.latency import LatestReader
 from cost.reports.scope import ReadScope
-from cost.reports.usage import UsageQuery, UsageSums
-from cost.times import DAY_US
 from dashboards.policy.change import PolicyChoice, policy_of, proposed, set_policy
+from dashboards.policy.preview import own_words, replicas_up, room_words
+from dashboards.policy.traffic import DAYS, auto_traffic
 from dashboards.ui.formats import share
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
@@ -31,12 +30,11 @@ from dashboards.web.gateway import Gateway
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
-from proxy.policy import AUTO, choosable
+from proxy.policy import choosable
 from proxy.tolerance import FloorResult, Preview, Tolerances
 
 router: Final = APIRouter(include_in_schema=False)
 
-DAYS: Final = 30
 LOWEST: Final = 90
 HIGHEST: Final = 100
 _STOPS_A_POINT: Final = 2
@@ -76,6 +74,10 @@ class FloorOption(msgspec.Struct, frozen=True, kw_only=True):
     """Savings against sending every request to the reference."""
     change_nanousd: int | None
     """Difference to the current floor; negative is cheaper."""
+    added_nanousd: int | None
+    """What is added to what is paid anyway, while our own GPUs have room."""
+    room: tuple[str, ...] = ()
+    """Sentences on the room of our own GPUs."""
 
     @property
     def percent(self) -> str:
@@ -154,7 +156,7 @@ def differences(before: TeamRecord, after: TeamRecord, gateway_floor: float) -> 
     ]
 
 
-def floor_options(preview: Preview, requests: int | None) -> tuple[FloorOption, ...]:
+def floor_options(preview: Preview, requests: int | None, per_s: float | None = None) -> tuple[FloorOption, ...]:
     """Forecast of each floor for a month with this number of requests."""
     now = next((offer.cost_nanousd for offer in preview.offers if offer.current), None)
     reference = preview.reference_cost_nanousd
@@ -168,6 +170,8 @@ def floor_options(preview: Preview, requests: int | None) -> tuple[FloorOption, 
             month_nanousd=month(offer.cost_nanousd),
             saved_nanousd=None if reference is None else month(reference - offer.cost_nanousd),
             change_nanousd=None if now is None else month(offer.cost_nanousd - now),
+            added_nanousd=month(offer.margin_nanousd),
+            room=(*room_words(preview, offer, per_s), *own_words(preview, offer)),
         )
         for offer in preview.offers
     )
@@ -180,26 +184,26 @@ async def outlook(gateway: Gateway, team: TeamRecord, now_us: int) -> FloorForec
         catalog=rules.catalog, policy=rules.policy, classifier=HeuristicClassifier()
     )
     scope = ReadScope(organisation_id=team.organisation_id, team_id=team.team_id)
-    end_us = now_us - now_us % DAY_US + DAY_US
     async with reading(gateway, on=True):
         own = await own_requests(gateway.database, team.team_id, tolerances.artifact, tolerances.width)
-        query = UsageQuery(scope=scope, start_us=max(0, end_us - DAYS * DAY_US), end_us=end_us)
-        used = await gateway.usage.page(query)
-        auto_share = await LatestReader(gateway.database).named(scope, AUTO)
+        traffic = await auto_traffic(gateway.database, scope, now_us)
     # Some tens of milliseconds of arithmetic: off the loop that other requests are served by, and a few at a time, for
     # answers are checked in the same threads.
     async with gateway.reads:
         preview = await asyncio.to_thread(
-            tolerances.preview, STOPS, team.allowed_models, current=team.settings.quality_floor, own=own
+            tolerances.preview,
+            STOPS,
+            team.allowed_models,
+            current=team.settings.quality_floor,
+            own=own,
+            up=replicas_up(gateway),
         )
-    totals = used.totals or UsageSums()
-    requests = None if auto_share is None else round(totals.requests * auto_share)
     return FloorForecast(
         preview=preview,
-        requests=requests,
-        auto_share=auto_share,
-        stops=floor_options(preview, requests),
-        spent_nanousd=totals.known_cost_nanousd,
+        requests=traffic.requests,
+        auto_share=traffic.auto_share,
+        stops=floor_options(preview, traffic.requests, traffic.per_s),
+        spent_nanousd=traffic.totals.known_cost_nanousd,
     )
 
 
@@ -372,6 +376,8 @@ def _table(found: FloorForecast, query: Mapping[str, str]) -> Table:
         Column("kept", "Expected to keep", "share"),
         Column("error", "Give or take", "share", note="The standard error that the number of requests leaves"),
         Column("month", "A month costs", "money"),
+        Column("added", "Adds a month", "money", note="To what is paid anyway: our own GPUs while they have room"),
+        Column("own", "Our own", "share", note="Requests that our own GPUs get while they have room"),
         Column("saved", "Saves a month", "money", note="Against asking the reference for everything"),
         Column("saving", "Saves", "share", note="Against asking the reference for everything"),
         Column("change", "Against now", "money", note="Below zero is cheaper than the floor as it is"),
@@ -383,6 +389,8 @@ def _table(found: FloorForecast, query: Mapping[str, str]) -> Table:
             "kept": stop.offer.kept,
             "error": stop.offer.kept_error,
             "month": stop.month_nanousd,
+            "added": stop.added_nanousd,
+            "own": stop.offer.own_share,
             "saved": stop.saved_nanousd,
             "saving": stop.offer.saving,
             "change": stop.change_nanousd,

@@ -5,7 +5,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from cost.prices import usd
-from proxy.tolerance import FloorResult, Preview
+from dashboards.web.gateway import Gateway
+from proxy.tolerance import PREVIEWED_REQUESTS, FloorResult, PoolSize, Preview
 
 MAX_FLOORS: Final = 32
 
@@ -29,8 +30,10 @@ def _floor(text: str) -> float:
     return floor
 
 
-def preview_as_json(preview: Preview, team_id: str | None) -> dict[str, Any]:
-    """A preview as JSON values. Money is text, so that no reader rounds it to a float."""
+def preview_as_json(preview: Preview, team_id: str | None, requests_per_s: float | None = None) -> dict[str, Any]:
+    """A preview as JSON values. Money is text, so that no reader rounds it to a float. `requests_per_s` is what was asked
+    of `auto` lately, where that is known.
+    """
     return {
         "object": "policy.preview",
         "team_id": team_id,
@@ -42,13 +45,30 @@ def preview_as_json(preview: Preview, team_id: str | None) -> dict[str, Any]:
             "quality_floor": preview.current_floor,
             "tolerance": round(preview.current_tolerance, 6),
         },
-        "offers": [_offer(offer) for offer in preview.offers],
+        "offers": [_offer(offer, preview.pools) for offer in preview.offers],
+        "pools": [_pool(pool) for pool in preview.pools],
+        "requests_per_s": None if requests_per_s is None else round(requests_per_s, 6),
         "unmeasured_targets": list(preview.unmeasured),
-        "notes": list(notes(preview, team_id)),
+        "notes": list(notes(preview, team_id, requests_per_s)),
     }
 
 
-def _offer(offer: FloorResult) -> dict[str, Any]:
+def replicas_up(gateway: Gateway) -> dict[str, int]:
+    """Replicas that take requests now, by pool."""
+    view = gateway.fleet_view
+    return {} if view is None else {name: len(each.snapshot().taking) for name, each in view.pools.items()}
+
+
+def _pool(pool: PoolSize) -> dict[str, Any]:
+    return {
+        "pool": pool.name,
+        "replicas": pool.replicas,
+        "basis": "live" if pool.live else "planned",
+        "price": "margin" if pool.by_margin else "average",
+    }
+
+
+def _offer(offer: FloorResult, pools: Iterable[PoolSize]) -> dict[str, Any]:
     return {
         "quality_floor": offer.floor,
         "tolerance": round(offer.tolerance, 6),
@@ -56,9 +76,27 @@ def _offer(offer: FloorResult) -> dict[str, Any]:
         "quality_kept": round(offer.kept, 4),
         "quality_kept_error": round(offer.kept_error, 4),
         "usd_per_1000_requests": _dollars(offer.cost_nanousd),
+        "margin_usd_per_1000_requests": _dollars(offer.margin_nanousd),
+        "without_room": {
+            "tolerance": round(offer.full_tolerance, 6),
+            "usd_per_1000_requests": _dollars(offer.full_nanousd),
+        },
         "saving_share": None if offer.saving is None else round(offer.saving, 4) + 0.0,  # Never -0.
         "shares": {name: round(share, 4) for name, share in offer.shares.items()},
+        "own_share": round(offer.own_share, 4),
+        "pools": [_use(pool, offer) for pool in pools],
         "current": offer.current,
+    }
+
+
+def _use(pool: PoolSize, offer: FloorResult) -> dict[str, Any]:
+    """How busy the requests keep a pool, and how many of them it carries."""
+    replica_s = offer.replica_s.get(pool.name, 0.0)
+    most = pool.carries_per_s(replica_s)
+    return {
+        "pool": pool.name,
+        "replica_seconds_per_1000_requests": round(replica_s, 3),
+        "carries_requests_per_s": None if most is None else round(most, 3),
     }
 
 
@@ -71,8 +109,58 @@ def _dollars(amount_nanousd: int | None) -> str | None:
     return f"{whole}.{rest.rstrip('0'):0<2}"
 
 
-def notes(preview: Preview, team_id: str | None) -> Iterable[str]:
-    """Sentences on the preview's data, its reliability, and how to apply a floor."""
+def room_words(preview: Preview, offer: FloorResult, requests_per_s: float | None) -> Iterable[str]:
+    """A sentence or two on each of our own pools: what it carries at a floor, beside what is asked for."""
+    for pool in preview.pools:
+        replicas = f"{pool.replicas} replica{'' if pool.replicas == 1 else 's'}"
+        known = f"{replicas} that take requests now" if pool.live else f"the {replicas} planned under `cost.pools`"
+        if not pool.replicas:
+            yield f"{pool.name} has no replica up, so it is compared by its average price until it has one."
+            continue
+        most = pool.carries_per_s(offer.replica_s.get(pool.name, 0.0))
+        if most is None:
+            yield f"{pool.name} gets none of these requests at a floor of {offer.floor:.1%}."
+            continue
+        asked = (
+            ""
+            if requests_per_s is None
+            else f" Lately {requests_per_s:.3g} a second were asked for on average, {requests_per_s / most:.1%} of that."
+        )
+        yield (
+            f"Room of {pool.name}: at a floor of {offer.floor:.1%}, {known} carry {most:.3g} `auto` requests a second, by "
+            f"its measured `seconds_per_million`.{asked} What is beyond overflows to what is bought."
+            f"{'' if pool.live else ' No fleet was asked, so whether they are up and idle is not known.'}"
+        )
+
+
+def own_words(preview: Preview, offer: FloorResult) -> Iterable[str]:
+    """Sentences on what our own pools are compared by, and where that makes a floor dearer in sum."""
+    if not any(pool.by_margin and pool.replicas for pool in preview.pools):
+        return
+    yield (
+        "Hours that are up are paid for anyway, so while our own pools have room their requests are compared by what one more "
+        "costs. Cost and saving are what is booked, with our own at their average price; `adds` is what the requests add to "
+        "what is paid anyway, and `when full` what they cost when our own have no room."
+    )
+    if offer.margin_nanousd > offer.full_nanousd:
+        yield (
+            f"Preferring our own GPUs does not pay at a floor of {offer.floor:.1%}: their model is so much weaker on these "
+            f"prompts that more of the others must go to a dearer one. It adds {_thousand(offer.margin_nanousd)} for "
+            f"{PREVIEWED_REQUESTS:,} requests, by average prices they would cost {_thousand(offer.full_nanousd)}. A lower "
+            "floor, a better model in the pool, or `price: average` under `cost.pools` is cheaper."
+        )
+
+
+def _thousand(amount_nanousd: int) -> str:
+    return f"${usd(amount_nanousd):.4f}"
+
+
+def notes(preview: Preview, team_id: str | None, requests_per_s: float | None = None) -> Iterable[str]:
+    """Sentences on our own pools, the preview's data, its reliability, and how to apply a floor."""
+    for offer in preview.offers:
+        if offer.current:
+            yield from room_words(preview, offer, requests_per_s)
+            yield from own_words(preview, offer)
     if preview.basis == "none":
         yield (
             "No outcomes were measured for these targets, or there is nothing measured to compare them with, so `auto` "

@@ -18,7 +18,7 @@ from cost.prices import METERS
 from cost.reports.recent import MAX_ROWS, OUTCOMES, Outcome, Place, RecentPage, RecentQuery, RecentReader, RecentRequest
 from cost.reports.scope import ReadScope
 from dashboards.ui.tables import Column, Row, Table
-from dashboards.ui.words import decision, ended, flag_words, outcome, reason_label
+from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, outcome, reason_label
 from dashboards.web.access import allowed
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
@@ -276,6 +276,8 @@ def _attempts_table(found: RecentRequest) -> Table:
         Column("ended", "How it ended", sortable=False),
         Column("ttft", "First token", "seconds", sortable=False),
         Column("duration", "Duration", "seconds", sortable=False),
+        Column("margin", "Compared by", "money", "What one more request was expected to cost", sortable=False),
+        Column("because", "Because", sortable=False),
         Column("cost", "Cost", "money", sortable=False),
     )
     rows = [
@@ -287,6 +289,8 @@ def _attempts_table(found: RecentRequest) -> Table:
             "ended": ended(each),
             "ttft": _seconds(each.ttft_us),
             "duration": _seconds(each.duration_us),
+            "margin": each.margin_nanousd,
+            "because": MARGIN_WORDS.get(each.margin_why, each.margin_why),
             "cost": each.cost_nanousd,
         }
         for each in found.attempts

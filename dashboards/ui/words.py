@@ -51,6 +51,24 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Label and sentence by the reason's name in `proxy.policy`."""
 
+MARGIN_WORDS: Final[Mapping[str, str]] = {
+    "": "nothing was compared",
+    "bought": "its price",
+    "average": "our own at its average price",
+    "own-room": "our own with room",
+    "own-filling": "our own, filling up",
+    "own-full": "our own without room",
+}
+"""What a margin follows from, by its name in `proxy.shadow_price`."""
+
+_MARGINS: Final[Mapping[str, str]] = {
+    "bought": "It was compared by its price, {margin}.",
+    "average": "It was compared by the average price of our own GPUs, {margin}.",
+    "own-room": "Our own GPUs had room and their hours are paid for anyway, so one more request was reckoned at {margin}.",
+    "own-filling": "Our own GPUs were filling up, so one more request was reckoned at {margin}, for what it displaces.",
+    "own-full": "Our own GPUs had no room, so one more request was reckoned at {margin}, what it would cost elsewhere.",
+}
+
 _FLAGS: Final[Mapping[str, str]] = {
     "absurd_usage": "the upstream's token counts were impossible, so ours are booked",
     "usage_missing": "the upstream did not say how many tokens it used, so our count is booked",
@@ -85,6 +103,14 @@ def because(entry: Entry) -> str:
     return _REASONS[entry.reason][1].format(target=entry.target_id, prompt=prompt, alias=entry.alias)
 
 
+def margin_words(entry: Entry) -> str:
+    """One sentence with what the target was compared by; empty where nothing was compared."""
+    if entry.margin_nanousd is None or entry.margin_why not in _MARGINS:
+        return ""
+    told = _MARGINS[entry.margin_why].format(margin=nano_money(entry.margin_nanousd))
+    return told if entry.margin_why == "bought" else f"{told} Booked is the average price."
+
+
 def flag_words(flag: str) -> str:
     """A flag in words; an unknown one as written."""
     return _FLAGS.get(flag, flag.replace("_", " "))
@@ -111,10 +137,10 @@ def outcome(request: RecentRequest) -> tuple[str, str]:
 
 
 def decision(request: RecentRequest) -> tuple[str, ...]:
-    """The request's story: a sentence or two for each attempt, and one on cost."""
+    """The request's story: two or three sentences for each attempt, and one on cost."""
     asked = _request_sentence(request.attempts[0])
-    story = [sentence for entry in request.attempts for sentence in (because(entry), ended(entry))]
-    return (asked, *story, money_words(request))
+    told = [(because(entry), margin_words(entry), ended(entry)) for entry in request.attempts]
+    return (asked, *(sentence for each in told for sentence in each if sentence), money_words(request))
 
 
 def ended(entry: Entry) -> str:

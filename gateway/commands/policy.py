@@ -50,10 +50,10 @@ def preview(
     except ValueError as error:
         fail(f"--floor: {error}", 2)
     settings = load(config, read_environment(), secrets_from=None)
-    record, own, tolerances = asyncio.run(_load_tolerances(settings, classifier_of(settings), team))
+    record, own, tolerances, per_s = asyncio.run(_load_tolerances(settings, classifier_of(settings), team))
     allowed = None if record is None or record.allowed_models is None else frozenset(record.allowed_models)
     current = None if record is None else record.settings.quality_floor
-    found = preview_as_json(tolerances.preview(floors or FLOORS, allowed, current=current, own=own), team)
+    found = preview_as_json(tolerances.preview(floors or FLOORS, allowed, current=current, own=own), team, per_s)
     if as_json:
         print_json(found)
     else:
@@ -62,12 +62,17 @@ def preview(
 
 async def _load_tolerances(
     settings: "GatewayConfig", classifier: "Classifier", team_id: str | None
-) -> "tuple[TeamRecord | None, OwnRequests | None, Tolerances]":
-    """Collects the team, its own requests, and the tolerances with the active tuning, as a gateway has them."""
+) -> "tuple[TeamRecord | None, OwnRequests | None, Tolerances, float | None]":
+    """Collects the team, its own requests, the tolerances with the active tuning, as a gateway has them, and what the
+    team asked of `auto` a second lately.
+    """
     from accounts.errors import UnknownTeam
     from accounts.store import AccountStore
     from classifier.learning.requests import own_requests
     from classifier.learning.store import LearningStore
+    from cost.reports.scope import ReadScope
+    from cost.times import wall_us
+    from dashboards.policy.traffic import auto_traffic
     from gateway.wiring.policy import build_policy
     from providers.catalog import build_catalog
     from proxy.learning.tunings import TuningWatch
@@ -80,11 +85,13 @@ async def _load_tolerances(
         await TuningWatch(LearningStore(engine), classifier).refresh()
         tolerances = Tolerances(catalog=catalog, policy=policy, classifier=classifier)
         if team_id is None:
-            return None, None, tolerances
+            return None, None, tolerances, None
         record = next((each for each in await AccountStore(engine).list_teams() if each.team_id == team_id), None)
         if record is None:
             raise UnknownTeam(f"there is no team {team_id!r}")
-        return record, await own_requests(engine, team_id, tolerances.artifact, tolerances.width), tolerances
+        own = await own_requests(engine, team_id, tolerances.artifact, tolerances.width)
+        scope = ReadScope(organisation_id=record.organisation_id, team_id=team_id)
+        return record, own, tolerances, (await auto_traffic(engine, scope, wall_us())).per_s
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -97,9 +104,9 @@ def _print(found: dict[str, Any]) -> None:
         typer.echo(f"compared with {reference}{costs}\n")
         names = [name for name in found["offers"][0]["shares"] if any(each["shares"][name] for each in found["offers"])]
         print_table(
-            ["", "floor", "tolerance", "kept", "cost of 1,000", "saving", *names],
+            ["", "floor", "tolerance", "kept", "cost of 1,000", "adds", "when full", "saving", "own", *names],
             [_row(offer, names) for offer in found["offers"]],
-            right=range(1, 6 + len(names)),
+            right=range(1, 9 + len(names)),
         )
         typer.echo("")
     for note in found["notes"]:
@@ -114,6 +121,9 @@ def _row(offer: dict[str, Any], names: list[str]) -> list[str]:
         f"{offer['tolerance']:.3f}",
         f"{offer['quality_kept']:.1%} ±{offer['quality_kept_error']:.1%}",
         f"${float(offer['usd_per_1000_requests']):.4f}",
+        f"${float(offer['margin_usd_per_1000_requests']):.4f}",
+        f"${float(offer['without_room']['usd_per_1000_requests']):.4f}",
         "unknown" if saving is None else f"{saving:.1%}",
+        f"{offer['own_share']:.0%}",
         *(f"{offer['shares'][name]:.0%}" for name in names),
     ]

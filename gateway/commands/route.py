@@ -34,6 +34,7 @@ def route(
 
 
 def _print_explanation(told: "Explanation") -> None:
+    from dashboards.ui.words import MARGIN_WORDS
     from gateway.table import print_table
 
     typer.echo(
@@ -49,13 +50,21 @@ def _print_explanation(told: "Explanation") -> None:
                 each["target"],
                 each["reason"],
                 f"{each['capability']:.2f}",
+                _money(each["margin_usd"], digits=9),
+                MARGIN_WORDS.get(each["margin_why"], each["margin_why"]),
                 _money(each["expected_cost_usd"]),
                 _money(each["at_most_usd"]),
             ]
             for rank, each in enumerate(told.candidates, 1)
         ]
         typer.echo("\nwould be tried, in this order:")
-        print_table(["", "target", "why", "capability", "expected cost", "at most"], rows, right=(3, 4, 5))
+        headings = ["", "target", "why", "capability", "one more costs", "because", "expected cost", "at most"]
+        print_table(headings, rows, right=(3, 4, 6, 7))
+        if any(each["margin_why"] == "own-room" for each in told.candidates):
+            typer.echo(
+                "(nothing is watched here: a pool with replicas under `cost.pools` is taken to have room; booked is the "
+                "expected cost)"
+            )
     if told.rejected:
         typer.echo("\nnot candidates:")
         print_table(["target", "obstacle", "why"], [list(each.values()) for each in told.rejected])
@@ -84,5 +93,5 @@ def _print_outlooks(told: "Explanation") -> None:
     print_table(["target", "adequate", "between", "loses", "tokens out"], rows, right=(1, 2, 3, 4))
 
 
-def _money(dollars: str | None) -> str:
-    return "unknown" if dollars is None else f"${float(dollars):.6f}"
+def _money(dollars: str | None, digits: int = 6) -> str:
+    return "unknown" if dollars is None else f"${float(dollars):.{digits}f}"

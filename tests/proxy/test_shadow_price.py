@@ -1,5 +1,6 @@
 """The price of one more request on our own GPUs: nearly nothing with room, the cheapest alternative's at most."""
 
+import itertools
 import math
 import uuid
 
@@ -100,6 +101,6 @@ def test_the_share_that_goes_elsewhere_grows_smoothly_with_the_wait() -> None:
     shares = [sum(at(step / 100, place_of(each)).overflows for each in IDS) / len(IDS) for step in range(121)]
     assert shares[:50] == [0] * 50
     assert shares[100:] == [1] * 21
-    steps = [later - before for before, later in zip(shares, shares[1:], strict=False)]
+    steps = [later - before for before, later in itertools.pairwise(shares)]
     assert all(0 <= step < 0.04 for step in steps)
     assert shares[75] == pytest.approx(0.5, abs=0.05)

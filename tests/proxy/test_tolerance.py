@@ -47,7 +47,7 @@ def test_planning_at_the_tolerance_keeps_what_the_preview_says(floor: float) -> 
     weighs = classifier(sample=sample, lengths=lengths)
     counted = tolerances(weighs, BIG, MIDDLE, small)
     (offer,) = counted.preview([floor], None, current=floor).offers
-    assert offer.tolerance == counted.of(floor, None)
+    assert offer.tolerance == counted.of(floor, None).with_room
     spent, kept, shares = 0.0, 0.0, dict.fromkeys(ABILITIES, 0.0)
     weight = sample.weights / sample.weights.sum()
     everything = catalog(BIG, MIDDLE, small)
@@ -163,7 +163,7 @@ async def test_a_teams_own_requests_stand_in_for_the_sample() -> None:
     assert counted.of(0.95, None, "team_b") == before[1]
     own = counted.preview([], None, own=easy)
     assert own.basis == "own"
-    assert own.current_tolerance == counted.of(0.95, None, "team_a") != before[0]
+    assert own.current_tolerance == counted.of(0.95, None, "team_a").with_room != before[0].with_room
     easy = None
     await learn_from_own_requests(counted, read, pause_s=0)
     assert counted.of(0.95, None, "team_a") == before[0]
@@ -182,7 +182,7 @@ async def test_a_teams_own_requests_stand_in_for_the_sample() -> None:
 def test_without_a_curve_each_prompt_may_lose_what_the_floor_gives_up(weighs: MadeUpClassifier, policy: Policy) -> None:
     """No sample, no abilities, no reference, or numbers that are none: the plain rule, and a preview that offers nothing."""
     counted = tolerances(weighs, policy=policy)
-    assert counted.of(None, None) == plain_tolerance(0.95) == pytest.approx(0.05)
+    assert counted.of(None, None).with_room == plain_tolerance(0.95) == pytest.approx(0.05)
     found = counted.preview(FLOORS, None)
     assert (found.basis, found.offers, found.current_tolerance) == ("none", (), plain_tolerance(0.95))
 
