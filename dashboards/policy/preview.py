@@ -113,7 +113,11 @@ def room_words(preview: Preview, offer: FloorResult, requests_per_s: float | Non
     """A sentence or two on each of our own pools: what it carries at a floor, beside what is asked for."""
     for pool in preview.pools:
         replicas = f"{pool.replicas} replica{'' if pool.replicas == 1 else 's'}"
-        known = f"{replicas} that take requests now" if pool.live else f"the {replicas} planned under `cost.pools`"
+        known = (
+            f"{replicas} that take{'s' if pool.replicas == 1 else ''} requests now"
+            if pool.live
+            else f"the {replicas} planned under `cost.pools`"
+        )
         if not pool.replicas:
             yield f"{pool.name} has no replica up, so it is compared by its average price until it has one."
             continue
@@ -126,8 +130,9 @@ def room_words(preview: Preview, offer: FloorResult, requests_per_s: float | Non
             if requests_per_s is None
             else f" Lately {requests_per_s:.3g} a second were asked for on average, {requests_per_s / most:.1%} of that."
         )
+        verb = "carries" if pool.replicas == 1 else "carry"
         yield (
-            f"Room of {pool.name}: at a floor of {offer.floor:.1%}, {known} carry {most:.3g} `auto` requests a second, by "
+            f"Room of {pool.name}: at a floor of {offer.floor:.1%}, {known} {verb} {most:.3g} `auto` requests a second, by "
             f"its measured `seconds_per_million`.{asked} What is beyond overflows to what is bought."
             f"{'' if pool.live else ' No fleet was asked, so whether they are up and idle is not known.'}"
         )

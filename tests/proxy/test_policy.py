@@ -15,6 +15,7 @@ from providers.target import Capability, Deployment, Target
 from proxy.affinity import Sticky
 from proxy.errors import ContextTooLong, ModelNotFound, NoEligibleTarget, TargetsUnavailable
 from proxy.policy import Facts, Policy, RoutePlan, absent, choosable, most_nanousd, plan, yardstick
+from proxy.shadow_price import NO_ROOMS, Room, Rooms, place_of
 
 ALL: frozenset[Capability] = frozenset({"vision", "tools", "json"})
 
@@ -75,10 +76,11 @@ def route(
     policy: Policy | None = None,
     sticky: Sticky | None = None,
     down: tuple[str, ...] = (),
+    rooms: Rooms = NO_ROOMS,
 ) -> RoutePlan:
     catalog = Catalog(targets={each.target_id: each for each in targets})
     fleet = {each.target_id: () if each.target_id in down else each.deployments for each in targets}
-    return plan(request, hard(complexity), policy or Policy(), catalog, fleet, sticky)
+    return plan(request, hard(complexity), policy or Policy(), catalog, fleet, sticky, rooms)
 
 
 def names(found: RoutePlan) -> list[str]:
@@ -522,3 +524,95 @@ def test_what_embeds_is_no_yardstick() -> None:
     assert BGE.capability > LLAMA.capability
     assert choosable(Policy(), catalog, None) == [LLAMA]
     assert yardstick({"llama-3-70b"}, Policy(), catalog, None) == ("llama-3-70b",)
+
+
+OWN = target("own", price=price(2, 2), capability=0.6)
+POOLED = Policy(pooled=frozenset({"own"}))
+
+
+def with_wait(wait_s: float, place: float = 0.0, **changes: Any) -> Rooms:
+    return Rooms({"own": Room(wait_s, 1.0)}, place, **changes)
+
+
+def test_our_own_with_room_come_first_whatever_their_average_price() -> None:
+    """Their hours are paid for; what is booked stays the average price."""
+    found = route(facts(), 0.2, GPT, OWN, MINI, policy=POOLED, rooms=with_wait(0))
+    first, second = found.candidates[:2]
+    assert (first.target.target_id, first.reason, first.margin_why) == ("own", "cheapest-capable", "own-room")
+    assert (second.target.target_id, second.margin_why) == ("mini", "bought")
+    assert first.expected_nanousd == 200 * 2_000
+    assert first.margin_nanousd == 200 * 20
+    assert second.margin_nanousd == second.expected_nanousd
+    unknown = route(facts(), 0.2, GPT, OWN, MINI, policy=POOLED)
+    assert names(unknown) == ["mini", "own", "gpt-4o"]
+    assert [each.margin_why for each in unknown.candidates] == ["bought", "average", "bought"]
+
+
+def test_what_is_booked_and_compared_with_does_not_hang_on_the_room() -> None:
+    """Expected cost, bound and the cheapest commercial target are the same in an idle and in a full pool."""
+    plans = [route(facts(), 0.2, GPT, OWN, MINI, policy=POOLED, rooms=with_wait(wait_s)) for wait_s in (0, 0.5, 5)]
+    money = [
+        {each.target.target_id: (each.expected_nanousd, each.bound_nanousd) for each in found.candidates}
+        for found in plans
+    ]
+    assert money[0] == money[1] == money[2]
+    assert {found.cheapest_commercial and found.cheapest_commercial.target_id for found in plans} == {"mini"}
+
+
+def test_without_room_they_come_right_after_the_cheapest_alternative() -> None:
+    """As an overflow at dispatch does, it says why; a dearer target stays behind them."""
+    found = route(facts(), 0.2, GPT, OWN, MINI, policy=POOLED, rooms=with_wait(1.0))
+    assert [(each.target.target_id, each.reason) for each in found.candidates] == [
+        ("mini", "spill-over"),
+        ("own", "fallback"),
+        ("gpt-4o", "fallback"),
+    ]
+    assert found.candidates[1].margin_nanousd == found.candidates[0].expected_nanousd
+
+
+def test_who_stays_on_our_own_pays_their_average_at_most() -> None:
+    """A team that does not overflow is planned by price alone: full, they cost their average, and nothing overflows."""
+    dear = route(facts(), 0.5, GPT, OWN, policy=POOLED, rooms=with_wait(5, may_overflow=False))
+    assert (names(dear), dear.candidates[0].reason) == (["own", "gpt-4o"], "cheapest-capable")
+    cheap = route(facts(), 0.2, MINI, OWN, policy=POOLED, rooms=with_wait(5, may_overflow=False))
+    assert (names(cheap), cheap.candidates[0].reason) == (["mini", "own"], "cheapest-capable")
+
+
+def test_two_processes_on_one_snapshot_agree_and_do_not_turn_together() -> None:
+    """Of one request both decide the same; of many, a part overflows that grows with the wait."""
+    ids = [f"req_{number:032x}" for number in range(400)]
+
+    def overflowing(wait_s: float) -> list[bool]:
+        plans = (route(facts(), 0.2, OWN, MINI, policy=POOLED, rooms=with_wait(wait_s, place_of(each))) for each in ids)
+        return [names(found)[0] == "mini" for found in plans]
+
+    assert overflowing(0.7) == overflowing(0.7)
+    shares = [sum(overflowing(wait_s)) / len(ids) for wait_s in (0.3, 0.6, 0.75, 0.9, 1.0)]
+    assert shares == pytest.approx([0, 0.2, 0.5, 0.8, 1], abs=0.08)
+
+
+def test_with_room_a_prompt_may_lose_what_keeps_the_floor_with_room() -> None:
+    """Which tolerance holds follows from whether one of our own that could serve the prompt has room for it."""
+    adequate = {"gpt-4o": 0.9, "mini": 0.8, "own": 0.7}
+    prediction = Prediction(
+        complexity=0.2,
+        source="onnx",
+        expected_output_tokens=100,
+        outlooks={
+            name: TargetPrediction(adequate=chance, low=0.0, high=1.0, output_tokens=100, output_tokens_p90=200)
+            for name, chance in adequate.items()
+        },
+    )
+    policy = msgspec.structs.replace(POOLED, reference="gpt-4o")
+    asked = facts(tolerance=0.15, tolerance_with_room=0.05)
+    everything = Catalog(targets={each.target_id: each for each in (GPT, OWN, MINI)})
+    fleet = {each.target_id: each.deployments for each in (GPT, OWN, MINI)}
+    found = {
+        wait_s: plan(asked, prediction, policy, everything, fleet, rooms=with_wait(wait_s)) for wait_s in (0.0, 2.0)
+    }
+    assert (found[0.0].tolerance, names(found[0.0])) == (0.05, ["gpt-4o"])
+    assert (found[2.0].tolerance, names(found[2.0])) == (0.15, ["mini", "gpt-4o"])
+    vision = msgspec.structs.replace(OWN, capabilities=frozenset())
+    blind = Catalog(targets={each.target_id: each for each in (GPT, vision, MINI)})
+    needs = msgspec.structs.replace(asked, needs=frozenset({"vision"}))
+    assert plan(needs, prediction, policy, blind, fleet, rooms=with_wait(0.0)).tolerance == 0.15

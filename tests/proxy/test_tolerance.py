@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from classifier.tuning import Ability, Tuning
 from providers.catalog import Catalog
 from providers.target import Target
-from proxy.policy import Facts, Policy, plan
+from proxy.policy import Facts, OwnPool, Policy, plan
+from proxy.shadow_price import Room, Rooms
 from proxy.tolerance import FLOORS, MAX_CACHED, Tolerances, learn_from_own_requests, plain_tolerance
 from tests.proxy.made_up_classifier import MadeUpClassifier, MadeUpSample, made_up_sample
 from tests.proxy.test_policy import price, target
@@ -203,3 +205,75 @@ def test_savings_are_against_the_reference_for_everything() -> None:
     assert found.offers[0].saving == pytest.approx(0.0)
     assert found.offers[0].cost_nanousd == found.reference_cost_nanousd
     assert np.isclose(found.offers[0].kept, 1.0)
+
+
+OWN_POOL = OwnPool(name="gpus", targets=("middle",), replicas=3, input_s=100.0, output_s=400.0)
+OWN_POLICY = Policy(reference="big", quality_floor=0.95, pooled=frozenset({"middle"}), pools=(OWN_POOL,))
+
+
+@pytest.mark.parametrize("floor", [0.8, 0.95, 1.0])
+@pytest.mark.parametrize("wait_s", [0.0, 2.0])
+def test_either_order_keeps_the_floor_by_itself(floor: float, wait_s: float) -> None:
+    """Planned one by one, with room and without: as the preview says, and never less than the floor."""
+    sample, weighs = made_up_sample(), classifier()
+    counted = tolerances(weighs, policy=OWN_POLICY)
+    losses = counted.of(floor, None)
+    (offer,) = counted.preview([floor], None, current=floor).offers
+    everything = catalog(BIG, MIDDLE, SMALL)
+    fleet = {each.target_id: each.deployments for each in everything}
+    weight = sample.weights / sample.weights.sum()
+    booked = added = kept = own = 0.0
+    for row in range(len(weight)):
+        facts = Facts(
+            alias="auto",
+            tier="interactive",
+            needs=frozenset(),
+            input_tokens=int(sample.input_tokens[row]),
+            max_output_tokens=None,
+            tolerance=losses.by_average,
+            tolerance_with_room=losses.with_room,
+        )
+        prediction = weighs.predicted(sample.vectors[row], int(sample.output_tokens[row]))
+        rooms = Rooms({"middle": Room(wait_s, 1.0)}, 0.0)
+        first = plan(facts, prediction, OWN_POLICY, everything, fleet, rooms=rooms).candidates[0]
+        assert first.expected_nanousd is not None
+        assert first.margin_nanousd is not None
+        assert first.adequate is not None
+        booked += weight[row] * first.expected_nanousd
+        added += weight[row] * first.margin_nanousd
+        kept += weight[row] * first.adequate / (weight @ weighs.adequacies(sample.vectors, ["big"])[:, 0])
+        own += weight[row] * (first.target.target_id == "middle")
+    if wait_s:
+        assert kept >= floor - 0.01
+        return
+    assert kept == pytest.approx(offer.kept)
+    assert kept >= floor - 1e-6
+    assert offer.cost_nanousd == pytest.approx(1_000 * booked, rel=1e-6)
+    assert offer.margin_nanousd == pytest.approx(1_000 * added, rel=1e-6)
+    assert offer.own_share == pytest.approx(own)
+    assert offer.tolerance == losses.with_room
+    assert offer.full_tolerance == losses.by_average
+
+
+def test_a_preview_tells_how_much_the_pool_carries() -> None:
+    """By the measured seconds of a replica: twice the replicas carry twice as much; those that are watched count first."""
+    counted = tolerances(classifier(), policy=OWN_POLICY)
+    planned = counted.preview([0.9], None)
+    (pool,), (live,) = planned.pools, counted.preview([0.9], None, up={"gpus": 6}).pools
+    assert (pool.name, pool.replicas, pool.live, live.replicas, live.live) == ("gpus", 3, False, 6, True)
+    offer = planned.offers[0]
+    seconds = offer.replica_s["gpus"]
+    assert seconds > 0
+    assert pool.carries_per_s(seconds) == pytest.approx(3_000 / seconds)
+    assert live.carries_per_s(seconds) == pytest.approx(6_000 / seconds)
+    assert pool.carries_per_s(0.0) is None
+
+
+def test_a_pool_without_hours_is_compared_by_its_average() -> None:
+    """None planned and none up: the figures are those of average prices, as with `price: average`."""
+    idle = tolerances(classifier(), policy=OWN_POLICY).preview([0.9], None, up={"gpus": 0}).offers[0]
+    fixed = msgspec.structs.replace(OWN_POLICY, pools=(msgspec.structs.replace(OWN_POOL, by_margin=False),))
+    average = tolerances(classifier(), policy=fixed).preview([0.9], None).offers[0]
+    assert (idle.shares, idle.cost_nanousd) == (average.shares, average.cost_nanousd)
+    assert average.margin_nanousd == average.cost_nanousd == average.full_nanousd
+    assert tolerances(classifier(), policy=OWN_POLICY).preview([0.9], None).offers[0].own_share > average.own_share

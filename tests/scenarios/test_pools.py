@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import yaml
 
 from tests.fleet import Callers, Place, callers, pool, pooled_model
@@ -280,3 +281,50 @@ async def test_a_replica_that_only_looks_well_loses_what_waits_there(tmp_path: P
         assert [reply.error for reply in replies if not reply.done] == []
         assert {reply.replica for reply in replies} == {"b"}
         engines[0].gate.set()
+
+
+_BILLED: Final[dict[str, Any]] = {
+    "name": "own",
+    "targets": ["own-model"],
+    "usd_per_gpu_hour": 3,
+    "seconds_per_million": {"input": 10, "output": 100},
+}
+
+
+@pytest.mark.parametrize("price", ["margin", "average"])
+async def test_our_own_are_used_while_they_have_room_and_overflow_when_full(tmp_path: Path, price: str) -> None:
+    """Their average price is above the other's, so by `average` they get nothing; what is booked is that price always."""
+    cheap = model(
+        "cheap",
+        [{"kind": "scripted", "upstream_model": "ok"}],
+        prices={"input": "0.1", "output": "0.1", "version": "test"},
+    )
+    sections = {"cost": {"pools": [{**_BILLED, "price": price}]}}
+    async with _house(tmp_path, "a", models=(cheap,), sections=sections) as (fleet, engines):
+
+        async def asked() -> tuple[str, str]:
+            reply = await fleet.ask(_talk(1), model="auto")
+            return reply.headers["x-weighbridge-target"], reply.headers["x-weighbridge-reason"]
+
+        async def told(waiting: int) -> bool:
+            return bool(((await fleet.replica("a"))["stats"] or {}).get("waiting") == waiting)
+
+        await until(lambda: told(0))
+        first = await asked()
+        assert first == (("own-model" if price == "margin" else "cheap"), "cheapest-capable")
+        engines[0].kv_usage, engines[0].waiting = 0.99, 40
+        await until(lambda: told(40))
+        full = await asked()
+        assert full == ("cheap", "spill-over" if price == "margin" else "cheapest-capable")
+        if price == "margin":
+            engines[0].kv_usage, engines[0].waiting = 0.1, 0
+            await until(lambda: told(0))
+            assert await asked() == first
+            booked = await fleet.gateway.rows("entry = 'settle' AND target_id = 'own-model'")
+            for row in booked:
+                assert row["margin_why"] == "own-room"
+                # 0.4 USD for a million tokens, in and out: the average, and not what it was compared by.
+                assert row["cost_nanousd"] == 400 * (row["input_tokens"] + row["output_tokens"])
+                assert 0 < row["margin_nanousd"] * 10 < row["cost_nanousd"]
+            reserved = await fleet.gateway.rows("entry = 'reserve' AND target_id = 'own-model'")
+            assert all(row["cost_nanousd"] >= 400 * row["input_tokens"] for row in reserved)

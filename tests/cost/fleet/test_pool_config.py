@@ -57,3 +57,12 @@ def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     """No negative rate, none finer than a nano-dollar, no weight finer than a picosecond a token."""
     with pytest.raises(ValidationError):
         pool(**wrong)
+
+
+def test_a_price_that_is_none_is_told_what_there_is() -> None:
+    """Somebody may take it for the price of tokens, which stands with the model."""
+    assert pool().price == "margin"
+    assert pool(price="average").price == "average"
+    for wrong in ("0.845", 0.845, None, {"input": 1}):
+        with pytest.raises(ValidationError, match=r"must be `margin`.*or `average`.*under `prices`"):
+            pool(price=wrong)

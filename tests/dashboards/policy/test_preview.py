@@ -8,7 +8,7 @@ from dashboards.policy.preview import MAX_FLOORS, floors_from, preview_as_json
 from proxy.tolerance import FLOORS
 from tests.proxy.made_up_classifier import made_up_sample
 from tests.proxy.test_policy import price, target
-from tests.proxy.test_tolerance import BIG, MIDDLE, SMALL, classifier, tolerances
+from tests.proxy.test_tolerance import BIG, MIDDLE, OWN_POLICY, SMALL, classifier, tolerances
 
 
 def test_floors_are_read_as_people_write_them() -> None:
@@ -62,3 +62,36 @@ def test_it_names_what_is_missing_and_how_to_apply_a_floor() -> None:
     assert "in no figure here: unmeasured." in notes
     assert "weighbridge teams set team_a --quality-floor" in notes
     assert "Nothing was changed" in notes
+
+
+def test_it_tells_what_our_own_add_and_how_much_they_carry() -> None:
+    """Booked and added money side by side; the room, where it is from, and what was asked lately."""
+    counted = tolerances(classifier(), policy=OWN_POLICY)
+    found = preview_as_json(counted.preview([0.9], None), None)
+    assert found["pools"] == [{"pool": "gpus", "replicas": 3, "basis": "planned", "price": "margin"}]
+    for offer in found["offers"]:
+        assert offer["own_share"] == offer["shares"]["middle"]
+        assert Decimal(offer["margin_usd_per_1000_requests"]) <= Decimal(offer["usd_per_1000_requests"])
+        (use,) = offer["pools"]
+        assert use["carries_requests_per_s"] == pytest.approx(
+            3_000 / use["replica_seconds_per_1000_requests"], rel=1e-3
+        )
+    notes = " ".join(found["notes"])
+    assert "the 3 replicas planned under `cost.pools` carry" in notes
+    assert "No fleet was asked" in notes
+    live = " ".join(preview_as_json(counted.preview([0.9], None, up={"gpus": 1}), None, 0.5)["notes"])
+    assert "1 replica that takes requests now carries" in live
+    assert "Lately 0.5 a second" in live
+    none = " ".join(preview_as_json(counted.preview([0.9], None, up={"gpus": 0}), None)["notes"])
+    assert "gpus has no replica up" in none
+    assert "Hours that are up" not in none
+
+
+def test_it_says_where_preferring_our_own_does_not_pay() -> None:
+    """A weak model in the pool makes others dearer that keep the floor; that is told, with both sums."""
+    counted = tolerances(classifier(), policy=OWN_POLICY)
+    for floor in (0.8, 0.95, 0.99):
+        preview = counted.preview([floor], None, current=floor)
+        (offer,) = preview.offers
+        told = "does not pay" in " ".join(preview_as_json(preview, None)["notes"])
+        assert told is (offer.margin_nanousd > offer.full_nanousd)

@@ -320,3 +320,18 @@ async def test_a_crowd_is_served_to_the_last() -> None:
     await asyncio.gather(*(one(number) for number in range(500)))
     assert 900 < most <= 1_000
     assert (site.state().waiting, site.state().in_flight) == (0, 0)
+
+
+async def test_what_is_expected_of_a_wait_is_nothing_with_room_and_the_prediction_without() -> None:
+    """It takes no place, and it is the wait that a refusal would tell."""
+    site = _Site(tokens_in_flight=100)
+    assert site.queues.expected("elsewhere", work(tokens=10)) is None
+    room = site.queues.expected("llama", work(tokens=100))
+    assert room is not None
+    assert (room.expected_s, room.most_s) == (0.0, site.configs["own"].max_wait_s.interactive)
+    slot = await site.queues.enter("llama", work(tokens=100))
+    short = site.queues.expected("llama", work(tokens=50))
+    assert short is not None
+    assert short.expected_s == site.queues.state("own", work(tokens=50)).predicted_wait_s > 0
+    assert site.queues.state("own").waiting == 0
+    slot.release()

@@ -3,7 +3,7 @@
 import pytest
 
 from selfhosted.balance.load import Load, PrefillSpeed
-from selfhosted.balance.room import full, pool_full
+from selfhosted.balance.room import full, pool_full, room_of
 from selfhosted.config import RoomConfig
 from selfhosted.replica import EngineStats
 from tests.selfhosted.balance.pool import replica, stats
@@ -43,3 +43,17 @@ def test_a_pool_is_full_when_all_are() -> None:
     assert pool_full([crowded, unknown], ROOM)
     assert not pool_full([unknown], ROOM)
     assert not pool_full([], ROOM)
+
+
+def test_the_room_for_one_more_is_the_best_replicas() -> None:
+    """The least fill and the shortest wait; what is unknown is not taken for idle, and no statistics are no room."""
+    busy, roomy, unknown = _load(stats(kv_usage=0.81)), _load(stats(kv_usage=0.45)), _load(None)
+
+    def best(*loads: Load) -> object:
+        found = room_of(loads, ROOM, 100, 0.0)
+        return None if found is None else (found.wait_s, found.fill)
+
+    assert best(busy, roomy, unknown) == (0.0, 0.5)
+    assert best(busy, unknown) == (0.0, pytest.approx(0.9))
+    assert best(_load(stats(waiting=4))) == (pytest.approx(4.0), 1.0)
+    assert best(unknown) is best() is None
