@@ -177,3 +177,15 @@ async def test_an_id_with_odd_characters_is_found(running: Running, member: Brow
     page = (await member.get(LIST)).text
     assert f'href="{LIST}/a%2Fb%3Fc%23d%20e"' in page
     assert (await member.get(f"{LIST}/a/b%3Fc%23d%20e")).status == 200
+
+
+async def test_a_request_tells_what_its_target_was_compared_by(running: Running, member: Browser) -> None:
+    """The margin and why, apart from the cost, which is the average price; nothing where nothing was compared."""
+    own = asked("own", margin_nanousd=12_000, margin_why="own-room", at_us=wall_us())
+    await keep(running, [own, asked("named", reason="named", at_us=wall_us())])
+    page = (await member.get(f"{LIST}/own")).text
+    assert "Our own GPUs had room and their hours are paid for anyway" in page
+    assert "Booked is the average price." in page
+    (row,) = rows(await member.get(f"{LIST}/own?format=csv&table=attempts"))
+    assert row["because"] == "our own with room"
+    assert "It was compared by" not in (await member.get(f"{LIST}/named")).text
