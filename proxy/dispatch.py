@@ -30,7 +30,7 @@ from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
 from proxy.held_reply import hold
 from proxy.latency import LatencyTracker
 from proxy.patience import hold_within, impatience, patience_s
-from proxy.policy import Candidate, is_own
+from proxy.policy import AUTO, Candidate, is_own
 from proxy.queues.work import Slot
 from proxy.retrying import retrying, worth_another
 from proxy.routed_request import RoutedRequest
@@ -112,7 +112,7 @@ class Dispatcher:
                 failure = error
             except _NOT_HELD:
                 # There is no money for where it would spill over to, but it may be served for less once there is room.
-                if not isinstance(short, QueueRefusal):
+                if not isinstance(short, QueueRefusal) and not _holds_less_later(planned, routed):
                     raise
         raise _error_to_report(failure, short)
 
@@ -271,6 +271,17 @@ def _as_spill_over(candidate: Candidate, routed: RoutedRequest) -> Candidate | N
     if routed.caller.settings.spill_over or is_own(candidate.target, routed.pools):
         return msgspec.structs.replace(candidate, reason="spill-over")
     return None
+
+
+def _holds_less_later(planned: Candidate, routed: RoutedRequest) -> bool:
+    """True when a later target of `auto` holds less money: targets come in the order of their margins, and what budgets
+    hold is the price.
+    """
+    if routed.facts.alias != AUTO or planned.bound_nanousd is None:
+        return False
+    candidates = routed.plan.candidates
+    later = candidates[candidates.index(planned) + 1 :]
+    return any(each.bound_nanousd is not None and each.bound_nanousd < planned.bound_nanousd for each in later)
 
 
 def _error_to_report(failure: UpstreamError | None, short: Refused | None) -> Exception:

@@ -116,6 +116,25 @@ async def test_a_hold_that_does_not_fit_is_refused_without_a_downgrade() -> None
     assert house.books.entries == []
 
 
+async def test_what_auto_cannot_hold_for_one_target_it_holds_for_one_that_takes_less() -> None:
+    """The first of the plan is not the one that holds least: a long answer of it may cost more."""
+    books = TightBooks(10_000_000, downgrade=False)
+    house = House("ok", "ok", books=books)
+    targets = dict(house.line.config.catalog.targets)
+    targets["t0"] = msgspec.structs.replace(targets["t0"], price=price(1, 1), max_output_tokens=30_000)
+    targets["t1"] = msgspec.structs.replace(targets["t1"], price=price(2, 2), max_output_tokens=1_000)
+    catalog = msgspec.structs.replace(house.line.config.catalog, targets=targets)
+    house.line.config = msgspec.structs.replace(house.line.config, catalog=catalog)
+    sent = await house.ask(stream=False)
+    assert (sent[0]["status"], headers_of(sent)["x-weighbridge-target"]) == (200, "t1")
+    assert [(entry.entry, entry.attempt, entry.target_id) for entry in books.entries] == [
+        ("reserve", 1, "t1"),
+        ("settle", 1, "t1"),
+    ]
+    books.room_nanousd = 0
+    assert (await house.ask(stream=False))[0]["status"] == 402
+
+
 async def test_what_is_held_is_more_than_the_answer_can_cost() -> None:
     """With max_tokens given, the hold bounds the settled cost, also where the estimate of the prompt is too low."""
     books = TightBooks(10**12, downgrade=False)
