@@ -16,8 +16,12 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """The last user message."""
     system: str = ""
     """System and developer messages, joined."""
+    before: str = ""
+    """The user message before the last one."""
     history: str = ""
-    """Every other earlier message, joined, oldest first."""
+    """Every message before the last user message, joined, oldest first."""
+    since: str = ""
+    """What came after it within its turn: the model's own words and tools' results, joined."""
     turns: int = 1
     tools: int = 0
     images: int = 0

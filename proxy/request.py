@@ -407,26 +407,26 @@ def _text(message: Message) -> str:
 
 
 def prompt_of(request: ChatRequest) -> Prompt:
-    """Returns the classifier's input: the last user message apart from the rest of the conversation."""
+    """Returns the classifier's input: the last user message apart from what came before and after it."""
     system: list[str] = []
     talk: list[str] = []
-    question = -1
-    turns = 0
+    asked: list[int] = []
     for message in request.messages:
         if message.role in _INSTRUCTING:
             system.append(_text(message))
             continue
         if message.role == "user":
-            turns += 1
-            question = len(talk)
+            asked.append(len(talk))
         talk.append(_text(message))
     # A conversation without a user message is weighed by its last one.
-    last = talk.pop(question) if talk else ""
+    question = asked[-1] if asked else len(talk) - 1
     return Prompt(
-        text=last,
+        text=talk[question] if talk else "",
         system="\n".join(system),
-        history="\n".join(talk),
-        turns=max(turns, 1),
+        before=talk[asked[-2]] if len(asked) > 1 else "",
+        history="\n".join(talk[: max(0, question)]),
+        since="\n".join(talk[question + 1 :]),
+        turns=max(len(asked), 1),
         tools=request.tools,
         images=request.images,
         json_mode=request.json_mode,
@@ -438,7 +438,7 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
     if request.operation == "embeddings":
         return request.embedded_tokens
     framing = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages) + IMAGE_TOKENS * request.images
-    texts = estimate_tokens(prompt.text) + estimate_tokens(prompt.system) + estimate_tokens(prompt.history)
+    texts = sum(map(estimate_tokens, (prompt.text, prompt.system, prompt.history, prompt.since)))
     raw = sum(estimate_tokens(bytes(each).decode()) for each in _definitions(request))
     return framing + texts + raw + sum(_beside_text(message) for message in request.messages)
 

@@ -187,6 +187,21 @@ def test_the_last_user_message_stands_apart_from_what_came_before() -> None:
     ]
     prompt = prompt_of(parse_chat(body(messages=messages), NO_HEADERS))
     assert (prompt.text, prompt.system, prompt.history, prompt.turns) == ("three", "Be brief.", "one\ntwo", 2)
+    assert (prompt.before, prompt.since) == ("one", "")
+
+
+def test_what_follows_the_question_is_no_part_of_the_history() -> None:
+    """Within a tool loop the last user message stays the question; calls and results after it stand apart."""
+    messages = [
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "answer"},
+        {"role": "user", "content": "question"},
+        {"role": "assistant", "content": "let me look"},
+        {"role": "tool", "content": "result", "tool_call_id": "c1"},
+    ]
+    prompt = prompt_of(parse_chat(body(messages=messages), NO_HEADERS))
+    assert (prompt.text, prompt.before) == ("question", "first")
+    assert (prompt.history, prompt.since) == ("first\nanswer", "let me look\nresult")
 
 
 def test_tokens_count_text_framing_tools_and_images() -> None:
