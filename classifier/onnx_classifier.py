@@ -126,6 +126,11 @@ class OnnxClassifier:
         """
         self._rebuild(self.abilities, tuning if tuning is not None and tuning.artifact == self.artifact else None)
 
+    @property
+    def measured(self) -> frozenset[str]:
+        """Targets with a row, shipped or learned; the others go by their declared capability."""
+        return frozenset(self._table.names)
+
     def sample(self) -> Sample:
         """Held-out prompts of the training data, as numbers."""
         return self._sample

@@ -47,3 +47,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Ability by target id; it takes precedence over the one that the target's configuration names."""
     groups: dict[str, list[Group]] = {}
     """Groups by team id."""
+    measured: dict[str, Ability] = {}
+    """Abilities that the calibration set gave, by target id. A refit starts from them as from those that ship, so they are
+    kept beside what verdicts have made of them since.
+    """

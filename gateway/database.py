@@ -17,6 +17,7 @@ import accounts.audit.tables
 import accounts.people.tables
 import accounts.tables
 import classifier.learning.tables
+import classifier.measuring.tables
 import cost.tables
 import dashboards.webhooks.tables
 import proxy.idempotency.tables
@@ -49,6 +50,8 @@ TABLES: Final = (
     classifier.learning.tables.WeighingRow,
     classifier.learning.tables.VerdictRow,
     classifier.learning.tables.TuningRow,
+    classifier.measuring.tables.MeasurementRow,
+    classifier.measuring.tables.CalibrationAnswerRow,
     dashboards.webhooks.tables.WebhookMessage,
     proxy.limits.limit_tables.LimitRule,
     proxy.redis.process_tables.LiveProcess,

@@ -42,6 +42,7 @@ from gateway.database import make_engine
 from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.books import keep_rounds, open_books
 from gateway.wiring.fleet import OpenFleet, open_fleet
+from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import all_metrics
 from gateway.wiring.people import open_people
 from gateway.wiring.pipeline import (
@@ -64,6 +65,7 @@ from proxy.background import background, every
 from proxy.dispatch import Dispatcher
 from proxy.gate import Gate
 from proxy.learning.learning_metrics import LearningMetrics
+from proxy.learning.measuring import MeasuringRules
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
@@ -188,6 +190,16 @@ class Running:
             stack.push_async_callback(shadow.aclose)
             shadow.start()
             line.shadow = shadow
+            keep_measuring(
+                engine,
+                accounts=accounts,
+                operator=config.accounts.operator,
+                classifier=classifier,
+                dispatcher=dispatcher,
+                rules=lambda: self._measuring_rules(line),
+                holder=ledger.boot_id,
+                stack=stack,
+            )
             gateway = Gateway(
                 line=line,
                 gate=gate,
@@ -318,6 +330,16 @@ class Running:
         if self._gate is not None and queues != self._queues:
             self._queues = queues
             self._gate.queues.adopt(queues)
+
+    def _measuring_rules(self, line: RequestPipeline) -> MeasuringRules:
+        catalog = line.config.catalog
+        return MeasuringRules(
+            catalog=catalog,
+            fleet={name: self._breakers.available(target) for name, target in catalog.targets.items()},
+            timeouts=line.config.timeouts,
+            retry=line.config.retry,
+            pools=line.config.pools,
+        )
 
     def _shadow_of(
         self,

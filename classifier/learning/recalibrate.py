@@ -5,7 +5,7 @@ level, some hundred its slope, and only many its direction. The reported measure
 which that fit did not see; the proposed rows are then fitted to everything.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -174,7 +174,8 @@ class _StartingRows(msgspec.Struct, frozen=True):
 
 def _starting_rows(known: Known, old: Tuning | None, counts: Mapping[str, int]) -> _StartingRows:
     tuned = old.abilities if old is not None else {}
-    shipped = {target_id: row for target_id, row in known.abilities.items() if len(row.weights) == known.loads}
+    based = {**known.abilities, **(old.measured if old is not None else {})}
+    shipped = {target_id: row for target_id, row in based.items() if len(row.weights) == known.loads}
     measured = {**shipped, **tuned}
     in_use, priors = {}, {}
     for target_id, count in counts.items():
@@ -184,7 +185,7 @@ def _starting_rows(known: Known, old: Tuning | None, counts: Mapping[str, int]) 
         prior = shipped.get(target_id, guess)
         # The rows behind the last tuning are most likely among these, and count once. Where it rests on more
         # than there are now, they are gone, and the tuning is what is left of them.
-        if target_id in tuned and tuned[target_id].verdicts > count:
+        if target_id in tuned and tuned[target_id] != prior and tuned[target_id].verdicts > count:
             prior = tuned[target_id]
         priors[target_id] = prior
     return _StartingRows(in_use, priors, frozenset(measured))
@@ -228,6 +229,7 @@ class _Refit:
         self._refitted = refitted
         self._old_abilities = dict(old.abilities) if old is not None else {}
         self.old_groups = dict(old.groups) if old is not None else {}
+        self._measured = dict(old.measured) if old is not None else {}
         self._team_id = team_id
         self._seed = seed
 
@@ -244,12 +246,13 @@ class _Refit:
             rows = own.teams == team
             learned = learn_groups(own.where(rows), logits[rows], team, np.random.default_rng([self._seed, 1]))
             before = self.old_groups.get(team, [])
-            groups[team] = _with_old_shifts(learned, before, chosen) if learned else _kept_shifts(before, chosen)
+            groups[team] = _with_old_shifts(learned, before, chosen) if learned else without_shifts(before, chosen)
         return Tuning(
             version=version,
             artifact=self.known.artifact,
             abilities={**self._old_abilities, **fresh},
             groups={team: each for team, each in groups.items() if each},
+            measured=self._measured,
         )
 
     def _fit_row(self, labels: Labels, target_id: str) -> Ability:
@@ -259,7 +262,7 @@ class _Refit:
         return fit_ability(rows, prior, strength=_POOLED_STRENGTH if guessed else 1.0)
 
 
-def _kept_shifts(groups: Iterable[Group], refitted: set[str]) -> list[Group]:
+def without_shifts(groups: Iterable[Group], refitted: Collection[str]) -> list[Group]:
     """Old groups without the shifts of targets whose row has been refitted."""
     left = [
         msgspec.structs.replace(

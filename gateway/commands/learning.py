@@ -127,7 +127,7 @@ async def _listed() -> "list[TuningRecord]":
 
 def _listed_row(record: "TuningRecord") -> list[str]:
     targets = record.metrics.get("targets", [])
-    better = [each["target_id"] for each in targets if each.get("verdict") == "better"]
+    better = [each["target_id"] for each in targets if each.get("verdict") in {"better", "measured"}]
     made_at = datetime.fromtimestamp(record.at_us / 1_000_000, UTC)
     return [
         str(record.version),

@@ -26,16 +26,15 @@ from cost.times import DAY_US
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import UpstreamError
-from providers.wire import ChatRequest, Event, Message
+from providers.wire import ChatRequest, Message
 from proxy.answers.tool_calls import Call
 from proxy.attempt import Attempt
-from proxy.dispatch import Dispatcher, close_quietly
-from proxy.ending import CALLER_GONE
-from proxy.errors import Refused, error_reply
+from proxy.dispatch import Dispatcher
+from proxy.errors import Refused
+from proxy.learning.asking import read_answer, routed_to
 from proxy.observers.learning import LearningOf
 from proxy.outcome import RequestOutcome
-from proxy.policy import AUTO, Facts, Fleet, Policy, plan
-from proxy.request import input_tokens, most_input_tokens, needs, prompt_of
+from proxy.policy import AUTO, Fleet
 from proxy.routed_request import RoutedRequest
 
 _log: Final = logging.getLogger("weighbridge.shadow")
@@ -271,7 +270,7 @@ class Shadow:
             raise _OverBudget
         attempts: list[Attempt] = []
         try:
-            return answer_of([event.payload for event in await self._read(routed, attempts)])
+            return answer_of([event.payload for event in await read_answer(self._dispatcher, routed, attempts)])
         finally:
             settled = [attempt.settled for attempt in attempts if attempt.settled is not None]
             # What could not be priced after all may have cost what it was allowed to.
@@ -282,54 +281,17 @@ class Shadow:
         self, rules: ShadowRules, comparison: Comparison, target_id: str, request: ChatRequest, alias: str
     ) -> RoutedRequest:
         """Plans a request that names the target, so that the team's model restrictions apply."""
-        caller = comparison.caller
-        estimate = input_tokens(request, prompt_of(request))
-        facts = Facts(
-            alias=target_id,
-            tier=comparison.request.tier,
-            needs=needs(request),
-            input_tokens=estimate,
-            most_input_tokens=most_input_tokens(
-                request, sum(len(bytes(each)) for each in request.fields.values()), estimate
-            ),
-            max_output_tokens=request.max_output_tokens,
-            allowed_models=caller.allowed_models,
-        )
-        return RoutedRequest(
+        return routed_to(
+            rules,
+            comparison.caller,
+            target_id,
+            request,
             request_id=f"{comparison.request_id}-{alias}",
-            caller=caller,
-            request=request,
-            facts=facts,
-            plan=plan(facts, None, Policy(), rules.catalog, rules.fleet),
-            prediction=None,
-            # No caller asked for it, so it cannot save anything.
-            comparators=None,
             alias=alias,
-            origin="shadow",
-            pools=rules.pools,
-            timeouts=rules.timeouts,
+            tier=comparison.request.tier,
             # Nobody waits for it, so a failure is the end of it.
             retry=RetryConfig(attempts=1),
-            upstream_headers={},
         )
-
-    async def _read(self, routed: RoutedRequest, attempts: list[Attempt]) -> list[Event]:
-        committed = await self._dispatcher.dispatch(routed, attempts)
-        attempt, events = committed.attempt, list(committed.events)
-        try:
-            while (batch := await committed.stream.read()) is not None:
-                attempt.observe(batch)
-                events += batch
-            attempt.close("ok", status=_OK)
-        except asyncio.CancelledError:
-            attempt.close("shutdown", status=CALLER_GONE)
-            raise
-        except Exception as error:
-            attempt.close("failed", error, status=error_reply(error).status)
-            raise
-        finally:
-            await close_quietly(committed.stream)
-        return events
 
 
 class _OverBudget(Exception):

@@ -11,9 +11,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.learning.labels import MAX_LABELS
-from classifier.learning.recalibrate import MIN_LABELS, Known, Proposal, Report, recalibrate
+from classifier.learning.recalibrate import MIN_LABELS, Known, Proposal, Report, recalibrate, without_shifts
 from classifier.learning.silence import MAX_SILENT, silent_answers
 from classifier.learning.store import LearningError, LearningStore, TuningRecord
+from classifier.measuring.result import Result
 from classifier.prediction import Classifier
 from classifier.tuning import Ability, Tuning
 from providers.catalog import Catalog
@@ -102,6 +103,44 @@ async def accept(store: LearningStore, proposal: Proposal) -> int:
         raise TuningRefused("nothing got better on the held-out requests, so there is nothing to accept")
     before = await store.active_version()
     version = await store.add_tuning(proposal.tuning, metrics=metrics_of(proposal.report, before))
+    await store.activate(version)
+    return version
+
+
+async def accept_measured(store: LearningStore, measured: Result) -> int:
+    """Stores and activates the row that a measurement found, beside all that the present tuning has; returns the version.
+
+    Raises TuningRefused where there is no row, or the present tuning is of another trained model.
+    """
+    if measured.ability is None or measured.mean is None:
+        raise TuningRefused(measured.too_few or "the measurement found no row, so there is nothing to accept")
+    target_id, active = measured.target_id, await store.active_tuning()
+    if active is not None and active.artifact != measured.artifact:
+        raise TuningRefused(
+            f"{target_id} was measured with the trained model {measured.artifact}, and the tuning in use is of "
+            f"{active.artifact}; measure it again, or go back to no tuning (`weighbridge classifier rollback 0`)"
+        )
+    base = active if active is not None else Tuning(version=0, artifact=measured.artifact)
+    groups = {team: without_shifts(each, {target_id}) for team, each in base.groups.items()}
+    tuning = msgspec.structs.replace(
+        base,
+        abilities={**base.abilities, target_id: measured.ability},
+        measured={**base.measured, target_id: measured.ability},
+        # They were shifts of the row that is replaced.
+        groups={team: each for team, each in groups.items() if each},
+    )
+    metrics = {
+        "before": None if active is None else active.version,
+        "labels": measured.scored,
+        "targets": [{"target_id": target_id, "verdict": "measured"}],
+        "groups": {team: len(each) for team, each in tuning.groups.items()},
+        "mean": msgspec.to_builtins(measured.mean),
+    }
+    note = (
+        f"{target_id} measured: {measured.mean.value:.3f} [{measured.mean.low:.3f}, {measured.mean.high:.3f}] "
+        f"by {measured.scored} questions"
+    )
+    version = await store.add_tuning(tuning, metrics=metrics, note=note)
     await store.activate(version)
     return version
 

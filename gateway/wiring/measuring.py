@@ -1,0 +1,41 @@
+"""Wiring of measurements: the loop that works on what was ordered, on the line's own dispatcher."""
+
+import contextlib
+from collections.abc import Callable
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.store import AccountStore
+from classifier.measuring.questions import calibration_set
+from classifier.measuring.store import MeasurementStore
+from classifier.prediction import Classifier
+from proxy.background import background, every
+from proxy.dispatch import Dispatcher
+from proxy.learning.measuring import Measuring, MeasuringRules, scorer
+
+POLL_S = 2.0
+
+
+def keep_measuring(
+    engine: AsyncEngine,
+    *,
+    accounts: AccountStore,
+    operator: str,
+    classifier: Classifier,
+    dispatcher: Dispatcher,
+    rules: Callable[[], MeasuringRules],
+    holder: str,
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    """Looks every few seconds for a measurement that nobody works on."""
+    measuring = Measuring(
+        store=MeasurementStore(engine),
+        accounts=accounts,
+        operator=operator,
+        rules=rules,
+        dispatcher=dispatcher,
+        scored=scorer(classifier, calibration_set),
+        calibration=calibration_set,
+        holder=holder,
+    )
+    background(stack, every(POLL_S, measuring.step))
