@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.commands.learning import register
+from gateway.commands import learning, measure
 from gateway.commands.shared import USAGE, fail, print_json
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ def explain(
         _print_explained(facts)
 
 
-register(classifier_app)
+learning.register(classifier_app)
+measure.register(classifier_app)
 
 
 def _print_explained(facts: dict[str, Any]) -> None:

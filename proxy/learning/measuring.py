@@ -37,8 +37,8 @@ from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import RequestRejected, UpstreamError
 from providers.target import Target
 from providers.wire import ChatRequest, Event
-from proxy.answers import tool_calls
 from proxy.answers.refusals import reads_as_refusal
+from proxy.answers.tool_calls import Call as WireCall
 from proxy.attempt import Attempt
 from proxy.dispatch import Dispatcher
 from proxy.errors import Refused
@@ -431,7 +431,7 @@ def _scored_row(
 class _Delta(msgspec.Struct):
     content: Any = None
     refusal: Any = None
-    tool_calls: list[tool_calls.Call] | None = None
+    tool_calls: list[WireCall] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -481,7 +481,7 @@ def answer_of(payloads: Sequence[bytes]) -> Heard:
     return Heard(answer=Answer("".join(texts), found), refused=refused, is_cut=is_cut)
 
 
-def _take_calls(pieces: Sequence[tool_calls.Call], calls: dict[int, tuple[list[str], list[str]]]) -> None:
+def _take_calls(pieces: Sequence[WireCall], calls: dict[int, tuple[list[str], list[str]]]) -> None:
     for place, piece in enumerate(pieces):
         names, arguments = calls.setdefault(piece.index if isinstance(piece.index, int) else place, ([], []))
         if piece.function is not None:
