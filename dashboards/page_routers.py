@@ -19,6 +19,7 @@ from dashboards.keys import page as keys
 from dashboards.operations import classifier_page as classifier
 from dashboards.operations import config_page as config
 from dashboards.operations import decisions_page as decisions
+from dashboards.operations import measurements_page as measurements
 from dashboards.operations import overview_page as overview
 from dashboards.operations import pools_page as pools
 from dashboards.operations import queues_page as queues
@@ -49,6 +50,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     classifier.router,
     config.router,
     decisions.router,
+    measurements.router,
     overview.router,
     pools.router,
     queues.router,

@@ -14,7 +14,7 @@ from gateway.wiring.policy import build_policy
 from providers.catalog import build_catalog
 from providers.target import Deployment, Target, Tier
 from proxy.errors import Refused
-from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan
+from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan, unmeasured
 from proxy.request import RequestHeaders, input_tokens, needs, parse_chat, prompt_of
 from proxy.shadow_price import Room, Rooms
 from proxy.tolerance import Tolerances
@@ -36,6 +36,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Each measured target's P(adequate) with its interval and its loss against the reference, best first."""
     candidates: tuple[dict[str, Any], ...] = ()
     rejected: tuple[dict[str, str], ...] = ()
+    unmeasured: tuple[str, ...] = ()
+    """Targets that `auto` may choose by their declared capability alone; empty while the plain rule classifies."""
     refusal: str | None = None
 
 
@@ -73,9 +75,12 @@ def explain(
     fleet = {target_id: target.deployments or _some_replica(target) for target_id, target in catalog.targets.items()}
     try:
         route = plan(facts, prediction, policy, catalog, fleet, rooms=_planned_rooms(policy))
-        return _explanation(facts, prediction, route, kept)
+        found = _explanation(facts, prediction, route, kept)
     except Refused as refused:
-        return _explanation(facts, prediction, RoutePlan(candidates=(), rejected=()), kept, refusal=refused.message)
+        found = _explanation(facts, prediction, RoutePlan(candidates=(), rejected=()), kept, refusal=refused.message)
+    if not isinstance(chosen, OnnxClassifier):
+        return found
+    return msgspec.structs.replace(found, unmeasured=unmeasured(chosen.measured, policy, catalog))
 
 
 def _some_replica(target: Target) -> tuple[Deployment, ...]:

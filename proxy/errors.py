@@ -235,6 +235,10 @@ class TargetNotFound(Refused):
     """No such target in the current configuration."""
 
 
+class MeasurementNotFound(Refused):
+    """No such measurement."""
+
+
 class ReplicaNotFound(Refused):
     """The pool has no such replica now."""
 
@@ -349,6 +353,7 @@ TABLE: dict[type[BaseException], Fault] = {
     AddressNotAllowed: Fault(403, "permission_error", "address_not_allowed"),
     PoolNotFound: Fault(404, _INVALID, "pool_not_found"),
     TargetNotFound: Fault(404, _INVALID, "target_not_found"),
+    MeasurementNotFound: Fault(404, _INVALID, "measurement_not_found"),
     ReplicaNotFound: Fault(404, _INVALID, "replica_not_found"),
     ReplicaNameTaken: Fault(409, _INVALID, "replica_name_taken"),
     PoolCrowded: Fault(429, _INVALID, "pool_full"),

@@ -10,7 +10,7 @@ covers.
 """
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -235,6 +235,22 @@ def choosable(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None) 
         for target in targets
         if target.price is not None and target.routing_weight > 0 and not target.capabilities >= _EMBEDS
     ]
+
+
+def unmeasured(
+    measured: Container[str], policy: Policy, catalog: Catalog, allowed: frozenset[str] | None = None
+) -> tuple[str, ...]:
+    """Returns the ids of the targets that `auto` could choose by their declared capability alone."""
+    return tuple(each.target_id for each in choosable(policy, catalog, allowed) if each.target_id not in measured)
+
+
+def measuring_hint(target_ids: Collection[str]) -> str:
+    """Returns the sentence that says what to do about targets that were never measured."""
+    names = ", ".join(target_ids)
+    return (
+        f"Never measured, so chosen by declared capability alone: {names}. "
+        f"`weighbridge classifier measure {next(iter(target_ids))}` weighs one in minutes."
+    )
 
 
 def yardstick(

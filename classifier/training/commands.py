@@ -4,7 +4,7 @@ import functools
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -20,7 +20,20 @@ from classifier.training.shipped import weighed
 from classifier.training.splits import SPLITS, Hashes, Split, read_stems, stem_hashes, unseen, write_stems
 from classifier.tuning import Ability
 
-__all__ = ["PACKAGED", "SPLITS", "NothingToJudge", "accept", "calibrate", "cross_validation", "evaluate", "train"]
+if TYPE_CHECKING:
+    from classifier.training.new_models import Figure
+
+__all__ = [
+    "PACKAGED",
+    "SPLITS",
+    "NothingToJudge",
+    "accept",
+    "calibrate",
+    "cross_validation",
+    "evaluate",
+    "study_new_models",
+    "train",
+]
 
 Rows = NDArray[np.bool_]
 Say = Callable[[str], None]
@@ -101,6 +114,13 @@ def taught(folder: Path | None) -> Hashes:
             "called unseen; train it anew"
         )
     return stems
+
+
+def study_new_models(data: Path, out: Path, say: Say) -> "list[Figure]":
+    """How far off a model is that was left out and weighed by few questions. Raises BadData."""
+    from classifier.training import new_models  # noqa: PLC0415 - it trains, as above
+
+    return new_models.study(data, out, say)
 
 
 def evaluate(

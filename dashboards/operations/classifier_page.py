@@ -17,6 +17,7 @@ from dashboards.web.access import allowed
 from dashboards.web.patience import patience
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
+from proxy.policy import unmeasured
 
 router: Final = APIRouter(include_in_schema=False)
 _PATIENCE_S: Final = 3.0
@@ -77,6 +78,8 @@ async def show_classifier(view: Annotated[PageRequest, Depends(allowed("operatio
         manifest=manifest,
         tunings=tunings,
         abilities=abilities,
+        unmeasured=_unmeasured(view),
+        may_change=view.may("operations.change"),
         **_drift_context(gateway.operations.drift.known),
     )
 
@@ -142,9 +145,17 @@ def _tuning(record: TuningRecord, classifier: object) -> dict[str, Any]:
     }
 
 
+def _unmeasured(view: PageRequest) -> list[str]:
+    """Targets that `auto` may choose and that nobody measured, where a trained model could weigh them."""
+    classifier, config = view.gateway.classifier, view.gateway.line.config
+    if not isinstance(classifier, OnnxClassifier):
+        return []
+    return list(unmeasured(classifier.measured, config.policy, config.catalog))
+
+
 def _abilities(view: PageRequest) -> list[dict[str, Any]]:
     classifier = view.gateway.classifier
-    measured = set(classifier.abilities) if isinstance(classifier, OnnxClassifier) else set()
+    measured = classifier.measured if isinstance(classifier, OnnxClassifier) else frozenset()
     return [
         {
             "target": target.target_id,
@@ -153,7 +164,7 @@ def _abilities(view: PageRequest) -> list[dict[str, Any]]:
             "capability": target.capability,
             "state": ("Measured outcomes", "good")
             if target.target_id in measured
-            else ("Declared capability", "quiet"),
+            else ("Never measured: declared capability", "warn"),
         }
         for target in view.gateway.line.config.catalog.targets.values()
     ]

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from cost.times import wall_us
+from dashboards.operations.measurements_page import measured_targets
 from dashboards.operations.overview_page import (
     BREAKERS,
     HOME,
@@ -114,6 +115,7 @@ async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.r
         "state": STATES[found["state"]],
         "recent": recent,
         "target": target,
+        "is_measured": target.target_id in measured_targets(view.gateway),
         "deployments": deployments,
         "errors": errors,
         "at_us": wall_us(),

@@ -194,7 +194,7 @@ def notes(preview: Preview, team_id: str | None, requests_per_s: float | None = 
     if preview.basis != "none" and preview.unmeasured:
         yield (
             f"Not measured, and so in no figure here: {', '.join(preview.unmeasured)}. `auto` may still choose them by "
-            "their declared capability."
+            f"their declared capability; `weighbridge classifier measure {preview.unmeasured[0]}` measures one."
         )
     yield (
         "Nothing was changed. To apply a floor: "

@@ -58,6 +58,7 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
             ("Queues", "/dashboard/operations/queues"),
             ("Decisions", "/dashboard/operations/decisions"),
             ("Classifier", "/dashboard/operations/classifier"),
+            ("Measurements", "/dashboard/operations/measurements"),
             ("Configuration", "/dashboard/operations/config"),
         ),
     ),

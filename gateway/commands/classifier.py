@@ -126,6 +126,32 @@ def calibrate(
             typer.echo(f"wrote {out}; mended: {', '.join(written) or 'nothing'}", err=True)
 
 
+@classifier_app.command("study-new-models")
+def study_new_models(
+    data: DataOption,
+    out: Annotated[Path, typer.Option(help="Where the figures and the picture are written.")] = _REPORT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Leave models out, weigh them by few questions, and tell how far off that is. Takes minutes."""
+    with _training():
+        import msgspec
+
+        from classifier.training import commands
+
+        with redirect_stdout(sys.stderr):
+            found = commands.study_new_models(data, out, _progress())
+        if as_json:
+            print_json(msgspec.to_builtins(found))
+            return
+        from gateway.table import print_table
+
+        rows = [
+            [each.what, each.prior, str(each.questions or "all"), f"{each.value:.4f}", f"{each.spread:.4f}"]
+            for each in found
+        ]
+        print_table(["measure", "prior", "questions", "mean", "± between draws"], rows, right=(2, 3, 4))
+
+
 @classifier_app.command("explain")
 def explain(
     prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")],

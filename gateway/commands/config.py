@@ -2,9 +2,12 @@
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from gateway.configuration.settings import GatewayConfig
 
 config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -36,5 +39,21 @@ def check_config(
         )
     else:
         typer.echo(f"{file}: ok")
+    hint = _unmeasured(settings)
+    if hint:
+        typer.echo(f"hint: {hint}", err=True)
     if missing:
         typer.echo(f"not set in this environment, and needed to serve: {', '.join(missing)}", err=True)
+
+
+def _unmeasured(settings: "GatewayConfig") -> str:
+    """What to do about targets of `auto` for which the file names no ability; empty where there are none."""
+    from gateway.wiring.policy import build_policy
+    from providers.catalog import build_catalog
+    from proxy.policy import measuring_hint, unmeasured
+
+    if not settings.classifier.enabled:
+        return ""
+    catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
+    names = unmeasured(catalog.abilities, build_policy(settings.policy, settings.cost), catalog)
+    return f"no `ability` is named for these. {measuring_hint(names)}" if names else ""

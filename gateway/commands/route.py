@@ -68,6 +68,10 @@ def _print_explanation(told: "Explanation") -> None:
     if told.rejected:
         typer.echo("\nnot candidates:")
         print_table(["target", "obstacle", "why"], [list(each.values()) for each in told.rejected])
+    if told.unmeasured:
+        from proxy.policy import measuring_hint
+
+        typer.echo(f"\n{measuring_hint(told.unmeasured)}")
 
 
 def _print_outlooks(told: "Explanation") -> None:

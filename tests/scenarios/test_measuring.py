@@ -214,7 +214,7 @@ async def test_a_target_that_rejects_is_told_so_at_once(tmp_path: Path) -> None:
     async with examinee(lambda _: "reject") as student, house(tmp_path, student) as running:
         done = await ended(running, await ordered(running))
         assert done.state == "stopped"
-        assert "fresh refuses the requests, 5 times in a row" in done.reason
+        assert "fresh refuses the requests, " in done.reason
         assert "max_tokens is not supported" in done.reason
         assert len(student.asked) < 15
         assert (await MeasurementStore(running.engine).tally(done.measurement_id)).spent_nanousd == 0
