@@ -12,6 +12,7 @@ import msgspec
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prompt
 from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry
 from cost.prices import METERS
@@ -20,6 +21,7 @@ from cost.reports.scope import ReadScope
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, outcome, reason_label
 from dashboards.web.access import allowed
+from dashboards.web.gateway import Gateway
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import RequestNotFound
@@ -129,7 +131,7 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
         request=found,
         final=told,
         outcome=outcome(found),
-        story=decision(found),
+        story=[*decision(found), *_unmeasured(gateway, told)],
         attempts=attempts,
         meters=_meters(found.attempts),
         elsewhere=_counterfactuals(found),
@@ -138,6 +140,14 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
         prompt=prompt,
         is_member=team.team_id in view.principal.teams,
     )
+
+
+def _unmeasured(gateway: Gateway, told: Entry) -> list[str]:
+    """A sentence where a target was chosen for a prompt that nobody knows it to be good at."""
+    classifier = gateway.classifier
+    if told.complexity is None or not isinstance(classifier, OnnxClassifier) or told.target_id in classifier.measured:
+        return []
+    return [f"{told.target_id} was never measured: it is chosen by the capability that was declared of it."]
 
 
 async def key_names(view: PageRequest) -> dict[str, str]:

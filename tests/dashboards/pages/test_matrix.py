@@ -284,6 +284,7 @@ async def _settled(running: Running, pepper: Any) -> dict[str, str]:
         "provider": "none",
         "token": "none",
         "pool": "none",
+        "measurement_id": "none",
         "name": "none",
         "target": "m",
         "target_id": "m",

@@ -9,7 +9,7 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 from tests.signed_in import Answer, Browser
 
 _LINKS: Final = re.compile(r'(?:href|hx-get|src)="([^"]+)"')
-_NAMED: Final = re.compile(r"/(teams|keys|people|requests|audit|prices|targets|pools|budgets)/[^/?]+")
+_NAMED: Final = re.compile(r"/(teams|keys|people|requests|audit|prices|targets|pools|budgets|measurements)/[^/?]+")
 _EACH: Final = 3
 """How many addresses that differ in a name or a figure only are tried."""
 
