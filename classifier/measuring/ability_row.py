@@ -21,6 +21,10 @@ FEWEST_OF_EACH: Final = 5
 """Least right ones, and least wrong ones: where all are alike the level may lie anywhere beyond them."""
 PLAIN_STRENGTH: Final = 0.3
 """The C of a plain logistic regression, for a classifier without known rows."""
+MISFIT: Final = 0.015
+"""Standard deviation of what lies between a model's true mean and its row's, however many questions were asked: loads do
+not tell all of a prompt. Measured by leaving models out (docs/measuring.md).
+"""
 _MAX_STEPS: Final = 60
 _SMALL_STEP: Final = 1e-9
 _MAX_LOGIT: Final = 30.0
@@ -142,13 +146,15 @@ def chances(row: Floats, loads: Floats) -> Floats:
 
 
 def mean_chance(row: Row, loads: Floats, weights: Floats, *, seed: int = 0) -> Interval:
-    """The weighted mean chance over prompts with these loads, with the interval that the row's own uncertainty gives."""
+    """The weighted mean chance over prompts with these loads. Its interval has the row's own uncertainty, and what no row
+    can tell.
+    """
     rng = np.random.default_rng(seed)
     drawn = rng.multivariate_normal(row.values, row.covariance, _DRAWS, method="svd")
     share = weights / weights.sum()
     means = _logistic(np.c_[np.ones(len(loads)), loads] @ drawn.T).T @ share
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Interval(float(chances(row.values, loads) @ share), float(low), float(high))
+    low, high = np.quantile(means + rng.normal(0, MISFIT, _DRAWS), [0.025, 0.975])
+    return Interval(float(chances(row.values, loads) @ share), max(0.0, float(low)), min(1.0, float(high)))
 
 
 def mean_chances(abilities: Mapping[str, Ability], loads: Floats, weights: Floats) -> dict[str, float]:
