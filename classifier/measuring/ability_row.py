@@ -25,6 +25,8 @@ MISFIT: Final = 0.015
 """Standard deviation of what lies between a model's true mean and its row's, however many questions were asked: loads do
 not tell all of a prompt. Measured by leaving models out (docs/measuring.md).
 """
+MOST_SHIFT: Final = 1.0
+"""The most logits that a row is moved to be on the scale of the known ones."""
 _MAX_STEPS: Final = 60
 _SMALL_STEP: Final = 1e-9
 _MAX_LOGIT: Final = 30.0
@@ -138,6 +140,38 @@ def checked_fit(loads: Floats, right: Floats, prior: Prior) -> Row:
             )
         )
     return fit_row(loads, right, prior)
+
+
+def known_shift(known: Mapping[str, Ability], outcomes: Mapping[str, Floats], loads: Floats) -> float:
+    """By how many logits the known models' rows fall short of what those models did on these very questions.
+
+    The rows that ship were fitted to many other prompts, and read a few points low or high on a choice of questions. A new
+    row is compared with them, so it is put on their scale. `outcomes` has 1, 0 or NaN for each question, by model.
+    """
+    logits: list[Floats] = []
+    right: list[Floats] = []
+    for name, told in outcomes.items():
+        row = known.get(name)
+        if row is not None and len(row.weights) == loads.shape[1]:
+            there = ~np.isnan(told)
+            logits.append(row.bias + loads[there] @ np.array(row.weights))
+            right.append(told[there])
+    if sum(map(len, right)) < FEWEST:
+        return 0.0
+    said, true = np.concatenate(logits), np.concatenate(right)
+    shift = 0.0
+    for _ in range(_MAX_STEPS):
+        chance = _logistic(said + shift)
+        step = float((chance - true).sum() / max(1e-9, (chance * (1 - chance)).sum()))
+        shift -= float(np.clip(step, -1.0, 1.0))
+        if abs(step) < _SMALL_STEP:
+            break
+    return float(np.clip(shift, -MOST_SHIFT, MOST_SHIFT))
+
+
+def shifted(row: Row, logits: float) -> Row:
+    """The row with another level."""
+    return Row(np.r_[row.values[0] + logits, row.values[1:]], row.covariance, row.answers)
 
 
 def chances(row: Floats, loads: Floats) -> Floats:

@@ -12,12 +12,14 @@ from classifier.measuring.ability_row import (
     TooFewAnswers,
     WeighsPrompts,
     checked_fit,
+    known_shift,
     loads_of,
     mean_chance,
     mean_chances,
     prior_of,
     quantile,
     share_right,
+    shifted,
 )
 from classifier.measuring.questions import CalibrationSet, Question
 from classifier.measuring.store import SCORED, CalibrationAnswer, Measurement
@@ -131,6 +133,8 @@ def result_of(
         loads = loads_of(classifier, [by_id[each.question_id].prompt for each in scored])
         right = np.array([each.outcome == "right" for each in scored], np.float64)
         row = checked_fit(loads, right, prior_of(yardstick.known, classifier.loads))
+        told = known_outcomes(calibration.models, [by_id[each.question_id] for each in scored])
+        row = shifted(row, -known_shift(yardstick.known, told, loads))
         ability = row.ability(yardstick.log_length)
         mean = mean_chance(row, yardstick.loads, yardstick.weights)
     except TooFewAnswers as error:
@@ -166,6 +170,15 @@ def result_of(
         shown=_shown(scored, by_id),
         notes=_notes(len(scored), counts),
     )
+
+
+def known_outcomes(models: Sequence[str], questions: Sequence[Question]) -> dict[str, Floats]:
+    """What known models made of these questions: 1, 0, or NaN where they were not asked."""
+    codes = {"1": 1.0, "0": 0.0}
+    return {
+        model: np.array([codes.get(question.outcomes[at : at + 1], np.nan) for question in questions])
+        for at, model in enumerate(models)
+    }
 
 
 def _seconds(values: Sequence[int | None], share: float) -> float | None:
@@ -240,7 +253,5 @@ def _notes(scored: int, counts: Mapping[str, int]) -> list[str]:
             "a larger --max-tokens helps"
         )
     if counts["failed"]:
-        notes.append(
-            f"{counts['failed']} questions were not answered and are not scored; the same command asks them again"
-        )
+        notes.append(f"{counts['failed']} questions were not answered and are not scored")
     return notes

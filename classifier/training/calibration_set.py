@@ -35,6 +35,7 @@ _LEVELS: Final = 5
 _MAX_CHARS: Final = 2_500
 _SEED: Final = 25
 _RIGHT: Final = 0.5
+_GOLDEN: Final = 0.6180339887
 
 
 def calibration_questions(data: Path) -> CalibrationSet:
@@ -51,8 +52,7 @@ def calibration_questions(data: Path) -> CalibrationSet:
     for row in gold:
         told = scores[row["prompt_id"]]
         text = prompts[row["prompt_id"]]["prompt"]
-        # What no known model gets right is as often a faulty key as a hard question, and places nobody.
-        if row["source"] in COUNTS and len(text) <= _MAX_CHARS and any(score >= _RIGHT for score in told.values()):
+        if row["source"] in COUNTS and len(text) <= _MAX_CHARS:
             by_source[row["source"]].append(_question(row, text, prompts[row["prompt_id"]], told, models))
     rng = np.random.default_rng(_SEED)
     chosen = {source: _spread(_unique(by_source[source]), count, rng) for source, count in COUNTS.items()}
@@ -90,26 +90,22 @@ def _ease(question: Question) -> float:
 
 
 def _spread(questions: Sequence[Question], count: int, rng: np.random.Generator) -> list[Question]:
-    """`count` questions: fields in turn, and in each the levels of difficulty in turn."""
+    """`count` questions: each field and level of difficulty has its share of every beginning.
+
+    What no known model gets right is in it too: the rows of known models were fitted to such prompts as well, and without
+    them a measured model would look better than those.
+    """
     by_field: dict[str, list[Question]] = defaultdict(list)
     for each in questions:
         by_field[each.category].append(each)
-    cells: list[list[Question]] = []
-    levels = {field: _levels(rows, rng) for field, rows in sorted(by_field.items())}
-    for level in _turns(_LEVELS):
-        # The level moves on from field to field, so that a short beginning has all of them.
-        cells += [levels[field][(level + at) % _LEVELS] for at, field in enumerate(levels)]
-    found: list[Question] = []
-    depth = 0
-    while len(found) < count and any(len(cell) > depth for cell in cells):
-        found += [cell[depth] for cell in cells if len(cell) > depth]
-        depth += 1
-    return found[:count]
-
-
-def _turns(count: int) -> list[int]:
-    """0 … count - 1 in steps that do not go from easy to hard."""
-    return [at * 2 % count for at in range(count)]
+    cells = [cell for _, rows in sorted(by_field.items()) for cell in _levels(rows, rng) if cell]
+    # Steps of the golden ratio spread the cells' first questions evenly, whatever the number of cells.
+    placed = [
+        ((at + number * _GOLDEN % 1) / len(cell), number, question)
+        for number, cell in enumerate(cells)
+        for at, question in enumerate(cell)
+    ]
+    return [question for _, _, question in sorted(placed, key=lambda each: each[:2])][:count]
 
 
 def _levels(questions: Sequence[Question], rng: np.random.Generator) -> list[list[Question]]:

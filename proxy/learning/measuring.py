@@ -152,7 +152,8 @@ class Measuring:
             run = await self._run_of(measurement, caller)
             async with self._touching(measurement.measurement_id) as lost:
                 await run.ask_all(lost)
-            reason = ""
+            failed = (await self._store.tally(measurement.measurement_id)).failed
+            reason = f"{failed} questions got no answer; they are asked again when it goes on" if failed else ""
         except Stopped as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - the operator has to learn of it, and the next one must not suffer

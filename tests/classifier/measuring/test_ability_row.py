@@ -10,11 +10,13 @@ from classifier.measuring.ability_row import (
     chances,
     checked_fit,
     fit_row,
+    known_shift,
     mean_chance,
     plain_prior,
     prior_of,
     quantile,
     share_right,
+    shifted,
 )
 from classifier.tuning import Ability
 
@@ -81,6 +83,18 @@ def test_prompts_that_leave_no_doubt() -> None:
     row = fit_row(LOADS * 50, (LOADS[:, 0] > 0).astype(np.float64), plain_prior(4))
     assert np.isfinite(row.values).all()
     assert np.isfinite(row.covariance).all()
+
+
+def test_a_new_row_is_put_on_the_scale_of_the_known_ones() -> None:
+    """Where known rows read half a logit low on these very questions, that is what is found; of nothing, nothing."""
+    known = {f"m{at}": Ability(weights=TRUE[1:].tolist(), bias=float(TRUE[0]) - 0.5) for at in range(20)}
+    told = {name: (np.random.default_rng(at).random(300) < chances(TRUE, LOADS)) * 1.0 for at, name in enumerate(known)}
+    assert known_shift(known, told, LOADS) == pytest.approx(0.5, abs=0.08)
+    assert known_shift(known, {"other": RIGHT}, LOADS) == 0.0
+    assert known_shift(known, {"m1": np.full(300, np.nan)}, LOADS) == 0.0
+    assert known_shift(known, {"m1": np.ones(300)}, LOADS) == 1.0
+    row = fit_row(LOADS, RIGHT, plain_prior(4))
+    assert shifted(row, -0.5).values[0] == pytest.approx(row.values[0] - 0.5)
 
 
 def test_shares_and_quantiles() -> None:
