@@ -31,7 +31,7 @@ _COMPARED: Final[Mapping[ComparatorName, str]] = {
 }
 _PARTS: Final[Mapping[Part, tuple[str, str]]] = {
     "requests": ("Requests", "failed attempts and retries too"),
-    "shadow": ("Shadow calls", "comparisons made behind requests, and their judge"),
+    "shadow": ("Shadow calls", "comparisons made behind requests, their judge, and measuring of targets"),
     "corrections": ("Corrections", "of prices, and to the provider's own figures"),
     "true-up": ("True-up of our GPUs", "from the planned rate to the bill"),
     "idle": ("Idle GPU hours", "nobody's"),

@@ -71,7 +71,7 @@ def _print_explanation(told: "Explanation") -> None:
     if told.unmeasured:
         from proxy.policy import measuring_hint
 
-        typer.echo(f"\n{measuring_hint(told.unmeasured)}")
+        typer.echo(f"\nby the file alone, whatever a tuning has learned since: {measuring_hint(told.unmeasured)}")
 
 
 def _print_outlooks(told: "Explanation") -> None:
