@@ -253,5 +253,6 @@ def draw(found: Sequence[Figure], path: Path) -> None:
         axes.set_xlabel("questions")
         axes.set_title(title, fontsize=10)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=6.5)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=6.5)
     picture.savefig(path, metadata={"Date": None})

@@ -238,6 +238,15 @@ def test_config_check(config: Path) -> None:
     )
 
 
+def test_config_check_names_targets_without_an_ability(config: Path) -> None:
+    """One hint with the command that measures one; none where the plain rule classifies anyway."""
+    told = _run("config", "check", str(config)).stderr
+    assert told.count("hint: ") == 1
+    assert "weighbridge classifier measure " in told
+    config.write_text(CONFIG + "classifier: {enabled: false}\n")
+    assert "hint: " not in _run("config", "check", str(config)).stderr
+
+
 def test_config_check_warns_of_what_has_no_effect(config: Path) -> None:
     """A key that means nothing any more is no fault: one warning, and status 0."""
     config.write_text(CONFIG + "classifier: {second_weigher: true}\n")

@@ -86,3 +86,14 @@ def test_a_pools_target_is_taken_for_healthy_like_every_other(tmp_path: Path) ->
     path.write_text(yaml.safe_dump({"providers": {"models": [own]}, "selfhosted": {"pools": [pool]}}))
     found = explain(load(path, Environment(data_dir=tmp_path)), "Why is the sky blue?")
     assert [each["target"] for each in found.candidates] == ["own"]
+
+
+def test_targets_that_were_never_measured_are_said_to_be_so(
+    config: GatewayConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the trained model, and with the command that measures one; the plain rule has nothing to measure for."""
+    found = explain(config, "Why is the sky blue?")
+    assert found.unmeasured == ("big", "small", "declared")
+    _print_explanation(found)
+    assert "weighbridge classifier measure big" in capsys.readouterr().out
+    assert explained(config).unmeasured == ()

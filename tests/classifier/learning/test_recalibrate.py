@@ -236,3 +236,15 @@ def test_teams_have_groups_of_their_own() -> None:
     assert ids["team_a"]
     assert ids["team_b"]
     assert not ids["team_a"] & ids["team_b"]
+
+
+def test_a_measured_row_is_where_a_refit_starts() -> None:
+    """It stays beside what verdicts make of it, so that a later refit starts from it again."""
+    rng = np.random.default_rng(4)
+    measured = Ability(weights=rng.normal(size=LOADS).tolist(), bias=0.7, verdicts=200)
+    tuning = Tuning(version=1, artifact="a1", abilities={"fresh": measured}, measured={"fresh": measured})
+    proposal = recalibrate(traffic({"fresh": measured}, 60), known(abilities={}, tuning=tuning), version=2)
+    assert proposal.tuning.measured == {"fresh": measured}
+    assert not proposal.report.targets[0].is_new
+    moved = np.abs(np.array(proposal.tuning.abilities["fresh"].weights) - measured.weights)
+    assert moved.max() < 0.6

@@ -88,7 +88,10 @@ def test_prompts_that_leave_no_doubt() -> None:
 def test_a_new_row_is_put_on_the_scale_of_the_known_ones() -> None:
     """Where known rows read half a logit low on these very questions, that is what is found; of nothing, nothing."""
     known = {f"m{at}": Ability(weights=TRUE[1:].tolist(), bias=float(TRUE[0]) - 0.5) for at in range(20)}
-    told = {name: (np.random.default_rng(at).random(300) < chances(TRUE, LOADS)) * 1.0 for at, name in enumerate(known)}
+    told = {
+        name: (np.random.default_rng(at).random(300) < chances(TRUE, LOADS)).astype(np.float64)
+        for at, name in enumerate(known)
+    }
     assert known_shift(known, told, LOADS) == pytest.approx(0.5, abs=0.08)
     assert known_shift(known, {"other": RIGHT}, LOADS) == 0.0
     assert known_shift(known, {"m1": np.full(300, np.nan)}, LOADS) == 0.0
