@@ -22,7 +22,7 @@ from gateway.commands.prices import prices_app
 from gateway.commands.reconcile import reconcile
 from gateway.commands.report import report_app
 from gateway.commands.route import route
-from gateway.commands.savings import savings
+from gateway.commands.savings import savings_app
 from gateway.commands.selfhosted import selfhosted_app
 from gateway.commands.serve import demo, serve, version
 from gateway.commands.shared import FAILED, USAGE, fail
@@ -119,7 +119,7 @@ app.add_typer(organisations_app, name="organisations")
 app.add_typer(teams_app, name="teams")
 app.add_typer(config_app, name="config")
 app.command("reconcile")(reconcile)
-app.command("savings")(savings)
+app.add_typer(savings_app, name="savings")
 app.command("top")(top)
 app.add_typer(pools_app, name="pools")
 app.add_typer(selfhosted_app, name="selfhosted")

@@ -250,6 +250,12 @@ class ScaleConfig(Section):
     ttft_attainment: Finite = Field(
         default=0.9, ge=0.5, lt=1, description="The part of first tokens that should meet it."
     )
+    objective: Literal["latency", "economic"] | None = Field(
+        default=None,
+        description="`latency` has as many as first tokens in time need. `economic` has those whose hours cost less than the "
+        "same work at the cheapest capable model elsewhere; what they do not carry goes there. When not set, `economic` "
+        "where `cost.pools` has the pool's price and there is such a model, otherwise `latency`.",
+    )
     forecast: bool = Field(
         default=True, description="Expects what the same time of earlier days brought, one cold start ahead."
     )

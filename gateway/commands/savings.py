@@ -11,6 +11,7 @@ import typer
 
 from cost.reports.shown import money, percent
 from cost.times import wall_us
+from gateway.commands.savings_simulate import simulate
 from gateway.commands.shared import fail, open_engine, print_json
 
 if TYPE_CHECKING:
@@ -23,7 +24,16 @@ _ARMS_WITHIN_S = 60.0
 """The time-out of the experiment's computation; no other work waits for this process."""
 
 
-def savings(
+savings_app = typer.Typer(
+    help="What was saved, against whom, and whether it is what was promised.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+
+
+@savings_app.callback()
+def savings(  # noqa: PLR0917 - options, which typer passes by name
+    context: typer.Context,
     start: Annotated[
         datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first UTC day; otherwise the last 30.")
     ] = None,
@@ -47,6 +57,8 @@ def savings(
     """Tell what was saved, against three comparisons, and the verdict on the target."""
     from gateway.configuration.settings import load, read_environment
 
+    if context.invoked_subcommand is not None:
+        return
     if as_csv and as_json:
         fail("--csv or --json, not both", 2)
     settings = load(config, read_environment(), secrets_from=None)
@@ -76,6 +88,9 @@ async def _claimed(
         claims = Claims(engine, lambda: section, wall_us, operator=operator, arms_within_s=_ARMS_WITHIN_S)
         books = await claims.books(scope, start_us, end_us)
         return scope, books, claims.as_json(scope, await claims.claim(scope, books))
+
+
+savings_app.command("simulate")(simulate)
 
 
 def _print_daily(section: "CostSection", scope: "ReadScope", books: "ClaimBooks") -> None:

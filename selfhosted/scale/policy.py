@@ -9,6 +9,10 @@ with the backlog, would still wait a cold start later, and when queue, memory or
 for long; before anything is measured, only those thresholds decide. Growth is limited per decision, and by how many
 start already; shrinking must have been wanted for minutes, goes in steps with a cooldown, and stops at what running
 streams need, at the minimum, at the budget, and whenever something is unknown.
+
+With the objective `economic`, and while it is known what the work costs elsewhere, how many are wanted is what their
+hours are worth (`worth.py`) instead: what the pool does not carry is served elsewhere, and late for nobody. Queues and
+late first tokens that last all the same are of requests that cannot go elsewhere, and count beside it.
 """
 
 import math
@@ -21,10 +25,11 @@ from selfhosted.config import ScaleConfig
 from selfhosted.scale.forecast import Forecast, Seasons
 from selfhosted.scale.signals import Signals
 from selfhosted.scale.throughput import PoolThroughput, SavedThroughput
+from selfhosted.scale.worth import Market, SavedWorth, Worth
 
 Reason = Literal[
     "steady", "minimum", "maximum", "wake", "demand", "forecast", "queue", "memory", "ttft", "streams",
-    "budget", "idle", "unknown", "stabilising", "cooldown",
+    "budget", "idle", "unknown", "stabilising", "cooldown", "worth",
 ]  # fmt: skip
 """The rule that decided: a metrics label with fixed values."""
 
@@ -39,6 +44,7 @@ _SATURATED: Final = 0.5
 _SHORTEST_S: Final = 15.0
 _LONGEST_S: Final = 150.0
 _DRAIN_S: Final = 30.0
+_HOUR_S: Final = 3_600.0
 # Target use after shrinking, as a fraction of the threshold at which the pool would grow again.
 _AFTER_SHRINKING: Final = 0.85
 _LARGEST_STATE: Final = 64 * 1024
@@ -74,6 +80,7 @@ class _SavedState(msgspec.Struct):
     seasons: Seasons | None = None
     learnt: SavedThroughput | None = None
     idle_memory: float | None = None
+    worth: SavedWorth | None = None
 
 
 class _DesiredSize(msgspec.Struct, frozen=True):
@@ -92,10 +99,13 @@ class ScalePolicy:
         usd_per_replica_hour: float | None = None,
         output_weight: float = 4.0,
         carries: float | None = None,
+        busy_carries: float | None = None,
+        economic: bool = False,
         state: str = "",
     ) -> None:
         """`output_weight`: work of a generated token, in prompt tokens. `carries`: assumed work per second of a replica
-        until it is measured. `state`: what `state` of an earlier instance returned.
+        until it is measured; `busy_carries`: the same of one that is always busy. `economic`: wants what is worth its
+        hours. `state`: what `state` of an earlier instance returned.
         """
         kept = _parse_state(state)
         self._config = config
@@ -105,6 +115,9 @@ class ScalePolicy:
         self._forecast = Forecast(kept.seasons)
         self._desired = kept.desired
         self._idle_memory = kept.idle_memory
+        self._busy_carries = busy_carries
+        self._worth = self._worth_of(kept.worth) if economic and usd_per_replica_hour is not None else None
+        self._sells = False
         self._last: Signals | None = None
         smooth_s = min(_LONGEST_S, max(_SHORTEST_S, config.cold_start_s / 2))
         self._work = _Smooth(smooth_s)
@@ -145,6 +158,7 @@ class ScalePolicy:
                 ),
                 self._carried.learnt,
                 self._idle_memory,
+                None if self._worth is None else self._worth.saved(),
             )
         ).decode()
 
@@ -177,6 +191,26 @@ class ScalePolicy:
             self._forecast.observe(work, signals.at_s, signals.wall_s)
         self._arrivals.add(signals.arrivals_per_s or 0.0, seconds)
         self._learn_carried(signals, seconds)
+        self._learn_worth(signals, work, seconds)
+
+    def _worth_of(self, saved: SavedWorth | None) -> Worth:
+        config = self._config
+        return Worth(
+            least=config.min_replicas,
+            most=config.max_replicas,
+            cold_start_s=config.cold_start_s,
+            usual=self._forecast.seasons.at if config.forecast else _never_usual,
+            saved=saved,
+        )
+
+    def _learn_worth(self, signals: Signals, work: float, seconds: float) -> None:
+        carries = self._carried.learnt.full or self._busy_carries
+        if self._worth is None or self._usd is None or carries is None:
+            return
+        self._sells = signals.elsewhere_usd is not None
+        if signals.elsewhere_usd is not None:
+            market = Market(replica_usd_per_s=self._usd / _HOUR_S, elsewhere_usd=signals.elsewhere_usd, carries=carries)
+            self._worth.observe(work, market, seconds, signals.wall_s)
 
     def _learn_carried(self, signals: Signals, seconds: float) -> None:
         served = signals.served_tokens_per_s
@@ -230,6 +264,10 @@ class ScalePolicy:
     # Wishing.
 
     def _most_wanted(self, signals: Signals, current: int) -> _DesiredSize:
+        worth = self._worth.wanted if self._worth is not None and self._sells else None
+        if self._worth is not None and worth is not None:
+            wishes = self._economic_wishes(signals, current, _DesiredSize(worth, "worth", self._worth.why))
+            return max(wishes, key=lambda wish: wish.replicas)
         wishes = [self._floor(signals), self._wake(signals)]
         carries = self.carries
         if carries is not None and self._work.value is not None:
@@ -239,6 +277,18 @@ class ScalePolicy:
             wishes += self._by_thresholds(signals, current, patient=False)
             wishes.append(self._without_model(signals, current))
         return max(wishes, key=lambda wish: wish.replicas)
+
+    def _economic_wishes(self, signals: Signals, current: int, worth: _DesiredSize) -> list[_DesiredSize]:
+        """What is worth its hours, and more only for requests that wait although the others went elsewhere."""
+        floor = self._floor(signals)
+        if floor.reason == "streams":
+            # What runs holds the replicas that it is on, and is no reason for more.
+            floor = msgspec.structs.replace(floor, replicas=min(floor.replicas, max(current, worth.replicas)))
+        wishes = [worth, floor]
+        if not signals.ready and (self._queue.value or 0.0) > _SATURATED:
+            wishes.append(_DesiredSize(1, "wake", "there is work that nobody else can do"))
+        late = self._by_thresholds(signals, current, patient=True)
+        return wishes + [wish for wish in late if wish.reason in {"queue", "ttft"}]
 
     def _floor(self, signals: Signals) -> _DesiredSize:
         needed = _streams_need(signals, self._config.kv_high)
@@ -467,6 +517,10 @@ class _Extreme:
             # Not watched for long enough to say that it was wanted all the time.
             return -math.inf if self._least else math.inf
         return choose(value for _, value in self._slots)
+
+
+def _never_usual(wall_s: float) -> None:
+    del wall_s
 
 
 def _parse_state(state: str) -> _SavedState:

@@ -16,7 +16,7 @@ def draw(path: Path, reports: Sequence[Report], *, title: str) -> Path:
     """Writes one PNG: first tokens, hit rates and, where replicas come and go, their number. A folder gets `fleet.png`.
     Returns the file's path.
     """
-    figure_of = _matplotlib()
+    figure_of = figure_maker()
     target = path / "fleet.png" if path.is_dir() or not path.suffix else path
     target.parent.mkdir(parents=True, exist_ok=True)
     scaled = [report for report in reports if report.scaler != "fixed"]
@@ -33,7 +33,7 @@ def draw(path: Path, reports: Sequence[Report], *, title: str) -> Path:
     return target
 
 
-def _matplotlib() -> Any:
+def figure_maker() -> Any:
     try:
         # Drawn into a file: no window system is asked for, and no state is kept.
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra, imported when needed

@@ -1,0 +1,277 @@
+"""The requests of a trace, planned as the gateway plans them: which the pool may serve, and what each costs elsewhere.
+
+A trace has no text, so no prompt can be classified. Complexity is the share of prompts that are easier, so it is
+spread evenly over the requests, and declared capability decides; answers are expected to be as long as they are.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from classifier.prediction import Prediction
+from cost.fleet.pool_config import PoolSection
+from cost.prices import Price
+from providers.catalog import Catalog
+from providers.target import Deployment, Target
+from proxy.errors import Refused
+from proxy.policy import AUTO, Candidate, Facts, Policy, is_own, plan
+from selfhosted.offline.savings.demand import Demand, Whole
+from selfhosted.offline.simulate.simulation_errors import SimulationRefused
+from selfhosted.offline.simulate.traces import DAY_PROFILE, Trace
+
+CACHED_FOR_S: Final = 600.0
+"""Time for which providers and engines are taken to remember a prompt's beginning."""
+_GOLDEN: Final = 0.6180339887498949
+# Lengths are planned in steps of some 3 %: which model is cheapest does not hang on less.
+_LENGTH_STEP: Final = 1.03
+_MILLION: Final = 1_000_000
+_MOST: Final = 2**62
+_APART_S: Final = 10.0
+_HOUR_S: Final = 3_600.0
+MOST_REQUESTS: Final = 20_000_000
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of a trace as numbers."""
+
+    at_s: NDArray[np.float64]
+    input_tokens: Whole
+    cached_tokens: Whole
+    output_tokens: Whole
+    complexity: NDArray[np.float64]
+    duration_s: float
+
+
+class PlannedWorkload(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload with the planner's decisions on it."""
+
+    demand: Demand
+    baseline_nanousd: int
+    routed_nanousd: int
+    """Cost of all requests with routing between commercial models alone."""
+    pool_baseline_nanousd: int
+    """Baseline cost of the requests that the pool is capable of."""
+    refused: int
+    """Requests that no model can serve."""
+
+
+def workload_of(trace: Trace) -> Workload:
+    """The trace's requests; what a prompt shares with one of the last minutes is cached."""
+    seen: dict[int, float] = {}
+    cached = [_cached(each.blocks, each.at_s, each.prompt_tokens, trace.block_tokens, seen) for each in trace.requests]
+    count = len(trace.requests)
+    return Workload(
+        at_s=np.fromiter((each.at_s for each in trace.requests), float, count),
+        input_tokens=np.fromiter((each.prompt_tokens for each in trace.requests), np.int64, count),
+        cached_tokens=np.array(cached, dtype=np.int64),
+        output_tokens=np.fromiter((each.output_tokens for each in trace.requests), np.int64, count),
+        complexity=np.array((np.arange(count) * _GOLDEN + 0.5) % 1.0, dtype=np.float64),
+        duration_s=trace.duration_s,
+    )
+
+
+def _cached(blocks: tuple[int, ...], at_s: float, prompt: int, size: int, seen: dict[int, float]) -> int:
+    known = 0
+    for block in blocks:
+        if at_s - seen.get(block, -CACHED_FOR_S - 1) > CACHED_FOR_S:
+            break
+        known += 1
+    seen.update(dict.fromkeys(blocks, at_s))
+    return min(known * size, prompt - 1)
+
+
+def planned(
+    workload: Workload,
+    *,
+    catalog: Catalog,
+    policy: Policy,
+    pool: PoolSection,
+    first_token_s: float,
+) -> PlannedWorkload:
+    """Plans each request: with the pool, without it, and at the baseline model. `first_token_s` is the deadline; whose
+    prompt alone takes longer to read here goes elsewhere.
+    """
+    work_s = work_of(workload, pool)
+    alone_s = work_s - workload.output_tokens * float(pool.seconds_per_million.output) / _MILLION
+    routes = _Routes(catalog, msgspec.structs.replace(policy, max_candidates=len(catalog)), frozenset(pool.targets))
+    here, elsewhere, anywhere = _decided(workload, routes)
+    here &= alone_s <= first_token_s
+    costs = _costs(workload, catalog, routes.names)
+    index = np.arange(len(workload.at_s))
+    other = costs[anywhere, index]
+    capable = np.where(elsewhere >= 0, costs[elsewhere, index], -1)
+    reference = catalog.targets.get(policy.reference or "")
+    baseline = np.zeros(len(index), dtype=np.int64)
+    if reference is not None and reference.price is not None:
+        baseline = costs_nanousd(reference.price, workload)
+    served = anywhere >= 0
+    demand = Demand(
+        at_s=workload.at_s[here],
+        work_s=work_s[here],
+        input_tokens=(workload.input_tokens - workload.cached_tokens)[here],
+        output_tokens=workload.output_tokens[here],
+        elsewhere_nanousd=capable[here],
+        duration_s=workload.duration_s,
+        others_nanousd=int(other[~here & served].sum()),
+    )
+    return PlannedWorkload(
+        demand=demand,
+        baseline_nanousd=int(baseline.sum()),
+        routed_nanousd=int(other[served].sum()),
+        pool_baseline_nanousd=int(baseline[here].sum()),
+        refused=int((~here & ~served).sum()),
+    )
+
+
+def work_of(workload: Workload, pool: PoolSection) -> NDArray[np.float64]:
+    """Seconds that one replica of the pool takes for each request, by the weights of the books."""
+    weights = pool.seconds_per_million
+    fresh = (workload.input_tokens - workload.cached_tokens) * float(weights.input)
+    cached = workload.cached_tokens * float(weights.cached_input)
+    work: NDArray[np.float64] = (fresh + cached + workload.output_tokens * float(weights.output)) / _MILLION
+    return work
+
+
+def costs_nanousd(price: Price, workload: Workload) -> Whole:
+    """The cost of each request as `Price.cost_nanousd` gives it, for all of them at once."""
+    costs = np.zeros(len(workload.at_s), dtype=np.int64)
+    done = np.zeros(len(workload.at_s), dtype=np.bool_)
+    for above in (*(each.above_tokens for each in reversed(price.long_prompts)), -1):
+        chosen = ~done & (workload.input_tokens > above)
+        figures = price.applying(above + 1, batch=False).figures()
+        amounts = (workload.input_tokens - workload.cached_tokens, workload.cached_tokens, workload.output_tokens)
+        if sum(int(each.max(initial=0)) for each in amounts) * max(figures) + figures[6] > _MOST:
+            raise OverflowError("a request costs more than can be added up")
+        fresh, cached, output = amounts
+        total = fresh * figures[0] + cached * figures[1] + output * figures[4] + figures[6]
+        costs[chosen] = ((total + _MILLION // 2) // _MILLION)[chosen]
+        done |= chosen
+    return costs
+
+
+def _costs(workload: Workload, catalog: Catalog, names: list[str]) -> Whole:
+    """Costs by target and request, and a last row of nothing for no target."""
+    rows = []
+    for name in names:
+        price = catalog.targets[name].price
+        rows.append(np.zeros(len(workload.at_s), dtype=np.int64) if price is None else costs_nanousd(price, workload))
+    return np.array([*rows, np.zeros(len(workload.at_s), dtype=np.int64)], dtype=np.int64)
+
+
+def _decided(workload: Workload, routes: "_Routes") -> tuple[NDArray[np.bool_], Whole, Whole]:
+    """For each request: whether the pool may serve it, the capable model elsewhere, and any model elsewhere (-1: none)."""
+    count = len(workload.at_s)
+    levels = np.searchsorted(routes.levels, workload.complexity, side="left")
+    step = np.log(_LENGTH_STEP)
+    sizes = np.ceil(np.log(workload.input_tokens) / step).astype(np.int64)
+    answers = np.ceil(np.log(workload.output_tokens) / step).astype(np.int64)
+    keys, inverse = np.unique(np.stack((levels, sizes, answers), axis=1), axis=0, return_inverse=True)
+    inverse = inverse.reshape(count)
+    found = np.array(
+        [routes.of(int(level), round(_LENGTH_STEP**size), round(_LENGTH_STEP**answer)) for level, size, answer in keys],
+        dtype=np.int64,
+    )
+    return found[inverse, 0].astype(np.bool_), found[inverse, 1], found[inverse, 2]
+
+
+class _Routes:
+    """The planner's decisions for requests of some complexity and length."""
+
+    def __init__(self, catalog: Catalog, policy: Policy, pool: frozenset[str]) -> None:
+        self._catalog = catalog
+        self._policy = policy
+        self._pool = pool
+        self.names = [target.target_id for target in catalog]
+        self.levels = np.array(sorted({target.capability + policy.capability_shift for target in catalog}))
+        self._commercial: Mapping[str, tuple[Deployment, ...]] = {
+            target.target_id: _some_deployment(target)
+            for target in catalog
+            if not is_own(target, policy.pooled) and target.target_id not in pool
+        }
+        own = {name: _some_deployment(catalog.targets[name]) for name in pool if name in catalog.targets}
+        self._all = {**self._commercial, **own}
+
+    def of(self, level: int, input_tokens: int, output_tokens: int) -> tuple[int, int, int]:
+        """Whether the pool may serve it, and the rows of a capable and of any model elsewhere; -1 for none."""
+        complexity = self._complexity(level)
+        with_pool = self._plan(complexity, input_tokens, output_tokens, self._all)
+        without = self._plan(complexity, input_tokens, output_tokens, self._commercial)
+        here = any(each.target.target_id in self._pool and each.reason != "degraded" for each in with_pool)
+        first = without[0] if without else None
+        anywhere = -1 if first is None else self.names.index(first.target.target_id)
+        too_weak = first is None or first.reason == "most-capable"
+        # Where the pool is no more capable than what it stands in for, that is as good a place.
+        pool_is_weak = here and with_pool[0].reason == "most-capable"
+        return int(here), anywhere if pool_is_weak or not too_weak else -1, anywhere
+
+    def _complexity(self, level: int) -> float:
+        """A complexity above the levels before this one, and not above it."""
+        return float(self.levels[level]) if level < len(self.levels) else min(1.0, float(self.levels[-1]) + 1e-6)
+
+    def _plan(
+        self, complexity: float, input_tokens: int, output_tokens: int, fleet: Mapping[str, tuple[Deployment, ...]]
+    ) -> tuple[Candidate, ...]:
+        facts = Facts(
+            alias=AUTO,
+            tier="interactive",
+            needs=frozenset(),
+            input_tokens=input_tokens,
+            max_output_tokens=output_tokens,
+        )
+        prediction = Prediction(complexity=complexity, source="heuristic", expected_output_tokens=output_tokens)
+        try:
+            return plan(facts, prediction, self._policy, self._catalog, fleet).candidates
+        except Refused:
+            return ()
+
+
+def _some_deployment(target: Target) -> tuple[Deployment, ...]:
+    name = target.target_id
+    return (Deployment(deployment_id=f"{name}/any", target_id=name, kind="openai", upstream_model=name),)
+
+
+def repeated(workload: Workload, *, users: int = 1, days: int = 0, speed: float = 1.0) -> Workload:
+    """The traffic of so many times the users, in days made of its first hour, so many times as fast. Raises
+    SimulationRefused where that are too many requests.
+    """
+    rng = np.random.default_rng(0)
+    found = _spread_over_days(workload, days, rng) if days else workload
+    _refuse_many(len(found.at_s) * users)
+    if users > 1:
+        copies = np.tile(np.arange(len(found.at_s)), users)
+        later = rng.uniform(0.0, _APART_S, len(copies))
+        later[: len(found.at_s)] = 0.0
+        found = _chosen(found, copies, found.at_s[copies] + later)
+    return msgspec.structs.replace(found, at_s=found.at_s / speed, duration_s=found.duration_s / speed)
+
+
+def _spread_over_days(workload: Workload, days: int, rng: np.random.Generator) -> Workload:
+    """Each hour is the first one, thinned out to that hour's part of an office day."""
+    first = np.flatnonzero(workload.at_s < _HOUR_S)
+    _refuse_many(round(len(first) * days * sum(DAY_PROFILE)))
+    kept = [first[rng.random(len(first)) < DAY_PROFILE[hour % 24]] for hour in range(24 * days)]
+    times = [workload.at_s[each] + hour * _HOUR_S for hour, each in enumerate(kept)]
+    found = _chosen(workload, np.concatenate(kept), np.concatenate(times))
+    return msgspec.structs.replace(found, duration_s=24 * days * _HOUR_S)
+
+
+def _chosen(workload: Workload, places: NDArray[np.int64], at_s: NDArray[np.float64]) -> Workload:
+    """The requests at these places of a workload, at these times."""
+    order = np.argsort(at_s, kind="stable")
+    places = places[order]
+    return Workload(
+        at_s=at_s[order],
+        input_tokens=workload.input_tokens[places],
+        cached_tokens=workload.cached_tokens[places],
+        output_tokens=workload.output_tokens[places],
+        complexity=workload.complexity[places],
+        duration_s=max(workload.duration_s, float(at_s.max(initial=0.0))),
+    )
+
+
+def _refuse_many(count: int) -> None:
+    if count > MOST_REQUESTS:
+        raise SimulationRefused(f"{count:,} requests are more than {MOST_REQUESTS:,}; ask for fewer days or users")
