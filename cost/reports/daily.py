@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import BudgetStatus
+from cost.fleet.earnings import PoolEarnings
 from cost.ledger.entries import METER_COLUMNS
 from cost.prices import METERS, usd
 from cost.reports.scope import ReadScope
@@ -67,6 +68,8 @@ class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
     days: tuple[DayFigures, ...]
     sections: tuple[Section, ...]
     standings: tuple[BudgetStatus, ...] = ()
+    pools: tuple[PoolEarnings, ...] = ()
+    """What the hours of the organisation's own GPUs earned that day; none in a team's report."""
 
     @property
     def day_before(self) -> UsageSums:
@@ -208,6 +211,21 @@ def plain(report: DailyReport, parts: int = MAX_GROUPS_SHOWN) -> dict[str, Any]:
         "month_to_date": _plain_sums(report.month),
         **{SECTIONS[each.dimension]: _plain_section(each, parts) for each in report.sections},
         "budgets": [_plain_standing(each) for each in report.standings[:parts]],
+        **({"pools": [plain_pool(each) for each in report.pools[:parts]]} if report.pools else {}),
+    }
+
+
+def plain_pool(each: PoolEarnings) -> dict[str, Any]:
+    """Return a pool's earnings as JSON-ready values."""
+    found = each.earnings
+    return {
+        "pool": each.pool,
+        "replica_hours": f"{each.hours:f}",
+        "paid_usd": exact_usd(found.paid_nanousd),
+        "avoided_usd": exact_usd(found.avoided_nanousd),
+        "net_usd": exact_usd(found.net_nanousd),
+        "best_fixed_replicas": found.best_fixed,
+        "best_fixed_usd": exact_usd(found.best_fixed_nanousd),
     }
 
 

@@ -50,6 +50,13 @@ def _rows(report: DailyReport) -> Iterator[tuple[Cell, ...]]:
             yield row(section.dimension, group.name, group.sums)
         if section.left_out is not None:
             yield row(section.dimension, f"all other {SECTIONS[section.dimension]}", section.left_out)
+    for pool in report.pools:
+        cells = [*_place(report), "pool hours", pool.pool, *[None] * 12]
+        found = pool.earnings
+        amounts = (found.paid_nanousd, found.avoided_nanousd, found.net_nanousd)
+        for column, amount in zip(("cost_usd", "baseline_usd", "saving_usd"), amounts, strict=True):
+            cells[_COLUMNS.index(column)] = usd(amount)
+        yield tuple(cells)
     for each in report.days:
         yield row("day", each.day.isoformat(), each.sums)
 

@@ -8,6 +8,7 @@ from string import Template
 from typing import Final
 
 from cost.budgets.budget import BudgetStatus
+from cost.fleet.earnings import PoolEarnings
 from cost.reports.daily import (
     SECTIONS,
     WEEK,
@@ -212,6 +213,12 @@ def _tables(report: DailyReport) -> Iterable[Html]:
             ["Budget", "Period", "Kind", "Limit", "Spent", "Share"],
             [_standing_row(each) for each in report.standings],
         )
+    if report.pools:
+        yield _table(
+            "Hours of our own GPUs",
+            ["Pool", "Replica-hours", "Paid", "Avoided elsewhere", "Difference", "Best fixed fleet in hindsight"],
+            [_pool_row(each) for each in report.pools],
+        )
     days = [[each.day.isoformat(), *_figures(each.sums)] for each in reversed(report.days)]
     yield _table("Day by day", ["Day", *_GROUP_HEADINGS], days)
 
@@ -233,6 +240,13 @@ def _figures(sums: UsageSums) -> list[str]:
         "-" if saved is None else nano_money(sums.baseline_nanousd),
         "-" if saved is None else nano_money(saved),
     ]
+
+
+def _pool_row(each: PoolEarnings) -> list[str]:
+    found = each.earnings
+    amounts = (found.paid_nanousd, found.avoided_nanousd, found.net_nanousd)
+    best = f"{found.best_fixed:,} for {nano_money(found.best_fixed_nanousd)}"
+    return [each.pool, f"{each.hours:,}", *(nano_money(amount) for amount in amounts), best]
 
 
 def _standing_row(standing: BudgetStatus) -> list[str]:

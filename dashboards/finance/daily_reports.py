@@ -22,12 +22,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from accounts.store import AccountStore, TeamRecord
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.store import BudgetStore
+from cost.fleet.earnings import EarningsReader
+from cost.fleet.pool_config import PoolSection
 from cost.reports.daily import DailyReader, DailyReport, plain_within
 from cost.reports.daily_csv import daily_csv
 from cost.reports.daily_html import daily_html
 from cost.reports.report_config import ReportSection
 from cost.reports.scope import ReadScope
-from cost.times import DAY_US, day_of
+from cost.times import DAY_US, day_of, start_of, wall_us
 
 _log = logging.getLogger("weighbridge.reports")
 
@@ -122,22 +124,35 @@ def write(
 class ReportReader:
     """Reads reports of any subject, with the subject's budgets."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, pools: Sequence[PoolSection] = ()) -> None:
+        """`pools` are our own GPUs; each is told of to the organisation that pays for it."""
         self._daily = DailyReader(engine)
         self._budgets = BudgetStore(engine)
+        self._earnings = EarningsReader(engine)
+        self._pools = pools
 
     async def read(self, subject: Subject, day: date) -> DailyReport:
         """One subject's report of a day."""
         standings = await self._budgets.of_organisation(subject.scope.organisation_id)
-        return await self._daily.read(subject.scope, day, subject.title, _budgets_of(subject.scope, standings))
+        report = await self._daily.read(subject.scope, day, subject.title, _budgets_of(subject.scope, standings))
+        scope, start_us = subject.scope, start_of(day)
+        pools = [each for each in self._pools if scope.team_id is None and each.organisation == scope.organisation_id]
+        found = await self._earnings.read(pools, start_us, start_us + DAY_US, wall_us()) if pools else []
+        return msgspec.structs.replace(report, pools=tuple(found))
 
 
 class DailyReports:
     """Delivers due reports once across processes."""
 
-    def __init__(self, engine: AsyncEngine, section: ReportSection, outbox: OutboxWriter | None) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        section: ReportSection,
+        outbox: OutboxWriter | None,
+        pools: Sequence[PoolSection] = (),
+    ) -> None:
         self._accounts = AccountStore(engine)
-        self._reader = ReportReader(engine)
+        self._reader = ReportReader(engine, pools)
         self._section = section
         self._outbox = outbox
         self._delivered: set[date] = set()

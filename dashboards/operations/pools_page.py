@@ -9,20 +9,23 @@ from fastapi import APIRouter, Depends
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
-from cost.times import wall_us
+from cost.fleet.earnings import EarningsReader, PoolEarnings
+from cost.times import DAY_US, HOUR_US, wall_us
 from dashboards.fleet.drain import drain_replica, undrain_replica
 from dashboards.operations.overview_page import HOME, STATES, address_of, sentence
 from dashboards.operations.snapshot import fleet
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.patience import patience
+from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
-from proxy.errors import FleetUnavailable, PoolCrowded, PoolNotFound, ReplicaNotFound
+from proxy.errors import FleetUnavailable, PoolCrowded, PoolNotFound, ReplicaNotFound, UsageUnavailable
 from selfhosted.fleet_view import FleetView, WatchedPool, told_pool
 from selfhosted.registry.store import PoolFull
 
 router: Final = APIRouter(include_in_schema=False)
 _PATIENCE_S: Final = 3.0
+_EARNED_DAYS: Final = 7
 
 POOLS: Final = (
     Column("pool", "Pool", "link"),
@@ -108,7 +111,8 @@ async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.rea
     }
     if view.is_part:
         return view.part("operations/_pool.html", **context)
-    return view.page("operations/pool.html", title=f"Pool {pool}", **context)
+    earned = await _earned(view, pool)
+    return view.page("operations/pool.html", title=f"Pool {pool}", earned=earned, earned_days=_EARNED_DAYS, **context)
 
 
 @router.post(f"{HOME}/pools/{{pool}}/replicas/{{name}}/drain")
@@ -144,6 +148,20 @@ async def undrain(
     await found.registry.refresh()
     told = f"{name[:64]} takes work again." if there else f"{name[:64]} was not drained."
     return view.redirect(f"{HOME}/pools/{quote(pool, safe='')}", told=told)
+
+
+async def _earned(view: PageRequest, pool: str) -> PoolEarnings | None:
+    """What the pool's hours of the last days earned; None where it has no price, or the books cannot be read now."""
+    sections = [each for each in view.gateway.claims.pools if each.name == pool]
+    now = wall_us()
+    start_us = now - now % HOUR_US - _EARNED_DAYS * DAY_US
+    if not sections:
+        return None
+    try:
+        async with reading(view.gateway, on=True):
+            return (await EarningsReader(view.gateway.database).read(sections, start_us, now, now))[0]
+    except UsageUnavailable:
+        return None
 
 
 def _pool(view: PageRequest, pool: str) -> tuple[FleetView, WatchedPool]:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.commands.shared import USAGE, fail, open_engine, print_json
+from gateway.commands.shared import USAGE, ConfigOption, fail, open_engine, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cost.fleet.pool_config import PoolSection
     from cost.reports.daily import DailyReport, Section
     from cost.reports.usage import UsageSums
     from dashboards.finance.daily_reports import Format, Subject
@@ -40,6 +43,7 @@ def daily(
     formats: Annotated[
         str, typer.Option("--format", help="What to write: html, csv, or both with a comma.")
     ] = "html,csv",
+    config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Report one UTC day: requests, tokens, cost, baseline and saving, divided and compared."""
@@ -47,6 +51,7 @@ def daily(
     from datetime import UTC, timedelta
 
     from dashboards.finance.daily_reports import write
+    from gateway.configuration.settings import load, read_environment
 
     if team is not None and all_teams:
         fail("give --team or --all, not both", USAGE)
@@ -55,7 +60,11 @@ def daily(
         fail(f"--format is html, csv or html,csv, not {formats[:40]!r}", USAGE)
     now = datetime.now(UTC)
     wanted = day.date() if day is not None else now.date() - timedelta(days=1)
-    reports = asyncio.run(_read(organisation, team, wanted, all_teams=all_teams))
+    environment = read_environment()
+    # A report needs no configuration; with one it tells of our own GPUs too.
+    known = config is not None or environment.config is not None
+    pools = load(config, environment, secrets_from=None).cost.pools if known else ()
+    reports = asyncio.run(_read(organisation, team, wanted, pools, all_teams=all_teams))
     if out is not None:
         for subject, report in reports:
             for path in write(out, subject, report, chosen, now):
@@ -70,7 +79,7 @@ def daily(
 
 
 async def _read(
-    organisation: str | None, team: str | None, day: date, *, all_teams: bool
+    organisation: str | None, team: str | None, day: date, pools: "Sequence[PoolSection]", *, all_teams: bool
 ) -> "list[tuple[Subject, DailyReport]]":
     from accounts.store import AccountStore
     from dashboards.finance.daily_reports import ReportReader, Subject, subject_of
@@ -87,7 +96,7 @@ async def _read(
             subjects = [Subject(scope=scope, title=f"organisation {scope.organisation_id}")]
             if all_teams:
                 subjects += [subject_of(each) for each in teams]
-        reader = ReportReader(engine)
+        reader = ReportReader(engine, pools)
         return [(subject, await reader.read(subject, day)) for subject in subjects]
 
 
@@ -119,6 +128,13 @@ def _print(report: "DailyReport") -> None:
         typer.echo(f"attempts without a price, which are not in the cost: {total.unpriced_attempts}")
     if total.estimated_attempts:
         typer.echo(f"attempts booked at an estimate: {total.estimated_attempts} of {total.attempts}")
+    for pool in report.pools:
+        found = pool.earnings
+        typer.echo(
+            f"pool {pool.pool}: {pool.hours} replica-hours for {nano_money(found.paid_nanousd)} avoided "
+            f"{nano_money(found.avoided_nanousd)} elsewhere; best in hindsight {found.best_fixed} fixed for "
+            f"{nano_money(found.best_fixed_nanousd)}"
+        )
     for standing in report.standings:
         budget = standing.budget
         typer.echo(

@@ -90,7 +90,7 @@ async def keep_rounds(
     background(stack, every(_MONTHS_S, MonthChecks(engine, now_us).check))
     outbox = Outbox(engine)
     if config.cost.report is not None:
-        reports = DailyReports(engine, config.cost.report, outbox)
+        reports = DailyReports(engine, config.cost.report, outbox, config.cost.pools)
         background(stack, every(_REPORTS_S, lambda: reports.deliver_due(now_us())))
     destinations = destinations_of(config.webhooks.destinations, resolve_secret)
     if destinations:

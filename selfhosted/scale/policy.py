@@ -117,7 +117,6 @@ class ScalePolicy:
         self._idle_memory = kept.idle_memory
         self._busy_carries = busy_carries
         self._worth = self._worth_of(kept.worth) if economic and usd_per_replica_hour is not None else None
-        self._sells = False
         self._last: Signals | None = None
         smooth_s = min(_LONGEST_S, max(_SHORTEST_S, config.cold_start_s / 2))
         self._work = _Smooth(smooth_s)
@@ -207,7 +206,6 @@ class ScalePolicy:
         carries = self._carried.learnt.full or self._busy_carries
         if self._worth is None or self._usd is None or carries is None:
             return
-        self._sells = signals.elsewhere_usd is not None
         if signals.elsewhere_usd is not None:
             market = Market(replica_usd_per_s=self._usd / _HOUR_S, elsewhere_usd=signals.elsewhere_usd, carries=carries)
             self._worth.observe(work, market, seconds, signals.wall_s)
@@ -264,10 +262,11 @@ class ScalePolicy:
     # Wishing.
 
     def _most_wanted(self, signals: Signals, current: int) -> _DesiredSize:
-        worth = self._worth.wanted if self._worth is not None and self._sells else None
-        if self._worth is not None and worth is not None:
-            wishes = self._economic_wishes(signals, current, _DesiredSize(worth, "worth", self._worth.why))
-            return max(wishes, key=lambda wish: wish.replicas)
+        if self._worth is not None and signals.elsewhere_usd is not None:
+            known = self._worth.wanted
+            # Until it is known what an hour is worth, nothing is bought: whoever comes is served elsewhere.
+            worth = _DesiredSize(current if known is None else known, "worth", self._worth.why)
+            return max(self._economic_wishes(signals, worth), key=lambda wish: wish.replicas)
         wishes = [self._floor(signals), self._wake(signals)]
         carries = self.carries
         if carries is not None and self._work.value is not None:
@@ -278,16 +277,14 @@ class ScalePolicy:
             wishes.append(self._without_model(signals, current))
         return max(wishes, key=lambda wish: wish.replicas)
 
-    def _economic_wishes(self, signals: Signals, current: int, worth: _DesiredSize) -> list[_DesiredSize]:
+    def _economic_wishes(self, signals: Signals, worth: _DesiredSize) -> list[_DesiredSize]:
         """What is worth its hours, and more only for requests that wait although the others went elsewhere."""
-        floor = self._floor(signals)
-        if floor.reason == "streams":
-            # What runs holds the replicas that it is on, and is no reason for more.
-            floor = msgspec.structs.replace(floor, replicas=min(floor.replicas, max(current, worth.replicas)))
-        wishes = [worth, floor]
+        least = self._config.min_replicas
+        floor = _DesiredSize(least, "minimum", f"min_replicas is {least}")
+        wishes = [worth if worth.replicas > least else floor]
         if not signals.ready and (self._queue.value or 0.0) > _SATURATED:
             wishes.append(_DesiredSize(1, "wake", "there is work that nobody else can do"))
-        late = self._by_thresholds(signals, current, patient=True)
+        late = self._by_thresholds(signals, signals.supply, patient=True)
         return wishes + [wish for wish in late if wish.reason in {"queue", "ttft"}]
 
     def _floor(self, signals: Signals) -> _DesiredSize:
@@ -409,6 +406,9 @@ class ScalePolicy:
         # Until those that start have shown what they change, no more than that many times what works is ordered.
         in_flight = max(config.max_step_up, _MOST_STARTING * signals.ready)
         reach = min(current + config.max_step_up, max(current, signals.ready + in_flight))
+        if wish.reason == "worth":
+            # What they change was known before: it follows from what came, and not from how the pool does.
+            reach = current + config.max_step_up
         desired = min(wanted, most, max(reach, config.min_replicas))
         if desired < wanted and desired == most:
             return ScaleDecision(desired, whose, f"{wish.why}, but no more than {most} are allowed")
@@ -424,6 +424,9 @@ class ScalePolicy:
         step = max(config.max_step_down, math.floor(current * config.max_step_down_share))
         desired = max(wanted, current - step, 0)
         held = _streams_need(signals, config.kv_high)
+        if self._worth is not None and signals.elsewhere_usd is not None:
+            # The last replica's streams end while it drains, and what comes meanwhile goes elsewhere.
+            held = min(held, current - 1)
         if desired < held:
             desired = min(current, held)
             if desired == current:

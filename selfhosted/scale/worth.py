@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 GRAIN_S: Final = 5.0
 """Time over which arriving work is averaged: what comes within it can wait for a replica, and what is denser overflows."""
-DECIDE_S: Final = 30.0
+DECIDE_S: Final = 15.0
 """Time between two looks of the rules at it."""
 MOST_RANKS: Final = 1_024
 """Replicas whose worth is computed; more are not bought by it."""

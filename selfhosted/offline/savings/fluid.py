@@ -79,7 +79,7 @@ class Steps:
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
-        self.count = max(1, math.ceil(demand.duration_s / STEP_S + 1e-9))
+        self.count = max(1, math.ceil(demand.duration_s / STEP_S - 1e-9))
         edges = np.searchsorted(demand.at_s, np.arange(self.count + 1) * STEP_S, side="left")
         edges[-1] = len(demand)
         self.edges: list[int] = edges.tolist()

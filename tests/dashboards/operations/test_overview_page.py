@@ -79,6 +79,17 @@ async def _started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
                 {"name": "gpus", "engine": "vllm", "targets": ["own"], "api_key": "env:ENGINE", "replicas": replicas}
             ]
         },
+        cost={
+            "pools": [
+                {
+                    "name": "gpus",
+                    "targets": ["own"],
+                    "usd_per_gpu_hour": 3,
+                    "up_since": "2026-01-01",
+                    "seconds_per_million": {"input": 70, "output": 160},
+                }
+            ]
+        },
         queues={"line": {"targets": ["org/small"], "tokens_in_flight": 1_000}},
         webhooks={
             "destinations": [
@@ -204,6 +215,14 @@ async def test_an_operator_drains_and_takes_it_back(own: Running) -> None:
     ]
     assert [each[:2] for each in told] == [("replica.drained", "gpus/one"), ("replica.undrained", "gpus/one")]
     assert {each[2] for each in told} == {"Ann"}
+
+
+async def test_a_pool_says_whether_its_hours_were_worth_it(running: Running) -> None:
+    """Hours bought, dollars paid and avoided, and the best fleet in hindsight: nobody used these."""
+    async with signed_in(running, role="operator") as browser:
+        text = (await browser.get(f"{HOME}/pools/gpus")).text
+    for shown in ("Were its hours worth it?", "Hours bought", "Paid", "Avoided", "Best fixed fleet"):
+        assert shown in text
 
 
 async def test_who_only_reads_drains_nothing(own: Running) -> None:
