@@ -231,3 +231,54 @@ def test_a_replica_that_was_seen_to_carry_nothing_orders_no_endless_fleet() -> N
     """However little was measured, what is wanted is a number that a pool may have."""
     assert _replicas(1e6, 5e-324) == 10_000
     assert _replicas(0.0, 5e-324) == 0
+
+
+def economic(**changes: Any) -> ScalePolicy:
+    """A replica that carries 1,000 tokens a second, at 3.60 dollars an hour."""
+    return ScalePolicy(config(**changes), usd_per_replica_hour=3.6, busy_carries=1_000, economic=True)
+
+
+def busy(policy: ScalePolicy, work: float, seconds: float, **told: Any) -> ScaleDecision:
+    """Work is 2 dollars a million tokens elsewhere, so a replica pays that is busy for half of its hours."""
+    worth = {"elsewhere_usd": 2e-6, "input_tokens_per_s": work, "ready": 2, **told}
+    return after(policy, seconds, **worth)
+
+
+def test_an_hour_is_bought_that_saves_more_than_its_price() -> None:
+    """2.7 replicas' work: the third is busy for 70 % of its hours, and pays; the half of a fourth's would not."""
+    decision = busy(economic(min_replicas=0), 2_700, 3_600)
+    assert (decision.desired, decision.reason) == (3, "worth")
+    assert busy(economic(min_replicas=0), 3_300, 3_600).desired == 3
+
+
+def test_a_full_pool_is_no_reason_to_buy_and_one_that_does_not_pay_goes() -> None:
+    """What the caches do not hold goes elsewhere; running streams end while their replica drains."""
+    policy = economic(min_replicas=0)
+    assert busy(policy, 300, 7_200, ready=1, kv_used=0.95, running=40).desired == 0
+
+
+def test_the_minimum_is_kept_although_it_does_not_pay() -> None:
+    """It is a promise."""
+    decision = busy(economic(min_replicas=1), 10, 7_200)
+    assert (decision.desired, decision.reason) == (1, "minimum")
+
+
+def test_who_waits_all_the_same_is_served_although_it_does_not_pay() -> None:
+    """They cannot go elsewhere: a queue that lasts orders, as it does for latency."""
+    assert busy(economic(min_replicas=0), 100, 900, ready=1, waiting_at_gate=60).desired > 1
+    assert busy(economic(min_replicas=0), 100, 900, ready=0, waiting_at_gate=60).desired == 1
+
+
+def test_without_a_price_elsewhere_latency_decides() -> None:
+    """Unknown is not cheap."""
+    assert busy(economic(), 2_700, 900, ready=1, elsewhere_usd=None, waiting=30).reason != "worth"
+
+
+def test_what_hours_are_worth_survives_a_restart() -> None:
+    """The next process buys what the last one had learnt to buy."""
+    policy = economic(min_replicas=0)
+    busy(policy, 2_700, 3_600)
+    again = ScalePolicy(
+        config(min_replicas=0), usd_per_replica_hour=3.6, busy_carries=1_000, economic=True, state=policy.state()
+    )
+    assert again.decide(signals(0, elsewhere_usd=2e-6, ready=2)).desired == 3
