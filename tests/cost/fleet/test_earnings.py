@@ -1,13 +1,18 @@
 """What a pool's hours earned."""
 
+from datetime import date
 from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.fleet.earnings import PoolHourWork, earnings
+from cost.fleet.earnings import EarningsReader, PoolHourWork, earnings
 from cost.fleet.pool_config import PoolSection, SecondsPerMillion
-from cost.times import HOUR_US
+from cost.ledger.store import LedgerStore
+from cost.times import DAY_US, HOUR_US
+from tests.cost.fleet.pools import DAY, pool, work
 
 DOLLAR = 1_000_000_000
 POOL = PoolSection(
@@ -47,3 +52,20 @@ def test_the_best_fixed_fleet_is_no_dearer_than_none(hours: list[tuple[float, in
     """None at all is one of the fleets."""
     found = earnings(POOL, [hour(1, busy, avoided) for busy, avoided in hours])
     assert found.best_fixed_nanousd <= found.avoided_nanousd
+
+
+async def test_the_books_tell_hours_and_what_they_avoided(engine: AsyncEngine) -> None:
+    """Nine requests of a million tokens each way in one hour of a pool that stood for a day, at their price elsewhere."""
+    it = pool(up_since=date(2026, 11, 20))
+    entries = [
+        work(f"r{each}", input_tokens=1_000_000, output_tokens=1_000_000, cheapest_nanousd=DOLLAR) for each in range(9)
+    ]
+    await LedgerStore(engine).insert([*entries, work("elsewhere", pool="", cheapest_nanousd=DOLLAR)])
+    reader = EarningsReader(engine)
+    found = (await reader.read([it], DAY, DAY + DAY_US, DAY + DAY_US))[0]
+    assert (found.hours, found.earnings.avoided_nanousd) == (Decimal("24.00"), 9 * DOLLAR)
+    assert found.earnings.paid_nanousd == 24 * 5_900_000_000
+    assert found.earnings.best_fixed == 0
+    usd_per_s = await reader.usd_per_busy_s(it, DAY, DAY + DAY_US)
+    assert usd_per_s == pytest.approx(1 / 237.812)
+    assert await reader.usd_per_busy_s(it, DAY + DAY_US, DAY + 2 * DAY_US) is None
