@@ -82,7 +82,7 @@ def _weights(folder: Path, layers: int, hidden: int) -> None:
 def _adapter(folder: Path, layers: int, hidden: int) -> None:
     """In the format of `peft`, by hand: two small matrices for every query and value projection."""
     import torch
-    from safetensors.torch import save_file  # type: ignore[import-not-found]
+    from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {}
