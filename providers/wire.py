@@ -33,6 +33,7 @@ class Message(msgspec.Struct, frozen=True):
     content: str | list[Part] | None = None
     tool_calls: msgspec.Raw = msgspec.Raw()
     function_call: msgspec.Raw = msgspec.Raw()
+    tool_call_id: msgspec.Raw = msgspec.Raw()
 
 
 Operation = Literal["chat", "embeddings"]
