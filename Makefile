@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-vllm check format bench bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-fleet bench-pages bench-routers soak-kill soak-books train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-vllm check format bench bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-fleet bench-loops bench-pages bench-routers soak-kill soak-books train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ bench-fleet: $(VENV)/.dev  ## balancers and autoscalers side by side on two prod
 
 bench-pages: $(VENV)/.dev  ## each page's server time over ten million ledger rows
 	@$(BIN)/python -m benchmarks.pages
+
+bench-loops: $(VENV)/.dev  ## agents' tool loops under several rules of choice, in simulated time
+	@$(BIN)/python -m benchmarks.tool_loops
 
 bench-restarts: $(VENV)/.dev  ## twenty rolling restarts under streams
 	@$(BIN)/python -m benchmarks.restarts

@@ -15,9 +15,10 @@ from providers.catalog import build_catalog
 from providers.target import Deployment, Target, Tier
 from proxy.errors import Refused
 from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan, unmeasured
-from proxy.request import RequestHeaders, input_tokens, needs, parse_chat, prompt_of
+from proxy.request import RequestHeaders, input_tokens, needs, opening_tokens, parse_chat, prompt_of
 from proxy.shadow_price import Room, Rooms
 from proxy.tolerance import Tolerances
+from proxy.tool_loop import read_loop
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +40,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     unmeasured: tuple[str, ...] = ()
     """Targets that `auto` may choose by their declared capability alone; empty while the plain rule classifies."""
     refusal: str | None = None
+    loop_steps: int = 0
+    """Steps of the tool loop after the last user message."""
+    raises: int = 0
+    struggle: str | None = None
 
 
 def explain(
@@ -48,13 +53,15 @@ def explain(
     *,
     floor: float | None = None,
     classifier: Classifier | None = None,
+    body: bytes | None = None,
 ) -> Explanation:
     """Classifies and plans as the request line does, assuming that every deployment is healthy and every pool has room.
 
-    `floor` replaces policy.quality_floor, `classifier` the configured one.
+    `floor` replaces policy.quality_floor, `classifier` the configured one, and `body`, a whole request to `auto`, the
+    prompt; of its tool loop nothing is remembered here. Raises BadRequest.
     """
-    body = json.dumps({"model": AUTO, "messages": [{"role": "user", "content": prompt}]}).encode()
-    request = parse_chat(body, RequestHeaders(tier=tier))
+    asked = {"model": AUTO, "messages": [{"role": "user", "content": prompt}]}
+    request = parse_chat(json.dumps(asked).encode() if body is None else body, RequestHeaders(tier=tier))
     weighed = prompt_of(request)
     # No call is made, so no secret is looked up.
     catalog = build_catalog(config.providers, lambda _reference: "unused", pools=config.selfhosted.pool_of_target())
@@ -63,14 +70,18 @@ def explain(
     prediction = chosen.classify(weighed)
     kept = policy.quality_floor if floor is None else floor
     tolerance = Tolerances(catalog=catalog, policy=policy, classifier=chosen).of(kept, None)
+    tokens = input_tokens(request, weighed)
+    loop = read_loop(request.messages, policy.loops)
     facts = Facts(
         alias=AUTO,
         tier=tier,
         needs=needs(request),
-        input_tokens=input_tokens(request, weighed),
-        max_output_tokens=None,
+        input_tokens=tokens,
+        max_output_tokens=request.max_output_tokens,
         tolerance=tolerance.by_average,
         tolerance_with_room=tolerance.with_room,
+        loop=loop,
+        opening_tokens=opening_tokens(request, weighed, tokens) if policy.stay_in_turn and loop.steps else None,
     )
     fleet = {target_id: target.deployments or _some_replica(target) for target_id, target in catalog.targets.items()}
     try:
@@ -133,6 +144,9 @@ def _explanation(
             for rejection in route.rejected
         ),
         refusal=refusal,
+        loop_steps=facts.loop.steps,
+        raises=facts.loop.raises,
+        struggle=facts.loop.struggle,
     )
 
 

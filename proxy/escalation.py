@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from accounts.caller import Escalation
-from proxy.policy import AUTO, Candidate, RoutePlan
+from proxy.policy import AUTO, Candidate, RoutePlan, is_more_capable
 
 _BURST: Final = 20.0
 """The most escalations that an idle period accumulates."""
@@ -70,10 +70,9 @@ def escalation_candidate(plan: RoutePlan, answered: Candidate, tried: Container[
 
 
 def _more_capable(candidate: Candidate, than: Candidate, plan: RoutePlan) -> bool:
-    """Compares measured P(adequate) where both have it, else declared capability."""
-    if plan.reference_adequate is not None and candidate.adequate is not None and than.adequate is not None:
-        return candidate.adequate > than.adequate
-    return candidate.target.capability > than.target.capability
+    if plan.reference_adequate is None:
+        return is_more_capable(candidate.target, None, than.target, None)
+    return is_more_capable(candidate.target, candidate.adequate, than.target, than.adequate)
 
 
 def _margin(candidate: Candidate) -> float:

@@ -13,6 +13,7 @@ from accounts.caller import TeamSettings
 from classifier.prediction import Prediction, Prompt
 from providers.wire import Operation
 from proxy.answers.weak_answer import Weakness
+from proxy.tool_loop import Struggle
 
 AttemptResult = Literal["ok", "error", "rate_limited", "timeout", "cut", "cancelled", "rejected"]
 
@@ -62,6 +63,10 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The target whose weak answer was replaced by that of `target_id`."""
     weakness: Weakness | None = None
     """The weakness of the answer of `escalated_from` when that is set, else of the given answer."""
+    loop_steps: int = 0
+    """Answers of this user turn that had called tools by then; 0 where the loop was not read."""
+    struggle: Struggle | None = None
+    """How the tool loop of this turn, or of the one before, struggled."""
     prediction: Prediction | None = None
     settings: TeamSettings | None = None
     """The team's settings when the request came."""

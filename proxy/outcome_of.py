@@ -50,6 +50,8 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
         duration_s=now - context.started_at,
         escalated_from=context.escalated_from,
         weakness=context.weakness,
+        loop_steps=routed.facts.loop.steps if routed else 0,
+        struggle=routed.facts.loop.struggle if routed else None,
         prediction=prediction,
         settings=caller.settings if caller else None,
         prompt=context.prompt if learnt else None,

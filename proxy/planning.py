@@ -10,7 +10,7 @@ from cost.claim.comparators import Comparators
 from cost.claim.holdout import arm_of
 from cost.ledger.entries import Arm
 from providers.wire import ChatRequest
-from proxy.affinity import Sticky
+from proxy.affinity import Sticky, TurnChoice
 from proxy.comparisons import comparator_of
 from proxy.context import RequestContext
 from proxy.escalation import EscalationRules, may_escalate
@@ -18,16 +18,19 @@ from proxy.kept_answer import portion_bytes
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
 from proxy.policy import AUTO, Facts, Fleet, RoutePlan, held_out, plan
-from proxy.request import most_input_tokens, needs
+from proxy.request import most_input_tokens, needs, opening_tokens, turn_key
 from proxy.routed_request import Hold, RoutedRequest
 from proxy.shadow_price import Rooms
 from proxy.tolerance import Tolerance, plain_tolerance
+from proxy.tool_loop import NO_LOOP, ToolLoop, read_loop
 
 
 def facts_of(parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, downgraded: bool) -> Facts:
     """Collects the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named."""
     request = parsed.request
     tolerance = _tolerance(config, caller)
+    loop = NO_LOOP if downgraded else _loop_of(request, config)
+    stays = config.policy.stay_in_turn and loop.steps
     return Facts(
         alias=AUTO if downgraded else request.model,
         tier=request.tier,
@@ -40,7 +43,24 @@ def facts_of(parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, d
         longest_tokens=request.longest_tokens or None,
         tolerance=tolerance.by_average,
         tolerance_with_room=tolerance.with_room,
+        loop=loop,
+        opening_tokens=opening_tokens(request, parsed.prompt, parsed.input_tokens) if stays else None,
     )
+
+
+def _loop_of(request: ChatRequest, config: PipelineConfig) -> ToolLoop:
+    """What the messages show of tool loops. Who names a model gets it, and a spent budget is not spent further."""
+    if request.model != AUTO:
+        return NO_LOOP
+    return read_loop(request.messages, config.policy.loops)
+
+
+def turn_of(parsed: ParsedRequest, facts: Facts, config: PipelineConfig) -> Hashable:
+    """The key of the turn whose target is to be remembered; None where no tool loop can follow, or none is held."""
+    loops = parsed.request.tools or facts.loop.steps
+    if facts.alias != AUTO or parsed.request.model != AUTO or not loops or not config.policy.stay_in_turn:
+        return None
+    return turn_key(parsed.prompt)
 
 
 def routed_request(
@@ -54,6 +74,8 @@ def routed_request(
     rooms: Rooms,
     conversation: Hashable,
     sticky: Sticky | None,
+    turn: Hashable = None,
+    turn_choice: TurnChoice | None = None,
     downgraded: bool,
     in_flight: int,
     keep_bytes: int,
@@ -63,7 +85,7 @@ def routed_request(
     Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is no candidate.
     """
     config, request = context.config, parsed.request
-    route = plan(facts, prediction, config.policy, config.catalog, fleet, sticky, rooms)
+    route = plan(facts, prediction, config.policy, config.catalog, fleet, sticky, rooms, turn_choice)
     arm: Arm = ""
     # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
     if prediction is not None and not downgraded:
@@ -94,6 +116,7 @@ def routed_request(
         deadline=parsed.deadline,
         keep_bytes=keep_bytes,
         conversation=conversation,
+        turn=turn,
     )
 
 

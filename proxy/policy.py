@@ -20,7 +20,7 @@ from cost.price_book.book import Unpriced, is_bookable
 from cost.usage import Usage
 from providers.catalog import Catalog
 from providers.target import Capability, Deployment, Target, Tier
-from proxy.affinity import Sticky
+from proxy.affinity import Kept, Sticky, TurnChoice
 from proxy.errors import (
     ContextTooLong,
     ModelNotFound,
@@ -30,6 +30,7 @@ from proxy.errors import (
     UnpricedModel,
 )
 from proxy.shadow_price import NO_ROOMS, Margin, MarginWhy, Rooms, margin
+from proxy.tool_loop import NO_LOOP, LoopRules, ToolLoop
 
 AUTO = "auto"
 
@@ -54,6 +55,8 @@ Reason = Literal[
     "escalated",
     "holdout",
     "spill-over",
+    "same-turn",
+    "struggle",
 ]
 _EMBEDS: Final[frozenset[Capability]] = frozenset({"embeddings"})
 _EJECTED: Final = "every deployment is ejected by its breaker"
@@ -107,6 +110,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     degrade: bool = False
     """True to try less capable targets, best first, after all capable ones."""
     max_candidates: int = 4
+    stay_in_turn: bool = True
+    """True to keep a tool loop at the target that its turn began with."""
+    loops: LoopRules = LoopRules()
+    """From when on a tool loop is taken to struggle."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +135,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The most by which a chosen target's P(adequate) may fall below the reference's."""
     tolerance_with_room: float | None = None
     """The same while our own GPUs have room, and so come first; None when it is no other."""
+    loop: ToolLoop = NO_LOOP
+    """What the messages after the last user message show, for `auto`."""
+    opening_tokens: int | None = None
+    """The estimated tokens up to the last user message, by which prices are compared within its tool loop: what the loop
+    has added since must not move it. None where no loop is under way.
+    """
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,11 +192,13 @@ def plan(
     fleet: Fleet,
     sticky: Sticky | None = None,
     rooms: Rooms = NO_ROOMS,
+    turn: TurnChoice | None = None,
 ) -> RoutePlan:
     """Plans one request: filters the targets that can serve it and orders them.
 
-    `prediction` and `rooms` are needed for `auto` only; without rooms our own GPUs are compared by their average price. Raises ModelNotFound, ContextTooLong, NoEligibleTarget or
-    TargetsUnavailable when there is nothing to try.
+    `prediction`, `rooms` and `turn` are needed for `auto` only; without rooms our own GPUs are compared by their average
+    price, and without the turn's earlier choice its tool loop is planned as the turn's first request was. Raises
+    ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is nothing to try.
     """
     pool, kind = _named_targets(facts, policy, catalog)
     eligible: list[Target] = []
@@ -201,7 +216,7 @@ def plan(
             raise ValueError("planning `auto` needs a prediction")
         reference = _reference(prediction, policy, catalog, facts)
         scales = _TargetComparison(facts, prediction, policy, reference, _tolerance(facts, eligible, rooms))
-        return _auto(eligible, tuple(rejected), scales, sticky, rooms)
+        return _auto(eligible, tuple(rejected), scales, sticky, rooms, turn)
     candidates = _in_order(_limited(eligible, policy), facts, prediction, sticky, kind=kind)
     return RoutePlan(
         candidates=tuple(candidates),
@@ -386,6 +401,22 @@ class _TargetComparison:
             return self.prediction.complexity <= target.capability + self.policy.capability_shift
         return self._tolerable(outlook.adequate)
 
+    def may_stay(self, target: Target) -> bool:
+        """True when the target was good enough for the turn's first request: with room or without, each tolerance keeps the
+        minimum, and the room may have changed since.
+        """
+        outlook = self.outlook(target)
+        if outlook is None or self.reference is None:
+            return self.capable(target)
+        most = max(self.facts.tolerance, self.facts.tolerance_with_room or 0.0)
+        return self.reference - outlook.adequate <= most
+
+    def better(self, target: Target, than: Target) -> bool:
+        own, other = self.outlook(target), self.outlook(than)
+        if own is None or other is None:
+            return is_more_capable(target, None, than, None)
+        return is_more_capable(target, own.adequate, than, other.adequate)
+
     def strength(self, target: Target) -> float:
         outlook = self.outlook(target)
         return target.capability if outlook is None else outlook.adequate
@@ -413,26 +444,35 @@ def _auto(
     scales: _TargetComparison,
     sticky: Sticky | None,
     rooms: Rooms,
+    turn: TurnChoice | None,
 ) -> RoutePlan:
     """Plans `auto`: the capable targets by what one more request costs or, when there is none, the most capable one
-    first.
+    first. Within a tool loop the turn's target stays first, or a better one when the loop struggles.
     """
     facts, prediction, policy = scales.facts, scales.prediction, scales.policy
     cost = {target.target_id: _expected(target, facts, prediction, sticky) for target in eligible}
+    compared = cost
+    if facts.opening_tokens is not None:
+        compared = {target.target_id: _compared(target, facts, prediction, sticky) for target in eligible}
+    kept = turn.at(facts.loop.raises) if turn is not None and facts.loop.steps else None
     capable: list[Target] = []
     weak: list[Target] = []
     for target in eligible:
-        (capable if scales.capable(target) else weak).append(target)
-    margins = _margins(capable, cost, policy, rooms)
+        stays = kept is not None and kept.target_id == target.target_id and scales.may_stay(target)
+        (capable if stays or scales.capable(target) else weak).append(target)
+    margins = _margins(capable, compared, policy, rooms)
     ranks = _ranks(capable, margins)
     capable.sort(key=lambda target: ranks[target.target_id])
     reason = _first_reason(capable, scales, sticky, rooms, margins) if capable else "most-capable"
     if weak:
-        margins |= _margins(weak, cost, policy, rooms)
+        margins |= _margins(weak, compared, policy, rooms)
         ranks |= _ranks(weak, margins)
     weak.sort(key=lambda target: (-scales.strength(target), ranks[target.target_id]))
     ordered: list[tuple[Target, Reason]] = [(target, "fallback") for target in capable or [weak.pop(0)]]
     ordered[0] = (ordered[0][0], reason)
+    if facts.loop is not NO_LOOP:
+        cold = _first_without_cache(capable, scales, rooms) if reason == "prompt-cache" else ordered[0][0]
+        ordered = _within_turn(ordered, cold, kept, scales, margins)
     if policy.degrade:
         ordered += [(target, "degraded") for target in weak]
         weak = []
@@ -447,6 +487,55 @@ def _auto(
         reference_adequate=scales.reference,
         cheapest_commercial=_cheapest_commercial(capable or [ordered[0][0]], policy, cost),
     )
+
+
+def _within_turn(
+    ordered: list[tuple[Target, Reason]],
+    cold: Target,
+    kept: Kept | None,
+    scales: _TargetComparison,
+    margins: Mapping[str, Margin],
+) -> list[tuple[Target, Reason]]:
+    """Puts the turn's target first, and before it, for each raise that it has not had yet, the next better one: of those
+    that are more capable of this prompt, the first in the order of margins, as after a weak answer.
+
+    `cold` would come first if nothing was cached. Raises count from there where the turn has no target yet: what is first
+    for its cache may be what the turn before was raised to, and then it is no step below. Our own that have no room for
+    this request count as not available, whoever was there before.
+    """
+    first, reason = ordered[0]
+    begun = _begun_with(ordered, kept, margins)
+    raises = scales.facts.loop.raises
+    present = cold if begun is None else begun
+    for _ in range(raises if begun is None or kept is None else raises - kept.raises):
+        present = next((target for target, _ in ordered if scales.better(target, present)), present)
+    if begun is None and not (raises and scales.better(present, first)):
+        return ordered
+    if raises and scales.better(present, first if begun is None else cold):
+        reason = "struggle"
+    elif present is not first:
+        reason = "same-turn"
+    front = {each.target_id: each for each in (present, begun or first)}
+    rest = [target for target, _ in ordered if target.target_id not in front]
+    return [(target, "fallback" if index else reason) for index, target in enumerate([*front.values(), *rest])]
+
+
+def _begun_with(
+    ordered: list[tuple[Target, Reason]], kept: Kept | None, margins: Mapping[str, Margin]
+) -> Target | None:
+    """The target that the turn began with, when it may go on there."""
+    for target, _ in ordered if kept is not None else ():
+        led = margins.get(target.target_id)
+        if kept is not None and kept.target_id == target.target_id and not (led is not None and led.overflows):
+            return target
+    return None
+
+
+def is_more_capable(target: Target, adequate: float | None, than: Target, than_adequate: float | None) -> bool:
+    """Compares measured P(adequate) of this prompt where both have it, else declared capability."""
+    if adequate is not None and than_adequate is not None:
+        return adequate > than_adequate
+    return target.capability > than.capability
 
 
 def _margins(targets: list[Target], cost: Mapping[str, int | None], policy: Policy, rooms: Rooms) -> dict[str, Margin]:
@@ -550,10 +639,15 @@ def _first_reason(
         return "spill-over"
     if sticky is None or sticky.target_id != first.target_id:
         return "cheapest-capable"
-    cold = {target.target_id: _expected(target, scales.facts, scales.prediction, None) for target in capable}
-    ranks = _ranks(capable, _margins(capable, cold, scales.policy, rooms))
-    without = min(capable, key=lambda each: ranks[each.target_id])
+    without = _first_without_cache(capable, scales, rooms)
     return "cheapest-capable" if without.target_id == first.target_id else "prompt-cache"
+
+
+def _first_without_cache(capable: list[Target], scales: _TargetComparison, rooms: Rooms) -> Target:
+    """Returns the target that would come first if nobody had anything of the conversation cached."""
+    cold = {target.target_id: _compared(target, scales.facts, scales.prediction, None) for target in capable}
+    ranks = _ranks(capable, _margins(capable, cold, scales.policy, rooms))
+    return min(capable, key=lambda each: ranks[each.target_id])
 
 
 def _in_order(
@@ -608,6 +702,13 @@ def _expected(target: Target, facts: Facts, prediction: Prediction | None, stick
     return target.price.cost_nanousd(
         Usage(input_tokens=facts.input_tokens, cached_input_tokens=cached, output_tokens=output)
     )
+
+
+def _compared(target: Target, facts: Facts, prediction: Prediction | None, sticky: Sticky | None) -> int | None:
+    """The expected cost that targets are compared by: within a tool loop that of the turn's first request."""
+    if facts.opening_tokens is not None:
+        facts = msgspec.structs.replace(facts, input_tokens=facts.opening_tokens)
+    return _expected(target, facts, prediction, sticky)
 
 
 def _expected_output(target: Target, facts: Facts, prediction: Prediction | None) -> int:

@@ -29,6 +29,34 @@ class EscalationConfig(Section):
     )
 
 
+class ToolLoopsConfig(Section):
+    """Tool loops of `auto`: requests in which a model's tool calls and their results follow the last user message."""
+
+    stay: bool = Field(
+        default=True,
+        description="A tool loop stays at the target that its user turn began with, while that can serve it.",
+    )
+    max_raises: int = Field(
+        default=2,
+        ge=0,
+        le=8,
+        description="How often a loop that struggles goes to the next better target, within one user turn; 0 turns it off.",
+    )
+    same_call: int = Field(
+        default=3, ge=2, le=100, description="A loop struggles when the same call brings nothing new so many times."
+    )
+    errors: int = Field(default=3, ge=2, le=100, description="A loop struggles when so many steps in a row fail.")
+    unchanged: int = Field(
+        default=4, ge=2, le=100, description="A loop struggles when so many steps in a row have the same result."
+    )
+    max_steps: int = Field(
+        default=30,
+        ge=4,
+        le=200,
+        description="A loop of more steps struggles when it goes to and fro between a few calls.",
+    )
+
+
 class PolicyConfig(Section):
     """Routing policy: the targets behind each name, and the strictness of `auto`."""
 
@@ -66,4 +94,7 @@ class PolicyConfig(Section):
     )
     escalation: EscalationConfig = Field(
         default=EscalationConfig(), description="Asking a better target when an answer is weak."
+    )
+    tool_loops: ToolLoopsConfig = Field(
+        default=ToolLoopsConfig(), description="Where tool loops stay, and when they go to a better target."
     )

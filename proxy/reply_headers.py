@@ -34,6 +34,8 @@ def decision_headers(
         headers.append((b"x-weighbridge-classifier", routed.prediction.source.encode()))
     if routed.downgraded:
         headers.append((b"x-weighbridge-downgraded", b"budget"))
+    if routed.facts.loop.struggle is not None:
+        headers.append((b"x-weighbridge-struggle", routed.facts.loop.struggle.encode()))
     if weakness is not None:
         headers.append((b"x-weighbridge-weakness", weakness.encode()))
     if escalated_from is not None:

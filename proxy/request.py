@@ -12,6 +12,7 @@ from cost.ledger.entries import TAG, TAG_RULE
 from providers.target import Capability, Tier
 from providers.wire import ChatRequest, Message, Priority
 from proxy.errors import BadRequest
+from proxy.tool_loop import turn_start
 
 # These would steer the gateway's own calls to an address or with a key of the caller's choosing.
 STEERING_FIELDS = frozenset(
@@ -376,7 +377,7 @@ def _priority(header: str | None, field: str | None, service_tier: str | None) -
     return _PRIORITIES[named]
 
 
-def _count_images(messages: list[Message]) -> int:
+def _count_images(messages: Sequence[Message]) -> int:
     return sum(
         part.type in _IMAGE_PARTS
         for message in messages
@@ -443,6 +444,13 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
     return framing + texts + raw + sum(_beside_text(message) for message in request.messages)
 
 
+def opening_tokens(request: ChatRequest, prompt: Prompt, tokens: int) -> int:
+    """Of the prompt's estimated `tokens` those up to the last user message, without its tool loop."""
+    since = request.messages[turn_start(request.messages) :]
+    added = estimate_tokens(prompt.since) + MESSAGE_TOKENS * len(since) + IMAGE_TOKENS * _count_images(since)
+    return max(1, tokens - added - sum(_beside_text(message) for message in since))
+
+
 def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> int:
     """Returns an upper bound of the prompt's tokens: each token of text or sound takes at least one byte of the body.
 
@@ -488,3 +496,8 @@ def conversation_key(request: ChatRequest, prompt: Prompt) -> Hashable:
         return request.session_id
     first = next((_text(message) for message in request.messages if message.role == "user"), "")
     return hash((prompt.system, first))
+
+
+def turn_key(prompt: Prompt) -> Hashable:
+    """Returns a key of the user turn within its conversation: its number and what was asked, by a hash as above."""
+    return hash((prompt.turns, prompt.text))

@@ -51,3 +51,5 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The payload bytes that an attempt retains, to be judged after the reply."""
     conversation: Hashable = None
     """The conversation's key within its team and this process."""
+    turn: Hashable = None
+    """The user turn's key within its conversation; None where its target need not be remembered."""

@@ -12,7 +12,7 @@ from proxy.kept_answer import kept_bytes
 from proxy.learning.shadow import Shadow
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
-from proxy.planning import facts_of, routed_request
+from proxy.planning import facts_of, routed_request, turn_of
 from proxy.policy import DEFAULT_OUTPUT_TOKENS, Facts, Fleet, absent
 from proxy.queues.work import Work
 from proxy.request import conversation_key
@@ -51,6 +51,7 @@ class Routing:
             self._tell_absent(facts, config, fleet)
         rooms = self._rooms(context, caller, parsed, prediction, fleet, downgraded=downgraded)
         conversation = conversation_key(request, parsed.prompt)
+        turn = None if downgraded else turn_of(parsed, facts, config)
         compared = shadow is not None and shadow.wants(caller, request.model, context.request_id)
         routed = routed_request(
             context,
@@ -62,6 +63,8 @@ class Routing:
             rooms=rooms,
             conversation=conversation,
             sticky=self._affinity.lookup(caller.team_id, conversation),
+            turn=turn,
+            turn_choice=None if turn is None else self._affinity.turn_choice(caller.team_id, conversation, turn),
             downgraded=downgraded,
             in_flight=in_flight,
             keep_bytes=kept_bytes(caller, prediction, in_flight, compared=compared),

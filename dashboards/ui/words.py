@@ -48,6 +48,14 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "Spilled over",
         "Our own GPUs would have kept it waiting, so {target} was asked, which is paid for by use.",
     ),
+    "same-turn": (
+        "Same turn",
+        "{target} had answered this turn's steps before, and a tool loop stays where it began.",
+    ),
+    "struggle": (
+        "Loop struggled",
+        "The tool loop repeated its calls or its errors, so the more capable {target} was asked.",
+    ),
 }
 """Label and sentence by the reason's name in `proxy.policy`."""
 

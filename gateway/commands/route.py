@@ -1,7 +1,9 @@
 """`weighbridge route`: where a prompt would go and why, without calling anything."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
+import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -13,16 +15,27 @@ if TYPE_CHECKING:
 
 
 def route(
-    prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")],
+    prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")] = "",
     tier: Annotated[Literal["interactive", "batch"], typer.Option(help="What kind of request it is.")] = "interactive",
+    request: Annotated[
+        Path | None,
+        typer.Option(help="A file with a request's body, or its messages, as JSON: conversations and tool loops."),
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explain where a prompt would go, without calling anything."""
     from gateway.explain import explain
+    from proxy.errors import BadRequest
 
+    if bool(prompt) == (request is not None):
+        fail("Give a prompt, or a request with --request.")
     settings = read_config(config)
-    told = explain(settings, sys.stdin.read() if prompt == "-" else prompt, tier)
+    try:
+        body = None if request is None else _body(request)
+        told = explain(settings, sys.stdin.read() if prompt == "-" else prompt, tier, body=body)
+    except BadRequest as error:
+        fail(error.message)
     if as_json:
         import msgspec
 
@@ -33,6 +46,16 @@ def route(
         fail(told.refusal)
 
 
+def _body(path: Path) -> bytes:
+    """The body of a request to `auto` from a file."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        fail(f"{path} cannot be read as JSON: {error}")
+    fields = found if isinstance(found, dict) else {"messages": found}
+    return json.dumps({**fields, "model": "auto"}).encode()
+
+
 def _print_explanation(told: "Explanation") -> None:
     from dashboards.ui.words import MARGIN_WORDS
     from gateway.table import print_table
@@ -41,6 +64,9 @@ def _print_explanation(told: "Explanation") -> None:
         f"complexity {told.complexity:.3f} ({told.classifier}), about {told.input_tokens} tokens in, "
         f"{told.expected_output_tokens} expected out"
     )
+    if told.loop_steps or told.struggle:
+        how = f"it struggles: {told.struggle}, raised {told.raises} times" if told.struggle else "it gets on"
+        typer.echo(f"a tool loop of {told.loop_steps} steps; {how} (what its turn began with is not known here)")
     if told.outlooks:
         _print_outlooks(told)
     if told.candidates:

@@ -4,7 +4,8 @@ from cost.config import CostSection
 from cost.fleet.pool_config import PoolSection, pool_of_target
 from proxy.escalation import EscalationRules
 from proxy.policy import OwnPool, Policy
-from proxy.policy_config import EscalationConfig, PolicyConfig
+from proxy.policy_config import EscalationConfig, PolicyConfig, ToolLoopsConfig
+from proxy.tool_loop import LoopRules
 
 
 def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:
@@ -21,6 +22,18 @@ def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:
         capability_shift=config.capability_shift,
         degrade=config.degrade,
         max_candidates=config.max_candidates,
+        stay_in_turn=config.tool_loops.stay,
+        loops=_loop_rules(config.tool_loops),
+    )
+
+
+def _loop_rules(config: ToolLoopsConfig) -> LoopRules:
+    return LoopRules(
+        same_call=config.same_call,
+        errors=config.errors,
+        unchanged=config.unchanged,
+        max_steps=config.max_steps,
+        max_raises=config.max_raises,
     )
 
 

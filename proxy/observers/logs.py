@@ -301,6 +301,8 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
         "classify_s": outcome.classify_s,
         "escalated_from": safe_name(outcome.escalated_from),
         "weakness": outcome.weakness,
+        "loop_steps": outcome.loop_steps,
+        "struggle": outcome.struggle,
         "attempts": [_attempt_fields(attempt) for attempt in outcome.attempts[:MAX_LOGGED_ATTEMPTS]],
         "input_tokens": outcome.input_tokens,
         "cached_input_tokens": outcome.cached_input_tokens,

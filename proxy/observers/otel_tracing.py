@@ -174,6 +174,7 @@ def _request_attributes(outcome: RequestOutcome, stream: bool) -> Attributes:
             "weighbridge.classifier": outcome.classifier,
             "weighbridge.escalated_from": safe_name(outcome.escalated_from),
             "weighbridge.weakness": outcome.weakness,
+            "weighbridge.struggle": outcome.struggle,
             "weighbridge.attempts": len(outcome.attempts),
             "weighbridge.cost_nanousd": outcome.cost_nanousd,
             "weighbridge.baseline_nanousd": outcome.baseline_nanousd,

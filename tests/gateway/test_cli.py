@@ -219,6 +219,20 @@ def test_route_explains_without_calling(config: Path) -> None:
     assert all(part in text for part in ("complexity", "large", "cheapest-capable", "not candidates:", "batch-only"))
 
 
+def test_route_explains_a_whole_request(config: Path, tmp_path: Path) -> None:
+    """Its messages alone do, and what is no request is told so."""
+    body = tmp_path / "body.json"
+    body.write_text(json.dumps([{"role": "user", "content": "Who is on call?"}]))
+    told = json.loads(_ok("route", "--request", str(body), "--config", str(config), "--json"))
+    assert (told["loop_steps"], told["struggle"]) == (0, None)
+    for text, said in (("no", "cannot be read as JSON"), ("[]", "`messages` is empty")):
+        body.write_text(text)
+        result = CliRunner().invoke(app, ["route", "--request", str(body), "--config", str(config)])
+        assert result.exit_code == 1
+        assert said in result.output
+    assert CliRunner().invoke(app, ["route", "--config", str(config)]).exit_code == 1
+
+
 def test_route_reads_standard_input_and_tells_what_fits_nowhere(config: Path) -> None:
     """A prompt that no target can hold is refused with the reason and status 1."""
     result = CliRunner().invoke(app, ["route", "-", "--config", str(config)], input="word " * 20_000)

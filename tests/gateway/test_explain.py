@@ -1,5 +1,6 @@
 """An explanation is the line's own decision, told in plain values."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gateway.configuration.settings import Environment, GatewayConfig, load
 from gateway.explain import Explanation, explain
 from tests.proxy.made_up_classifier import MadeUpClassifier, made_up_sample
 from tests.proxy.test_tolerance import ABILITIES
+from tests.proxy.test_tool_loop import FAILED, USER, step
 from tests.running_gateway import CHEAP_PRICES, DEAR_PRICES, model
 
 SCRIPTED: list[dict[str, Any]] = [{"kind": "scripted"}]
@@ -97,3 +99,18 @@ def test_targets_that_were_never_measured_are_said_to_be_so(
     _print_explanation(found)
     assert "weighbridge classifier measure big" in capsys.readouterr().out
     assert explained(config).unmeasured == ()
+
+
+def test_a_tool_loop_is_told_with_its_struggle(config: GatewayConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the line reads it: three failing steps go to the better target."""
+    loop = [message for number in range(3) for message in step("read", FAILED, path=number)]
+    body = json.dumps({"model": "auto", "messages": [USER, *loop]}).encode()
+    abilities = {name: ABILITIES[name] for name in ("big", "small")}
+    found = explain(config, "", floor=0.5, classifier=MadeUpClassifier(abilities, made_up_sample()), body=body)
+    assert (found.loop_steps, found.raises, found.struggle) == (3, 1, "repeated-errors")
+    assert [(each["target"], each["reason"]) for each in found.candidates] == [
+        ("big", "struggle"),
+        ("small", "fallback"),
+    ]
+    _print_explanation(found)
+    assert "a tool loop of 3 steps; it struggles: repeated-errors" in capsys.readouterr().out

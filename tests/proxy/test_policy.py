@@ -12,10 +12,11 @@ from classifier.prediction import Prediction, TargetPrediction
 from cost.prices import Price
 from providers.catalog import Catalog
 from providers.target import Capability, Deployment, Target
-from proxy.affinity import Sticky
+from proxy.affinity import Sticky, TurnChoice
 from proxy.errors import ContextTooLong, ModelNotFound, NoEligibleTarget, TargetsUnavailable
 from proxy.policy import Facts, Policy, RoutePlan, absent, choosable, most_nanousd, plan, yardstick
 from proxy.shadow_price import NO_ROOMS, Room, Rooms, place_of
+from proxy.tool_loop import ToolLoop
 
 ALL: frozenset[Capability] = frozenset({"vision", "tools", "json"})
 
@@ -77,10 +78,11 @@ def route(
     sticky: Sticky | None = None,
     down: tuple[str, ...] = (),
     rooms: Rooms = NO_ROOMS,
+    turn: TurnChoice | None = None,
 ) -> RoutePlan:
     catalog = Catalog(targets={each.target_id: each for each in targets})
     fleet = {each.target_id: () if each.target_id in down else each.deployments for each in targets}
-    return plan(request, hard(complexity), policy or Policy(), catalog, fleet, sticky, rooms)
+    return plan(request, hard(complexity), policy or Policy(), catalog, fleet, sticky, rooms, turn)
 
 
 def names(found: RoutePlan) -> list[str]:
@@ -616,3 +618,186 @@ def test_with_room_a_prompt_may_lose_what_keeps_the_floor_with_room() -> None:
     blind = Catalog(targets={each.target_id: each for each in (GPT, vision, MINI)})
     needs = msgspec.structs.replace(asked, needs=frozenset({"vision"}))
     assert plan(needs, prediction, policy, blind, fleet, rooms=with_wait(0.0)).tolerance == 0.15
+
+
+LOOP = ToolLoop(steps=3)
+_HOUSE = (GPT, LLAMA, MINI)
+
+
+def struggling(raises: int, steps: int = 3) -> ToolLoop:
+    return ToolLoop(steps, raises, "repeated-errors")
+
+
+def first(found: RoutePlan) -> tuple[str, str]:
+    return found.candidates[0].target.target_id, found.candidates[0].reason
+
+
+def test_a_tool_loop_stays_where_its_turn_began() -> None:
+    """What would be cheaper now is tried after it; a turn's first request is planned as ever."""
+    turn = TurnChoice({0: "llama-3-70b"})
+    found = route(facts(loop=LOOP), 0.2, *_HOUSE, turn=turn)
+    assert first(found) == ("llama-3-70b", "same-turn")
+    assert [(each.target.target_id, each.reason) for each in found.candidates[1:]] == [
+        ("mini", "fallback"),
+        ("gpt-4o", "fallback"),
+    ]
+    assert first(route(facts(), 0.2, *_HOUSE, turn=turn)) == ("mini", "cheapest-capable")
+    assert first(route(facts(loop=LOOP), 0.2, *_HOUSE, turn=TurnChoice({0: "mini"}))) == ("mini", "cheapest-capable")
+
+
+@pytest.mark.parametrize(
+    ("request_", "complexity", "down"),
+    [
+        (facts(loop=LOOP), 0.2, ("llama-3-70b",)),
+        (facts(loop=LOOP), 0.9, ()),
+        (facts(loop=LOOP, allowed_models=frozenset({"mini", "gpt-4o"})), 0.2, ()),
+        (facts(loop=LOOP, input_tokens=20_000, opening_tokens=100), 0.2, ()),
+    ],
+)
+def test_it_moves_when_its_target_cannot_serve_it_any_more(
+    request_: Facts, complexity: float, down: tuple[str, ...]
+) -> None:
+    """Unavailable, not capable, not allowed, or too small for what the loop has become."""
+    mini = msgspec.structs.replace(MINI, max_context_tokens=128_000)
+    found = route(request_, complexity, GPT, LLAMA, mini, turn=TurnChoice({0: "llama-3-70b"}), down=down)
+    assert first(found)[0] != "llama-3-70b"
+    assert first(found)[1] == "cheapest-capable"
+
+
+def test_within_a_loop_prices_are_compared_as_at_its_beginning() -> None:
+    """A process that does not know the turn plans what its first request was given, however long the loop has grown."""
+    reads, writes = target("reads", price=price(0.1, 5)), target("writes", price=price(1, 1))
+    opened = route(facts(input_tokens=100), 0.2, reads, writes)
+    assert names(opened) == ["writes", "reads"]
+    assert names(route(facts(input_tokens=4_000), 0.2, reads, writes)) == ["reads", "writes"]
+    grown = route(facts(input_tokens=4_000, opening_tokens=100, loop=LOOP), 0.2, reads, writes)
+    assert names(grown) == ["writes", "reads"]
+    # What it is expected to cost, and to hold of a budget, is of what it is now.
+    assert grown.candidates[0].expected_nanousd == 4_100 * 1_000
+    assert grown.candidates[0].margin_nanousd == 200 * 1_000
+
+
+def test_a_struggling_loop_goes_to_the_next_better_target() -> None:
+    """One step for each raise, and before what the turn had; at the best one it stays."""
+    for raises, expected in ((0, "mini"), (1, "llama-3-70b"), (2, "gpt-4o"), (3, "gpt-4o")):
+        found = route(facts(loop=struggling(raises)), 0.2, *_HOUSE)
+        assert first(found) == (expected, "struggle" if raises else "cheapest-capable")
+    found = route(facts(loop=struggling(1)), 0.2, *_HOUSE, turn=TurnChoice({0: "llama-3-70b"}))
+    assert [(each.target.target_id, each.reason) for each in found.candidates] == [
+        ("gpt-4o", "struggle"),
+        ("llama-3-70b", "fallback"),
+        ("mini", "fallback"),
+    ]
+
+
+def test_a_raised_loop_stays_where_it_was_raised_to() -> None:
+    """One episode is one step, also for the requests that follow; another conversation that began alike is not lifted."""
+    turn = TurnChoice({0: "mini", 1: "llama-3-70b"})
+    assert first(route(facts(loop=struggling(1)), 0.2, *_HOUSE, turn=turn)) == ("llama-3-70b", "struggle")
+    assert first(route(facts(loop=struggling(2)), 0.2, *_HOUSE, turn=turn)) == ("gpt-4o", "struggle")
+    assert first(route(facts(loop=LOOP), 0.2, *_HOUSE, turn=turn)) == ("mini", "cheapest-capable")
+
+
+def test_the_turn_after_a_struggle_is_raised_from_its_own_choice() -> None:
+    """It has no step yet and no choice to keep."""
+    found = route(facts(loop=struggling(1, steps=0)), 0.2, *_HOUSE, turn=TurnChoice({0: "gpt-4o"}))
+    assert first(found) == ("llama-3-70b", "struggle")
+
+
+def test_a_raise_is_no_reason_to_leave_the_allowed_or_the_named() -> None:
+    """The team's targets, and the caller's own choice, stand above it."""
+    allowed = frozenset({"mini", "llama-3-70b"})
+    assert first(route(facts(loop=struggling(2), allowed_models=allowed), 0.2, *_HOUSE))[0] == "llama-3-70b"
+    assert first(route(facts(alias="mini", loop=struggling(2)), 0.2, *_HOUSE)) == ("mini", "named")
+
+
+def test_by_measured_outcomes_better_is_what_is_more_often_adequate() -> None:
+    """Not what is declared more capable."""
+    found = measured_plan({"gpt-4o": 0.95, "mini": 0.93, "llama-3-70b": 0.94}, loop=struggling(1))
+    assert first(found) == ("llama-3-70b", "struggle")
+
+
+def test_a_turn_that_began_with_room_stays_without_it() -> None:
+    """Its tolerance was the one with room; a pool that is full for this request is left, and its overflow told."""
+    wide: dict[str, Any] = {"tolerance": 0.01, "tolerance_with_room": 0.1, "loop": LOOP}
+    shares = {"gpt-4o": 0.95, "mini": 0.9, "llama-3-70b": 0.949}
+    assert first(measured_plan(shares, turn=TurnChoice({0: "mini"}), **wide))[0] == "mini"
+    assert first(measured_plan(shares, **wide))[0] == "llama-3-70b"
+    full = Rooms({"own": Room(9.0, 1.0)}, 0.0)
+    found = route(facts(loop=LOOP), 0.2, OWN, MINI, rooms=full, turn=TurnChoice({0: "own"}))
+    assert first(found) == ("mini", "spill-over")
+
+
+def measured_plan(shares: Mapping[str, float], turn: TurnChoice | None = None, **request: Any) -> RoutePlan:
+    outlooks = {
+        name: TargetPrediction(adequate=share, low=share, high=share, output_tokens=100, output_tokens_p90=200)
+        for name, share in shares.items()
+    }
+    prediction = msgspec.structs.replace(hard(0.2), outlooks=outlooks)
+    catalog = Catalog(targets={each.target_id: each for each in _HOUSE})
+    fleet = {each.target_id: each.deployments for each in _HOUSE}
+    return plan(facts(**request), prediction, Policy(reference="gpt-4o"), catalog, fleet, turn=turn)
+
+
+@given(
+    st.integers(0, 4),
+    st.integers(0, 5),
+    st.dictionaries(st.integers(0, 4), st.sampled_from(["mini", "llama-3-70b", "gpt-4o", "gone"])),
+    st.floats(0, 1),
+    st.sets(st.sampled_from(["mini", "llama-3-70b", "gpt-4o"]), max_size=2),
+)
+def test_a_raise_never_leads_below_what_the_turn_had(
+    raises: int, steps: int, targets: dict[int, str], complexity: float, down: set[str]
+) -> None:
+    """Whatever is remembered or down: every target once, the same plan twice, and none weaker than without the raise."""
+    turn = TurnChoice(targets)
+
+    def planned(loop: ToolLoop) -> RoutePlan:
+        return route(facts(loop=loop), complexity, *_HOUSE, turn=turn, down=tuple(down))
+
+    raised = planned(struggling(raises, steps))
+    assert raised == planned(struggling(raises, steps))
+    assert len(set(names(raised))) == len(names(raised))
+    held = turn.at(raises)
+    present = (
+        planned(ToolLoop(steps))
+        if held is None
+        else route(facts(loop=LOOP), complexity, *_HOUSE, turn=TurnChoice({0: held.target_id}), down=tuple(down))
+    )
+    if held is None or steps:
+        assert raised.candidates[0].target.capability >= present.candidates[0].target.capability
+    assert set(names(raised)) == set(names(present))
+
+
+def test_a_raise_counts_from_what_would_be_chosen_without_a_cache() -> None:
+    """What the turn before was raised to is first for its cache, and no step is added to it."""
+    cached = Sticky("llama-3-70b", 2_000)
+    small = target("small", price=price(0.15, 0.15, 0.15), capability=0.3)
+    llama = msgspec.structs.replace(LLAMA, price=price(0.4, 0.4, 0.04))
+    next_turn = facts(input_tokens=2_000, loop=struggling(1, steps=0))
+    assert first(route(next_turn, 0.2, GPT, llama, small, sticky=cached)) == ("llama-3-70b", "prompt-cache")
+    assert first(route(next_turn, 0.2, GPT, llama, small)) == ("llama-3-70b", "struggle")
+    # Once the turn has begun there, the raise is the reason.
+    begun = facts(input_tokens=2_000, loop=struggling(1))
+    found = route(begun, 0.2, GPT, llama, small, sticky=cached, turn=TurnChoice({1: "llama-3-70b"}))
+    assert first(found) == ("llama-3-70b", "struggle")
+
+
+@given(st.sampled_from(["small", "middle", "large"]), st.integers(0, 5), st.integers(0, 3), st.integers(1, 8_000))
+def test_without_a_raise_or_a_choice_a_loop_is_planned_like_any_request(
+    cached: str, steps: int, raises: int, tokens: int
+) -> None:
+    """Whatever is cached where; and with a raise its first is never weaker than without one."""
+    targets = [
+        target(name, price=price(usd, usd, usd / 10), capability=capability)
+        for name, usd, capability in (("small", 1, 0.3), ("middle", 2, 0.6), ("large", 4, 1.0))
+    ]
+    request = facts(input_tokens=tokens)
+    sticky = Sticky(cached, tokens)
+    plain = route(request, 0.2, *targets, sticky=sticky)
+    looped = msgspec.structs.replace(request, loop=ToolLoop(steps))
+    assert route(looped, 0.2, *targets, sticky=sticky) == plain
+    raised = route(msgspec.structs.replace(request, loop=struggling(raises, steps)), 0.2, *targets, sticky=sticky)
+    assert raised.candidates[0].target.capability >= plain.candidates[0].target.capability
+    moved = raised.candidates[0].target != plain.candidates[0].target
+    assert (raised.candidates[0].reason == "struggle") == moved
