@@ -12,6 +12,8 @@ from typing import Final
 import msgspec
 
 _FIRST_SHARE: Final = 0.5
+_LEAST_WORK_PER_S: Final = 1e-9
+"""Less is none: a share of it could not be told from 0."""
 _LEAST_SHARE: Final = 0.15
 _MOST_SHARE: Final = 0.95
 # A replica that does less than this part of `full` has little to do.
@@ -62,7 +64,7 @@ class PoolThroughput:
         The estimate falls only while work `waited` all the time: first tokens can be late for other reasons, and more
         replicas, with less to do each, must not look like slower ones.
         """
-        if not (math.isfinite(work_per_s) and work_per_s > 0):
+        if not _LEAST_WORK_PER_S <= work_per_s < math.inf:
             return
         known = self.learnt.full
         if known is None:
