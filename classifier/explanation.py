@@ -4,7 +4,6 @@ import re
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from classifier.features import STRUCTURE, Features, extract, read_text
 from classifier.onnx_classifier import OnnxClassifier
@@ -12,6 +11,10 @@ from classifier.prediction import Prompt
 
 MAX_WORDS: Final = 400
 """Distinct words of a prompt that are examined, in order; each costs one more scoring."""
+EXPLAINED: Final = frozenset(
+    {"llama-3-70b-instruct", "llama-3.1-70b-instruct", "gpt-4o-2024-05-13", "claude-3-5-sonnet-20240620"}
+)
+"""Abilities whose probabilities are told beside a score when not all are."""
 _WORD: Final = re.compile(r"\w+")
 _LEAST: Final = 5e-5
 
@@ -34,20 +37,19 @@ def contributions(classifier: OnnxClassifier, prompt: Prompt) -> list[Contributi
     for at, name in enumerate(STRUCTURE):
         structure = whole.structure.copy()
         structure[at] = classifier.manifest.usual_facts[at]
-        changed = Features(whole.indices, whole.counts, structure, whole.terms)
+        changed = msgspec.structs.replace(whole, structure=structure)
         found.append(Contribution(f"fact {name}", score - _complexity(classifier, changed)))
     return sorted((each for each in found if abs(each.effect) > _LEAST), key=lambda each: -abs(each.effect))
 
 
 def _complexity(classifier: OnnxClassifier, features: Features) -> float:
-    return classifier.complexity_of(classifier.place(features))
+    return classifier.place(features).complexity
 
 
 def _without_words(prompt: Prompt, whole: Features) -> list[tuple[str, Features]]:
     """Each word with the features that remain without it; the facts stay, so the effect is the word's alone.
 
-    Only the text that the classifier reads is examined: a bounded part of a long one, and before a follow-up also the
-    end of the conversation.
+    Only the text that the classifier reads is examined: a bounded part of a long one.
     """
     text = read_text(prompt).decode("utf-8", "replace")
     words = list(dict.fromkeys(word.lower() for word in _WORD.findall(text)))[:MAX_WORDS]
@@ -55,5 +57,5 @@ def _without_words(prompt: Prompt, whole: Features) -> list[tuple[str, Features]
     for word in words:
         rest = re.sub(rf"\b{re.escape(word)}\b", " ", text, flags=re.IGNORECASE)
         shorter = extract(Prompt(text=rest))
-        found.append((word, Features(shorter.indices, shorter.counts, np.copy(whole.structure), shorter.terms)))
+        found.append((word, msgspec.structs.replace(shorter, structure=whole.structure, before=whole.before)))
     return found

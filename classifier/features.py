@@ -1,13 +1,15 @@
 """Feature extraction, shared by training and serving: a prompt becomes hashed words and a few plain facts.
 
 Only numpy. Words are found as runs in a mask over the UTF-8 bytes and hashed all at once: prefix sums of a polynomial
-over the bytes give each run's hash by one subtraction, so there is no Python loop over words. Whoever changes anything
-here that changes a number has to raise `FEATURE_VERSION`: an artifact that was trained with another version is refused.
+over the bytes give each run's hash by one subtraction, so there is no Python loop over words. A Chinese, Japanese or
+Korean character is a word of its own, and two neighbours are one more. Whoever changes anything here that changes a
+number has to raise `FEATURE_VERSION`: an artifact that was trained with another version is refused.
 """
 
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -17,15 +19,22 @@ from numpy.typing import NDArray
 
 from classifier.prediction import Prompt
 
-FEATURE_VERSION: Final = 1
+FEATURE_VERSION: Final = 2
 BUCKET_BITS: Final = 17
 """Hashed words and word pairs share 2**17 buckets."""
+WORD_BITS: Final = 18
+"""Words whose meaning is looked up have 2**18 buckets of their own."""
+HEAD_WORDS: Final = 224
+TAIL_WORDS: Final = 96
+"""Words of a longer text's start and end whose meaning is looked up."""
+CONTEXT_WORDS: Final = 48
+"""Words of the user message before the last one whose meaning is looked up."""
+CONTEXT_CHARS: Final = 400
+SHORT_WORDS: Final = 8
+"""Number of words below which a message is read with the one before it."""
 HEAD_BYTES: Final = 8192
 TAIL_BYTES: Final = 4096
 """Bytes read of a longer text's end, after the first HEAD_BYTES, which bounds the time."""
-FOLLOW_UP_CHARS: Final = 200
-"""Length below which a last message is a follow-up, read after the end of the conversation before it."""
-CONTEXT_CHARS: Final = 1000
 
 STRUCTURE: Final = (
     "log_bytes",
@@ -42,6 +51,9 @@ STRUCTURE: Final = (
     "log_questions",
     "log_numbers",
     "log_options",
+    "log_commas",
+    "log_stops",
+    "log_items",
     "code_fence",
     "cue_maths",
     "cue_code",
@@ -105,6 +117,8 @@ _PAIR: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 _FINISH: Final = np.uint64(0xFF51AFD7ED558CCD)
 _FOLD: Final = np.uint64(31)
 _BUCKET_SHIFT: Final = np.uint64(64 - BUCKET_BITS)
+_WORD_SHIFT: Final = np.uint64(64 - WORD_BITS)
+_NO_WORDS: Final = np.empty(0, np.int32)
 _CUE_SHIFT: Final = np.uint64(64 - 16)
 _BLANK: Final = 32
 _LINE_FEED, _ZERO, _FIRST_CHOICE, _STOP, _CLOSING = (np.uint8(byte) for byte in b"\n0A.)")
@@ -113,7 +127,7 @@ _TEN: Final = np.uint8(10)
 
 # What kind of byte each byte is, for the counts below.
 _LOWER, _UPPER, _DIGIT, _UNDERSCORE, _LEAD, _REST, _SPACE, _NEWLINE, _MATH, _BRACKET, _BACKSLASH, _DOLLAR = range(12)
-_QUESTION, _OTHER = 12, 13
+_QUESTION, _COMMA, _STOP_MARK, _OTHER = 12, 13, 14, 15
 _LOWER_BYTES: Final = b"abcdefghijklmnopqrstuvwxyz"
 _COMMON: Final = _LOWER_BYTES + b" "
 """The bytes that most texts consist of, which are counted without looking at each."""
@@ -135,6 +149,8 @@ def _byte_kinds() -> bytes:
         (_BACKSLASH, b"\\"),
         (_DOLLAR, b"$"),
         (_QUESTION, b"?"),
+        (_COMMA, b","),
+        (_STOP_MARK, b".!;:"),
     ):
         for member in members:
             kinds[member] = kind
@@ -168,6 +184,11 @@ def _powers(base: int, first: int) -> NDArray[np.uint64]:
 
 
 _KIND: Final = _byte_kinds()
+_IDEOGRAPH_BYTES: Final = 3
+# U+3000 to U+DFFF: Chinese, Japanese and Korean characters, each of three bytes that begin with one of these.
+_LEADS_IDEOGRAPH: Final = np.isin(np.arange(256), np.arange(0xE3, 0xEE))
+_WIDE: Final = "\uff0c\u3002\uff1b\uff1a\uff1f\uff01\u3001\uff08\uff09"
+_WIDE_MARKS: Final = tuple((wide.encode(), narrow.encode()) for wide, narrow in zip(_WIDE, ",.;:?!,()", strict=True))
 _VALUE: Final = _byte_values()
 _UNBASE: Final = pow(_BASE, -1, 2**64)
 _POWER: Final = _powers(_BASE, _UNBASE)
@@ -181,8 +202,11 @@ def _mix(hashes: NDArray[np.uint64]) -> None:
     hashes *= _FINISH
 
 
-def _word_hashes(view: _Bytes) -> tuple[NDArray[np.uint64], Integers, int]:
-    """The hash of each word, the byte at which it begins, and the number of bytes within words."""
+def _word_hashes(view: _Bytes, *, ideographs: bool = False) -> tuple[NDArray[np.uint64], Integers, int]:
+    """The hash of each word, the byte at which it begins, and the number of bytes within words.
+
+    `ideographs` says that there may be characters which are words of their own.
+    """
     size = len(view)
     at = np.empty(size + 1, np.intp)
     at[0] = _BLANK
@@ -191,6 +215,10 @@ def _word_hashes(view: _Bytes) -> tuple[NDArray[np.uint64], Integers, int]:
     inside = values != 0
     begins = np.empty(size + 1, np.bool_)
     np.greater(inside[1:], inside[:-1], out=begins[:-1])
+    if ideographs:
+        lead = _LEADS_IDEOGRAPH.take(view)
+        begins[:-1] |= lead
+        begins[3:-1] |= lead[:-3] & inside[4:]
     begins[-1] = True
     (bounds,) = begins.nonzero()
     values *= _POWER[: size + 1]
@@ -213,6 +241,10 @@ def _cue_groups() -> _Bytes:
     return table
 
 
+_DIGITS_ALIKE: Final = bytes.maketrans(b"123456789", b"0" * 9)
+_WORD: Final = re.compile(rb"[a-z0-9_\x80-\xff]+")
+_ITEMS: Final = (b"\n- ", b"\n* ", b"\n1. ", b"\n2. ")
+"""Line starts that show a list; of a numbered one the first two items are enough to tell."""
 _CUE: Final = _cue_groups()
 _CUE_GROUPS: Final = range(1, len(CUES) + 1)
 
@@ -225,19 +257,27 @@ class Features(msgspec.Struct, frozen=True):
     structure: Values
     terms: int
     """Number of words and word pairs: the sum of `counts`."""
+    words: Indices
+    """Buckets of the message's words, HEAD_WORDS of its start and TAIL_WORDS of its end, by meaning: 2**WORD_BITS."""
+    before: Indices
+    """The same of the user message before it, CONTEXT_WORDS of its start."""
 
 
 def read_text(prompt: Prompt) -> bytes:
-    """The UTF-8 bytes that are read: the last message, after the end of the conversation when it is a short follow-up."""
-    text = prompt.text
-    if prompt.history and len(text) < FOLLOW_UP_CHARS:
-        text = f"{prompt.history[-CONTEXT_CHARS:]}\n{text}"
-    if len(text) > HEAD_BYTES + TAIL_BYTES:
-        text = f"{text[:HEAD_BYTES]}\n{text[-TAIL_BYTES:]}"
+    """The UTF-8 bytes of the last message that are read."""
+    return _as_bytes(prompt.text, HEAD_BYTES, TAIL_BYTES)
+
+
+def _as_bytes(text: str, head: int, tail: int) -> bytes:
+    if len(text) > head + tail:
+        text = f"{text[:head]}\n{text[-tail:]}"
     # A lone surrogate cannot be encoded; it reads as a question mark.
     data = text.encode("utf-8", "replace")
-    if len(data) > _MAX_BYTES:
-        data = data[:HEAD_BYTES] + b"\n" + data[-TAIL_BYTES:]
+    if len(data) > head + tail + 1:
+        data = data[:head] + b"\n" + data[-tail:]
+    if not text.isascii():
+        for wide, narrow in _WIDE_MARKS:
+            data = data.replace(wide, narrow)
     return data
 
 
@@ -245,7 +285,8 @@ def extract(prompt: Prompt) -> Features:
     """The features of one prompt, in bounded time, for any text."""
     data = read_text(prompt)
     view = np.frombuffer(data, np.uint8)
-    hashes, starts, in_words = _word_hashes(view)
+    ideographs = not prompt.text.isascii()
+    hashes, starts, in_words = _word_hashes(view, ideographs=ideographs)
     words = len(hashes)
     # Words first, then the pairs of neighbours.
     terms = np.empty(max(0, 2 * words - 1), np.uint64)
@@ -261,7 +302,41 @@ def extract(prompt: Prompt) -> Features:
         *(math.log1p(cues.count(group)) for group in _CUE_GROUPS),
         *_request_facts(prompt),
     ]
-    return Features(indices, counts, np.array(facts, np.float32), len(terms))
+    meanings = _meanings(terms, words, view, starts, ideographs=ideographs)
+    before = _words_before(prompt.before) if prompt.before else _NO_WORDS
+    return Features(indices, counts, np.array(facts, np.float32), len(terms), meanings, before)
+
+
+def _meanings(terms: NDArray[np.uint64], words: int, view: _Bytes, starts: Integers, *, ideographs: bool) -> Indices:
+    """The buckets by meaning of words, and of pairs of ideographs."""
+    read = terms[:words]
+    if ideographs:
+        alone = _LEADS_IDEOGRAPH.take(view.take(starts))
+        joined = alone[:-1] & alone[1:] & (starts[1:] - starts[:-1] == _IDEOGRAPH_BYTES)
+        read = np.concatenate([read, terms[words:][joined]])
+    if len(read) > HEAD_WORDS + TAIL_WORDS:
+        read = np.concatenate([read[:HEAD_WORDS], read[-TAIL_WORDS:]])
+    return (read >> _WORD_SHIFT).astype(np.int32)
+
+
+def meaning_of(word: str) -> Indices:
+    """The buckets by meaning of one word, as training's table needs them: a text's words, then pairs of ideographs."""
+    return extract(Prompt(text=word)).words
+
+
+def words_of(text: str) -> list[str]:
+    """A text's words as they are hashed: lower case, and every digit a 0."""
+    folded = text.encode("utf-8", "replace").lower().translate(_DIGITS_ALIKE)
+    return [word.decode("utf-8", "replace") for word in _WORD.findall(folded)]
+
+
+def _words_before(text: str) -> Indices:
+    """The buckets by meaning of the start of the user message before the last one."""
+    data = _as_bytes(text[:CONTEXT_CHARS], CONTEXT_CHARS, CONTEXT_CHARS)
+    hashes, _, _ = _word_hashes(np.frombuffer(data, np.uint8), ideographs=not text.isascii())
+    hashes = hashes[:CONTEXT_WORDS]
+    _mix(hashes)
+    return (hashes >> _WORD_SHIFT).astype(np.int32)
 
 
 def _counted(buckets: Indices) -> tuple[Indices, Integers]:
@@ -304,6 +379,9 @@ def _text_facts(data: bytes, view: _Bytes, starts: Integers, in_words: int) -> l
         math.log1p(kinds[_QUESTION]),
         math.log1p(numbers),
         math.log1p(_options(view) if kinds[_NEWLINE] else 0),
+        math.log1p(kinds[_COMMA]),
+        math.log1p(kinds[_STOP_MARK]),
+        math.log1p(sum(map(data.count, _ITEMS)) if kinds[_NEWLINE] else 0),
         # One byte is found much faster than three.
         1.0 if b"`" in data and b"```" in data else 0.0,
     ]
@@ -341,7 +419,7 @@ _PROBES: Final = (
     Prompt(text=""),
     Prompt(text="What's the capital of France?\nA. Paris\nB. Lyon"),
     Prompt(text="def f(x):\n    return x ** 2  # Größe 漢字 🙂", tools=2, images=1, json_mode=True),
-    Prompt(text="and then?", system="Be brief.", history="one 1 two 22 three 333", turns=3),
+    Prompt(text="and then?", system="Be brief.", before="one 1 two 22 三三", history="one 1 two 22 three 333", turns=3),
     Prompt(text="Prove that $\\sqrt{2}$ is irrational. " * 400),
 )
 
@@ -352,6 +430,8 @@ def _described(prompts: Iterable[Prompt]) -> list[Any]:
         [
             f.indices.tolist(),
             f.counts.astype(np.float32).tolist(),
+            f.words.tolist(),
+            f.before.tolist(),
             [float(f"{value:.4g}") for value in f.structure.tolist()],
         ]
         for f in found
@@ -360,5 +440,5 @@ def _described(prompts: Iterable[Prompt]) -> list[Any]:
 
 def feature_hash() -> str:
     """SHA-256 of the features' parameters and of their values for some probe prompts, which changes when they do."""
-    said = [FEATURE_VERSION, BUCKET_BITS, STRUCTURE, CUES, SHAPES, _described(_PROBES)]
+    said = [FEATURE_VERSION, BUCKET_BITS, WORD_BITS, STRUCTURE, CUES, SHAPES, _described(_PROBES)]
     return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()

@@ -1,6 +1,6 @@
 """The heuristic classifier: a structural rule with hand-set weights.
 
-It stands in when no model can be loaded, and it leads where the model has seen nothing like the prompt. The weights are
+It stands in when no model can be loaded. The weights are
 judgement: signs of mathematics, proofs, code and many constraints are hard, greetings and look-ups are easy, and a
 longer request is a little harder than a short one.
 """
@@ -46,6 +46,9 @@ MIN_OUTPUT_TOKENS: Final = 8
 P90_FACTOR: Final = 3.0
 """Factor from the guessed length of an answer to its 90th percentile: judgement, like the rule."""
 MAX_OUTPUT_TOKENS: Final = 4096
+TOKENS_AT_EASIEST: Final = 30.0
+TOKENS_BY_COMPLEXITY: Final = 3.4
+"""Growth of the logarithm of a reply's tokens from complexity 0 to 1."""
 _TOKENS_PER_UNIT: Final = {"word": 1.35, "sentence": 26.0, "paragraph": 110.0, "line": 14.0, "page": 650.0}
 # The first digit stands alone so that the search can skip to one; it would try every character otherwise.
 _ASKED_LENGTH: Final = re.compile(r"([0-9][0-9]{0,4})[\s-]{1,3}(word|sentence|paragraph|line|page)s?\b", re.IGNORECASE)
@@ -78,8 +81,8 @@ def bounded_tokens(tokens: float) -> int:
 
 
 def structural_tokens(complexity: float) -> float:
-    """The rule's guess of a reply's tokens, 30 · exp(3.4 · complexity): 35 for a greeting, 600 for a proof."""
-    return 30.0 * math.exp(3.4 * complexity)
+    """A guess of a reply's tokens by complexity alone: 35 for a greeting, 600 for a proof."""
+    return TOKENS_AT_EASIEST * math.exp(TOKENS_BY_COMPLEXITY * complexity)
 
 
 class HeuristicClassifier:

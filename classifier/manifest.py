@@ -1,23 +1,19 @@
 """The manifest beside model.onnx: parameters to read the model's outputs with, provenance, and measured quality."""
 
-import bisect
 import hashlib
-import itertools
-import math
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from classifier.features import SHAPES, STRUCTURE, feature_hash
+from classifier.features import STRUCTURE, feature_hash
 from classifier.prediction import Prompt
 from classifier.tuning import Ability
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 MODEL_FILE: Final = "model.onnx"
 MANIFEST_FILE: Final = "manifest.json"
 SAMPLE_FILE: Final = "sample.npz"
-_MIN_KNOTS: Final = 2
 MAX_MODEL_BYTES: Final = 16 * 2**20
 MAX_MANIFEST_BYTES: Final = 2**20
 MAX_SAMPLE_BYTES: Final = 4 * 2**20
@@ -39,90 +35,6 @@ class ArtifactMismatch(ArtifactError):
     """Model, manifest and this code do not belong together."""
 
 
-class Blend(msgspec.Struct, frozen=True, kw_only=True):
-    """The trust in the network by prompt, and the loads that replace its own where it is not trusted.
-
-    The network knows exam questions, sums, puzzles in code and tool calls. Of other text it knows few words, and a
-    short text has few words to know, so there the structural rule leads: a prompt then has the mean loads of the
-    prompts that the rule calls just as hard.
-    """
-
-    trust: dict[str, float]
-    """Upper bound of the trust in the network, in [0, 1], by shape."""
-    known_from: float
-    known_to: float
-    """Open text: the trust grows from 0 to full between these two shares of known words."""
-    half_terms: float
-    """Open text: number of words and pairs at which trust is halved."""
-    like_from: float
-    like_to: float
-    """Open text: the trust grows from 0 to full between these two likenesses to a learned kind."""
-    full_terms_tools: float
-    """Requests with tools: words and pairs at which trust is full. "hi" beside ten tools is still "hi"."""
-    rule: list[float]
-    """The rule's complexities at the rows of `loads`, rising."""
-    loads: list[list[float]]
-
-    def __post_init__(self) -> None:
-        rising = all(a < b for a, b in zip(self.rule, self.rule[1:], strict=False))
-        if len(self.rule) < _MIN_KNOTS or not rising or len(self.loads) != len(self.rule):
-            raise ValueError("the blend needs a row of loads for each of at least two rising complexities")
-        if len({len(row) for row in self.loads}) != 1 or not all(map(math.isfinite, itertools.chain(*self.loads))):
-            raise ValueError("the blend's rows of loads must be of one length, and finite")
-        rises = self.known_from < self.known_to and self.like_from < self.like_to
-        if not rises or min(self.half_terms, self.full_terms_tools) <= 0 or not self.trust.keys() >= set(SHAPES):
-            raise ValueError("the blend needs a trust for every shape, and trust that grows")
-
-    def trust_in(self, shape: int, known_share: float, terms: float, likeness: float) -> float:
-        """The trust in the network for one prompt, in [0, 1]."""
-        most = self.trust[SHAPES[shape]]
-        if SHAPES[shape] == "choice":
-            return most
-        if SHAPES[shape] == "tools":
-            return most * min(1.0, terms / self.full_terms_tools)
-        known = _ramp(known_share, self.known_from, self.known_to) * terms / (terms + self.half_terms)
-        return most * max(known, _ramp(likeness, self.like_from, self.like_to))
-
-
-def _ramp(value: float, start: float, end: float) -> float:
-    return min(1.0, max(0.0, (value - start) / (end - start)))
-
-
-class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """A piecewise linear map from gain to complexity, the share of training prompts with a lower gain.
-
-    The gain is the mean probability of the strong abilities less that of the weak ones.
-    """
-
-    weak: list[str]
-    strong: list[str]
-
-    gain: list[float]
-    complexity: list[float]
-
-    def __post_init__(self) -> None:
-        both = (*self.gain, *self.complexity)
-        if len(self.gain) != len(self.complexity) or len(self.gain) < _MIN_KNOTS or not all(map(math.isfinite, both)):
-            raise ValueError("calibration needs two columns of at least two finite numbers")
-        rising = all(a < b for a, b in zip(self.gain, self.gain[1:], strict=False))
-        rising = rising and all(a <= b for a, b in zip(self.complexity, self.complexity[1:], strict=False))
-        if not rising or self.complexity[0] < 0 or self.complexity[-1] > 1:
-            raise ValueError("calibration must rise within [0, 1]")
-        if not self.weak or not self.strong:
-            raise ValueError("calibration needs weak and strong abilities")
-
-    def complexity_of(self, gain: float) -> float:
-        """The complexity of a gain, constant beyond the first and last knot."""
-        above = bisect.bisect_right(self.gain, gain)
-        if above == 0:
-            return self.complexity[0]
-        if above == len(self.gain):
-            return self.complexity[-1]
-        left, right = self.gain[above - 1], self.gain[above]
-        low, high = self.complexity[above - 1], self.complexity[above]
-        return low + (high - low) * (gain - left) / (right - left)
-
-
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt with the prediction that the training run made for it."""
 
@@ -132,10 +44,19 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
-    """Factors from an answer's median length to its 90th percentile, for the network and for the rule."""
+    """Factors from an answer's median length to its 90th percentile: where outcomes are known of such prompts, and where
+    the complexity alone leads.
+    """
 
-    network_p90: float
-    rule_p90: float
+    known_p90: float
+    other_p90: float
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Standard deviations of the error of a difference of two probabilities, for the same two."""
+
+    known: float
+    other: float
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,12 +72,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     rows: dict[str, int]
     libraries: dict[str, str]
     kinds: list[str]
-    blend: Blend
+    """Names of the kinds of task, in the order of the graph's scores."""
+    loads: int
+    """The number of loads."""
     abilities: dict[str, Ability]
     """Row that turns loads into the logit of an adequate answer, by model."""
-    calibration: Calibration
-    spread: dict[str, float]
-    """Standard deviation of the error of a difference of two probabilities, by kind and for `rule`."""
+    spread: Spread
     lengths: Lengths
     usual_facts: list[float]
     """Mean of each fact of STRUCTURE, which an explanation puts in its place."""
@@ -165,16 +86,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     training: dict[str, Any]
 
     def __post_init__(self) -> None:
-        widths = {len(ability.weights) for ability in self.abilities.values()} | {len(self.blend.loads[0])}
-        if len(widths) != 1 or not self.abilities:
+        if {len(ability.weights) for ability in self.abilities.values()} != {self.loads}:
             raise ValueError("every ability needs one weight for each load")
-        unknown = {*self.calibration.weak, *self.calibration.strong} - self.abilities.keys()
-        if unknown:
-            raise ValueError(f"calibration names abilities that are not there: {', '.join(sorted(unknown))}")
-        if not {*self.kinds, "rule"} <= self.spread.keys():
-            raise ValueError("spread must name every kind, and the rule")
-        if min(self.lengths.network_p90, self.lengths.rule_p90) <= 0 or len(self.usual_facts) != len(STRUCTURE):
+        if min(self.lengths.known_p90, self.lengths.other_p90) <= 0 or len(self.usual_facts) != len(STRUCTURE):
             raise ValueError("lengths need factors above 0, and usual facts one number for each fact")
+        if not self.kinds or min(self.spread.known, self.spread.other) < 0:
+            raise ValueError("there must be a kind of task, and no spread below 0")
 
 
 class _Format(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""The trained classifier: features, an ONNX graph, the blend with the heuristic, abilities and calibration."""
+"""The trained classifier: features, an ONNX graph, and abilities."""
 
 import importlib.resources
 import math
@@ -11,14 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.config import ClassifierSection
-from classifier.features import Features, extract, shape_of
-from classifier.heuristic import (
-    HeuristicClassifier,
-    asked_tokens,
-    bounded_tokens,
-    structural_complexity,
-    structural_tokens,
-)
+from classifier.features import HEAD_BYTES, SHORT_WORDS, STRUCTURE, TAIL_BYTES, Features, extract
+from classifier.heuristic import HeuristicClassifier, asked_tokens, bounded_tokens
 from classifier.learning.groups import GroupTable
 from classifier.learning.labels import probability
 from classifier.manifest import Artifact, ArtifactError, ArtifactMalformed, Manifest, read_artifact
@@ -30,36 +24,47 @@ from classifier.tuning import SKETCH, Ability, Group, Tuning
 
 Floats = NDArray[np.float64]
 
-_INPUTS: Final = {"indices": "tensor(int32)", "counts": "tensor(float)", "structure": "tensor(float)"}
-_OUTPUTS: Final = ["loads", "kinds", "known_terms", "likeness", "log_tokens"]
+_INPUTS: Final = {
+    "indices": "tensor(int32)",
+    "sublinear": "tensor(float)",
+    "structure": "tensor(float)",
+    "words": "tensor(int32)",
+    "before": "tensor(int32)",
+    "flags": "tensor(float)",
+}
+_OUTPUTS: Final = ["said"]
+"""One vector: complexity, trust, number of the kind, loads, log tokens. Each further output would cost a conversion."""
+_BEFORE_LOADS: Final = 3
+_SUBLINEAR: Final = (1 + np.log(np.maximum(1, np.arange(HEAD_BYTES + TAIL_BYTES + 2)))).astype(np.float32)
+"""A term's weight by its count, 1 + log(count): no text that is read has more words than bytes."""
+_FLAGS: Final = {
+    (short, follows, tools): np.array([short, follows, follows and short, tools], np.float32)
+    for short in (False, True)
+    for follows in (False, True)
+    for tools in (False, True)
+}
+"""By whether a message is short, whether there is one before it, and whether tools are on offer."""
+_TOOLS_AT: Final = STRUCTURE.index("log_tools")
 NINE_IN_TEN: Final = 1.645
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
 _ARTIFACT_CHARS: Final = 12
 _MAX_LOG_TOKENS: Final = 30.0
+_MAX_LOGIT: Final = 30.0
 
 
 class NotFinite(Exception):
     """The graph returned infinity or NaN."""
 
 
-class NetworkOutput(msgspec.Struct, frozen=True):
-    """The graph's outputs for one prompt, before any blending."""
-
-    loads: Floats
-    kinds: list[float]
-    known_share: float
-    likeness: float
-    log_tokens: float
-
-
 class PlacedPrompt(msgspec.Struct, frozen=True):
-    """A prompt's loads as abilities take them: the network's and the rule's, mixed by trust."""
+    """The graph's output for one prompt."""
 
     loads: Floats
-    spread: float
-    """Standard deviation of the error of a difference of two probabilities."""
+    complexity: float
+    trust: float
+    """Probability that the prompt is like those with known outcomes; where it is low, the complexity leads."""
     log_tokens: float
-    log_tokens_p90: float
+    kind: int
 
 
 class AbilityTable:
@@ -88,18 +93,13 @@ class OnnxClassifier:
     def __init__(self, artifact: Artifact, abilities: Mapping[str, str] = {}) -> None:
         self.manifest: Manifest = artifact.manifest
         self.artifact = artifact.manifest.model_sha256[:_ARTIFACT_CHARS]
-        self.loads = len(artifact.manifest.blend.loads[0])
+        self.loads = artifact.manifest.loads
         self.fallbacks = 0
         self._session = open_session(artifact.model, _INPUTS)
         self._sample = read_sample(artifact.sample, self.loads + SKETCH)
         self._rule = HeuristicClassifier()
-        self._knots = np.array(artifact.manifest.blend.rule)
-        self._rule_loads = np.array(artifact.manifest.blend.loads)
-        self._all_abilities = AbilityTable(artifact.manifest.abilities)
-        weak, strong = artifact.manifest.calibration.weak, artifact.manifest.calibration.strong
-        self._calibration_rows = [self._all_abilities.rows[name] for name in (*weak, *strong)]
-        # A dot product with these is the strong ones' mean less the weak ones'.
-        self._gain_weights = np.array([-1 / len(weak)] * len(weak) + [1 / len(strong)] * len(strong))
+        lengths = artifact.manifest.lengths
+        self._log_p90 = math.log(lengths.known_p90), math.log(lengths.other_p90)
         self._tuning: Tuning | None = None
         self.abilities: dict[str, Ability] = {}
         self.adopt(abilities)
@@ -142,60 +142,43 @@ class OnnxClassifier:
         rows = [table.rows[target_id] for target_id in target_ids]
         return probability(table.logits(vectors[:, : self.loads].astype(np.float64))[:, rows])
 
-    def raw(self, features: Features) -> NetworkOutput:
-        """The graph's outputs for one prompt."""
-        loads, kinds, known, likeness, log_tokens = self._session.run(
+    def place(self, features: Features) -> PlacedPrompt:
+        """The graph's output for one prompt. Raises NotFinite."""
+        (said,) = self._session.run(
             _OUTPUTS,
             {
                 "indices": features.indices,
-                "counts": features.counts.astype(np.float32),
+                "sublinear": _SUBLINEAR.take(features.counts),
                 "structure": features.structure,
+                "words": features.words,
+                "before": features.before,
+                "flags": _FLAGS[
+                    len(features.words) < SHORT_WORDS, len(features.before) > 0, features.structure.item(_TOOLS_AT) > 0
+                ],
             },
         )
-        return NetworkOutput(
-            loads=loads.astype(np.float64),
-            kinds=kinds.tolist(),
-            known_share=float(known) / max(1, features.terms),
-            likeness=float(likeness),
-            log_tokens=float(log_tokens[0]),
-        )
-
-    def place(self, features: Features) -> PlacedPrompt:
-        """The network's loads and the rule's, mixed by the trust in the network. Raises NotFinite."""
-        said = self.raw(features)
-        kind = max(range(len(said.kinds)), key=said.kinds.__getitem__)
-        spread = self.manifest.spread[self.manifest.kinds[kind]]
-        rule = structural_complexity(features)
-        trust = self.manifest.blend.trust_in(shape_of(features), said.known_share, features.terms, said.likeness)
-        loads = trust * said.loads + (1 - trust) * self._loads_of_rule(rule)
-        if not math.isfinite(float(loads.sum()) + said.log_tokens):
-            raise NotFinite("loads or length")
-        # Lengths are mixed as factors.
-        lengths = self.manifest.lengths
-        p90 = trust * lengths.network_p90 + (1 - trust) * lengths.rule_p90
-        log_tokens = trust * said.log_tokens + (1 - trust) * math.log(structural_tokens(rule))
-        spread = trust * spread + (1 - trust) * self.manifest.spread["rule"]
-        return PlacedPrompt(loads, spread, log_tokens, log_tokens + math.log(p90))
-
-    def complexity_of(self, placed: PlacedPrompt) -> float:
-        """The share of the training prompts that gain less from a strong model than this one, in [0, 1]."""
-        chances = probability(self._all_abilities.logits(placed.loads)[self._calibration_rows])
-        return self.manifest.calibration.complexity_of(float(self._gain_weights @ chances))
+        complexity, trust, kind, *_, log_tokens = said.tolist()
+        if not math.isfinite(float(said.sum())):
+            raise NotFinite("an output of the graph")
+        return PlacedPrompt(said[_BEFORE_LOADS:-1].astype(np.float64), complexity, trust, log_tokens, int(kind))
 
     def _prediction(self, prompt: Prompt, features: Features, placed: PlacedPrompt, team_id: str) -> Prediction:
         drawn = sketch(features)
         group = self._groups.assign(team_id, drawn) if self._groups is not None else None
+        log_tokens = placed.log_tokens
+        # Lengths are mixed as factors.
+        known, other = self._log_p90
+        longer = placed.trust * known + (1 - placed.trust) * other
         asked = asked_tokens(prompt.text, features)
-        log_tokens, log_p90 = placed.log_tokens, placed.log_tokens_p90
         if asked is not None:
-            log_p90 += math.log(asked) - log_tokens
             log_tokens = math.log(asked)
         return Prediction(
-            complexity=self.complexity_of(placed),
+            complexity=placed.complexity,
             source="onnx",
+            kind=self.manifest.kinds[placed.kind],
             expected_output_tokens=_bounded_tokens(log_tokens),
-            output_tokens_p90=_bounded_tokens(log_p90),
-            outlooks=self._outlooks(placed, log_tokens, log_p90, group),
+            output_tokens_p90=_bounded_tokens(log_tokens + longer),
+            outlooks=self._outlooks(placed, log_tokens, log_tokens + longer, group),
             vector=np.concatenate([placed.loads, drawn]).astype("<f2").tobytes(),
             artifact=self.artifact,
             group=group.group_id if group is not None else None,
@@ -205,32 +188,23 @@ class OnnxClassifier:
         self, placed: PlacedPrompt, log_tokens: float, log_p90: float, group: Group | None
     ) -> dict[str, TargetPrediction]:
         table = self._table
-        logits = table.logits(placed.loads)
+        logits = table.logits(placed.loads).tolist()
         if group is not None:
-            logits = logits + [group.shift.get(name, 0.0) for name in table.names]
-        chances = probability(logits)
+            logits = [logit + group.shift.get(name, 0.0) for logit, name in zip(logits, table.names, strict=True)]
+        spread = self.manifest.spread
         # Half of a difference's uncertainty lies on either target.
-        reach = NINE_IN_TEN * placed.spread / 2
-        return {
-            name: TargetPrediction(
+        reach = NINE_IN_TEN * (placed.trust * spread.known + (1 - placed.trust) * spread.other) / 2
+        found = {}
+        for name, logit, length in zip(table.names, logits, table.log_lengths, strict=True):
+            chance = 1 / (1 + math.exp(-max(-_MAX_LOGIT, min(_MAX_LOGIT, logit))))
+            found[name] = TargetPrediction(
                 adequate=chance,
                 low=max(0.0, chance - reach),
                 high=min(1.0, chance + reach),
                 output_tokens=_bounded_tokens(log_tokens + length),
                 output_tokens_p90=_bounded_tokens(log_p90 + length),
             )
-            for name, chance, length in zip(table.names, chances.tolist(), table.log_lengths, strict=True)
-        }
-
-    def _loads_of_rule(self, complexity: float) -> Floats:
-        above = int(np.searchsorted(self._knots, complexity))
-        if above == 0 or above == len(self._knots):
-            found: Floats = self._rule_loads[min(above, len(self._knots) - 1)]
-            return found
-        left, right = self._knots[above - 1], self._knots[above]
-        part = (complexity - left) / (right - left)
-        mixed: Floats = (1 - part) * self._rule_loads[above - 1] + part * self._rule_loads[above]
-        return mixed
+        return found
 
     def _rebuild(self, abilities: dict[str, Ability], tuning: Tuning | None) -> None:
         """Replaces table and groups together; everything is built first, so a failure changes nothing."""
@@ -255,10 +229,10 @@ def warmed(classifier: OnnxClassifier) -> OnnxClassifier:
     manifest.
     """
     try:
-        raw = classifier.raw(extract(Prompt(text="")))
+        placed = classifier.place(extract(Prompt(text="")))
     except Exception as error:  # onnxruntime's errors share no base class.
         raise ArtifactMalformed(f"the graph does not run: {type(error).__name__}") from error
-    if raw.loads.shape != (classifier.loads,) or len(raw.kinds) != len(classifier.manifest.kinds):
+    if placed.loads.shape != (classifier.loads,) or not 0 <= placed.kind < len(classifier.manifest.kinds):
         raise ArtifactMalformed("the graph gives other outputs than the manifest describes")
     return classifier
 

@@ -45,12 +45,15 @@ class TargetPrediction(msgspec.Struct, frozen=True, kw_only=True):
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt's complexity, and a prediction for each target with known outcomes.
 
-    `complexity` is in [0, 1]: the share of the training prompts that gain less from a strong model than this one does.
-    0.7 reads "harder than 70 % of what was seen".
+    `complexity` is in [0, 1]: the expected tier / 3, of tier 0 (a look-up or a pleasantry), 1 (everyday work), 2 (skilled
+    work where small models slip) and 3 (several dependent steps, expertise, or a proof). The rubric is
+    classifier/training/tiers/RUBRIC.md.
     """
 
     complexity: float
     source: PredictionSource
+    kind: str = ""
+    """What kind of task it is, such as `code` or `translation`: for people, nothing is decided by it."""
     expected_output_tokens: int
     """Median of the answer's length."""
     output_tokens_p90: int = 0

@@ -5,13 +5,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.features import Features
+from classifier.features import HEAD_BYTES, TAIL_BYTES, Features
 from classifier.tuning import SKETCH
 
 _MIX: Final = np.uint32(0x9E3779B1)
 _PLACE_SHIFT: Final = np.uint32(26)
 _SIGN_SHIFT: Final = np.uint32(25)
 _ONE: Final = np.uint32(1)
+_SIGNS: Final = np.array([1.0, -1.0])
+_WEIGHTS: Final = np.log1p(np.arange(HEAD_BYTES + TAIL_BYTES + 2))
+"""A term's weight by its count: no text that is read has more words than bytes."""
 
 
 def sketch(features: Features) -> NDArray[np.float32]:
@@ -20,7 +23,7 @@ def sketch(features: Features) -> NDArray[np.float32]:
     A count sketch (Charikar, Chen and Farach-Colton 2002): dot products are those of the hashed terms, ± 0.125.
     """
     mixed = features.indices.astype(np.uint32) * _MIX
-    signed = np.log1p(features.counts) * (1.0 - 2.0 * ((mixed >> _SIGN_SHIFT) & _ONE))
+    signed = _WEIGHTS.take(features.counts) * _SIGNS.take((mixed >> _SIGN_SHIFT) & _ONE)
     summed = np.bincount((mixed >> _PLACE_SHIFT).astype(np.intp), signed, SKETCH)
     length = float(np.sqrt(summed @ summed))
     found: NDArray[np.float32] = (summed / length if length > 0 else summed).astype(np.float32)

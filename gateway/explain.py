@@ -7,12 +7,13 @@ import msgspec
 
 from classifier.heuristic import HeuristicClassifier
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
-from classifier.prediction import Classifier, Prediction
+from classifier.prediction import Classifier, Prediction, Prompt
 from cost.prices import usd
 from gateway.configuration.settings import GatewayConfig
 from gateway.wiring.policy import build_policy
 from providers.catalog import build_catalog
 from providers.target import Deployment, Target, Tier
+from providers.wire import ChatRequest
 from proxy.errors import Refused
 from proxy.policy import AUTO, Facts, Policy, RoutePlan, plan, unmeasured
 from proxy.request import RequestHeaders, input_tokens, needs, opening_tokens, parse_chat, prompt_of
@@ -25,6 +26,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """A routing decision in plain values. `refusal` is set when nothing could serve the prompt."""
 
     complexity: float
+    kind: str
+    """What kind of task it is; empty where the rule weighed."""
     classifier: str
     input_tokens: int
     expected_output_tokens: int
@@ -46,6 +49,61 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     struggle: str | None = None
 
 
+class DryRun:
+    """Classifies and plans as the request line does, assuming that every deployment is healthy and every pool has room.
+
+    `classifier` stands in for the configured one. Of a tool loop nothing is remembered here.
+    """
+
+    def __init__(self, config: GatewayConfig, classifier: Classifier | None = None) -> None:
+        # No call is made, so no secret is looked up.
+        self._catalog = build_catalog(
+            config.providers, lambda _reference: "unused", pools=config.selfhosted.pool_of_target()
+        )
+        self._policy = build_policy(config.policy, config.cost)
+        self._classifier = classifier or classifier_of(config)
+        self._tolerances = Tolerances(catalog=self._catalog, policy=self._policy, classifier=self._classifier)
+        self._fleet = {
+            target_id: target.deployments or _some_replica(target)
+            for target_id, target in self._catalog.targets.items()
+        }
+
+    def explain(self, request: ChatRequest, tier: Tier, *, floor: float | None = None) -> Explanation:
+        """Explains where a request for `auto` would go. `floor` replaces policy.quality_floor."""
+        weighed = prompt_of(request)
+        prediction = self._classifier.classify(weighed)
+        kept = self._policy.quality_floor if floor is None else floor
+        facts = self._facts(request, weighed, tier, kept)
+        rooms = _planned_rooms(self._policy)
+        try:
+            route = plan(facts, prediction, self._policy, self._catalog, self._fleet, rooms=rooms)
+            found = _explanation(facts, prediction, route, kept)
+        except Refused as refused:
+            nothing = RoutePlan(candidates=(), rejected=())
+            found = _explanation(facts, prediction, nothing, kept, refusal=refused.message)
+        if not isinstance(self._classifier, OnnxClassifier):
+            return found
+        never = unmeasured(self._classifier.measured, self._policy, self._catalog)
+        return msgspec.structs.replace(found, unmeasured=never)
+
+    def _facts(self, request: ChatRequest, weighed: Prompt, tier: Tier, floor: float) -> Facts:
+        tolerance = self._tolerances.of(floor, None)
+        tokens = input_tokens(request, weighed)
+        loop = read_loop(request.messages, self._policy.loops)
+        stays = self._policy.stay_in_turn and loop.steps
+        return Facts(
+            alias=AUTO,
+            tier=tier,
+            needs=needs(request),
+            input_tokens=tokens,
+            max_output_tokens=request.max_output_tokens,
+            tolerance=tolerance.by_average,
+            tolerance_with_room=tolerance.with_room,
+            loop=loop,
+            opening_tokens=opening_tokens(request, weighed, tokens) if stays else None,
+        )
+
+
 def explain(
     config: GatewayConfig,
     prompt: str,
@@ -55,43 +113,10 @@ def explain(
     classifier: Classifier | None = None,
     body: bytes | None = None,
 ) -> Explanation:
-    """Classifies and plans as the request line does, assuming that every deployment is healthy and every pool has room.
-
-    `floor` replaces policy.quality_floor, `classifier` the configured one, and `body`, a whole request to `auto`, the
-    prompt; of its tool loop nothing is remembered here. Raises BadRequest.
-    """
+    """Explains where one prompt would go, or `body`, a whole request to `auto`. Raises BadRequest."""
     asked = {"model": AUTO, "messages": [{"role": "user", "content": prompt}]}
     request = parse_chat(json.dumps(asked).encode() if body is None else body, RequestHeaders(tier=tier))
-    weighed = prompt_of(request)
-    # No call is made, so no secret is looked up.
-    catalog = build_catalog(config.providers, lambda _reference: "unused", pools=config.selfhosted.pool_of_target())
-    policy = build_policy(config.policy, config.cost)
-    chosen = classifier or classifier_of(config)
-    prediction = chosen.classify(weighed)
-    kept = policy.quality_floor if floor is None else floor
-    tolerance = Tolerances(catalog=catalog, policy=policy, classifier=chosen).of(kept, None)
-    tokens = input_tokens(request, weighed)
-    loop = read_loop(request.messages, policy.loops)
-    facts = Facts(
-        alias=AUTO,
-        tier=tier,
-        needs=needs(request),
-        input_tokens=tokens,
-        max_output_tokens=request.max_output_tokens,
-        tolerance=tolerance.by_average,
-        tolerance_with_room=tolerance.with_room,
-        loop=loop,
-        opening_tokens=opening_tokens(request, weighed, tokens) if policy.stay_in_turn and loop.steps else None,
-    )
-    fleet = {target_id: target.deployments or _some_replica(target) for target_id, target in catalog.targets.items()}
-    try:
-        route = plan(facts, prediction, policy, catalog, fleet, rooms=_planned_rooms(policy))
-        found = _explanation(facts, prediction, route, kept)
-    except Refused as refused:
-        found = _explanation(facts, prediction, RoutePlan(candidates=(), rejected=()), kept, refusal=refused.message)
-    if not isinstance(chosen, OnnxClassifier):
-        return found
-    return msgspec.structs.replace(found, unmeasured=unmeasured(chosen.measured, policy, catalog))
+    return DryRun(config, classifier).explain(request, tier, floor=floor)
 
 
 def _some_replica(target: Target) -> tuple[Deployment, ...]:
@@ -120,6 +145,7 @@ def _explanation(
 ) -> Explanation:
     return Explanation(
         complexity=round(prediction.complexity, 4),
+        kind=prediction.kind,
         classifier=prediction.source,
         input_tokens=facts.input_tokens,
         expected_output_tokens=prediction.expected_output_tokens,

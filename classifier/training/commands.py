@@ -22,6 +22,7 @@ from classifier.tuning import Ability
 
 if TYPE_CHECKING:
     from classifier.training.new_models import Figure
+    from classifier.training.train import Everyday
 
 __all__ = [
     "PACKAGED",
@@ -58,22 +59,43 @@ def train(data: Path, out: Path, seed: int, say: Say, *, measure: bool = True) -
     # Before the minutes of training: a place that cannot be written to is told at once.
     out.mkdir(parents=True, exist_ok=True)
     from classifier.training import train as training  # noqa: PLC0415 - Judging needs none of its libraries.
+    from classifier.training.tier_set import learned_from  # noqa: PLC0415 - as above
 
-    measures = functools.partial(measured_anew, corpus, seed=seed, say=say) if measure else None
-    artifact = training.train(corpus, seed, say, metrics=measures)
+    known = training.everyday(learned_from(data), corpus.texts, say)
+    measures = functools.partial(measured_anew, corpus, data, seed=seed, say=say) if measure else None
+    artifact = training.train(corpus, known, seed, say, metrics=measures)
+    if measure:
+        artifact = _with_difficulty(artifact, known, data, seed, say)
     write_artifact(out, artifact)
     write_stems(out, stem_hashes(corpus.texts))
     say(f"wrote {len(artifact.model)} bytes of model and its manifest to {out}")
     return artifact
 
 
-def measured_anew(corpus: Corpus, in_domain: Scored, *, seed: int, say: Say) -> dict[str, Any]:
+def _with_difficulty(artifact: Artifact, known: "Everyday", data: Path, seed: int, say: Say) -> Artifact:
+    """The artifact with measures of its complexity in the manifest."""
+    from classifier.training import tier_measures  # noqa: PLC0415 - as above
+    from classifier.training.tier_set import chat  # noqa: PLC0415 - as above
+
+    say("measuring difficulty")
+    classifier = OnnxClassifier(artifact)
+    found = tier_measures.measures(
+        lambda prompts: np.array([classifier.classify(prompt).complexity for prompt in prompts]),
+        known.table,
+        chat(data),
+        seed,
+    )
+    metrics = {**artifact.manifest.metrics, "difficulty": found}
+    return msgspec.structs.replace(artifact, manifest=msgspec.structs.replace(artifact.manifest, metrics=metrics))
+
+
+def measured_anew(corpus: Corpus, data: Path, in_domain: Scored, *, seed: int, say: Say) -> dict[str, Any]:
     """Cross-validated measures for a manifest, without times, so that the same data give the same manifest.
 
     `in_domain` are the scores of the ten folds, which training computes anyway.
     """
     nothing = np.full(len(corpus.texts), np.nan)
-    splits = {**_splits(corpus, None, cross_validation(seed, say), SPLITS), "10-fold": lambda: in_domain}
+    splits = {**_splits(corpus, None, cross_validation(data, seed, say), SPLITS), "10-fold": lambda: in_domain}
     found = evaluated(corpus, splits, Timing(nothing, nothing), seed=seed, say=say)
     rows: list[dict[str, Any]] = msgspec.to_builtins(found.rows)
     timeless = [{name: value for name, value in row.items() if not name.startswith("ms_")} for row in rows]
@@ -85,11 +107,19 @@ def _calibration(each: Target) -> dict[str, Any]:
     return {"model": each.model, "split": each.split, "n": each.found.n, **numbers}
 
 
-def cross_validation(seed: int, say: Say) -> CrossValidated:
+def cross_validation(data: Path, seed: int, say: Say) -> CrossValidated:
     """A function that trains anew on each fold of a split and returns the held-out scores."""
     from classifier.training import train as training  # noqa: PLC0415 - as above
+    from classifier.training.tier_set import learned_from  # noqa: PLC0415 - as above
 
-    return functools.partial(training.cross_validated, seed=seed, say=say)
+    @functools.cache
+    def known(texts: tuple[str, ...]) -> training.Everyday:
+        return training.everyday(learned_from(data), texts, say)
+
+    def held_out(corpus: Corpus, split: Split) -> Scored:
+        return training.cross_validated(corpus, split, known(tuple(corpus.texts)), seed=seed, say=say)
+
+    return held_out
 
 
 def _size_note(corpus: Corpus) -> str:
@@ -281,32 +311,9 @@ def accept(found: list[Recalibrated], folder: Path, out: Path) -> list[str]:
         each.model: mended(table[each.model], each.change) for each in found if each.better and each.model in table
     }
     manifest = msgspec.structs.replace(artifact.manifest, abilities={**table, **better})
-    changed = _with_new_calibration(msgspec.structs.replace(artifact, manifest=manifest))
+    changed = msgspec.structs.replace(artifact, manifest=manifest)
     if out.resolve() != folder.resolve():
         # Files beside the model, such as the hashes of its training prompts, are copied unchanged.
         shutil.copytree(folder, out, dirs_exist_ok=True)
     write_artifact(out, changed)
     return sorted(better)
-
-
-def _with_new_calibration(artifact: Artifact) -> Artifact:
-    """The artifact with calibration and reference predictions recomputed for its changed abilities."""
-    manifest = artifact.manifest
-    classifier = OnnxClassifier(artifact, {name: name for name in manifest.abilities})
-    sample = classifier.sample()
-    names = (manifest.calibration.strong, manifest.calibration.weak)
-    strong, weak = (classifier.adequacies(sample.vectors, each).mean(axis=1) for each in names)
-    gains = strong - weak
-    order = np.argsort(gains, kind="stable")
-    weights = sample.weights[order] / sample.weights.sum()
-    below = np.cumsum(weights) - weights / 2
-    shares = np.array(manifest.calibration.complexity)
-    knots, first = np.unique(np.round(np.interp(shares, below, gains[order]), 6), return_index=True)
-    calibration = msgspec.structs.replace(manifest.calibration, gain=knots.tolist(), complexity=shares[first].tolist())
-    manifest = msgspec.structs.replace(manifest, calibration=calibration)
-    changed = OnnxClassifier(msgspec.structs.replace(artifact, manifest=manifest))
-    references = [
-        msgspec.structs.replace(each, complexity=round(changed.classify(each.prompt).complexity, 6))
-        for each in manifest.references
-    ]
-    return msgspec.structs.replace(artifact, manifest=msgspec.structs.replace(manifest, references=references))

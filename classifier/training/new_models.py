@@ -79,7 +79,9 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 def unseen_parts(corpus: Corpus, say: Say) -> Iterator[Unseen]:
     """One network for each family that is left out."""
     from classifier.training import train as training  # noqa: PLC0415 - it needs libraries of its own
+    from classifier.training.tier_set import learned_from  # noqa: PLC0415 - as above
 
+    known = training.everyday(learned_from(), corpus.texts, say)
     rng = np.random.default_rng(0)
     taught = rng.random(int(corpus.groups.max()) + 1)[corpus.groups] < 0.5
     for family, prefixes in FAMILIES.items():
@@ -95,7 +97,7 @@ def unseen_parts(corpus: Corpus, say: Say) -> Iterator[Unseen]:
         asked = ~np.isnan(part.outcomes).all(axis=1)
         part = part.only(np.flatnonzero(asked))
         say(f"{family}: {len(left_out)} models left out, {len(part.texts)} prompts taught")
-        classifier = OnnxClassifier(training.train(part, 0, say))
+        classifier = OnnxClassifier(training.train(part, known, 0, say))
         rows = np.flatnonzero(~taught & np.isin(corpus.sources, list(COUNTS)))
         loads = loads_of(classifier, [corpus.prompt(int(row)) for row in rows])
         yield Unseen(family, rows, loads, left_out, dict(classifier.manifest.abilities))

@@ -20,7 +20,6 @@ from scipy.optimize import nnls
 
 from classifier.tokens import CLASSES, PAIRS, class_pairs, estimate_tokens
 
-# ruff: noqa: RUF001 - Letters of other scripts that look like Latin ones are the point here.
 _LANGUAGES = {
     "german": (
         "Die Waage am Tor wiegt jeden Lastwagen, bevor er auf die Straße darf. Wer zu schwer beladen ist, muss umladen "

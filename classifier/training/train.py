@@ -1,65 +1,90 @@
-"""Training of the classifier: outcomes to loads, loads to a network, and calibration by held-out predictions.
+"""Training of the classifier: outcomes to loads, loads to a network, tiers to difficulty, and what joins them.
 
-Whatever is fitted to the network's own answers (abilities, the blend's rows, calibration, the sample) is fitted to
-answers about prompts that the answering network had not seen, neither them nor another wording of them.
+Whatever is fitted to the network's own answers (abilities, the blend's rows, the sample) is fitted to answers about
+prompts that the answering network had not seen, neither them nor another wording of them.
 """
 
 import hashlib
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
-from classifier.features import SHAPES, feature_hash
-from classifier.heuristic import P90_FACTOR, structural_complexity
+from classifier.features import extract, feature_hash
+from classifier.heuristic import P90_FACTOR, TOKENS_AT_EASIEST, TOKENS_BY_COMPLEXITY
 from classifier.learning.labels import Labels, probability
 from classifier.learning.recalibrate import fit_ability
-from classifier.manifest import FORMAT, Artifact, Blend, Calibration, Lengths, Manifest, Reference
+from classifier.manifest import FORMAT, Artifact, Lengths, Manifest, Reference, Spread
 from classifier.onnx_classifier import OnnxClassifier
+from classifier.prediction import Prompt
 from classifier.sample import Sample, write_sample
 from classifier.sketch import sketch
 from classifier.tokens import estimate_tokens
+from classifier.training import difficulty, domain, task_kind, word_table
+from classifier.training.blend import Blend, blend_of
 from classifier.training.data import BadData, Corpus, Floats, Integers, Problem
+from classifier.training.difficulty import Difficulty, gists_of, lessons
 from classifier.training.evaluate import Scored
 from classifier.training.factors import LEAST_OUTCOMES, Basis, equal_sources, source_levels, taught_loads
-from classifier.training.model import Fitted, Predicted, Rows, fit, predict, rows_of, to_onnx
+from classifier.training.graph import Whole, to_onnx
+from classifier.training.network import Fitted, Rows, fit, idf_of, predict, rows_of
 from classifier.training.references import REFERENCE_PROMPTS
 from classifier.training.splits import Split
+from classifier.training.task_kind import TaskKinds
+from classifier.training.tier_set import Tiered
+from classifier.training.word_table import WordTable
 from classifier.tuning import Ability
 
 Bools = NDArray[np.bool_]
 Say = Callable[[str], None]
 Measure = Callable[[Scored], dict[str, Any]]
-Yardstick = tuple[Sequence[str], Sequence[str]]
 
-KNOTS: Final = 65
-RULE_KNOTS: Final = 9
 PRIOR_STRENGTH: Final = 60.0
 """Strength of the prior of abilities, which the linear factors give: the best of 1, 5, 20 and 60 on held-out folds."""
 FEWEST_TAUGHT: Final = 20
 """Least training prompts of a fold that is judged."""
 SAMPLED: Final = 2_000
-TRUST: Final = {"open": 1.0, "choice": 1.0, "tools": 1.0}
-KNOWN_FROM: Final = 0.45
-KNOWN_TO: Final = 0.75
-HALF_TERMS: Final = 40.0
-LIKE_FROM: Final = 0.5
-LIKE_TO: Final = 0.62
-FULL_TERMS_TOOLS: Final = 8.0
 YARDSTICK_WEAK: Final = ("llama-3-70b-instruct", "llama-3.1-70b-instruct")
 YARDSTICK_STRONG: Final = ("gpt-4o-2024-05-13", "claude-3-5-sonnet-20240620")
 SAME_KIND: Final = 0.8
 """Share of the smaller source's questions that two sources of one kind have in common."""
-LIBRARIES: Final = ("numpy", "scipy", "onnx", "onnxruntime", "pyarrow")
-KIND_SPREAD: Final = 0.05
-"""Spread for prompts of a known kind: judgement, for there is no better classifier to measure it by."""
-RULE_SPREAD: Final = 0.15
-"""Spread for prompts that only the rule can place: judgement too."""
+LIBRARIES: Final = ("numpy", "scipy", "scikit-learn", "wordllama", "onnx", "onnxruntime", "pyarrow")
+EASY_TIER: Final = 1
+SPREAD: Final = Spread(known=0.05, other=0.15)
+"""Judgement, for there is no better classifier to measure it by."""
 _LENGTH_ROUNDS: Final = 20
 _FEWEST_MODELS: Final = 2
+
+
+class Everyday(msgspec.Struct, frozen=True):
+    """All that is learned without outcomes: what words mean, and how hard prompts are."""
+
+    table: WordTable
+    difficulty: Difficulty
+    task_kinds: TaskKinds
+    rows: Rows
+    """The prompts of known tiers."""
+    outside: domain.Sides
+    """Those of them that are unlike the prompts with outcomes: all but a single tool call."""
+
+
+def everyday(tiered: Sequence[Tiered], texts: Sequence[str], say: Say = lambda _line: None) -> Everyday:
+    """The difficulty model from prompts of known tiers. `texts` are further texts whose words shall have a meaning."""
+    say(f"{len(tiered)} prompts of known tiers: words, difficulty, kinds of task")
+    table = word_table.built([*texts, *(row.prompt.text for row in tiered)])
+    features = [extract(row.prompt) for row in tiered]
+    rows, gists = rows_of(features), gists_of(features, table)
+    others = rows_of([extract(Prompt(text=text)) for text in texts]).counts if texts else rows.counts[:0]
+    found = difficulty.fit(lessons(tiered, table), idf_of(sparse.vstack([others, rows.counts], format="csr")))
+    standardised = found.gist.standardised(gists)
+    kinds = task_kind.fit(standardised, [row.kind for row in tiered])
+    single_call = np.array([row.prompt.tools > 0 and row.tier <= EASY_TIER for row in tiered])
+    sides = domain.Sides(rows, standardised, found.complexity(rows, gists))
+    return Everyday(table, found, kinds, rows, sides[np.flatnonzero(~single_call)])
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -67,7 +92,8 @@ class Table(msgspec.Struct, frozen=True):
 
     corpus: Corpus
     rows: Rows
-    rule: Floats
+    sides: domain.Sides
+    everyday: Everyday
     models: list[str]
     outcomes: Floats
     kinds: list[str]
@@ -78,7 +104,7 @@ class Table(msgspec.Struct, frozen=True):
     """(models,): logarithm of the ratio of each model's answers to the usual length."""
 
 
-def table_of(corpus: Corpus) -> Table:
+def table_of(corpus: Corpus, known: Everyday) -> Table:
     """A corpus as arrays. Raises BadData where fewer than two models have LEAST_OUTCOMES."""
     enough = np.flatnonzero(np.count_nonzero(~np.isnan(corpus.outcomes), axis=0) >= LEAST_OUTCOMES)
     if len(enough) < _FEWEST_MODELS:
@@ -86,10 +112,12 @@ def table_of(corpus: Corpus) -> Table:
         raise BadData([Problem(f"{what}; training needs two such models", [])])
     kinds, kind_of = kinds_in(corpus)
     tokens, lengths = answer_lengths(corpus.output_tokens[:, enough])
+    rows, gists = rows_of(corpus.features), gists_of(corpus.features, known.table)
     return Table(
         corpus=corpus,
-        rows=rows_of(corpus.features),
-        rule=np.array([structural_complexity(found) for found in corpus.features]),
+        rows=rows,
+        sides=domain.Sides(rows, known.difficulty.gist.standardised(gists), known.difficulty.complexity(rows, gists)),
+        everyday=known,
         models=[corpus.models[at] for at in enough],
         outcomes=corpus.outcomes[:, enough],
         kinds=kinds,
@@ -129,70 +157,35 @@ def answer_lengths(tokens: Floats) -> tuple[Floats, Floats]:
     return np.where(known.any(axis=1), np.exp(usual), np.nan), habit
 
 
-def taught(table: Table, rows: Integers) -> tuple[Basis, Fitted]:
-    """A network trained on these rows alone; nothing of any other row goes into it."""
+class Taught(msgspec.Struct, frozen=True):
+    """What is learned from the outcomes of some rows."""
+
+    basis: Basis
+    network: Fitted
+    domain: domain.Domain
+
+
+def taught(table: Table, rows: Integers, idf: Floats | None = None) -> Taught:
+    """A network trained on these rows alone; nothing of any other row's outcomes goes into it."""
     lesson = taught_loads(table.outcomes[rows], table.corpus.sources[rows])
     numbers, kind_of = np.unique(table.kind_of[rows], return_inverse=True)
     kinds = [table.kinds[number] for number in numbers]
-    open_text = table.corpus.shapes[rows] == SHAPES.index("open")
-    return lesson.basis, fit(table.rows[rows], lesson.loads, kinds, kind_of, open_text, table.tokens[rows])
+    known = table.everyday
+    return Taught(
+        lesson.basis,
+        fit(table.rows[rows], lesson.loads, kinds, kind_of, table.tokens[rows], idf),
+        domain.fit(table.sides[rows], table.corpus.sources[rows], known.outside, known.difficulty.idf),
+    )
 
 
-class PlacedPrompts(msgspec.Struct, frozen=True):
-    """Loads as abilities take them, and the trust in the network for each prompt."""
-
-    loads: Floats
-    trust: Floats
-
-
-def trust_of(table: Table, rows: Integers, blend: Blend, said: Predicted) -> Floats:
-    """(rows,): the blend's trust in the network."""
-    terms = [table.corpus.features[row].terms for row in rows]
-    columns = zip(table.corpus.shapes[rows].tolist(), said.known.tolist(), terms, said.likeness.tolist(), strict=True)
-    return np.array([blend.trust_in(*each) for each in columns])
-
-
-def placed(table: Table, rows: Integers, blend: Blend, said: Predicted) -> PlacedPrompts:
-    """The serving code's blend of network and rule, for many prompts."""
-    trust = trust_of(table, rows, blend, said)
-    rule = np.stack([np.interp(table.rule[rows], blend.rule, column) for column in np.array(blend.loads).T], axis=1)
-    return PlacedPrompts(trust[:, None] * said.loads + (1 - trust[:, None]) * rule, trust)
-
-
-def blend_of(table: Table, rows: Integers, basis: Basis, loads: Floats) -> Blend:
-    """The blend, whose rows are the mean loads of held-out prompts of similar hardness.
-
-    Hard is what weak models fail and strong ones gain on; both orders count the same, so that a prompt which is easy
-    for all leads the list, and one that only the strong can do ends it.
-    """
+def _blend(table: Table, rows: Integers, basis: Basis, loads: Floats) -> Blend:
+    """The blend for held-out loads of these rows."""
     said = basis.outcomes(loads)
     weak, strong = (
         said[:, [at for at, name in enumerate(table.models) if name in names]].mean(axis=1)
         for names in yardstick_of(table, rows)
     )
-    weights = equal_sources(table.corpus.sources[rows])
-    hardness = (_cumulative_shares(-weak, weights) + _cumulative_shares(strong - weak, weights)) / 2
-    order = np.argsort(hardness, kind="stable")
-    below = np.cumsum(weights[order])
-    knots = np.linspace(0, 1, RULE_KNOTS)
-    half = 1 / (RULE_KNOTS - 1)
-    means = []
-    for knot in knots:
-        away = np.abs(below - knot)
-        # Where a few prompts weigh much there may be none so near; then the nearest stand in.
-        near = np.maximum(0.0, 1 - away / max(half, 2 * away.min())) * weights[order]
-        means.append((near / near.sum()) @ loads[order])
-    return Blend(
-        trust=TRUST,
-        known_from=KNOWN_FROM,
-        known_to=KNOWN_TO,
-        half_terms=HALF_TERMS,
-        like_from=LIKE_FROM,
-        like_to=LIKE_TO,
-        full_terms_tools=FULL_TERMS_TOOLS,
-        rule=[round(float(knot), 6) for knot in knots],
-        loads=np.round(means, 5).tolist(),
-    )
+    return blend_of(loads, weak, strong, equal_sources(table.corpus.sources[rows]))
 
 
 def yardstick_of(table: Table, rows: Integers) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -204,14 +197,6 @@ def yardstick_of(table: Table, rows: Integers) -> tuple[tuple[str, ...], tuple[s
     _, levels = source_levels(table.outcomes[rows], table.corpus.sources[rows])
     rising = [table.models[at] for at in np.argsort(levels.mean(axis=0), kind="stable")]
     return tuple(rising[: len(rising) // 2]), tuple(rising[len(rising) // 2 :])
-
-
-def _cumulative_shares(values: Floats, weights: Floats) -> Floats:
-    """The weighted share of the whole that lies at or below each value."""
-    order = np.argsort(values, kind="stable")
-    shares = np.empty(len(values))
-    shares[order] = np.cumsum(weights[order])
-    return shares
 
 
 def abilities_of(table: Table, rows: Integers, basis: Basis, loads: Floats) -> dict[str, Ability]:
@@ -272,8 +257,7 @@ class Answers(msgspec.Struct, frozen=True):
     outcomes: Floats
     """(prompts, models): expected outcomes, straight from the loads."""
     kinds: Floats
-    known: Floats
-    likeness: Floats
+    trust: Floats
     log_tokens: Floats
     fold_of: Integers
     """Number of the fold that judged each prompt; -1 where none did."""
@@ -281,63 +265,64 @@ class Answers(msgspec.Struct, frozen=True):
     asked: list[Bools]
     """(models,) for each fold: True when the network was trained on any outcome of the model."""
 
-    def of(self, rows: Integers, basis: Basis) -> Predicted:
-        """Some rows, with their loads in one basis: each network has its own, and outcomes are common to all."""
-        rest = (each[rows] for each in (self.kinds, self.known, self.likeness, self.log_tokens))
-        return Predicted(basis.loads(self.outcomes[rows]), *rest)
-
 
 def answers(table: Table, split: Split, seed: int, say: Say) -> Answers:
     """Trains a network for each fold of a split and predicts the fold's held-out prompts."""
     size = len(table.corpus.texts)
     outcomes, kinds = np.full((size, len(table.models)), np.nan), np.zeros((size, len(table.kinds)))
-    known, likeness, log_tokens = np.zeros(size), np.zeros(size), np.zeros(size)
+    trust, log_tokens = np.zeros(size), np.zeros(size)
     fold_of = np.full(size, -1)
     bases: list[Basis] = []
     asked: list[Bools] = []
+    known = table.everyday.difficulty
     for number, fold in enumerate(table.corpus.questions.folds(split, seed), 1):
         if len(fold.taught) < FEWEST_TAUGHT:
             continue
-        basis, model = taught(table, fold.taught)
-        said = predict(model, table.rows[fold.kept])
-        outcomes[fold.kept] = basis.outcomes(said.loads)
-        kinds[np.ix_(fold.kept, np.array([table.kinds.index(kind) for kind in model.kinds]))] = said.kinds
-        known[fold.kept], likeness[fold.kept], log_tokens[fold.kept] = said.known, said.likeness, said.log_tokens
+        learned = taught(table, fold.taught)
+        said = predict(learned.network, table.rows[fold.kept])
+        outcomes[fold.kept] = learned.basis.outcomes(said.loads)
+        kinds[np.ix_(fold.kept, np.array([table.kinds.index(kind) for kind in learned.network.kinds]))] = said.kinds
+        trust[fold.kept] = learned.domain.trust(table.sides[fold.kept], known.idf)
+        log_tokens[fold.kept] = said.log_tokens
         fold_of[fold.kept] = len(bases)
-        bases.append(basis)
+        bases.append(learned.basis)
         asked.append(np.asarray(~np.isnan(table.outcomes[fold.taught]).all(axis=0), np.bool_))
         say(f"{split}: fold {number}, {len(fold.kept)} prompts held out")
-    return Answers(outcomes, kinds, known, likeness, log_tokens, fold_of, bases, asked)
+    return Answers(outcomes, kinds, trust, log_tokens, fold_of, bases, asked)
 
 
-class Calibrated(msgspec.Struct, frozen=True):
-    """All parameters that are fitted to answers about unseen prompts."""
+class Joined(msgspec.Struct, frozen=True):
+    """All that is fitted to answers about unseen prompts."""
 
     blend: Blend
     abilities: dict[str, Ability]
     loads: Floats
     """Loads of the rows that it was fitted to, as abilities take them."""
-    trust: Floats
 
 
-def calibrated(table: Table, rows: Integers, basis: Basis, said: Predicted) -> Calibrated:
+def placed(table: Table, rows: Integers, blend: Blend, loads: Floats, trust: Floats) -> Floats:
+    """(rows, loads): the network's loads and those of the complexity, as the graph mixes them."""
+    others = blend.loads_at(table.sides.complexity[rows])
+    return np.asarray(trust[:, None] * loads + (1 - trust[:, None]) * others)
+
+
+def joined(table: Table, rows: Integers, basis: Basis, found: Answers) -> Joined:
     """Blend and abilities, fitted to these held-out answers."""
-    blend = blend_of(table, rows, basis, said.loads)
-    placing = placed(table, rows, blend, said)
-    return Calibrated(blend, abilities_of(table, rows, basis, placing.loads), placing.loads, placing.trust)
+    # Each network has a basis of its own, and outcomes are common to all.
+    loads = basis.loads(found.outcomes[rows])
+    blend = _blend(table, rows, basis, loads)
+    mixed = placed(table, rows, blend, loads, found.trust[rows])
+    return Joined(blend, abilities_of(table, rows, basis, mixed), mixed)
 
 
-def _gain(abilities: Mapping[str, Ability], loads: Floats, weak: Sequence[str], strong: Sequence[str]) -> Floats:
-    gain = np.mean([chances(abilities[name], loads) for name in strong], axis=0)
-    return np.asarray(gain - np.mean([chances(abilities[name], loads) for name in weak], axis=0))
-
-
-def cross_validated(corpus: Corpus, split: Split, *, seed: int = 0, say: Say = lambda _line: None) -> Scored:
+def cross_validated(
+    corpus: Corpus, split: Split, known: Everyday, *, seed: int = 0, say: Say = lambda _line: None
+) -> Scored:
     """P(adequate) of every prompt, by models in the form that ships that never saw its question.
 
     NaN where the split does not judge the prompt, or leaves fewer than FEWEST_TAUGHT prompts to train on.
     """
-    table = table_of(corpus)
+    table = table_of(corpus, known)
     return judged(table, answers(table, split, seed, say))
 
 
@@ -352,33 +337,13 @@ def judged(table: Table, found: Answers) -> Scored:
         others = np.flatnonzero((found.fold_of >= 0) & strange)
         if len(others) < FEWEST_TAUGHT:
             continue
-        made = calibrated(table, others, basis, found.of(others, basis))
-        placing = placed(table, kept, made.blend, found.of(kept, basis))
+        made = joined(table, others, basis, found)
+        loads = placed(table, kept, made.blend, basis.loads(found.outcomes[kept]), found.trust[kept])
         for at in np.flatnonzero(found.asked[number]).tolist():
             # Of a model that was asked nowhere else nothing was learned: a guess must not look like a measurement.
             name = table.models[at]
-            adequate[name][kept] = chances(made.abilities[name], placing.loads)
+            adequate[name][kept] = chances(made.abilities[name], loads)
     return Scored(adequate=adequate)
-
-
-def calibration_of(
-    loads: Floats, weights: Floats, abilities: Mapping[str, Ability], yardstick: Yardstick
-) -> Calibration:
-    """The map from the yardstick's gain to its share of the prompts, weighted by `weights`."""
-    weak, strong = yardstick
-    gain = _gain(abilities, loads, weak, strong)
-    shares = np.linspace(0, 1, KNOTS)
-    knots, first = np.unique(np.round(_quantiles(gain, weights, shares), 6), return_index=True)
-    return Calibration(
-        weak=list(weak), strong=list(strong), gain=knots.tolist(), complexity=np.round(shares[first], 6).tolist()
-    )
-
-
-def _quantiles(values: Floats, weights: Floats, shares: Floats) -> Floats:
-    order = np.argsort(values, kind="stable")
-    middle = np.cumsum(weights[order]) - weights[order] / 2
-    quantiles: Floats = np.interp(shares, middle / weights.sum(), values[order])
-    return quantiles
 
 
 def sample_of(table: Table, rows: Integers, loads: Floats, log_tokens: Floats, seed: int) -> Sample:
@@ -398,6 +363,7 @@ def sample_of(table: Table, rows: Integers, loads: Floats, log_tokens: Floats, s
 
 def train(
     corpus: Corpus,
+    known: Everyday,
     seed: int,
     say: Say = lambda _line: None,
     *,
@@ -407,18 +373,17 @@ def train(
 
     `metrics` is called with the ten folds' held-out scores, and its result goes into the manifest. Raises BadData.
     """
-    table = table_of(corpus)
-    everything = np.arange(len(corpus.texts))
+    table = table_of(corpus, known)
     found = answers(table, "10-fold", seed, say)
     say("fitting the network that ships")
-    basis, model = taught(table, everything)
-    network = to_onnx(model)
-    judging = everything[found.fold_of >= 0]
-    said = found.of(judging, basis)
+    learned = taught(table, np.arange(len(corpus.texts)), known.difficulty.idf)
+    judging = np.flatnonzero(found.fold_of >= 0)
     say("fitting abilities")
-    made = calibrated(table, judging, basis, said)
-    sample = write_sample(sample_of(table, judging, made.loads, said.log_tokens, seed))
-    log_error = np.log(table.tokens[judging]) - said.log_tokens
+    made = joined(table, judging, learned.basis, found)
+    parts = (learned.network, known.difficulty, known.table, learned.domain, known.task_kinds, made.blend)
+    network = to_onnx(Whole(*parts))
+    sample = write_sample(sample_of(table, judging, made.loads, found.log_tokens[judging], seed))
+    log_error = np.log(table.tokens[judging]) - _log_tokens(table, judging, found)
     manifest = Manifest(
         format=FORMAT,
         code_version=importlib.metadata.version("weighbridge"),
@@ -429,18 +394,15 @@ def train(
         seed=seed,
         rows={str(name): int(size) for name, size in zip(*np.unique(corpus.sources, return_counts=True), strict=True)},
         libraries={name: importlib.metadata.version(name) for name in LIBRARIES},
-        kinds=model.kinds,
-        blend=made.blend,
+        kinds=known.task_kinds.names,
+        loads=made.loads.shape[1],
         abilities=made.abilities,
-        calibration=calibration_of(
-            made.loads, equal_sources(corpus.sources[judging]), made.abilities, yardstick_of(table, judging)
-        ),
-        spread={**dict.fromkeys(model.kinds, KIND_SPREAD), "rule": RULE_SPREAD},
-        usual_facts=np.round(table.rows.facts.mean(axis=0), 4).tolist(),
-        lengths=Lengths(network_p90=_p90(log_error), rule_p90=P90_FACTOR),
+        spread=SPREAD,
+        usual_facts=np.round(known.rows.facts.mean(axis=0), 4).tolist(),
+        lengths=Lengths(known_p90=_p90(log_error), other_p90=P90_FACTOR),
         references=[],
         metrics={} if metrics is None else metrics(judged(table, found)),
-        training=_training_facts(table, judging, made.trust, said, log_error),
+        training=_training_facts(table, judging, found, log_error),
     )
     artifact = Artifact(network, manifest, sample)
     return msgspec.structs.replace(
@@ -448,21 +410,30 @@ def train(
     )
 
 
+def _log_tokens(table: Table, rows: Integers, found: Answers) -> Floats:
+    """(rows,): the logarithm of the answer's length, as the graph mixes it."""
+    trust = found.trust[rows]
+    by_complexity = np.log(TOKENS_AT_EASIEST) + TOKENS_BY_COMPLEXITY * table.sides.complexity[rows]
+    return np.asarray(trust * found.log_tokens[rows] + (1 - trust) * by_complexity)
+
+
 def _p90(log_error: Floats) -> float:
     known = log_error[~np.isnan(log_error)]
     return round(float(np.exp(np.percentile(known, 90))), 3) if len(known) else P90_FACTOR
 
 
-def _training_facts(table: Table, rows: Integers, trust: Floats, said: Predicted, log_error: Floats) -> dict[str, Any]:
+def _training_facts(table: Table, rows: Integers, found: Answers, log_error: Floats) -> dict[str, Any]:
     """Facts on the training run, for the manifest."""
     off = 100 * np.abs(np.exp(-log_error[~np.isnan(log_error)]) - 1)
     sources = table.corpus.sources[rows]
+    trust = found.trust[rows]
     return {
-        "loads": said.loads.shape[1],
+        "tiered_prompts": int(table.everyday.rows.counts.shape[0]),
+        "known_words": len(table.everyday.table.rows) - 1,
         "median_trust": {
             str(source): round(float(np.median(trust[sources == source])), 3) for source in np.unique(sources)
         },
-        "kind_told_right": round(float((said.kinds.argmax(axis=1) == table.kind_of[rows]).mean()), 4),
+        "kind_told_right": round(float((found.kinds[rows].argmax(axis=1) == table.kind_of[rows]).mean()), 4),
         "answer_length_median_error_percent": round(float(np.median(off)), 1) if len(off) else None,
     }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.commands import learning, measure
+from gateway.commands.score import score
 from gateway.commands.shared import USAGE, fail, print_json
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def evaluate(
             found = commands.evaluate(
                 data,
                 artifact_dir=artifact,
-                cross_validate=commands.cross_validation(seed, say) if cross_validate else None,
+                cross_validate=commands.cross_validation(data, seed, say) if cross_validate else None,
                 splits=[each for each in commands.SPLITS if not split or each in split],
                 seed=seed,
                 say=say,
@@ -163,20 +164,21 @@ def explain(
 ) -> None:
     """Show what a prompt weighs, and which of its features moved that. Nothing is kept."""
     from classifier.config import ClassifierSection
-    from classifier.explanation import contributions
+    from classifier.explanation import EXPLAINED, contributions
     from classifier.onnx_classifier import OnnxClassifier, load_classifier
     from classifier.prediction import Prompt
 
     classifier = load_classifier(ClassifierSection(artifact_dir=artifact))
     if isinstance(classifier, OnnxClassifier):
-        known, calibration = classifier.manifest.abilities, classifier.manifest.calibration
-        classifier.adopt({name: name for name in (known if every else (*calibration.weak, *calibration.strong))})
+        known = classifier.manifest.abilities
+        classifier.adopt({name: name for name in known if every or name in EXPLAINED})
     asked = Prompt(text=sys.stdin.read() if prompt == "-" else prompt)
     prediction = classifier.classify(asked)
     moved = contributions(classifier, asked) if isinstance(classifier, OnnxClassifier) else []
     largest = moved[:_MOST_CONTRIBUTIONS]
     facts: dict[str, Any] = {
         "complexity": prediction.complexity,
+        "kind": prediction.kind,
         "source": prediction.source,
         "fallback_reason": classifier.fallback_reason,
         "expected_output_tokens": prediction.expected_output_tokens,
@@ -190,6 +192,7 @@ def explain(
         _print_explained(facts)
 
 
+classifier_app.command("score")(score)
 learning.register(classifier_app)
 measure.register(classifier_app)
 
@@ -198,7 +201,7 @@ def _print_explained(facts: dict[str, Any]) -> None:
     from gateway.table import print_table
 
     typer.echo(
-        f"complexity {facts['complexity']:.3f} ({facts['source']}), "
+        f"complexity {facts['complexity']:.3f} ({facts['kind'] or facts['source']}), "
         f"{facts['expected_output_tokens']} tokens expected out, nine times in ten at most {facts['output_tokens_p90']}"
     )
     if facts["fallback_reason"] is not None:
@@ -252,8 +255,38 @@ def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
         columns = list(rows[0])
         cells = [[_figure(column, row.get(column, "-")) for column in columns] for row in rows]
         print_table(columns, cells, right=tuple(range(2, len(columns))))
+        _print_difficulty(metrics.get("difficulty", {}))
     elif metrics:
         print_json(metrics)
+
+
+def _print_difficulty(found: dict[str, Any]) -> None:
+    """Prints how well complexity orders prompts of known tiers."""
+    from gateway.table import print_table
+
+    if not found:
+        return
+    held = found["held kinds"]
+    orders = [
+        ("kinds never learned from", held["whole"]),
+        *((f"  in {name}", each) for name, each in held["languages"].items()),
+        ("  with tools", held["with_tools"]),
+        ("  with a history", held["with_history"]),
+        ("  by length alone", found["held kinds, length alone"]),
+        *((f"every kind left out once, by {name}", each) for name, each in found["kinds left out"].items()),
+        ("always the same model", found["always the same model"]),
+    ]
+    typer.echo("\npairs of prompts of different tiers in the right order: all, and those two tiers apart or three")
+    rows = [[name, str(each["n"]), f"{each['every']:.3f}", f"{each['clear']:.3f}"] for name, each in orders]
+    print_table(["prompts of known tiers", "n", "all", "clear"], rows, right=(1, 2, 3))
+    typer.echo("\nmean change of complexity when a prompt is worded differently:")
+    print_table(["change", "mean"], [[name, f"{each:.3f}"] for name, each in held["changes"].items()], right=(1,))
+    for name in ("chat, held out by row", "chat, never seen"):
+        if name in found:
+            typer.echo(f"\n{name}: pairs of origins in the right order")
+            kinds = list(next(iter(found[name].values())))
+            rows = [[part, *(f"{shares[kind]:.3f}" for kind in kinds)] for part, shares in found[name].items()]
+            print_table(["by", *kinds], rows, right=tuple(range(1, len(kinds) + 1)))
 
 
 def _figure(column: str, value: object) -> str:

@@ -61,7 +61,7 @@ def _print_explanation(told: "Explanation") -> None:
     from gateway.table import print_table
 
     typer.echo(
-        f"complexity {told.complexity:.3f} ({told.classifier}), about {told.input_tokens} tokens in, "
+        f"complexity {told.complexity:.3f} ({told.kind or told.classifier}), about {told.input_tokens} tokens in, "
         f"{told.expected_output_tokens} expected out"
     )
     if told.loop_steps or told.struggle:

@@ -1,10 +1,10 @@
-"""One made-up corpus and one artifact trained on it, for all tests of a run."""
+"""One made-up corpus, what words mean, and one artifact trained on both, for all tests of a run."""
 
 import pytest
 
 from classifier.manifest import Artifact
 from classifier.training.data import Corpus
-from classifier.training.train import train
+from classifier.training.train import Everyday, everyday, train
 from tests.classifier import made_up
 
 
@@ -14,5 +14,10 @@ def made_up_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @pytest.fixture(scope="session")
-def made_up_artifact(made_up_corpus: Corpus) -> Artifact:
-    return train(made_up_corpus, seed=3)
+def known_everyday(made_up_corpus: Corpus) -> Everyday:
+    return everyday(made_up.tiered(), made_up_corpus.texts)
+
+
+@pytest.fixture(scope="session")
+def made_up_artifact(made_up_corpus: Corpus, known_everyday: Everyday) -> Artifact:
+    return train(made_up_corpus, known_everyday, seed=3)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from classifier.training.data import Corpus, load
+from classifier.training.tier_set import Tiered, learned_from
 from tests.classifier.outcomes import write
 
 LLAMA: Final = "llama-3-70b-instruct"
@@ -52,3 +53,8 @@ def rows(prompts: int = 600, seed: int = 5) -> tuple[list[dict[str, Any]], list[
 def corpus(folder: Path, prompts: int = 600, sources: tuple[str, ...] = tuple(WORDS)) -> Corpus:
     told, outcomes = rows(prompts)
     return load(write(folder, *([row for row in part if row["source"] in sources] for part in (told, outcomes))))
+
+
+def tiered(first: int = 0) -> list[Tiered]:
+    """Every twelfth prompt of the tier set, counted from `first`: not made up, but few."""
+    return learned_from()[first::12]

@@ -12,16 +12,21 @@ from hypothesis import strategies as st
 
 from classifier.features import (
     BUCKET_BITS,
-    CONTEXT_CHARS,
+    CONTEXT_WORDS,
     HEAD_BYTES,
+    HEAD_WORDS,
     SHAPES,
     STRUCTURE,
     TAIL_BYTES,
+    TAIL_WORDS,
+    WORD_BITS,
     Features,
     extract,
     feature_hash,
+    meaning_of,
     read_text,
     shape_of,
+    words_of,
 )
 from classifier.prediction import Prompt
 
@@ -30,7 +35,9 @@ PROMPTS = st.builds(
     Prompt,
     text=TEXT,
     system=TEXT,
+    before=TEXT,
     history=TEXT,
+    since=TEXT,
     turns=st.integers(-1, 50),
     tools=st.integers(-1, 200),
     images=st.integers(-1, 20),
@@ -38,16 +45,23 @@ PROMPTS = st.builds(
 )
 
 
+WIDE = str.maketrans(
+    {"，": ",", "。": ".", "；": ";", "：": ":", "？": "?", "！": "!", "、": ",", "（": "(", "）": ")"}
+)
+IDEOGRAPHS = range(0x3000, 0xE000)
+
+
 def slow_words(text: str) -> list[str]:
-    """The words as a loop would find them."""
+    """The words as a loop would find them; a Chinese, Japanese or Korean character is one by itself."""
     words, word = [], ""
-    for byte in text.encode("utf-8", "replace"):
-        character = chr(byte)
-        if byte >= 0x80 or character.isalnum() or character == "_":
-            word += "0" if character.isdigit() and byte < 0x80 else character.lower() if byte < 0x80 else character
-        elif word:
-            words.append(word)
-            word = ""
+    for character in text.translate(WIDE).encode("utf-8", "replace").decode():
+        alone = ord(character) in IDEOGRAPHS
+        if not alone and (character >= "\x80" or character.isalnum() or character == "_"):
+            word += "0" if character in "0123456789" else character.lower() if character.isascii() else character
+            continue
+        words += [word] if word else []
+        words += [character] if alone else []
+        word = ""
     return [*words, word] if word else words
 
 
@@ -70,11 +84,16 @@ def test_any_prompt_has_finite_bounded_features(prompt: Prompt) -> None:
     assert np.array_equal(found.indices, again.indices)
     assert np.array_equal(found.counts, again.counts)
     assert np.array_equal(found.structure, again.structure)
+    for words, most in ((found.words, HEAD_WORDS + TAIL_WORDS), (found.before, CONTEXT_WORDS)):
+        assert len(words) <= most
+        assert np.all((words >= 0) & (words < 2**WORD_BITS))
+    assert np.array_equal(found.words, again.words)
+    assert np.array_equal(found.before, again.before)
     assert 0 <= shape_of(found) < len(SHAPES)
 
 
 @settings(deadline=None)
-@given(TEXT)
+@given(TEXT | st.text(alphabet="a1 证明。，\u3000한é", max_size=40))
 def test_words_are_counted_as_a_loop_would(text: str) -> None:
     """Words and word pairs are as many as a plain loop over the bytes finds."""
     words = slow_words(text)
@@ -125,19 +144,58 @@ def test_the_tail_of_a_huge_text_is_read() -> None:
     )
 
 
-def test_a_short_follow_up_leans_on_the_conversation() -> None:
-    """A short follow-up is weighed with what came before it; a message that stands on its own is not."""
-    history = "Write a lock-free queue and justify every memory ordering."
-    assert len(extract(Prompt(text="And in Rust?", history=history)).indices) > 10
-    alone = "word " * 100
-    assert np.array_equal(extract(Prompt(text=alone, history=history)).indices, extract(Prompt(text=alone)).indices)
+def test_of_a_conversation_only_the_message_before_is_read() -> None:
+    """The user message before is looked up by meaning; no other word of the conversation is read."""
+    alone = Prompt(text="And in Rust?")
+    talk = "Write a lock-free queue and justify every memory ordering."
+    told = extract(Prompt(text="And in Rust?", system=talk, history=talk, since=talk))
+    follow_up = extract(Prompt(text="And in Rust?", before=talk, history=talk))
+    assert np.array_equal(told.indices, extract(alone).indices)
+    assert np.array_equal(follow_up.indices, extract(alone).indices)
+    assert np.array_equal(follow_up.before, meaning_of(talk))
+    assert len(extract(alone).before) == len(told.before) == 0
 
 
-@pytest.mark.parametrize("text", ["And in Rust?", "word " * 100])
-def test_of_a_huge_conversation_only_the_end_is_read(text: str) -> None:
-    """A megabyte of conversation adds at most its last thousand characters to what is read."""
-    prompt = Prompt(text=text, history="漢 " * 2**19, system="x" * 2**20)
-    assert len(read_text(prompt)) <= len(text) + 1 + 4 * CONTEXT_CHARS
+def test_what_came_after_the_last_user_message_is_not_read() -> None:
+    """A tool's results and the model's own words change no number."""
+    one, other = (extract(Prompt(text="Book it.", since=since)) for since in ("", "Prove the lemma. " * 50))
+    assert np.array_equal(one.structure, other.structure)
+    assert np.array_equal(one.words, other.words)
+
+
+def test_of_a_huge_conversation_only_the_start_of_the_message_before_is_read() -> None:
+    """A megabyte of conversation adds at most CONTEXT_WORDS words to what is read."""
+    prompt = Prompt(text="And in Rust?", before="漢 " * 2**19, history="漢 " * 2**19, system="x" * 2**20)
+    assert len(read_text(prompt)) == len(prompt.text)
+    assert len(extract(prompt).before) == CONTEXT_WORDS
+
+
+def test_an_ideograph_is_a_word_and_two_neighbours_have_a_meaning() -> None:
+    """Four characters are four words, three pairs among the terms, and three pairs more by meaning."""
+    found = extract(Prompt(text="证明定理"))
+    assert found.terms == 4 + 3
+    assert len(found.words) == 4 + 3
+    assert set(meaning_of("证明")) < set(found.words)
+    # Whoever writes a blank or a wide comma between them parts the pair.
+    assert len(extract(Prompt(text="证明，定理")).words) == 4 + 2
+    assert len(extract(Prompt(text="prove it 证")).words) == 3
+
+
+def test_of_a_long_message_head_and_tail_are_looked_up() -> None:
+    """Words in the middle of a long message have no part in its meaning; its first and last ones do."""
+    plain = "word " * 1000
+    assert len(extract(Prompt(text=plain)).words) == HEAD_WORDS + TAIL_WORDS
+    (lemma,) = meaning_of("lemma")
+    for text, read in ((f"lemma {plain}", True), (f"{plain} lemma", True), (f"{plain} lemma {plain}", False)):
+        assert (lemma in extract(Prompt(text=text)).words) is read
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="Ab9_ ,.é\n", max_size=60))
+def test_a_words_meaning_is_where_it_is_looked_up(text: str) -> None:
+    """What training calls a word has the bucket by meaning that serving finds."""
+    assert words_of(text) == slow_words(text)
+    assert [int(at) for word in words_of(text) for at in meaning_of(word)] == extract(Prompt(text=text)).words.tolist()
 
 
 def test_facts_count_what_they_say() -> None:
@@ -149,6 +207,11 @@ def test_facts_count_what_they_say() -> None:
     assert facts["log_images"] == pytest.approx(np.log1p(1))
     assert facts["log_turns"] == pytest.approx(np.log1p(2))
     assert facts["json_mode"] == 1
+    listed = facts_of(extract(Prompt(text="Do, please:\n- this, now.\n* that;\n1. more!\n2. end")))
+    assert listed["log_commas"] == pytest.approx(np.log1p(2))
+    assert listed["log_stops"] == pytest.approx(np.log1p(6))
+    assert listed["log_items"] == pytest.approx(np.log1p(4))
+    assert facts_of(extract(Prompt(text="你好，谢谢。")))["log_commas"] == pytest.approx(np.log1p(1))
     assert facts_of(extract(Prompt(text="```x```")))["code_fence"] == 1
     assert facts_of(extract(Prompt(text="Prove this lemma")))["cue_maths"] == pytest.approx(np.log1p(2))
 

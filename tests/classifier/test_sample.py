@@ -105,7 +105,7 @@ def test_a_flipped_byte_never_raises_anything_else(at: int, flip: int) -> None:
 
 def test_training_samples_every_source_alike(made_up_corpus: Corpus, made_up_artifact: Artifact) -> None:
     """The sample has loads and sketch of each prompt, weights that add up to 1, and lengths that a request has."""
-    loads = len(made_up_artifact.manifest.blend.loads[0])
+    loads = made_up_artifact.manifest.loads
     found = read_sample(made_up_artifact.sample, loads + SKETCH)
     assert 0 < len(found.vectors) <= len(made_up_corpus.texts)
     assert found.weights.sum() == pytest.approx(1.0, abs=1e-3)

@@ -13,15 +13,20 @@ from classifier.features import extract, shape_of
 from classifier.manifest import Artifact, write_artifact
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from classifier.prediction import Prompt
+from classifier.training import train as training
+from classifier.training.blend import KNOTS, Blend, blend_of
 from classifier.training.data import BadData, Corpus, Floats, load
+from classifier.training.domain import ONE_CALL
+from classifier.training.factors import equal_sources
+from classifier.training.graph import Whole, to_onnx
 from classifier.training.measures import apgr
 from classifier.training.splits import SPLITS, Split
+from classifier.training.tier_set import HELD_KINDS, written
 from classifier.training.train import (
+    Everyday,
     Table,
     abilities_of,
     answer_lengths,
-    blend_of,
-    calibration_of,
     chances,
     cross_validated,
     kinds_in,
@@ -30,20 +35,20 @@ from classifier.training.train import (
     train,
     yardstick_of,
 )
-from classifier.tuning import SKETCH, Ability
+from classifier.tuning import SKETCH
 from tests.classifier import made_up
 from tests.classifier.made_up import GPT_4O, HAIKU, LLAMA, MODELS, SONNET, STRONG, WEAK, WORDS, prompt_text
 from tests.classifier.outcomes import write
 
 
 @pytest.fixture(scope="module")
-def table(made_up_corpus: Corpus) -> Table:
-    return table_of(made_up_corpus)
+def table(made_up_corpus: Corpus, known_everyday: Everyday) -> Table:
+    return table_of(made_up_corpus, known_everyday)
 
 
 @pytest.fixture(scope="module")
-def ten_folds(made_up_corpus: Corpus) -> dict[str, Floats]:
-    return dict(cross_validated(made_up_corpus, "10-fold").adequate)
+def ten_folds(made_up_corpus: Corpus, known_everyday: Everyday) -> dict[str, Floats]:
+    return dict(cross_validated(made_up_corpus, "10-fold", known_everyday).adequate)
 
 
 def renamed(folder: Path, names: dict[str, str], prompts: int = 600) -> Corpus:
@@ -53,34 +58,63 @@ def renamed(folder: Path, names: dict[str, str], prompts: int = 600) -> Corpus:
     return load(write(folder, told, kept))
 
 
-def test_what_only_the_strong_can_do_scores_higher(made_up_artifact: Artifact) -> None:
-    """A new prompt with a word that only strong models cope with is more complex, and worse for weak models alone."""
+def test_what_only_the_strong_can_do_is_worse_for_the_weak_alone(made_up_artifact: Artifact) -> None:
+    """Where the network is trusted, a new prompt with a word that only strong models cope with tells models apart."""
     classifier = OnnxClassifier(made_up_artifact, {"small": LLAMA, "big": GPT_4O})
     draw = random.Random(99)
     found: dict[bool, list[tuple[float, ...]]] = {True: [], False: []}
     for number in range(1001, 1121):
         source, hard = list(WORDS)[number % 3], number % 2 == 0
-        text = prompt_text(draw, source, number, hard=hard)
-        said = classifier.classify(Prompt(text=text, tools=2 * (source == "calls")))
-        found[hard].append((said.complexity, said.outlooks["small"].adequate, said.outlooks["big"].adequate))
-    hard, easy = (np.mean(found[each], axis=0) for each in (True, False))
-    assert hard[0] > easy[0] + 0.25
-    assert hard[1] < easy[1] - 0.2
-    assert hard[2] > easy[2] - 0.15
+        prompt = Prompt(text=prompt_text(draw, source, number, hard=hard), tools=2 * (source == "calls"))
+        outlooks = classifier.classify(prompt).outlooks
+        trust = classifier.place(extract(prompt)).trust
+        found[hard].append((trust, outlooks["small"].adequate, outlooks["big"].adequate))
+    demanding, plain = (np.array(found[each]) for each in (True, False))
+    trusts = np.concatenate([demanding, plain])[:, 0]
+    assert np.percentile(trusts, 5) > 0.7
+    assert np.median(trusts) > 0.9
+    assert demanding[:, 1].mean() < plain[:, 1].mean() - 0.2
+    assert demanding[:, 2].mean() > plain[:, 2].mean() - 0.15
 
 
-def test_training_is_repeatable(made_up_corpus: Corpus, made_up_artifact: Artifact) -> None:
-    """The same corpus and seed give the same artifact, byte for byte."""
-    again = train(made_up_corpus, seed=3)
+def test_everyday_prompts_follow_their_complexity(made_up_artifact: Artifact) -> None:
+    """Of kinds that nothing was learned from, the expected tier follows the written one, and without tools on offer no
+    prompt is trusted to the network; a request with tools that is no harder than one call is.
+    """
+    classifier = OnnxClassifier(made_up_artifact)
+    rows = [row for row in written() if row.kind in HELD_KINDS][::2]
+    found = [classifier.place(extract(row.prompt)) for row in rows]
+    tiers, complexity = np.array([row.tier for row in rows]), np.array([each.complexity for each in found])
+    assert np.corrcoef(complexity, tiers)[0, 1] > 0.6
+    assert np.all(np.diff([complexity[tiers == tier].mean() for tier in range(4)]) > 0.03)
+    tools, trust = np.array([row.prompt.tools > 0 for row in rows]), np.array([each.trust for each in found])
+    assert np.percentile(trust[~tools], 90) < 0.5
+    assert np.all(trust[tools & (complexity < ONE_CALL)] > 0.999)
+
+
+def test_training_is_repeatable(
+    made_up_corpus: Corpus,
+    known_everyday: Everyday,
+    made_up_artifact: Artifact,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same corpus and seed give the same artifact, byte for byte.
+
+    With another seed the network is the same, for it is taught everything; what hangs on held-out prompts is not.
+    """
+    made: list[Whole] = []
+
+    def kept(whole: Whole) -> bytes:
+        made.append(whole)
+        return to_onnx(whole)
+
+    monkeypatch.setattr(training, "to_onnx", kept)
+    again, other = (train(made_up_corpus, known_everyday, seed=seed) for seed in (3, 4))
     assert again.model == made_up_artifact.model
     assert again.sample == made_up_artifact.sample
     assert again.manifest == made_up_artifact.manifest
-
-
-def test_another_seed_holds_out_other_prompts(made_up_corpus: Corpus, made_up_artifact: Artifact) -> None:
-    """The network is taught everything, so it hangs on no seed; what was held out for the rest does."""
-    other = train(made_up_corpus, seed=4)
-    assert other.model == made_up_artifact.model
+    assert np.array_equal(made[0].network.words, made[1].network.words)
+    assert made[0].blend != made[1].blend
     assert other.manifest.abilities != made_up_artifact.manifest.abilities
 
 
@@ -96,11 +130,16 @@ def test_what_training_writes_can_be_served(tmp_path: Path, made_up_artifact: Ar
         assert said.expected_output_tokens == reference.expected_output_tokens
 
 
-def test_the_manifest_tells_what_it_was_made_of(made_up_corpus: Corpus, made_up_artifact: Artifact) -> None:
-    """Rows of each source, kinds, the data's hash and the libraries are told; no prompt of the data is."""
+def test_the_manifest_tells_what_it_was_made_of(
+    made_up_corpus: Corpus, known_everyday: Everyday, made_up_artifact: Artifact
+) -> None:
+    """Rows of each source, kinds of task, the data's hash and the libraries are told; no prompt of the data is."""
     manifest = made_up_artifact.manifest
     assert manifest.rows == {"chat": 200, "exam": 200, "calls": 200}
-    assert manifest.kinds == ["calls", "chat", "exam"]
+    assert manifest.kinds == known_everyday.task_kinds.names
+    assert manifest.training["tiered_prompts"] == len(made_up.tiered())
+    assert manifest.training["known_words"] == len(known_everyday.table.rows) - 1
+    assert set(manifest.libraries) == set(training.LIBRARIES)
     assert manifest.data_sha256 == made_up_corpus.data_sha256
     assert set(manifest.abilities) == set(MODELS)
     assert manifest.training["kind_told_right"] > 0.97
@@ -117,42 +156,44 @@ def test_features_of_training_are_those_of_serving(made_up_corpus: Corpus) -> No
 
 
 @pytest.mark.parametrize("sources", [("chat",), ("exam", "calls")])
-def test_a_corpus_of_few_sources_trains(tmp_path: Path, sources: tuple[str, ...]) -> None:
+def test_a_corpus_of_few_sources_trains(tmp_path: Path, known_everyday: Everyday, sources: tuple[str, ...]) -> None:
     """One source or two are enough, with fewer models than there are loads."""
-    artifact = train(made_up.corpus(tmp_path, 660, sources), seed=0)
-    assert artifact.manifest.kinds == sorted(sources)
-    assert len(artifact.manifest.blend.loads[0]) == len(artifact.manifest.abilities) < 16
+    artifact = train(made_up.corpus(tmp_path, 660, sources), known_everyday, seed=0)
+    assert set(artifact.manifest.rows) == set(sources)
+    assert artifact.manifest.loads == len(artifact.manifest.abilities) < 16
     said = OnnxClassifier(artifact).classify(Prompt(text="gate road truck"))
     assert said.source == "onnx"
     assert len(said.vector) == 2 * (len(artifact.manifest.abilities) + SKETCH)
 
 
-def test_too_small_a_corpus_is_refused(tmp_path: Path) -> None:
+def test_too_small_a_corpus_is_refused(tmp_path: Path, known_everyday: Everyday) -> None:
     """Where no two models have enough outcomes it is said how many have, and how many are enough."""
     with pytest.raises(BadData, match="0 of 5 models have 200 outcomes or more; training needs two such models"):
-        train(made_up.corpus(tmp_path, 90), seed=0)
+        train(made_up.corpus(tmp_path, 90), known_everyday, seed=0)
 
 
-def test_a_model_that_few_asked_has_no_ability(tmp_path: Path) -> None:
+def test_a_model_that_few_asked_has_no_ability(tmp_path: Path, known_everyday: Everyday) -> None:
     """Haiku answered two sources of three: with fewer prompts it is left out, and the others are not."""
-    artifact = train(made_up.corpus(tmp_path, 240), seed=0)
+    artifact = train(made_up.corpus(tmp_path, 240), known_everyday, seed=0)
     assert set(artifact.manifest.abilities) == set(MODELS) - {HAIKU}
 
 
-def test_a_corpus_of_other_models_has_its_own_yardstick(tmp_path: Path) -> None:
-    """Without the usual models the weaker half is told by its outcomes, whatever the names are."""
-    names = {LLAMA: "zebra", WEAK[1]: "yak", GPT_4O: "ant", SONNET: "bee"}
-    artifact = train(renamed(tmp_path, names), seed=0)
-    assert set(artifact.manifest.calibration.weak) == {"zebra", "yak"}
-    assert set(artifact.manifest.calibration.strong) == {"ant", "bee"}
+@pytest.mark.parametrize("usual", [(), WEAK[:2], STRONG], ids=["none", "weak", "strong"])
+def test_without_both_usual_yardsticks_the_halves_do(
+    tmp_path: Path, known_everyday: Everyday, usual: tuple[str, ...]
+) -> None:
+    """The weaker half is told by its outcomes, whatever the names are; usual models of one side are no yardstick."""
+    others = {LLAMA: "zebra", WEAK[1]: "yak", GPT_4O: "ant", SONNET: "bee"}
+    names = {name: name if name in usual else other for name, other in others.items()}
+    corpus = renamed(tmp_path, names)
+    weak, strong = yardstick_of(table_of(corpus, known_everyday), np.arange(len(corpus.texts)))
+    assert set(weak) == {names[LLAMA], names[WEAK[1]]}
+    assert set(strong) == {names[GPT_4O], names[SONNET]}
 
 
-def test_without_a_usual_strong_model_the_halves_do(tmp_path: Path) -> None:
-    """The usual weak models alone are no yardstick."""
-    corpus = renamed(tmp_path, {LLAMA: LLAMA, WEAK[1]: WEAK[1], GPT_4O: "ant", SONNET: "bee"})
-    weak, strong = yardstick_of(table_of(corpus), np.arange(len(corpus.texts)))
-    assert set(weak) == {LLAMA, WEAK[1]}
-    assert set(strong) == {"ant", "bee"}
+def test_the_usual_yardsticks_are_taken_where_there_are_both(table: Table) -> None:
+    """The other models of the corpus are left out of it."""
+    assert yardstick_of(table, np.arange(len(table.rows.facts))) == (WEAK[:2], STRONG)
 
 
 def test_cross_validation_judges_every_prompt_once(made_up_corpus: Corpus, ten_folds: dict[str, Floats]) -> None:
@@ -174,43 +215,46 @@ def test_probabilities_are_calibrated(made_up_corpus: Corpus, ten_folds: dict[st
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_what_no_fold_judges_has_no_number(made_up_corpus: Corpus, split: Split) -> None:
+def test_what_no_fold_judges_has_no_number(made_up_corpus: Corpus, known_everyday: Everyday, split: Split) -> None:
     """Exactly the prompts that a split keeps have a probability, in (0, 1); all others have none."""
     kept = np.zeros(len(made_up_corpus.texts), np.bool_)
     for fold in made_up_corpus.questions.folds(split, 0):
         kept[fold.kept] = True
-    for said in cross_validated(made_up_corpus, split).adequate.values():
+    for said in cross_validated(made_up_corpus, split, known_everyday).adequate.values():
         assert np.array_equal(~np.isnan(said), kept)
         assert np.all((said[kept] > 0) & (said[kept] < 1))
 
 
 @pytest.mark.parametrize("split", ["leave-source-out", "own-0"])
-def test_with_nothing_to_learn_from_there_is_no_number(tmp_path: Path, split: Split) -> None:
+def test_with_nothing_to_learn_from_there_is_no_number(tmp_path: Path, known_everyday: Everyday, split: Split) -> None:
     """A corpus of one source has no other source to be taught on: no probability, and no error."""
-    found = cross_validated(made_up.corpus(tmp_path, 660, ("chat",)), split)
+    found = cross_validated(made_up.corpus(tmp_path, 660, ("chat",)), split, known_everyday)
     assert all(np.isnan(said).all() for said in found.adequate.values())
 
 
-def test_a_source_of_few_prompts_breaks_no_fold(tmp_path: Path) -> None:
+def test_a_source_of_few_prompts_breaks_no_fold(tmp_path: Path, known_everyday: Everyday) -> None:
     """A source of eight prompts, which weighs as much as one of two hundred, is judged like the others."""
     told, outcomes = made_up.rows(624)
     few = {row["prompt_id"] for row in told if row["source"] == "exam"} - {str(number) for number in range(24)}
     corpus = load(write(tmp_path, *([row for row in part if row["prompt_id"] not in few] for part in (told, outcomes))))
     assert np.count_nonzero(corpus.sources == "exam") == 8
-    for said in cross_validated(corpus, "10-fold").adequate.values():
+    for said in cross_validated(corpus, "10-fold", known_everyday).adequate.values():
         assert np.all((said > 0) & (said < 1))
 
 
-def test_no_number_comes_from_a_question_that_was_taught(tmp_path: Path) -> None:
+def test_no_number_comes_from_a_question_that_was_taught(tmp_path: Path, known_everyday: Everyday) -> None:
     """Turning a question's own outcomes round moves next to nothing of what cross-validation says of it.
 
     It cannot be nothing: abilities are fitted to answers about other folds, and those networks had seen the question.
+    Complexity follows no outcomes at all.
     """
     told, outcomes = made_up.rows(300)
     whole = load(write(tmp_path / "whole", told, outcomes))
     turned = [{**row, "score": 1 - row["score"]} if row["prompt_id"] == "0" else row for row in outcomes]
     other = load(write(tmp_path / "turned", told, turned))
-    before, after = (cross_validated(corpus, "10-fold").adequate for corpus in (whole, other))
+    one, two = (table_of(corpus, known_everyday).sides.complexity for corpus in (whole, other))
+    assert np.array_equal(one, two)
+    before, after = (cross_validated(corpus, "10-fold", known_everyday).adequate for corpus in (whole, other))
     for model in before:
         assert after[model][0] == pytest.approx(before[model][0], abs=0.01)
     # Networks that are taught it move with it much further than that.
@@ -264,34 +308,44 @@ def test_no_lengths_at_all_are_no_error() -> None:
     assert habits.tolist() == [0.0, 0.0]
 
 
-def test_complexity_is_a_share_of_the_prompts() -> None:
-    """Calibrated on evenly spread gains, complexity is the share of them below."""
-    abilities = {"weak": Ability(weights=[0.0], bias=0.0), "strong": Ability(weights=[1.0], bias=0.0)}
-    loads = np.linspace(-3, 3, 1001)[:, None]
-    calibration = calibration_of(loads, np.full(1001, 1 / 1001), abilities, (["weak"], ["strong"]))
-    for share in (0.25, 0.5, 0.75):
-        gain = chances(abilities["strong"], loads[[int(1000 * share)]])[0] - 0.5
-        assert calibration.complexity_of(gain) == pytest.approx(share, abs=0.002)
-
-
-def test_the_rules_rows_go_from_what_all_can_do_to_what_only_the_strong_can(table: Table) -> None:
+def test_the_blends_rows_go_from_what_all_can_do_to_what_only_the_strong_can(table: Table) -> None:
     """The blend's first row is easy for weak models, and its last a gain of the strong ones."""
-    everything = np.arange(len(table.rule))
-    basis, _ = taught(table, everything)
+    basis = taught(table, np.arange(len(table.sides.complexity))).basis
     loads = basis.loads(np.where(np.isnan(table.outcomes), basis.mean, table.outcomes))
-    blend = blend_of(table, everything, basis, loads)
-    said = basis.outcomes(np.array(blend.loads))
-    weak, strong = (said[:, [table.models.index(name) for name in names]].mean(axis=1) for names in (WEAK[:2], STRONG))
+    sides = [[table.models.index(name) for name in names] for names in (WEAK[:2], STRONG)]
+    said = basis.outcomes(loads)
+    of_weak, of_strong = (said[:, side].mean(axis=1) for side in sides)
+    blend = blend_of(loads, of_weak, of_strong, equal_sources(table.corpus.sources))
+    assert blend.complexity == np.linspace(0, 1, KNOTS).tolist()
+    weak, strong = (basis.outcomes(np.array(blend.loads))[:, side].mean(axis=1) for side in sides)
     assert weak[0] > 0.9
     assert weak[-1] < 0.3
     assert strong[-1] > 0.8
-    assert (blend.rule[0], blend.rule[-1]) == (0.0, 1.0)
+
+
+def test_a_blend_is_a_straight_line_between_knots() -> None:
+    """Knots have their rows, the middle of two has the middle, and beyond the ends nothing moves."""
+    blend = Blend([0.0, 0.5, 1.0], [[0.0, 3.0], [1.0, 3.0], [5.0, -1.0]])
+    said = blend.loads_at(np.array([-1.0, 0.0, 0.25, 0.5, 0.75, 1.0, 2.0]))
+    assert said[:, 0].tolist() == [0.0, 0.0, 0.5, 1.0, 3.0, 5.0, 5.0]
+    assert said[:, 1].tolist() == [3.0, 3.0, 3.0, 3.0, 1.0, -1.0, -1.0]
+
+
+def test_one_heavy_prompt_leaves_no_row_of_the_blend_empty() -> None:
+    """Where no prompt lies near a complexity the nearest one stands in, and no number is none."""
+    loads, weights = np.array([[0.0], [1.0], [2.0]]), np.array([0.05, 0.9, 0.05])
+    blend = blend_of(loads, np.array([0.9, 0.6, 0.1]), np.array([0.9, 0.8, 0.9]), weights)
+    rows = np.array(blend.loads)[:, 0]
+    assert np.isfinite(rows).all()
+    assert rows[0] == 0.0
+    assert rows[KNOTS // 2] == pytest.approx(1.0, abs=0.05)
+    assert rows[-1] > 1.0
 
 
 def test_an_ability_without_outcomes_is_the_linear_one(table: Table) -> None:
     """A model that nobody asked in these rows keeps what the factors say of it."""
     rows = np.flatnonzero(table.corpus.sources == "exam")
-    basis, _ = taught(table, np.arange(len(table.rule)))
+    basis = taught(table, np.arange(len(table.sides.complexity))).basis
     loads = np.random.default_rng(0).normal(size=(len(rows), len(basis.rows)))
     haiku = abilities_of(table, rows, basis, loads)[HAIKU]
     assert haiku.verdicts == 0

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 import yaml
 
-from classifier.manifest import MANIFEST_FILE, MODEL_FILE, SAMPLE_FILE, read_artifact
+from classifier.manifest import MANIFEST_FILE, MODEL_FILE, SAMPLE_FILE
 from classifier.prediction import Prompt
 from dashboards.web.gateway import Gateway
 from tests.running_gateway import CHEAP_PRICES, TRAINED, Running, model, running_gateway
@@ -82,8 +82,7 @@ async def test_a_broken_model_leaves_the_rule_in_charge(
 
 async def test_a_reload_gives_a_new_target_its_outlook(tmp_path: Path) -> None:
     """A target that names an ability is weighed by it from the reload on; a bad file takes nothing away."""
-    measured = read_artifact(PACKAGED).manifest.calibration
-    targets = [model("dear", SCRIPTED, ability=measured.strong[0])]
+    targets = [model("dear", SCRIPTED, ability="gpt-4o-2024-05-13")]
     async with (
         running_gateway(tmp_path, targets, cost={"reference_target": "dear"}, classifier=TRAINED) as gateway,
         aiohttp.ClientSession() as session,
@@ -93,7 +92,7 @@ async def test_a_reload_gives_a_new_target_its_outlook(tmp_path: Path) -> None:
         async with session.get(f"{gateway.url}/metrics") as got:
             assert "weighbridge_classifier_trained 1.0" in await got.text()
         written = yaml.safe_load(gateway.config_path.read_text())
-        cheap = model("cheap", SCRIPTED, ability=measured.weak[0], prices=CHEAP_PRICES, capability=0.0)
+        cheap = model("cheap", SCRIPTED, ability="llama-3-70b-instruct", prices=CHEAP_PRICES, capability=0.0)
         written["providers"]["models"].append(cheap)
         written["policy"] = {"quality_floor": 0.5}
         gateway.config_path.write_text(yaml.safe_dump(written))
@@ -109,15 +108,14 @@ async def test_a_reload_gives_a_new_target_its_outlook(tmp_path: Path) -> None:
 
 async def test_a_refused_reload_takes_no_outlook_away(tmp_path: Path) -> None:
     """A file that needs a restart changes nothing, also not which targets the classifier knows."""
-    measured = read_artifact(PACKAGED).manifest.calibration
-    targets = [model("dear", SCRIPTED, ability=measured.strong[0])]
+    targets = [model("dear", SCRIPTED, ability="gpt-4o-2024-05-13")]
     async with running_gateway(tmp_path, targets, cost={"reference_target": "dear"}, classifier=TRAINED) as gateway:
         inside: Gateway = gateway.app.state.gateway
         written = yaml.safe_load(gateway.config_path.read_text())
         behind = [
             {"name": "a", "kind": "litellm", "upstream_model": "anthropic/made-up", "base_url": "http://127.0.0.1:9"}
         ]
-        written["providers"]["models"] = [model("other", behind, ability=measured.strong[0])]
+        written["providers"]["models"] = [model("other", behind, ability="gpt-4o-2024-05-13")]
         written["cost"]["reference_target"] = "other"
         gateway.config_path.write_text(yaml.safe_dump(written))
         gateway.app.state.reload()

@@ -13,7 +13,6 @@ from aiohttp import web
 
 from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
-from classifier.manifest import read_artifact
 from classifier.prediction import Prompt
 from dashboards.web.gateway import Gateway
 from proxy.ending import CALLER_GONE
@@ -22,7 +21,7 @@ from proxy.learning.tunings import AS_TRAINED, TuningWatch, propose, roll_back
 from tests.processes import Site, until
 from tests.proxy.learning.test_shadow import label_of, reply
 from tests.running_gateway import CHEAP_PRICES, PEPPER, Running, model, running_gateway
-from tests.scenarios.conftest import PACKAGED, Upstream
+from tests.scenarios.conftest import Upstream
 
 GIVEN, REFERENCE = "ok+tokens-5", "ok+tokens-2"
 GIVEN_TEXT = " w0 w1 w2 w3 w4"
@@ -114,10 +113,9 @@ async def town(
     folder: Path, upstream: Upstream, bench: Bench, *, given: str = GIVEN, reference: str = REFERENCE, **more: Any
 ) -> AsyncIterator[Town]:
     """A cheap target and the reference, both measured by the packaged classifier, and a judge that `auto` never takes."""
-    measured = read_artifact(PACKAGED).manifest.calibration
     targets = [
-        model("cheap", [upstream.deployment(given)], ability=measured.weak[0], prices=CHEAP_PRICES),
-        model("dear", [upstream.deployment(reference)], ability=measured.strong[0]),
+        model("cheap", [upstream.deployment(given)], ability="llama-3-70b-instruct", prices=CHEAP_PRICES),
+        model("dear", [upstream.deployment(reference)], ability="gpt-4o-2024-05-13"),
         model("judge", [{"name": "main", "kind": "openai", "base_url": bench.url, "upstream_model": "j"}]),
     ]
     sections: dict[str, Any] = {

@@ -1,0 +1,159 @@
+"""The table of word meanings: a row of numbers for each known word, from a static embedding, ratings and lexicons.
+
+The embedding is wordllama's (256 dimensions, MIT), reduced by principal components and weighted by how rare a word is
+(Arora, Liang and Ma 2017). Words of other languages have the row of their English counterpart, by a small lexicon each.
+Every row ends with how hard requests with the word tend to be, by a rating of some 7,500 words.
+"""
+
+import collections
+import functools
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from sklearn.linear_model import Ridge
+
+from classifier.features import WORD_BITS, meaning_of, words_of
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Integers = NDArray[np.int64]
+
+FOLDER: Final = Path(__file__).parent / "lexicon"
+LANGUAGES: Final = ("de", "es", "fr", "zh")
+COMPONENTS: Final = 64
+GRADED: Final = 3
+"""Columns of the rating: how hard, how easy, and whether the word was rated at all."""
+AVERAGE_RATING: Final = 5.0
+"""The mean rating; the raters' 4 and 5 both say that a word tells nothing."""
+RARE: Final = 1e-2
+"""The weight of a word of frequency f is RARE / (RARE + f)."""
+FEWEST_TEXTS: Final = 3
+LONGEST: Final = 40
+_LEVELS: Final = 127
+
+
+class WordTable(msgspec.Struct, frozen=True):
+    """Rows of meanings: COMPONENTS, GRADED, and 1 for a known word. Row 0, of words that are not known, is all 0."""
+
+    index: NDArray[np.uint16]
+    """(2**WORD_BITS,): the row of each bucket."""
+    rows: NDArray[np.int8]
+    """(rows, columns): each column in units of its own."""
+
+    @property
+    def columns(self) -> int:
+        """The number of columns."""
+        return len(self.rows[0])
+
+
+@functools.cache
+def embedding() -> tuple[list[str], Any]:
+    """The whole words of wordllama's tokenizer, and the model itself."""
+    wordllama: Any = importlib.import_module("wordllama")
+    # The package looks for its tokenizer in another folder than it ships it in.
+    model = wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
+    whole = [token[1:].lower() for token in model.tokenizer.get_vocab() if token.startswith("\u2581")]
+    return sorted({word for word in whole if word.isalpha() and word.isascii()}), model
+
+
+def vectors(words: Sequence[str]) -> Singles:
+    """(words, 256): wordllama's vectors."""
+    _, model = embedding()
+    found: Singles = model.embed(list(words), norm=False)
+    return found
+
+
+def ratings(folder: Path = FOLDER) -> dict[str, int]:
+    """How hard requests with a word tend to be, 0 to 9."""
+    return {word: int(digit) for word, digit in _pairs(folder / "ratings.tsv")}
+
+
+def lexicon(folder: Path = FOLDER) -> dict[str, list[str]]:
+    """The English counterparts of words of other languages."""
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for language in LANGUAGES:
+        for word, english in _pairs(folder / f"{language}.tsv"):
+            found[word].append(english)
+    return found
+
+
+def _pairs(path: Path) -> Iterable[tuple[str, str]]:
+    if not path.is_file():
+        return
+    for line in path.read_text().splitlines():
+        first, _, second = line.partition("\t")
+        if first.strip() and second.strip():
+            yield first.strip().lower(), second.strip().lower()
+
+
+def built(texts: Iterable[str], *, components: int = COMPONENTS, rated: bool = True) -> WordTable:
+    """The table for the words of these texts, of the embedding's own vocabulary, the ratings and the lexicons."""
+    counts: collections.Counter[str] = collections.Counter()
+    documents = 0
+    for text in texts:
+        counts.update(set(words_of(text)))
+        documents += 1
+    graded = ratings() if rated else {}
+    whole, _ = embedding()
+    known = {word for word, count in counts.items() if count >= FEWEST_TEXTS} | set(whole) | graded.keys()
+    # The more frequent word keeps a bucket that two share.
+    words = sorted((word for word in known if word and len(word) < LONGEST), key=lambda word: (-counts[word], word))
+    share = np.array([counts[word] for word in words]) / max(1, documents)
+    meaning = _meaning(words, share, components, graded)
+    return _table(words, meaning, lexicon())
+
+
+def _meaning(words: Sequence[str], share: Floats, components: int, graded: Mapping[str, int]) -> Singles:
+    raw = vectors(words).astype(np.float64)
+    weight = RARE / (RARE + share)
+    raw -= np.average(raw, axis=0, weights=np.minimum(share + 1e-5, 0.05))
+    raw /= np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-6)
+    frequent = share > 2e-4
+    reduced = PCA(components, random_state=0).fit(raw[frequent] if frequent.sum() > 2 * components else raw)
+    # Half whitened: the first components say what most words are about, the later ones tell them apart.
+    plain = reduced.transform(raw) / reduced.explained_variance_**0.25
+    plain /= np.abs(plain).std()
+    return np.concatenate([plain * weight[:, None], _rated(words, raw, graded)], axis=1).astype(np.float32)
+
+
+def _rated(words: Sequence[str], raw: Floats, graded: Mapping[str, int]) -> Floats:
+    """(words, GRADED): the rating, guessed from the vector where a word was not rated."""
+    told = np.array([graded.get(word, -1) for word in words])
+    if not (told >= 0).any():
+        return np.zeros((len(words), GRADED))
+    guess = Ridge(alpha=10.0).fit(raw[told >= 0], told[told >= 0] - AVERAGE_RATING).predict(raw)
+    off = np.where(told >= 0, told - AVERAGE_RATING, guess)
+    return np.stack([np.maximum(0, off) / 4, np.maximum(0, -off) / 5, told >= 0], axis=1)
+
+
+def _table(words: Sequence[str], meaning: Singles, foreign: Mapping[str, Sequence[str]]) -> WordTable:
+    scale = np.maximum(np.abs(meaning).max(axis=0), 1e-6) / _LEVELS
+    known = np.ones((len(words), 1), np.int8)
+    rows = list(np.concatenate([np.rint(meaning / scale).astype(np.int8), known], axis=1))
+    rows.insert(0, np.zeros(meaning.shape[1] + 1, np.int8))
+    at = {word: number for number, word in enumerate(words, 1)}
+    index = np.zeros(2**WORD_BITS, np.uint16)
+    for word, english in foreign.items():
+        same = [at[each] for each in english if each in at]
+        if same:
+            rows.append(np.rint(np.mean([rows[each] for each in same], axis=0)).astype(np.int8))
+            buckets = meaning_of(word)
+            # Of a Chinese word the pairs of characters have its meaning; a word of one character has no pair.
+            for bucket in buckets[(len(buckets) + 1) // 2 :] if len(buckets) > 1 else buckets:
+                index[bucket] = index[bucket] or len(rows) - 1
+    for word, bucket in zip(words, _buckets(words), strict=True):
+        index[bucket] = index[bucket] or at[word]
+    if len(rows) > np.iinfo(np.uint16).max:
+        raise ValueError("the table has more rows than its index can name")
+    return WordTable(index, np.stack(rows))
+
+
+def _buckets(words: Sequence[str]) -> list[int]:
+    """Each word's own bucket; for one that is several words, its last."""
+    return [int(found[-1]) if len(found := meaning_of(word)) else 0 for word in words]
