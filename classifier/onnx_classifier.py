@@ -75,7 +75,8 @@ class AbilityTable:
         self.rows = {name: at for at, name in enumerate(self.names)}
         self._weights = np.array([each.weights for each in abilities.values()], np.float64)
         self._bias = np.array([each.bias for each in abilities.values()], np.float64)
-        self.log_lengths = [each.log_length for each in abilities.values()]
+        self.lengths = [math.exp(min(_MAX_LOG_TOKENS, each.log_length)) for each in abilities.values()]
+        """Factors of the usual length."""
 
     def logits(self, loads: Floats) -> Floats:
         """Logits of shape (abilities,) for one prompt's loads, or (prompts, abilities) for many."""
@@ -172,20 +173,21 @@ class OnnxClassifier:
         asked = asked_tokens(prompt.text, features)
         if asked is not None:
             log_tokens = math.log(asked)
+        tokens, p90 = _tokens(log_tokens), _tokens(log_tokens + longer)
         return Prediction(
             complexity=placed.complexity,
             source="onnx",
             kind=self.manifest.kinds[placed.kind],
-            expected_output_tokens=_bounded_tokens(log_tokens),
-            output_tokens_p90=_bounded_tokens(log_tokens + longer),
-            outlooks=self._outlooks(placed, log_tokens, log_tokens + longer, group),
+            expected_output_tokens=bounded_tokens(tokens),
+            output_tokens_p90=bounded_tokens(p90),
+            outlooks=self._outlooks(placed, tokens, p90, group),
             vector=np.concatenate([placed.loads, drawn]).astype("<f2").tobytes(),
             artifact=self.artifact,
             group=group.group_id if group is not None else None,
         )
 
     def _outlooks(
-        self, placed: PlacedPrompt, log_tokens: float, log_p90: float, group: Group | None
+        self, placed: PlacedPrompt, tokens: float, p90: float, group: Group | None
     ) -> dict[str, TargetPrediction]:
         table = self._table
         logits = table.logits(placed.loads).tolist()
@@ -195,14 +197,14 @@ class OnnxClassifier:
         # Half of a difference's uncertainty lies on either target.
         reach = NINE_IN_TEN * (placed.trust * spread.known + (1 - placed.trust) * spread.other) / 2
         found = {}
-        for name, logit, length in zip(table.names, logits, table.log_lengths, strict=True):
+        for name, logit, length in zip(table.names, logits, table.lengths, strict=True):
             chance = 1 / (1 + math.exp(-max(-_MAX_LOGIT, min(_MAX_LOGIT, logit))))
             found[name] = TargetPrediction(
                 adequate=chance,
                 low=max(0.0, chance - reach),
                 high=min(1.0, chance + reach),
-                output_tokens=_bounded_tokens(log_tokens + length),
-                output_tokens_p90=_bounded_tokens(log_p90 + length),
+                output_tokens=bounded_tokens(tokens * length),
+                output_tokens_p90=bounded_tokens(p90 * length),
             )
         return found
 
@@ -220,8 +222,8 @@ def _is_finite(ability: Ability) -> bool:
     return math.isfinite(sum(ability.weights) + ability.bias + ability.log_length)
 
 
-def _bounded_tokens(log_tokens: float) -> int:
-    return bounded_tokens(math.exp(min(_MAX_LOG_TOKENS, log_tokens)))
+def _tokens(log_tokens: float) -> float:
+    return math.exp(min(_MAX_LOG_TOKENS, log_tokens))
 
 
 def warmed(classifier: OnnxClassifier) -> OnnxClassifier:

@@ -18,7 +18,7 @@ from classifier.heuristic import TOKENS_AT_EASIEST, TOKENS_BY_COMPLEXITY
 from classifier.training.blend import Blend
 from classifier.training.difficulty import CLAMP, FACTS, HALF_KNOWN, NETWORKS, THRESHOLDS, Difficulty
 from classifier.training.domain import AN_AGENTS_JOB, ONE_CALL, Domain
-from classifier.training.network import GATE_SHARPNESS, Fitted, Scale, column_scale
+from classifier.training.network import GATE_SHARPNESS, IDF_STEP, Fitted, Scale, column_scale
 from classifier.training.task_kind import TaskKinds
 from classifier.training.word_table import GRADED, WordTable
 
@@ -92,20 +92,21 @@ def _table(columns: Floats) -> tuple[NDArray[np.int8], Floats]:
 def _terms(graph: _Graph, model: Whole) -> None:
     """Weights of the hit terms, and one sum for all that is linear in them and in facts."""
     network, tiers = model.network, len(THRESHOLDS)
-    nothing = np.zeros((len(network.idf), 1))
-    table, scale = _table(np.c_[network.words, model.difficulty.words, model.domain.words, nothing])
+    table, scale = _table(np.c_[network.words, model.difficulty.words, model.domain.words])
+    # In the row that is read anyway: a table of its own would miss the cache once more for each term.
+    table = np.c_[table, np.rint(network.idf / IDF_STEP).astype(np.int8)]
+    scale = np.r_[scale, 0.0]
     # The gate's scores are used in a softmax alone, which is sharper.
     sharp = np.ones(len(scale))
     sharp[network.loads : network.loads + len(network.kinds)] = GATE_SHARPNESS
     graph.constant("table", table, np.int8)
     graph.constant("table_scale", scale * sharp)
-    graph.constant("idf", network.idf)
     graph.constant("one", 1)
     graph.constant("all", [0], np.int64)
-    graph.node("Gather", ["idf", "indices"], "hit_idf")
+    graph.gathered("table", "indices", "hit")
+    graph.node("Gather", ["hit", graph.constant("idf_at", len(scale) - 1, np.int64)], "hit_idf", axis=1)
     graph.node("Mul", ["sublinear", "hit_idf"], "unscaled")
     graph.node("LpNormalization", ["unscaled"], "weights", axis=0, p=2)
-    graph.gathered("table", "indices", "hit")
     graph.node("MatMul", ["weights", "hit"], "sums")
     graph.node("Mul", ["sums", "table_scale"], "lexical")
     others = np.zeros((len(STRUCTURE), tiers + 1))

@@ -38,6 +38,8 @@ _TOLERANCE: Final = 2e-2
 time.
 """
 _LEVELS: Final = 127
+IDF_STEP: Final = 0.1
+"""Inverse document frequencies are stored as 8-bit multiples of this, beside the weights of their bucket."""
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -117,7 +119,8 @@ def rows_of(features: Sequence[Features]) -> Rows:
 def idf_of(counts: sparse.csr_matrix) -> Floats:
     """(buckets,): inverse document frequencies, smoothed, rounded as they will be stored."""
     seen = np.bincount(counts.indices, minlength=BUCKETS)
-    weights: Floats = (np.log((1 + counts.shape[0]) / (1 + seen)) + 1).astype(np.float16).astype(np.float64)
+    exact = np.log((1 + counts.shape[0]) / (1 + seen)) + 1
+    weights: Floats = np.minimum(_LEVELS, np.rint(exact / IDF_STEP)) * IDF_STEP
     return weights
 
 

@@ -26,7 +26,7 @@ Integers = NDArray[np.int64]
 
 FOLDER: Final = Path(__file__).parent / "lexicon"
 LANGUAGES: Final = ("de", "es", "fr", "zh")
-COMPONENTS: Final = 64
+COMPONENTS: Final = 48
 GRADED: Final = 3
 """Columns of the rating: how hard, how easy, and whether the word was rated at all."""
 AVERAGE_RATING: Final = 5.0
@@ -101,12 +101,21 @@ def built(texts: Iterable[str], *, components: int = COMPONENTS, rated: bool = T
         documents += 1
     graded = ratings() if rated else {}
     whole, _ = embedding()
+    foreign = {word: english for word, english in lexicon().items() if word not in graded}
     known = {word for word, count in counts.items() if count >= FEWEST_TEXTS} | set(whole) | graded.keys()
-    # The more frequent word keeps a bucket that two share.
-    words = sorted((word for word in known if word and len(word) < LONGEST), key=lambda word: (-counts[word], word))
+    known.update(*foreign.values())
+    # The vector of a word that the lexicons know says little, for the embedding is of English.
+    words = sorted(word for word in known - foreign.keys() if word and len(word) < LONGEST)
     share = np.array([counts[word] for word in words]) / max(1, documents)
-    meaning = _meaning(words, share, components, graded)
-    return _table(words, meaning, lexicon())
+    return _table(words, _meaning(words, share, components, graded), foreign, _order(words, foreign, graded, counts))
+
+
+def _order(
+    words: Sequence[str], foreign: Iterable[str], graded: Mapping[str, int], counts: Mapping[str, int]
+) -> list[str]:
+    """All words, those first that keep a bucket which two share: rated ones, then those of the lexicons."""
+    ranks = {**dict.fromkeys(words, 2), **dict.fromkeys(foreign, 1), **dict.fromkeys(graded, 0)}
+    return sorted(ranks, key=lambda word: (ranks[word], -counts[word], word))
 
 
 def _meaning(words: Sequence[str], share: Floats, components: int, graded: Mapping[str, int]) -> Singles:
@@ -132,28 +141,30 @@ def _rated(words: Sequence[str], raw: Floats, graded: Mapping[str, int]) -> Floa
     return np.stack([np.maximum(0, off) / 4, np.maximum(0, -off) / 5, told >= 0], axis=1)
 
 
-def _table(words: Sequence[str], meaning: Singles, foreign: Mapping[str, Sequence[str]]) -> WordTable:
+def _table(
+    words: Sequence[str], meaning: Singles, foreign: Mapping[str, Sequence[str]], order: Iterable[str]
+) -> WordTable:
     scale = np.maximum(np.abs(meaning).max(axis=0), 1e-6) / _LEVELS
     known = np.ones((len(words), 1), np.int8)
     rows = list(np.concatenate([np.rint(meaning / scale).astype(np.int8), known], axis=1))
     rows.insert(0, np.zeros(meaning.shape[1] + 1, np.int8))
     at = {word: number for number, word in enumerate(words, 1)}
-    index = np.zeros(2**WORD_BITS, np.uint16)
     for word, english in foreign.items():
         same = [at[each] for each in english if each in at]
         if same:
+            at[word] = len(rows)
             rows.append(np.rint(np.mean([rows[each] for each in same], axis=0)).astype(np.int8))
-            buckets = meaning_of(word)
-            # Of a Chinese word the pairs of characters have its meaning; a word of one character has no pair.
-            for bucket in buckets[(len(buckets) + 1) // 2 :] if len(buckets) > 1 else buckets:
-                index[bucket] = index[bucket] or len(rows) - 1
-    for word, bucket in zip(words, _buckets(words), strict=True):
-        index[bucket] = index[bucket] or at[word]
     if len(rows) > np.iinfo(np.uint16).max:
         raise ValueError("the table has more rows than its index can name")
+    index = np.zeros(2**WORD_BITS, np.uint16)
+    for word in order:
+        for bucket in _buckets(word):
+            index[bucket] = index[bucket] or at.get(word, 0)
     return WordTable(index, np.stack(rows))
 
 
-def _buckets(words: Sequence[str]) -> list[int]:
-    """Each word's own bucket; for one that is several words, its last."""
-    return [int(found[-1]) if len(found := meaning_of(word)) else 0 for word in words]
+def _buckets(word: str) -> Integers:
+    """The buckets that have a word's meaning: its own, or of a Chinese word those of its pairs of characters."""
+    found = meaning_of(word)
+    # The single characters come first, and mean too much to mean anything; one alone has no pair.
+    return found[min((len(found) + 1) // 2, len(found) - 1) :].astype(np.int64)

@@ -1,0 +1,83 @@
+"""The difficulty model: probabilities that fall with the threshold's height, of two halves, from a gist of any prompt."""
+
+import itertools
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from classifier.features import SHORT_WORDS, extract
+from classifier.prediction import Prompt
+from classifier.training.difficulty import FACTS, THRESHOLDS, gist_of, gists_of, lesson_of, lessons
+from classifier.training.network import rows_of
+from classifier.training.train import Everyday
+from classifier.training.word_table import GRADED
+from tests.classifier import made_up
+from tests.classifier.test_features import PROMPTS
+
+
+@settings(deadline=None, max_examples=60)
+@given(PROMPTS)
+def test_any_prompt_has_a_finite_gist(known_everyday: Everyday, prompt: Prompt) -> None:
+    """Of any text, empty, huge or strange, the gist is of one length and finite, and so is the complexity in [0, 1]."""
+    features = extract(prompt)
+    gist = gist_of(features, known_everyday.table)
+    meanings = known_everyday.table.columns - 1
+    assert gist.shape == (2 * meanings + len(FACTS) + 2 * GRADED + 2,)
+    assert np.isfinite(gist).all()
+    (found,) = known_everyday.difficulty.complexity(rows_of([features]), gist[None])
+    assert 0 <= found <= 1
+
+
+def test_complexity_is_the_mean_of_all_probabilities(known_everyday: Everyday) -> None:
+    """Both halves say a probability for each threshold; the higher the tier, the less likely, on the average."""
+    prompts = [row.prompt for row in made_up.tiered(4)]
+    features = [extract(prompt) for prompt in prompts]
+    rows, gists = rows_of(features), gists_of(features, known_everyday.table)
+    parts = known_everyday.difficulty.parts(rows, gists)
+    for part in parts:
+        assert part.shape == (len(prompts), len(THRESHOLDS))
+        assert ((part >= 0) & (part <= 1)).all()
+        assert all(low > high for low, high in itertools.pairwise(part.mean(axis=0)))
+    complexity = known_everyday.difficulty.complexity(rows, gists)
+    assert complexity == pytest.approx(np.mean(parts, axis=(0, 2)))
+
+
+def test_harder_tiers_are_more_complex(known_everyday: Everyday) -> None:
+    """Prompts that were not taught stand by their tiers, on the average."""
+    rows = made_up.tiered(6)
+    features = [extract(row.prompt) for row in rows]
+    found = known_everyday.difficulty.complexity(rows_of(features), gists_of(features, known_everyday.table))
+    tiers = np.array([row.tier for row in rows])
+    means = [found[tiers == tier].mean() for tier in sorted(set(tiers.tolist()))]
+    assert means == sorted(means)
+    assert means[-1] - means[0] > 0.3
+
+
+def test_a_message_before_tells_only_of_a_short_one(known_everyday: Everyday) -> None:
+    """The last numbers of a gist say whether there is a message before, and whether what follows it is short."""
+    table, before = known_everyday.table, "Prove the theorem."
+    short = Prompt(text="and now?", before=before, turns=2)
+    long = msgspec.structs.replace(short, text="and now again " * SHORT_WORDS)
+    alone = Prompt(text="and now?")
+    assert gist_of(extract(short), table)[-2:].tolist() == [1, 1]
+    assert gist_of(extract(long), table)[-2:].tolist() == [1, 0]
+    assert gist_of(extract(alone), table)[-2:].tolist() == [0, 0]
+    context = slice(-2 - GRADED, -2)
+    assert gist_of(extract(short), table)[context].any()
+    assert not gist_of(extract(long), table)[context].any()
+
+
+def test_a_lesson_has_a_changed_copy_of_each_prompt(known_everyday: Everyday) -> None:
+    """The copies keep tier and weight, and read otherwise; the same seed makes the same copies."""
+    taught = made_up.tiered()[:40]
+    lesson = lessons(taught, known_everyday.table, seed=2)
+    size = len(taught)
+    assert lesson.tiers.tolist() == [row.tier for row in taught] * 2
+    assert lesson.weights.tolist() == [row.weight for row in taught] * 2
+    assert (lesson.gists[:size] != lesson.gists[size:]).any(axis=1).mean() > 0.5
+    again = lessons(taught, known_everyday.table, seed=2)
+    assert np.array_equal(again.gists, lesson.gists)
+    plain = lesson_of([row.prompt for row in taught], [row.tier for row in taught], [1.0] * size, known_everyday.table)
+    assert np.array_equal(plain.gists, lesson.gists[:size])
