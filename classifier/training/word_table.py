@@ -113,7 +113,7 @@ def built(texts: Iterable[str], *, components: int = COMPONENTS, rated: bool = T
 def _order(
     words: Sequence[str], foreign: Iterable[str], graded: Mapping[str, int], counts: Mapping[str, int]
 ) -> list[str]:
-    """All words, those first that keep a bucket which two share: rated ones, then those of the lexicons."""
+    """All words, those first that keep a bucket which two share: rated ones, lexicons', others; frequent before rare."""
     ranks = {**dict.fromkeys(words, 2), **dict.fromkeys(foreign, 1), **dict.fromkeys(graded, 0)}
     return sorted(ranks, key=lambda word: (ranks[word], -counts[word], word))
 

@@ -162,7 +162,7 @@ def test_typos_move_an_obvious_prompt_little(shipped: OnnxClassifier, text: str,
         "Какая столица Японии?",
         pytest.param(
             "ما هي عاصمة اليابان؟",
-            marks=pytest.mark.xfail(strict=True, reason="0.60: the form of four Arabic words says too much"),
+            marks=pytest.mark.xfail(strict=True, reason="scored 0.60: no word of the script is known"),
         ),
     ],
 )
