@@ -6,6 +6,7 @@ Korean character is a word of its own, and two neighbours are one more. Whoever 
 number has to raise `FEATURE_VERSION`: an artifact that was trained with another version is refused.
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from classifier.prediction import Prompt
 
-FEATURE_VERSION: Final = 3
+FEATURE_VERSION: Final = 4
 BUCKET_BITS: Final = 17
 """Hashed words and word pairs share 2**17 buckets."""
 WORD_BITS: Final = 18
@@ -32,6 +33,8 @@ CONTEXT_WORDS: Final = 48
 CONTEXT_CHARS: Final = 400
 SHORT_WORDS: Final = 8
 """Number of words below which a message is read with the one before it."""
+HALF_READ: Final = 8.0
+"""Words at which a message counts about half as much as a long one, in the second reading."""
 HEAD_BYTES: Final = 1536
 TAIL_BYTES: Final = 768
 """Bytes read of a longer text's end, after the first HEAD_BYTES, which bounds the time. Reading five times as many moves no
@@ -101,6 +104,8 @@ CUES: Final = (
     ),
 )
 
+FLAGS: Final = ("follows", "follows_short", "tools")
+"""Whether there is a user message before, whether this one is short besides, and whether tools are on offer."""
 SHAPES: Final = ("open", "choice", "tools")
 """Shapes of a prompt: open text, a question with three choices or more, a request with tools."""
 _TOOLS_AT: Final = STRUCTURE.index("log_tools")
@@ -265,6 +270,38 @@ class Features(msgspec.Struct, frozen=True):
     """Buckets of the message's words, HEAD_WORDS of its start and TAIL_WORDS of its end, by meaning: 2**WORD_BITS."""
     before: Indices
     """The same of the user message before it, CONTEXT_WORDS of its start."""
+
+    @property
+    def readings(self) -> Values:
+        """(4, words + before): how much each word counts. See `_readings`."""
+        return _readings(len(self.words), len(self.before))
+
+    @property
+    def flags(self) -> Values:
+        """The facts of FLAGS."""
+        return _FLAG_VALUES[len(self.words) < SHORT_WORDS, len(self.before) > 0, self.structure.item(_TOOLS_AT) > 0]
+
+
+_FLAG_VALUES: Final = {
+    (short, follows, tools): np.array([follows, follows and short, tools], np.float32)
+    for short in (False, True)
+    for follows in (False, True)
+    for tools in (False, True)
+}
+
+
+@functools.lru_cache(maxsize=1024)
+def _readings(words: int, before: int) -> Values:
+    """Weights of a message's words and of those before it, in four readings: the mean of the message's, their sum as it
+    grows with its length, the mean of those before, and the same again where the message is short.
+    """
+    weights = np.zeros((4, words + before), np.float32)
+    weights[0, :words] = 1 / (1 + words)
+    weights[1, :words] = 1 / math.sqrt(HALF_READ + words)
+    weights[2, words:] = 1 / (1 + before)
+    if words < SHORT_WORDS:
+        weights[3] = weights[2]
+    return weights
 
 
 def read_text(prompt: Prompt) -> bytes:
@@ -434,5 +471,5 @@ def _described(prompts: Iterable[Prompt]) -> list[Any]:
 
 def feature_hash() -> str:
     """SHA-256 of the features' parameters and of their values for some probe prompts, which changes when they do."""
-    said = [FEATURE_VERSION, BUCKET_BITS, WORD_BITS, STRUCTURE, CUES, SHAPES, _described(_PROBES)]
+    said = [FEATURE_VERSION, BUCKET_BITS, WORD_BITS, HALF_READ, STRUCTURE, CUES, SHAPES, FLAGS, _described(_PROBES)]
     return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()

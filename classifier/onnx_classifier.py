@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.config import ClassifierSection
-from classifier.features import HEAD_BYTES, SHORT_WORDS, STRUCTURE, TAIL_BYTES, Features, extract
+from classifier.features import HEAD_BYTES, TAIL_BYTES, Features, extract
 from classifier.heuristic import HeuristicClassifier, asked_tokens, bounded_tokens
 from classifier.learning.groups import GroupTable
 from classifier.learning.labels import probability
@@ -28,23 +28,15 @@ _INPUTS: Final = {
     "indices": "tensor(int32)",
     "sublinear": "tensor(float)",
     "structure": "tensor(float)",
-    "words": "tensor(int32)",
-    "before": "tensor(int32)",
+    "read": "tensor(int32)",
+    "readings": "tensor(float)",
     "flags": "tensor(float)",
 }
 _OUTPUTS: Final = ["said"]
-"""One vector: complexity, trust, number of the kind, loads, log tokens. Each further output would cost a conversion."""
-_BEFORE_LOADS: Final = 3
+"""One row: complexity, trust, loads, log tokens, a score for each kind. Each further output would cost a conversion."""
+_BEFORE_LOADS: Final = 2
 _SUBLINEAR: Final = (1 + np.log(np.maximum(1, np.arange(HEAD_BYTES + TAIL_BYTES + 2)))).astype(np.float32)
 """A term's weight by its count, 1 + log(count): no text that is read has more words than bytes."""
-_FLAGS: Final = {
-    (short, follows, tools): np.array([short, follows, follows and short, tools], np.float32)
-    for short in (False, True)
-    for follows in (False, True)
-    for tools in (False, True)
-}
-"""By whether a message is short, whether there is one before it, and whether tools are on offer."""
-_TOOLS_AT: Final = STRUCTURE.index("log_tools")
 NINE_IN_TEN: Final = 1.645
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
 _ARTIFACT_CHARS: Final = 12
@@ -145,23 +137,29 @@ class OnnxClassifier:
 
     def place(self, features: Features) -> PlacedPrompt:
         """The graph's output for one prompt. Raises NotFinite."""
-        (said,) = self._session.run(
+        (row,) = self._session.run(
             _OUTPUTS,
             {
                 "indices": features.indices,
-                "sublinear": _SUBLINEAR.take(features.counts),
-                "structure": features.structure,
-                "words": features.words,
-                "before": features.before,
-                "flags": _FLAGS[
-                    len(features.words) < SHORT_WORDS, len(features.before) > 0, features.structure.item(_TOOLS_AT) > 0
-                ],
+                "sublinear": _SUBLINEAR.take(features.counts)[None],
+                "structure": features.structure[None],
+                "read": np.concatenate((features.words, features.before)),
+                "readings": features.readings,
+                "flags": features.flags[None],
             },
         )
-        complexity, trust, kind, *_, log_tokens = said.tolist()
-        if not math.isfinite(float(said.sum())):
+        said = row[0]
+        if not math.isfinite(said.sum()):
             raise NotFinite("an output of the graph")
-        return PlacedPrompt(said[_BEFORE_LOADS:-1].astype(np.float64), complexity, trust, log_tokens, int(kind))
+        complexity, trust = said[:_BEFORE_LOADS].tolist()
+        after = _BEFORE_LOADS + self.loads
+        return PlacedPrompt(
+            loads=said[_BEFORE_LOADS:after].astype(np.float64),
+            complexity=complexity,
+            trust=trust,
+            log_tokens=said.item(after),
+            kind=int(said[after + 1 :].argmax()),
+        )
 
     def _prediction(self, prompt: Prompt, features: Features, placed: PlacedPrompt, team_id: str) -> Prediction:
         drawn = sketch(features)

@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from classifier.features import SHORT_WORDS, STRUCTURE, Features, extract
+from classifier.features import FLAGS, STRUCTURE, Features, extract
 from classifier.prediction import Prompt
 from classifier.training.network import Rows, quantised, rows_of, weighed
 from classifier.training.rewording import CHANGES
@@ -35,7 +35,7 @@ OF_THE_REQUEST: Final = frozenset(
 )
 """Facts that do not tell a task's difficulty: tools on offer, or the length of what came before."""
 FACTS: Final = tuple(at for at, name in enumerate(STRUCTURE) if name not in OF_THE_REQUEST)
-HALF_KNOWN: Final = 8.0
+FLAGS_READ: Final = (FLAGS.index("follows"), FLAGS.index("follows_short"))
 WORDS_STRENGTH: Final = 10.0
 HIDDEN: Final = 64
 NETWORKS: Final = 3
@@ -97,22 +97,10 @@ def _logistic(values: Floats) -> Floats:
 
 def gist_of(features: Features, table: WordTable) -> Floats:
     """What the network reads of one prompt, as the ONNX graph computes it."""
-    summed = table.rows[table.index[features.words]].sum(axis=0, dtype=np.float64)
-    before = table.rows[table.index[features.before]].sum(axis=0, dtype=np.float64)[-GRADED - 1 :]
-    known = summed[-1]
-    context = before[:-1] / (1 + before[-1])
-    follows = float(len(features.before) > 0)
-    short = float(len(features.words) < SHORT_WORDS)
-    return np.concatenate(
-        [
-            summed[:-1] / (1 + known),
-            summed[:-1] / np.sqrt(known + HALF_KNOWN),
-            features.structure[list(FACTS)].astype(np.float64),
-            context,
-            context * short,
-            [follows, follows * short],
-        ]
-    )
+    read = np.concatenate([features.words, features.before])
+    meant = features.readings.astype(np.float64) @ table.rows[table.index[read]]
+    facts = [features.structure[list(FACTS)], features.flags[list(FLAGS_READ)]]
+    return np.concatenate([meant[0], meant[1], *meant[2:, -GRADED - 1 : -1], *facts]).astype(np.float64)
 
 
 def gists_of(features: Sequence[Features], table: WordTable) -> Floats:

@@ -139,6 +139,12 @@ def _scale(facts: Floats) -> Scale:
     return Scale(mean - CLAMP_DEVIATIONS * deviation, mean + CLAMP_DEVIATIONS * deviation, mean, scale)
 
 
+def _own_scale(facts: Floats, shared: Scale) -> Scale:
+    """A kind's mean and scale within the shared bounds, so that the graph clamps facts once for all kinds."""
+    own = _scale(np.clip(facts, shared.low, shared.high))
+    return Scale(shared.low, shared.high, own.mean, own.scale)
+
+
 class _Design(msgspec.Struct, frozen=True):
     """The design matrix, and where in it each kind's own columns begin."""
 
@@ -161,7 +167,7 @@ def _design(terms: sparse.csr_matrix, facts: Floats, scale: Scale, kind_of: Inte
     width = shared.shape[1]
     for number in range(kinds):
         at = np.flatnonzero(kind_of == number)
-        own, shift = _scale(facts[at]), 0 if len(at) >= BIG_KIND else SMALL_KIND_SHIFT
+        own, shift = _own_scale(facts[at], scale), 0 if len(at) >= BIG_KIND else SMALL_KIND_SHIFT
         blocks.append(_with_constant(_fold_buckets(terms[at], shift), own.of(facts[at])))
         begins.append(width)
         shifts.append(shift)

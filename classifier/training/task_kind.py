@@ -18,7 +18,7 @@ GROUPS: Final[dict[str, str]] = {
         "text": "creative brainstorm translate language-and-translation extract classify summarise",
         "business": "business marketing-and-sales customer-support logistics-and-manufacturing public-policy finance "
         "accounting-and-investing analysis",
-        "code": "code agentic-code web backend systems algorithms embedded ops design networks security data databases "
+        "code": "code everyday-code agentic-code web backend systems algorithms embedded ops design networks security data databases "
         "machine-learning",
         "maths": "math proof puzzle arithmetic geometry calculus number-theory optimisation logic statistics",
         "science": "science physics chemistry biology earth-and-space medical medicine-and-psychology",

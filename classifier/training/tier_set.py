@@ -15,6 +15,10 @@ SECOND_LABELS: Final = "second_labels.tsv"
 CHAT_FILE: Final = "chat_prompts.parquet"
 TIERS: Final = range(4)
 LANGUAGES: Final = ("en", "de", "es", "fr", "zh")
+LADDER_LANGUAGES: Final = frozenset(
+    {*LANGUAGES, "ar", "el", "he", "hi", "it", "ja", "ko", "nl", "pl", "pt", "ru", "th", "tr", "uk", "vi"}
+)
+"""Languages without a lexicon have some ladders too: what nobody can read must not look hard for that."""
 HELD_KINDS: Final = frozenset({"agentic-office", "followup-work", "rewrite", "debug", "legal", "planning", "education"})
 """Kinds that were chosen, before anything was trained, to be judged and never learned from."""
 CHAT_WEIGHT: Final = 0.3
@@ -91,7 +95,7 @@ def ladders(folder: Path = FOLDER) -> list[Tiered]:
     for path in sorted((folder / LADDERS).glob("*.tsv")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             columns = line.split("\t")
-            if len(columns) != 3 or columns[0] not in "0123" or columns[1] not in LANGUAGES or not columns[2]:
+            if len(columns) != 3 or columns[0] not in "0123" or columns[1] not in LADDER_LANGUAGES or not columns[2]:
                 problems.append(f"{path.name}, line {number}")
                 continue
             tier, language, text = columns

@@ -23,8 +23,7 @@ def test_any_prompt_has_a_finite_gist(known_everyday: Everyday, prompt: Prompt) 
     """Of any text, empty, huge or strange, the gist is of one length and finite, and so is the complexity in [0, 1]."""
     features = extract(prompt)
     gist = gist_of(features, known_everyday.table)
-    meanings = known_everyday.table.columns - 1
-    assert gist.shape == (2 * meanings + len(FACTS) + 2 * GRADED + 2,)
+    assert gist.shape == (2 * known_everyday.table.columns + len(FACTS) + 2 * GRADED + 2,)
     assert np.isfinite(gist).all()
     (found,) = known_everyday.difficulty.complexity(rows_of([features]), gist[None])
     assert 0 <= found <= 1
@@ -64,7 +63,8 @@ def test_a_message_before_tells_only_of_a_short_one(known_everyday: Everyday) ->
     assert gist_of(extract(short), table)[-2:].tolist() == [1, 1]
     assert gist_of(extract(long), table)[-2:].tolist() == [1, 0]
     assert gist_of(extract(alone), table)[-2:].tolist() == [0, 0]
-    context = slice(-2 - GRADED, -2)
+    begin = 2 * table.columns + GRADED
+    context = slice(begin, begin + GRADED)
     assert gist_of(extract(short), table)[context].any()
     assert not gist_of(extract(long), table)[context].any()
 

@@ -81,11 +81,16 @@ def uneven() -> Taught:
     return taught((BIG_KIND, 150, 60))
 
 
+def clamped(facts: Floats, every: Floats) -> Floats:
+    """Facts held to three deviations around the mean of every row."""
+    mean, deviation = every.mean(axis=0), every.std(axis=0)
+    return np.clip(facts, mean - CLAMP_DEVIATIONS * deviation, mean + CLAMP_DEVIATIONS * deviation)
+
+
 def scaled(facts: Floats, of: Floats) -> Floats:
-    """Facts as the network reads them, by mean and deviation of these rows."""
+    """Facts by mean and deviation of these rows."""
     mean, deviation = of.mean(axis=0), of.std(axis=0)
-    away = np.clip(facts - mean, -CLAMP_DEVIATIONS * deviation, CLAMP_DEVIATIONS * deviation)
-    return np.where(deviation > 1e-6, STRUCTURE_SCALE * away / np.maximum(deviation, 1e-6), 0.0)
+    return np.where(deviation > 1e-6, STRUCTURE_SCALE * (facts - mean) / np.maximum(deviation, 1e-6), 0.0)
 
 
 def columns(terms: sparse.csr_matrix, facts: Floats) -> sparse.csr_matrix:
@@ -94,7 +99,8 @@ def columns(terms: sparse.csr_matrix, facts: Floats) -> sparse.csr_matrix:
 
 
 def shared_columns(found: Taught) -> sparse.csr_matrix:
-    return columns(weighed(found.rows.counts, idf_of(found.rows.counts)), scaled(found.rows.facts, found.rows.facts))
+    every = found.rows.facts
+    return columns(weighed(found.rows.counts, idf_of(found.rows.counts)), scaled(clamped(every, every), every))
 
 
 def design(found: Taught) -> sparse.csr_matrix:
@@ -105,7 +111,8 @@ def design(found: Taught) -> sparse.csr_matrix:
         mine = found.kind_of == number
         width = 1 if mine.sum() >= BIG_KIND else 8
         folded = sparse.csr_matrix((terms.data, terms.indices // width, terms.indptr), (len(mine), BUCKETS // width))
-        own = columns(folded, scaled(found.rows.facts, found.rows.facts[mine]))
+        held = clamped(found.rows.facts, found.rows.facts)
+        own = columns(folded, scaled(held, held[mine]))
         parts.append(np.sqrt(KIND_SHARE) * sparse.diags(mine.astype(float)) @ own)
     return sparse.hstack(parts, format="csr")
 
