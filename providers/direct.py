@@ -1,21 +1,25 @@
 """HTTP client for OpenAI-shaped upstreams: OpenAI, Azure's v1, vLLM, TGI, SGLang, llama.cpp, Together, ...
 
-This is the hot path. A reply's deadlines are aiohttp's own timers, so a read costs no task and no timeout context; one
-read returns all events of one network read.
+This is the hot path: one read returns all events of one network read.
 """
 
 import asyncio
-import functools
-import io
-from collections.abc import Mapping
 from http import HTTPStatus
-from types import SimpleNamespace
+from typing import Final
 
-import aiohttp
 import msgspec
-from aiohttp.payload import BytesIOPayload
-from yarl import URL
 
+from providers.connections.address import Address, AddressInvalid, address_of
+from providers.connections.connection import Connection
+from providers.connections.errors import (
+    ConnectionFailed,
+    ConnectionTimeout,
+    NotHttp,
+    ReplyLost,
+    ReplySilent,
+    ReplyTimeout,
+)
+from providers.connections.pool import ConnectionPool, PoolLimits, fields
 from providers.errors import (
     AnswerLost,
     ConnectFailed,
@@ -43,28 +47,11 @@ from providers.wire import (
 
 _MAX_ERROR_BYTES = 64 * 1024
 _ERROR_BODY_S = 5.0
-# aiohttp warns about larger bodies given as bytes: it would copy them into the socket in one go.
-_MAX_INLINE_BYTES = 1024 * 1024
 # After the end marker an upstream closes its last HTTP chunk; that is all that may still come.
 _TAIL_S = 0.05
 _MAX_TAIL_BYTES = 4 * 1024
-_MAX_CACHED_URLS = 4_096
-
-
-async def _on_connected(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
-    context.trace_request_ctx(True)
-
-
-def _connection_tracing() -> aiohttp.TraceConfig:
-    """Tracing that tells a call when it has its connection, a new one or a reused one."""
-    tracing = aiohttp.TraceConfig()
-    tracing.on_connection_create_end.append(_on_connected)
-    tracing.on_connection_reuseconn.append(_on_connected)
-    return tracing
-
-
-# aiohttp says RuntimeError when a read begins after the connection was lost.
-_READ_ERRORS = (TimeoutError, aiohttp.ClientError, OSError, RuntimeError)
+_MAX_CACHED_HEADS: Final = 4_096
+_READ_ERRORS: Final = (TimeoutError, ReplyTimeout, ReplyLost, NotHttp)
 
 
 class DirectLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,174 +64,173 @@ class DirectLimits(msgspec.Struct, frozen=True, kw_only=True):
     keepalive_s: float = 15.0
 
 
+class _Head(msgspec.Struct, frozen=True):
+    """The part of a request's head that is the same for every call of a deployment."""
+
+    address: Address
+    fields: bytes
+
+
 class DirectUpstream:
-    """Calls upstreams over one connection pool, created in the running loop at the first call."""
+    """Calls upstreams over one pool of connections."""
 
     def __init__(self, limits: DirectLimits | None = None) -> None:
-        self._limits = limits or DirectLimits()
-        self._session: aiohttp.ClientSession | None = None
-        self._urls: dict[tuple[str, Operation], URL] = {}
+        self._limits = limits = limits or DirectLimits()
+        self._pool = ConnectionPool(
+            PoolLimits(
+                max_connections=limits.max_connections,
+                max_connections_per_origin=limits.max_connections_per_host,
+                keepalive_s=limits.keepalive_s,
+            )
+        )
+        self._heads: dict[tuple[str, str, str | None, Operation], _Head] = {}
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         """Opens the call as `Upstream.open` does; raises an UpstreamError."""
         refuse_media_links(call.request, call.deployment)
-        response = await self._post(call, upstream_body(call.request, call.deployment, call.engine_fields))
-        try:
-            return await _open_reply(response, call, self._limits)
-        except BaseException:
-            response.close()
-            raise
-
-    async def aclose(self) -> None:
-        """Closes the connection pool, if one was opened."""
-        session, self._session = self._session, None
-        if session is not None:
-            await asyncio.shield(session.close())
-
-    async def _post(self, call: UpstreamCall, body: bytes) -> aiohttp.ClientResponse:
+        connection = await self._sent(call, upstream_body(call.request, call.deployment, call.engine_fields))
         deployment_id = call.deployment.deployment_id
-        timeout = _timeout(call.total_timeout_s, call.connect_timeout_s)
-        call.reaches(False)
         try:
-            return await self._client_session().post(
-                self._url(call.deployment, call.request.operation),
-                data=body if len(body) <= _MAX_INLINE_BYTES else BytesIOPayload(io.BytesIO(body)),
-                headers=_headers(call),
-                timeout=timeout,
-                allow_redirects=False,
-                trace_request_ctx=call.reaches,
-            )
-        except aiohttp.ClientConnectorError as error:
-            raise ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id) from error
-        except aiohttp.ConnectionTimeoutError as error:
-            raise ConnectFailed("Connecting to the upstream took too long.", deployment_id=deployment_id) from error
-        except TimeoutError as error:
+            await connection.reply_begins()
+            return await self._opened(connection, call)
+        except ReplyTimeout as error:
+            self._pool.release(connection)
             raise UpstreamTimeout("The upstream took too long to answer.", deployment_id=deployment_id) from error
-        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError) as error:
+        except ReplyLost as error:
+            self._pool.release(connection)
             # The connection stood, so the request may have been read, and worked on, before it was lost.
             raise AnswerLost(
                 "The upstream closed the connection before it answered.", deployment_id=deployment_id
             ) from error
-        except aiohttp.InvalidURL as error:
-            raise UpstreamRefusedUs("The deployment's address is not valid.", deployment_id=deployment_id) from error
-        except aiohttp.ClientError as error:
+        except NotHttp as error:
+            self._pool.release(connection)
             raise MalformedReply("The upstream does not speak HTTP.", deployment_id=deployment_id) from error
+        except BaseException:
+            self._pool.release(connection)
+            raise
 
-    def _url(self, deployment: Deployment, operation: Operation) -> URL:
-        key = deployment.base_url, operation
-        url = self._urls.get(key)
-        if url is None:
-            # Replicas come and go for months, each at an address of its own.
-            if len(self._urls) >= _MAX_CACHED_URLS:
-                self._urls.clear()
-            url = self._urls[key] = URL(f"{deployment.base_url.rstrip('/')}/{PATHS[operation]}")
-        return url
+    async def aclose(self) -> None:
+        """Closes the pool's connections."""
+        await self._pool.aclose()
 
-    def _client_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            limits = self._limits
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=limits.max_connections,
-                    limit_per_host=limits.max_connections_per_host,
-                    keepalive_timeout=limits.keepalive_s,
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                # We ask for no compression, so a small reply cannot unfold into a large one.
-                auto_decompress=False,
-                trust_env=False,
-                trace_configs=[_connection_tracing()],
+    async def _sent(self, call: UpstreamCall, body: bytes) -> Connection:
+        deployment_id = call.deployment.deployment_id
+        call.reaches(False)
+        head = self._head(call.deployment, call.request.operation)
+        own = fields([*call.headers.items(), ("x-request-id", call.request_id)])
+        try:
+            return await self._pool.send(
+                head.address,
+                head.fields + own,
+                body,
+                connect_s=call.connect_timeout_s,
+                total_s=call.total_timeout_s,
+                connected=lambda: call.reaches(True),
             )
-        return self._session
+        except ConnectionTimeout as error:
+            raise ConnectFailed("Connecting to the upstream took too long.", deployment_id=deployment_id) from error
+        except ConnectionFailed as error:
+            raise ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id) from error
+
+    def _head(self, deployment: Deployment, operation: Operation) -> _Head:
+        key = deployment.base_url, deployment.kind, deployment.api_key, operation
+        head = self._heads.get(key)
+        if head is None:
+            # Replicas come and go for months, each at an address of its own.
+            if len(self._heads) >= _MAX_CACHED_HEADS:
+                self._heads.clear()
+            head = self._heads[key] = _head_of(deployment, operation)
+        return head
+
+    async def _opened(self, connection: Connection, call: UpstreamCall) -> UpstreamStream:
+        if connection.status != HTTPStatus.OK:
+            raise await _error_of(connection, call.deployment)
+        return self._stream_of(connection, call)
+
+    def _stream_of(self, connection: Connection, call: UpstreamCall) -> UpstreamStream:
+        deployment_id = call.deployment.deployment_id
+        headers = connection.headers
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise MalformedReply(
+                "The upstream compressed its reply although asked not to.", deployment_id=deployment_id
+            )
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if "html" in kind:
+            raise MalformedReply(
+                "The upstream answered with a page rather than a completion.", deployment_id=deployment_id
+            )
+        if not call.request.stream:
+            if kind == "text/event-stream":
+                raise MalformedReply(
+                    "The upstream streams although asked for a whole answer.", deployment_id=deployment_id
+                )
+            return _Body(self._pool, connection, call, self._limits, as_chunk=False)
+        # The first token may take longer than any later pause.
+        connection.limit_silence(call.idle_timeout_s)
+        if "json" in kind:
+            # Some hosts ignore `stream: true` for some models: the whole answer then becomes one chunk.
+            return _Body(self._pool, connection, call, self._limits, as_chunk=True)
+        return _Stream(self._pool, connection, call, self._limits)
 
 
-@functools.lru_cache(maxsize=64)
-def _timeout(total_s: float, connect_s: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=total_s, connect=connect_s, sock_connect=connect_s)
-
-
-def _headers(call: UpstreamCall) -> dict[str, str]:
-    deployment = call.deployment
-    headers = {
-        **call.headers,
-        "content-type": "application/json",
-        "accept-encoding": "identity",
-        "user-agent": "weighbridge",
-        "x-request-id": call.request_id,
-    }
+def _head_of(deployment: Deployment, operation: Operation) -> _Head:
+    deployment_id = deployment.deployment_id
+    try:
+        address = address_of(f"{deployment.base_url.rstrip('/')}/{PATHS[operation]}")
+    except AddressInvalid as error:
+        raise UpstreamRefusedUs("The deployment's address is not valid.", deployment_id=deployment_id) from error
+    headers = [
+        ("content-type", "application/json"),
+        ("accept", "*/*"),
+        # We ask for no compression, so a small reply cannot unfold into a large one.
+        ("accept-encoding", "identity"),
+        ("user-agent", "weighbridge"),
+    ]
     if deployment.api_key is not None:
-        if deployment.kind == "azure":
-            headers["api-key"] = deployment.api_key
-        else:
-            headers["authorization"] = f"Bearer {deployment.api_key}"
-    return headers
+        azure = deployment.kind == "azure"
+        headers.append(("api-key", deployment.api_key) if azure else ("authorization", f"Bearer {deployment.api_key}"))
+    try:
+        return _Head(address, fields(headers))
+    except ValueError as error:
+        raise UpstreamRefusedUs("The deployment's key has a line end in it.", deployment_id=deployment_id) from error
 
 
-async def _open_reply(response: aiohttp.ClientResponse, call: UpstreamCall, limits: DirectLimits) -> UpstreamStream:
-    if response.status != HTTPStatus.OK:
-        raise await _error_of(response, call.deployment)
-    return _stream_of(response, call, limits)
-
-
-async def _error_of(response: aiohttp.ClientResponse, deployment: Deployment) -> UpstreamError:
+async def _error_of(connection: Connection, deployment: Deployment) -> UpstreamError:
     """The error for a refused request, from a bounded part of its body; a body that cannot be read is left out."""
     try:
         async with asyncio.timeout(_ERROR_BODY_S):
-            body = await _read_bounded(response, _MAX_ERROR_BYTES)
+            body = await _read_bounded(connection, _MAX_ERROR_BYTES)
     except _READ_ERRORS:
         body = b""
-    if response.content.at_eof():
-        response.release()
-    headers: Mapping[str, str] = response.headers
     return error_of_status(
-        response.status, body or b"", headers, deployment_id=deployment.deployment_id, secret=deployment.api_key
+        connection.status,
+        body or b"",
+        connection.headers,
+        deployment_id=deployment.deployment_id,
+        secret=deployment.api_key,
     )
 
 
-async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
+async def _read_bounded(connection: Connection, limit: int) -> bytes | None:
     """The whole body, or None when it is longer than the limit."""
     pieces: list[bytes] = []
     size = 0
-    while piece := await response.content.readany():
+    while piece := await connection.read():
         size += len(piece)
         if size > limit:
             return None
         pieces.append(piece)
-    return b"".join(pieces)
-
-
-def _stream_of(response: aiohttp.ClientResponse, call: UpstreamCall, limits: DirectLimits) -> UpstreamStream:
-    deployment_id = call.deployment.deployment_id
-    if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise MalformedReply("The upstream compressed its reply although asked not to.", deployment_id=deployment_id)
-    kind = response.content_type if "content-type" in response.headers else ""
-    if "html" in kind:
-        raise MalformedReply("The upstream answered with a page rather than a completion.", deployment_id=deployment_id)
-    is_json = "json" in kind
-    if not call.request.stream:
-        if kind == "text/event-stream":
-            raise MalformedReply("The upstream streams although asked for a whole answer.", deployment_id=deployment_id)
-        return _Body(response, call, limits, as_chunk=False)
-    _start_idle_timeout(response, call.idle_timeout_s)
-    # Some hosts ignore `stream: true` for some models: the whole answer then becomes one chunk.
-    return _Body(response, call, limits, as_chunk=True) if is_json else _Stream(response, call, limits)
-
-
-def _start_idle_timeout(response: aiohttp.ClientResponse, idle_s: float) -> None:
-    """Starts the idle timeout once the reply begins: the first token may take longer than any later pause."""
-    connection = response.connection
-    if connection is not None and connection.protocol is not None:
-        connection.protocol.read_timeout = idle_s
-        connection.protocol.start_timeout()
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class _Body:
-    """A whole reply, as one event."""
+    """A whole reply, as one event. Closing it cuts the connection unless the reply was read to its end."""
 
     def __init__(
-        self, response: aiohttp.ClientResponse, call: UpstreamCall, limits: DirectLimits, *, as_chunk: bool
+        self, pool: ConnectionPool, connection: Connection, call: UpstreamCall, limits: DirectLimits, *, as_chunk: bool
     ) -> None:
-        self._response = response
+        self._pool = pool
+        self._connection = connection
         self._deployment = call.deployment
         self._limits = limits
         self._as_chunk = as_chunk
@@ -256,7 +242,7 @@ class _Body:
             return None
         deployment_id = self._deployment.deployment_id
         try:
-            body = await _read_bounded(self._response, self._limits.max_reply_bytes)
+            body = await _read_bounded(self._connection, self._limits.max_reply_bytes)
         except _READ_ERRORS as error:
             raise _read_error(error, deployment_id) from error
         if body is None:
@@ -274,8 +260,7 @@ class _Body:
         return []
 
     async def aclose(self) -> None:
-        # A body that was read to its end has given its connection back already.
-        self._response.close()
+        self._pool.release(self._connection)
 
 
 class _Stream:
@@ -283,20 +268,20 @@ class _Stream:
 
     __slots__ = (
         "_closed",
-        "_content",
+        "_connection",
         "_deployment_id",
         "_ended",
         "_failure",
         "_finished",
         "_left",
         "_parser",
-        "_response",
+        "_pool",
         "_secret",
     )
 
-    def __init__(self, response: aiohttp.ClientResponse, call: UpstreamCall, limits: DirectLimits) -> None:
-        self._response = response
-        self._content = response.content
+    def __init__(self, pool: ConnectionPool, connection: Connection, call: UpstreamCall, limits: DirectLimits) -> None:
+        self._pool = pool
+        self._connection = connection
         self._deployment_id = call.deployment.deployment_id
         self._secret = call.deployment.api_key
         self._parser = SseParser(limits.max_event_bytes)
@@ -311,7 +296,7 @@ class _Stream:
             if self._failure is not None:
                 raise self._failure
             try:
-                data = await self._content.readany()
+                data = await self._connection.read()
             except _READ_ERRORS as error:
                 raise _read_error(error, self._deployment_id) from error
             events = self._events(self._payloads(data))
@@ -325,7 +310,7 @@ class _Stream:
         if self._ended or self._closed or self._failure is not None:
             return []
         try:
-            data = self._content.read_nowait()
+            data = self._connection.take()
             return self._events(self._payloads(data)) if data else []
         except (*_READ_ERRORS, MalformedReply):
             return []
@@ -380,25 +365,24 @@ class _Stream:
             if self._ended:
                 await self._drain_tail()
         finally:
-            # Cuts the connection, unless the reply's end has given it back already.
-            self._response.close()
+            self._pool.release(self._connection)
 
     async def _drain_tail(self) -> None:
         """Reads the end of the HTTP body, for a moment, so that the connection can be reused."""
-        if self._content.is_eof():
+        if self._connection.at_eof:
             return
         size = 0
         try:
             async with asyncio.timeout(_TAIL_S):
-                while size < _MAX_TAIL_BYTES and (data := await self._content.readany()):
+                while size < _MAX_TAIL_BYTES and (data := await self._connection.read()):
                     size += len(data)
         except _READ_ERRORS:
             return
 
 
 def _read_error(error: Exception, deployment_id: str) -> UpstreamError:
-    if isinstance(error, aiohttp.SocketTimeoutError):
+    if isinstance(error, ReplySilent):
         return UpstreamTimeout("The upstream fell silent in the middle of its reply.", deployment_id=deployment_id)
-    if isinstance(error, TimeoutError):
+    if isinstance(error, ReplyTimeout):
         return UpstreamTimeout("The upstream's reply took too long.", deployment_id=deployment_id)
     return StreamCut("The upstream's connection broke in the middle of its reply.", deployment_id=deployment_id)

@@ -1,0 +1,294 @@
+"""One connection to an upstream: a request out, its reply in, and then perhaps another."""
+
+import asyncio
+import math
+import select
+from collections import deque
+from collections.abc import Callable
+from typing import Final, cast
+
+import httptools
+
+from providers.connections.errors import NotHttp, ReplyLost, ReplySilent, ReplyTimeout
+
+MAX_HEAD_BYTES: Final = 16 * 1024
+_PAUSE_BYTES: Final = 256 * 1024
+"""Bytes that came and were not read at which no more are taken from the socket; at a quarter of it reading goes on."""
+_RESUME_BYTES: Final = _PAUSE_BYTES // 4
+_FIRST_FINAL: Final = 200
+_NO_CONTENT: Final = frozenset({204, 304})
+
+
+class Connection(asyncio.Protocol):
+    """Speaks for one call at a time. The pool hands it out and takes it back.
+
+    One timer a connection looks at the present deadline now and then, so that a read or a call costs none.
+    """
+
+    __slots__ = (
+        "_at_eof",
+        "_bounded",
+        "_buffered",
+        "_chunks",
+        "_due_at",
+        "_error",
+        "_from_peer",
+        "_gone",
+        "_has_reply",
+        "_head_bytes",
+        "_headers",
+        "_idle_s",
+        "_last_read_at",
+        "_loop",
+        "_parser",
+        "_paused",
+        "_stays",
+        "_timer",
+        "_timer_at",
+        "_transport",
+        "_waiter",
+        "busy",
+        "headers",
+        "status",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[["Connection"], None]) -> None:
+        self._loop = loop
+        self._gone = gone
+        self._transport: asyncio.Transport | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._from_peer: select.poll | None = None
+        self._error: Exception | None = None
+        self.busy = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._buffered = 0
+        self._paused = False
+        self._has_reply = False
+        self._at_eof = False
+        self._bounded = False
+        self._stays = False
+        self._head_bytes = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._idle_s = math.inf
+        self._due_at = math.inf
+        self._last_read_at = 0.0
+        self.status = 0
+        self.headers: dict[str, str] = {}
+
+    # The pool's side.
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request may be sent: the peer has not closed it, as far as the kernel knows by now."""
+        if self._transport is None or self._transport.is_closing() or self._from_peer is None:
+            return False
+        # A close that arrived is seen though the loop has not read it yet, so a stale connection is not written to.
+        return not self._from_peer.poll(0)
+
+    def send(self, request: bytes, deadline: float) -> None:
+        """Sends a whole request, whose reply must end by `deadline` on the loop's clock."""
+        assert self._transport is not None  # noqa: S101 - The pool looked.
+        self._begin()
+        self._error = None
+        self.busy = True
+        self._parser = httptools.HttpResponseParser(self)
+        self._due_at = deadline
+        self._arm(deadline)
+        self._transport.write(request)
+
+    def rest(self, for_s: float) -> None:
+        """Keeps the connection for another call, for so many seconds."""
+        self.busy = False
+        self._parser = None
+        self._idle_s, self._due_at = math.inf, self._loop.time() + for_s
+        self._arm(self._due_at)
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the reply came whole and the upstream keeps the connection."""
+        whole = self._at_eof and self._stays and self._error is None
+        return whole and self._transport is not None and not self._transport.is_closing()
+
+    def cut(self) -> None:
+        """Ends the connection at once, whatever is under way."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # The caller's side.
+
+    async def reply_begins(self) -> None:
+        """Waits for the reply's head, which is then in `status` and `headers`. Raises NotHttp, ReplyLost, ReplyTimeout."""
+        while not self._has_reply:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    def limit_silence(self, idle_s: float) -> None:
+        """From now on the reply may not be silent for longer."""
+        self._idle_s = idle_s
+        self._last_read_at = now = self._loop.time()
+        self._arm(now + idle_s)
+
+    async def read(self) -> bytes:
+        """All that came since the last read, or b"" at the reply's end. Raises ReplyLost, ReplyTimeout, NotHttp."""
+        while not self._chunks:
+            if self._at_eof:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        return self.take()
+
+    def take(self) -> bytes:
+        """All that came since the last read, without waiting."""
+        chunks = self._chunks
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        self._buffered = 0
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._last_read_at = self._loop.time()
+            self._transport.resume_reading()
+        return data
+
+    @property
+    def at_eof(self) -> bool:
+        """Whether the whole reply was read."""
+        return self._at_eof and not self._chunks
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if self._error is None and not self._at_eof:
+            self._error = error
+        self._stays = False
+        self._wake()
+
+    # asyncio's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the interface and not the base class.
+        self._transport = cast("asyncio.Transport", transport)
+        socket = transport.get_extra_info("socket")
+        if socket is not None:
+            self._from_peer = select.poll()
+            self._from_peer.register(socket.fileno(), select.POLLRDHUP)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._transport = None
+        if self.busy:
+            if self._has_reply and not self._bounded and exc is None:
+                self._at_eof = True
+                self._wake()
+            else:
+                self._fail(ReplyLost("the connection was lost"))
+        self._gone(self)
+
+    def data_received(self, data: bytes) -> None:
+        parser = self._parser
+        if parser is None or self._at_eof:
+            # Nothing was asked: whatever it is, it would be taken for the next call's reply.
+            self.cut()
+            return
+        self._last_read_at = self._loop.time()
+        if not self._has_reply:
+            self._head_bytes += len(data)
+        try:
+            parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail(NotHttp("the upstream's bytes are no HTTP reply"))
+            self.cut()
+            return
+        if not self._has_reply and self._head_bytes > MAX_HEAD_BYTES:
+            self._fail(NotHttp("the head of the upstream's reply is too large"))
+            self.cut()
+            return
+        if self._buffered > _PAUSE_BYTES and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        if self._has_reply:
+            self._wake()
+
+    # httptools' side.
+
+    def on_message_begin(self) -> None:
+        """A reply, or an interim one before it. Behind a whole reply comes nothing that was asked for."""
+        if self._at_eof:
+            self._stays = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field of the head, or of trailers, which nobody reads."""
+        if not self._has_reply:
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The head is whole; one of an interim reply is forgotten."""
+        assert self._parser is not None  # noqa: S101
+        status = self._parser.get_status_code()
+        if self._at_eof or status < _FIRST_FINAL:
+            self._headers = []
+            return
+        self.status = status
+        # It may have come in one read with much of the body.
+        self._head_bytes = sum(len(name) + len(value) for name, value in self._headers)
+        self.headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers}
+        self._bounded = "content-length" in self.headers or "transfer-encoding" in self.headers or status in _NO_CONTENT
+        self._has_reply = self._head_bytes <= MAX_HEAD_BYTES
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the reply."""
+        if not self._at_eof:
+            self._chunks.append(body)
+            self._buffered += len(body)
+
+    def on_message_complete(self) -> None:
+        """The whole reply came, unless it was an interim one."""
+        if self._has_reply and not self._at_eof and self._parser is not None:
+            self._at_eof = True
+            # The parser knows it only now.
+            self._stays = self._bounded and bool(self._parser.should_keep_alive())
+
+    # The timer.
+
+    def _arm(self, due_at: float) -> None:
+        """Makes sure that the timer looks at `due_at` or before."""
+        if due_at < self._timer_at or self._timer is None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = due_at
+            self._timer = self._loop.call_at(due_at, self._look)
+
+    def _look(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        now = self._loop.time()
+        # While the caller does not read, the upstream cannot speak.
+        silent_at = math.inf if self._paused else self._last_read_at + self._idle_s
+        if now >= self._due_at:
+            self._fail(ReplyTimeout("the reply took too long"))
+            self.cut()
+        elif now >= silent_at:
+            self._fail(ReplySilent("the reply fell silent"))
+            self.cut()
+        else:
+            again = min(self._due_at, silent_at if silent_at < math.inf else now + self._idle_s)
+            if again < math.inf:
+                self._arm(again)

@@ -1,0 +1,204 @@
+"""A pool of kept connections, bounded for each origin and in all."""
+
+import asyncio
+import re
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from providers.connections.address import Address, Origin, trusted
+from providers.connections.connection import Connection
+from providers.connections.errors import ConnectionFailed, ConnectionTimeout
+
+_ENDS_A_LINE: Final = re.compile(r"[\r\n\0]")
+
+
+class PoolLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds on connections, and the seconds for which an idle one is kept."""
+
+    max_connections: int = 8_192
+    max_connections_per_origin: int = 4_096
+    keepalive_s: float = 15.0
+
+
+def fields(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Header fields as bytes. Raises ValueError for one that would end its line."""
+    text = ""
+    for name, value in headers:
+        if _ENDS_A_LINE.search(value):
+            raise ValueError(f"the header field {name} may have no line ends")
+        text += f"{name}: {value}\r\n"
+    return text.encode("latin-1", "replace")
+
+
+class _Origin:
+    """The connections of one origin."""
+
+    __slots__ = ("idle", "open", "waiting")
+
+    def __init__(self) -> None:
+        self.idle: list[Connection] = []
+        """The most recently used comes last, and is taken first, so that those not needed grow old."""
+        self.open = 0
+        """Connections that stand or are being made."""
+        self.waiting: deque[asyncio.Future[None]] = deque()
+
+    def wake(self) -> bool:
+        """Lets the one that has waited longest look again."""
+        while self.waiting:
+            waiter = self.waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return True
+        return False
+
+
+class ConnectionPool:
+    """Hands out connections and takes them back. Belongs to one event loop."""
+
+    def __init__(self, limits: PoolLimits | None = None, tls: Callable[[], ssl.SSLContext] = trusted) -> None:
+        self._limits = limits or PoolLimits()
+        self._make_tls = tls
+        self._tls: ssl.SSLContext | None = None
+        self._origins: dict[Origin, _Origin] = {}
+        self._of: dict[Connection, Origin] = {}
+        self._open = 0
+        self._closed = False
+
+    @property
+    def open(self) -> int:
+        """The number of connections that stand or are being made."""
+        return self._open
+
+    async def send(
+        self,
+        address: Address,
+        head: bytes,
+        body: bytes,
+        *,
+        connect_s: float,
+        total_s: float,
+        connected: Callable[[], None],
+    ) -> Connection:
+        """Sends a POST over a kept or a new connection; `head` are its further fields. Calls `connected` before a byte
+        leaves. Whoever gets the connection must give it back by `release`.
+
+        Raises ConnectionFailed; from there on the connection tells.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + total_s
+        connection = self._idle_one(address.origin)
+        if connection is None:
+            try:
+                async with asyncio.timeout(min(connect_s, total_s)):
+                    connection = await self._another(address.origin, loop)
+            except TimeoutError:
+                raise ConnectionTimeout("no connection in time") from None
+        connected()
+        connection.send(b"%b%bcontent-length: %d\r\n\r\n%b" % (address.head, head, len(body), body), deadline)
+        return connection
+
+    def release(self, connection: Connection) -> None:
+        """Takes a connection back: it is kept where its reply was read to the end, else cut. Idempotent."""
+        if not connection.busy:
+            return
+        origin = self._of.get(connection)
+        if origin is None or self._closed or not connection.reusable:
+            connection.busy = False
+            connection.cut()
+            return
+        connection.rest(self._limits.keepalive_s)
+        kept = self._origins[origin]
+        kept.idle.append(connection)
+        kept.wake()
+
+    async def aclose(self) -> None:
+        """Cuts all connections."""
+        self._closed = True
+        for connection in list(self._of):
+            connection.cut()
+        # A lost connection is told in the loop's next turn.
+        await asyncio.sleep(0)
+
+    def _idle_one(self, origin: Origin) -> Connection | None:
+        kept = self._origins.get(origin)
+        while kept is not None and kept.idle:
+            connection = kept.idle.pop()
+            if connection.usable:
+                return connection
+            connection.cut()
+        return None
+
+    async def _another(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> Connection:
+        """A connection that became idle meanwhile, or a new one as soon as there is room for it."""
+        while True:
+            kept = self._origins.setdefault(origin, _Origin())
+            if (idle := self._idle_one(origin)) is not None:
+                return idle
+            if kept.open < self._limits.max_connections_per_origin and self._has_room():
+                return await self._new_one(origin, kept, loop)
+            waiter = loop.create_future()
+            kept.waiting.append(waiter)
+            try:
+                await waiter
+            except BaseException:
+                if waiter.done() and not waiter.cancelled():
+                    # It was woken just when it gave up: the next in line shall have what it was woken for.
+                    self._tell_room()
+                raise
+
+    def _has_room(self) -> bool:
+        if self._open < self._limits.max_connections:
+            return True
+        # An idle connection to elsewhere makes way; its place is free when it is gone.
+        for kept in self._origins.values():
+            if kept.idle:
+                kept.idle.pop(0).cut()
+                break
+        return False
+
+    async def _new_one(self, origin: Origin, kept: _Origin, loop: asyncio.AbstractEventLoop) -> Connection:
+        kept.open += 1
+        self._open += 1
+        connection = Connection(loop, self._lost)
+        self._of[connection] = origin
+        try:
+            if origin.tls and self._tls is None:
+                self._tls = await asyncio.to_thread(self._make_tls)
+            context = self._tls if origin.tls else None
+            await loop.create_connection(lambda: connection, origin.host, origin.port, ssl=context)
+        except BaseException as error:
+            self._lost(connection)
+            connection.cut()
+            if isinstance(error, OSError | UnicodeError):
+                raise ConnectionFailed(str(error)) from error
+            raise
+        if not connection.usable:
+            connection.cut()
+            raise ConnectionFailed("the upstream closed the connection at once")
+        return connection
+
+    def _lost(self, connection: Connection) -> None:
+        origin = self._of.pop(connection, None)
+        if origin is None:
+            return
+        kept = self._origins[origin]
+        if connection in kept.idle:
+            kept.idle.remove(connection)
+        self._count_out(origin, kept)
+
+    def _count_out(self, origin: Origin, kept: _Origin) -> None:
+        kept.open -= 1
+        self._open -= 1
+        self._tell_room()
+        if not kept.open and not kept.waiting:
+            # Replicas come and go for months, each at an address of its own.
+            self._origins.pop(origin, None)
+
+    def _tell_room(self) -> None:
+        for kept in self._origins.values():
+            if kept.waiting and (kept.idle or kept.open < self._limits.max_connections_per_origin) and kept.wake():
+                return
