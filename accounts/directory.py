@@ -1,8 +1,8 @@
 """Authentication of presented keys, with a short-lived cache.
 
-The database's answer is cached for `fresh_s`, so a revoked key is refused everywhere soon after. When the database does
-not answer, a key that it called valid less than `outage_s` ago is still accepted, and an outage never makes a key look
-unknown.
+The database's answer is cached for `fresh_s`, so a revoked key is refused everywhere soon after. Keys in use are read
+again in the background before that, many at once, so no caller waits for it. When the database does not answer, a key
+that it called valid less than `outage_s` ago is still accepted, and an outage never makes a key look unknown.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -26,6 +26,8 @@ _log: Final = logging.getLogger(__name__)
 _UNKNOWN: Final = "this API key is unknown, revoked or expired"
 _UNAVAILABLE: Final = "the key cannot be checked right now; try again shortly"
 _OVERLOADED: Final = "too many keys are being checked at once; try again shortly"
+_REFRESHED_AT_ONCE: Final = 500
+"""Keys that are read again by one query."""
 
 
 class KeySource(Protocol):
@@ -34,13 +36,19 @@ class KeySource(Protocol):
     async def find_key(self, digest: str) -> StoredKey | None: ...
 
 
-class _CachedCaller(msgspec.Struct, frozen=True):
+FindKeys = Callable[[list[str]], Awaitable[list[StoredKey | None]]]
+"""Looks up many keys by their digests; the answers are in the same order, None for what is no key."""
+
+
+class _CachedCaller(msgspec.Struct):
     """A cached valid caller; all moments are seconds on the monotonic clock."""
 
     caller: Caller
+    stored_digest: str
     trusted_until: float
     confirmed_at: float
     expires_at: float | None
+    used_at: float
 
 
 _Value = TypeVar("_Value")
@@ -88,6 +96,8 @@ class Directory:
         self._unknown_until: dict[bytes, float] = {}
         self._lookups: dict[bytes, asyncio.Task[_LookupResult]] = {}
         self._uncached_lookups: set[bytes] = set()
+        # While set, whoever is known does not wait for a store that has just failed to answer.
+        self._is_silent = False
 
     def lookup_fresh(self, presented: str) -> Caller | None:
         """The caller from the cache, without waiting; None when `authenticate` has to be asked."""
@@ -97,7 +107,41 @@ class Directory:
         if known is None:
             return None
         now = self._clock()
-        return None if now >= known.trusted_until else known.caller
+        if now >= known.trusted_until:
+            return None
+        known.used_at = now
+        return known.caller
+
+    async def refresh(self, find_keys: FindKeys, *, at_once: int = _REFRESHED_AT_ONCE) -> None:
+        """Reads the keys in use again; to be called a few times within `fresh_s`. Never raises.
+
+        In use is what was presented within `outage_s`. While the store does not answer, known keys wait for nothing.
+        """
+        now = self._clock()
+        used = [(key, each) for key, each in self._known.items() if now - each.used_at < self._outage_s]
+        for start in range(0, len(used), at_once):
+            part = used[start : start + at_once]
+            asked_at = self._clock()
+            try:
+                async with asyncio.timeout(self._lookup_timeout_s):
+                    found = await find_keys([each.stored_digest for _, each in part])
+            except Exception as failure:  # noqa: BLE001  Whatever went wrong, the keys are not to blame.
+                if not self._is_silent:
+                    _log.warning("the key store does not answer: %s", type(failure).__name__)
+                self._is_silent = True
+                return
+            self._is_silent = False
+            for (key, before), stored in zip(part, found, strict=True):
+                self._renew(key, before, stored, asked_at)
+
+    def _renew(self, key: bytes, before: _CachedCaller, stored: StoredKey | None, asked_at: float) -> None:
+        """Takes a refreshed key over, unless a newer answer is known already."""
+        known = self._known.get(key)
+        if known is None or known.confirmed_at > asked_at:
+            return
+        used_at = known.used_at
+        if isinstance(self._evaluate(key, stored, asked_at), Caller):
+            self._known[key].used_at = max(used_at, before.used_at)
 
     async def authenticate(self, presented: str) -> Caller:
         """The key's caller. Raises MalformedKey, UnknownKey or DirectoryUnavailable."""
@@ -108,6 +152,8 @@ class Directory:
         digest = self._cache_key(presented)
         if self._clock() < self._unknown_until.get(digest, 0.0):
             raise UnknownKey(_UNKNOWN)
+        if self._is_silent and isinstance(known := self._fall_back_to_cache(digest, _UNAVAILABLE), Caller):
+            return known
         lookup = self._join_lookup(digest, presented)
         # A caller that hangs up must not take the reading away from those who wait for it too.
         verdict = self._fall_back_to_cache(digest, _OVERLOADED) if lookup is None else await asyncio.shield(lookup)
@@ -180,7 +226,7 @@ class Directory:
             role=stored.role,
         )
         trusted_until = _earlier(asked_at + self._fresh_s, expires_at)
-        known = _CachedCaller(caller, trusted_until, asked_at, expires_at)
+        known = _CachedCaller(caller, stored.digest, trusted_until, asked_at, expires_at, now)
         _put(self._known, digest, known, self._max_entries)
         return caller
 
@@ -192,7 +238,8 @@ class Directory:
             return DirectoryUnavailable(otherwise)
         # The database is not asked again for a moment, so that a hanging one does not slow every request.
         until = min(now + self._recheck_s, known.confirmed_at + self._outage_s)
-        self._known[digest] = msgspec.structs.replace(known, trusted_until=_earlier(until, known.expires_at))
+        known.trusted_until = _earlier(until, known.expires_at)
+        known.used_at = now
         return known.caller
 
     def _expiry(self, stored: StoredKey | None) -> float | None:

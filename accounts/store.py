@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, get_args
 
@@ -385,6 +385,18 @@ class AccountStore:
         if row is None:
             return None
         return StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
+
+    async def find_keys(self, digests: Sequence[str]) -> list[StoredKey | None]:
+        """The keys with these digests and their teams, in the same order and in one query; None for what is no key."""
+        query = (
+            select(*_STORED_COLUMNS)
+            .join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id))
+            .where(col(ApiKey.digest).in_(digests))
+        )
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(query)).all()
+        found = {key.digest: key for key in (StoredKey(**_with_settings(row._mapping)) for row in rows)}  # noqa: SLF001
+        return [found.get(digest) for digest in digests]
 
     async def _exists(self, table: type[Organisation | Team | ApiKey], condition: ColumnElement[bool]) -> bool:
         async with self._engine.connect() as connection:

@@ -341,3 +341,107 @@ async def test_it_reads_the_real_store(engine: AsyncEngine, clock: Clock) -> Non
     clock.now += 2
     with pytest.raises(UnknownKey):
         await directory.authenticate(minted.plaintext)
+
+
+class ManyKeys:
+    """Looks many keys up at once in a scripted store, unless told to fail."""
+
+    def __init__(self, keys: ScriptedKeys) -> None:
+        self.keys = keys
+        self.asked: list[list[str]] = []
+        self.failure: Exception | None = None
+
+    async def __call__(self, digests: list[str]) -> list[StoredKey | None]:
+        self.asked.append(digests)
+        if self.failure is not None:
+            raise self.failure
+        return [self.keys.keys.get(digest) for digest in digests]
+
+
+async def test_keys_in_use_are_read_again_before_they_are_stale(
+    directory: Directory, keys: ScriptedKeys, clock: Clock
+) -> None:
+    """Whoever asks again and again is looked up once; a refresh in time takes its place."""
+    minted, many = keys.add(), ManyKeys(keys)
+    await directory.authenticate(minted.plaintext)
+    for _ in range(40):
+        clock.now += 0.5
+        await directory.refresh(many)
+        assert directory.lookup_fresh(minted.plaintext) is not None
+    assert keys.lookups == 1
+    assert many.asked == [[minted.digest]] * 40
+
+
+async def test_a_refresh_tells_what_was_changed_and_what_was_revoked(
+    directory: Directory, keys: ScriptedKeys, clock: Clock
+) -> None:
+    """A team's new settings hold from the refresh on, and a revoked key is unknown from there on."""
+    minted, revoked, many = keys.add(), keys.add(), ManyKeys(keys)
+    for each in (minted, revoked):
+        await directory.authenticate(each.plaintext)
+    keys.keys[minted.digest] = msgspec.structs.replace(keys.keys[minted.digest], role="admin")
+    keys.revoke(revoked)
+    clock.now += 0.5
+    await directory.refresh(many)
+    assert (await directory.authenticate(minted.plaintext)).role == "admin"
+    with pytest.raises(UnknownKey):
+        await directory.authenticate(revoked.plaintext)
+    assert keys.lookups == 2
+
+
+async def test_keys_that_nobody_uses_are_not_read_again(directory: Directory, keys: ScriptedKeys, clock: Clock) -> None:
+    """The background reads what was presented within the time of an outage, and no more."""
+    minted, many = keys.add(), ManyKeys(keys)
+    await directory.authenticate(minted.plaintext)
+    clock.now += 61
+    await directory.refresh(many)
+    assert many.asked == []
+
+
+async def test_known_keys_wait_for_nothing_while_the_store_is_silent(
+    directory: Directory, keys: ScriptedKeys, clock: Clock
+) -> None:
+    """Once a refresh has failed, stale keys are answered from memory at once, without a look-up of their own."""
+    minted, many = keys.add(), ManyKeys(keys)
+    await directory.authenticate(minted.plaintext)
+    many.failure = OSError("gone")
+    for _ in range(10):
+        clock.now += 3
+        await directory.refresh(many)
+        assert (await directory.authenticate(minted.plaintext)).team_id == "team_a"
+    assert keys.lookups == 1
+    clock.now += 61
+    keys.failure = OSError("gone")
+    with pytest.raises(DirectoryUnavailable):
+        await directory.authenticate(minted.plaintext)
+
+
+async def test_a_refresh_does_not_undo_a_newer_answer(directory: Directory, keys: ScriptedKeys, clock: Clock) -> None:
+    """What was looked up after the refresh had asked is newer than the refresh's answer."""
+    minted = keys.add()
+    await directory.authenticate(minted.plaintext)
+
+    async def late(digests: list[str]) -> list[StoredKey | None]:
+        before = [keys.keys.get(digest) for digest in digests]
+        clock.now += 5
+        keys.revoke(minted)
+        with pytest.raises(UnknownKey):
+            await directory.authenticate(minted.plaintext)
+        return before
+
+    await directory.refresh(late)
+    assert directory.lookup_fresh(minted.plaintext) is None
+
+
+async def test_many_keys_are_read_by_few_queries(directory: Directory, keys: ScriptedKeys, engine: AsyncEngine) -> None:
+    """A refresh asks for so many keys at once, and the real store answers in the order of the question."""
+    minted, many = [keys.add() for _ in range(5)], ManyKeys(keys)
+    for each in minted:
+        await directory.authenticate(each.plaintext)
+    await directory.refresh(many, at_once=2)
+    assert [len(each) for each in many.asked] == [2, 2, 1]
+    store = AccountStore(engine)
+    await store.create_team("team_z", name="Z")
+    one, two = [await store.create_key("team_z", name, NEW) for name in ("one", "two")]
+    found = await store.find_keys([two.digest, "0" * 64, one.digest])
+    assert [each and each.name for each in found] == ["two", None, "one"]

@@ -1,0 +1,108 @@
+"""What a worker asks the control plane: reads and writes of the database that no caller waits for."""
+
+from accounts.store import StoredKey
+from classifier.learning.store import ClassifiedRequest, Verdict
+from classifier.tuning import Tuning
+from cost.budgets.budget import BudgetStatus
+from cost.budgets.grants import Grant, GrantNeed
+from cost.price_book.book import DatedPrice
+from gateway.link.codec import Question
+from proxy.limits.rules import Rule
+from proxy.limits.store import TableVersion
+
+
+class ReadOverrides(Question[list[DatedPrice]], frozen=True):
+    """Prices that were entered by hand and hold, or will."""
+
+
+class RememberPrices(Question[list[DatedPrice]], frozen=True):
+    """Keeps prices for good, so that rows may be booked at them; answered with them under the names that they got."""
+
+    prices: list[DatedPrice]
+
+
+class ReadLimitVersion(Question[TableVersion], frozen=True):
+    """The version of the table of limits."""
+
+
+class ReadLimits(Question[list[Rule]], frozen=True):
+    """All exceptions from the configured limits."""
+
+
+class ReadTuningVersion(Question[int | None], frozen=True):
+    """The version of the tuning in use; None for none."""
+
+
+class ReadTuning(Question[Tuning | None], frozen=True):
+    """The tuning in use."""
+
+
+class ReadKeys(Question[list[StoredKey | None]], frozen=True):
+    """Keys by their digests, in the same order; None for what is no key."""
+
+    digests: list[str]
+
+
+class ReadStandings(Question[list[BudgetStatus]], frozen=True):
+    """Every budget as it stands at a moment in microseconds since 1970."""
+
+    at_us: int
+
+
+class ReturnGrants(Question[dict[str, Grant]], frozen=True):
+    """Gives back a worker's unused grants; answered with those that it has now."""
+
+    boot_id: str
+    needs: dict[str, GrantNeed]
+    at_us: int
+
+
+class ShowWorker(Question[int], frozen=True):
+    """The worker lives; answered with the number of workers that do."""
+
+    boot_id: str
+
+
+class WithdrawWorker(Question[None], frozen=True):
+    """The worker ends."""
+
+    boot_id: str
+
+
+class KeepToLearnFrom(Question[None], frozen=True):
+    """Rows of answered requests, and verdicts of answers."""
+
+    requests: list[ClassifiedRequest]
+    verdicts: list[Verdict]
+
+
+class ReadLearningSettings(Question[dict[str, str]], frozen=True):
+    """What may be kept of these teams' requests, by team id."""
+
+    team_ids: list[str]
+
+
+class ReadOwnRequests(Question[list[tuple[bytes, int, int]] | None], frozen=True):
+    """A team's newest requests: vector, input tokens, output tokens; None when there are too few of them."""
+
+    team_id: str
+    artifact: str
+    width: int
+
+
+QUESTIONS = (
+    ReadOverrides,
+    RememberPrices,
+    ReadLimitVersion,
+    ReadLimits,
+    ReadTuningVersion,
+    ReadTuning,
+    ReadKeys,
+    ReadStandings,
+    ReturnGrants,
+    ShowWorker,
+    WithdrawWorker,
+    KeepToLearnFrom,
+    ReadLearningSettings,
+    ReadOwnRequests,
+)
