@@ -30,9 +30,6 @@ _TICK_S: Final = 0.25
 """Interval at which unused grants of scarce budgets are given back."""
 _IDLE_S: Final = 1.0
 """Interval at which unused grants of all budgets are given back."""
-_FORGET_S: Final = 300.0
-_DEAD_AFTER_US: Final = 3_600_000_000
-_GONE_AFTER_US: Final = 600_000_000
 _SETTLING_S: Final = 0.02
 """Pause before a second look: long enough for `booked` to hear of a commit."""
 _MAX_WAITING: Final = 20_000
@@ -45,7 +42,6 @@ _UNAVAILABLE: Final = (
 
 Key = tuple[str, int]
 """An attempt: request id and attempt number."""
-Teller = Callable[[Sequence[BudgetStatus]], Awaitable[None]]
 
 
 class BudgetCheck(msgspec.Struct, frozen=True):
@@ -161,7 +157,6 @@ class Holds:
         poll_s: float = 2.0,
         now_us: Callable[[], int] = wall_us,
         refused: Callable[[Scope], None] = lambda _scope: None,
-        tell: Teller | None = None,
     ) -> None:
         self._grants = grants
         self._boot_id = boot_id
@@ -169,7 +164,6 @@ class Holds:
         self._poll_s = poll_s
         self.now_us = now_us
         self._refused = refused
-        self._tell = tell
         self._learned = False
         self._budgets: dict[str, _LocalBudget] = {}
         self._index: dict[tuple[str, str], tuple[_LocalBudget, ...]] = {}
@@ -181,7 +175,6 @@ class Holds:
         self._worker: asyncio.Task[None] | None = None
         self._loop: asyncio.Task[None] | None = None
         self._closed = False
-        self._dead_since_us: dict[str, int] = {}
         self.failures = 0
         """Times that the database failed or did not answer in time."""
 
@@ -304,32 +297,12 @@ class Holds:
             await self._regrant(asks)
         self._start_worker()
 
-    async def forget_dead(self) -> None:
-        """Delete the grants of processes that are dead or unknown and have no open reserve.
-
-        Dead is not seen for an hour. Each gets ten minutes from when that is noticed: after a long outage of the
-        database all look dead, and whoever comes back first must not take what the others hold for attempts that the
-        database has never heard of.
-        """
-        now_us = self.now_us()
-        dead, unknown = await self._grants.closed_boots(now_us - _DEAD_AFTER_US)
-        mine = self._boot_id()
-        if mine in unknown:
-            # This process is not in the table `boot` either, so nothing records here which processes live.
-            unknown = []
-        gone = [each for each in (*dead, *unknown) if each != mine]
-        self._dead_since_us = {each: self._dead_since_us.get(each, now_us) for each in gone}
-        for boot_id, since_us in self._dead_since_us.items():
-            if now_us - since_us > _GONE_AFTER_US:
-                await self._grants.forget_boot(boot_id)
-
     async def _run(self) -> None:
         """Run each background duty at its own interval, forever. No failure ends the loop."""
         duties: dict[Callable[[], Awaitable[None]], float] = {
             lambda: self.tidy(scarce_only=True): _TICK_S,
             self.tidy: _IDLE_S,
-            self._poll_and_report: self._poll_s,
-            self.forget_dead: _FORGET_S,
+            self._poll_quietly: self._poll_s,
         }
         clock = asyncio.get_running_loop().time
         due = {duty: clock() + every_s for duty, every_s in duties.items()}
@@ -354,10 +327,8 @@ class Holds:
         except Exception:  # noqa: BLE001  Without this loop nobody would hear of a changed budget any more.
             _log.exception("looking after the budgets failed")
 
-    async def _poll_and_report(self) -> None:
-        found = await self.poll()
-        if self._tell is not None:
-            await self._tell(found)
+    async def _poll_quietly(self) -> None:
+        await self.poll()
 
     # Local copies of the budgets.
 

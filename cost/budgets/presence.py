@@ -28,5 +28,5 @@ class BudgetPresence:
         await self._presence.forget(boot_id)
 
     async def expire(self, ours: Collection[str]) -> None:
-        """Close what lost hosts left open; `Holds.forget_dead` deletes their grants a little later."""
+        """Close what lost hosts left open; `BudgetWatch.forget_dead` deletes their grants a little later."""
         await self._presence.expire(ours)

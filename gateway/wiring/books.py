@@ -12,8 +12,9 @@ from cost.budgets.books import BudgetedBooks
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.budget_metrics import BudgetMetrics
 from cost.budgets.grants import GrantStore
-from cost.budgets.holds import Holds, Teller
+from cost.budgets.holds import Holds
 from cost.budgets.presence import BudgetPresence
+from cost.budgets.watch import BudgetWatch, Teller
 from cost.close.checks import MonthChecks
 from cost.ledger.journal import Journal
 from cost.ledger.ledger import Ledger
@@ -61,7 +62,6 @@ async def open_books(
         poll_s=section.budgets.poll_s,
         now_us=now_us,
         refused=metrics.budgets.count_refusal,
-        tell=_teller(engine, config, metrics.budgets),
     )
     sweep = Sweep(engine, store, host=socket.gethostname(), lost_after_s=section.lost_host_after_s)
     ledger = Ledger(
@@ -77,6 +77,14 @@ async def open_books(
     await holds.start()
     stack.push_async_callback(holds.aclose)
     stack.push_async_callback(ledger.aclose)
+    watch = BudgetWatch(
+        grants,
+        lambda: (journal.boot_id,),
+        _teller(engine, config, metrics.budgets),
+        poll_s=section.budgets.poll_s,
+        now_us=now_us,
+    )
+    background(stack, watch.run())
     return OpenBooks(ledger, holds, BudgetedBooks(ledger, holds))
 
 
