@@ -1,6 +1,6 @@
 """A team's latest requests as numbers, to compute the effect of a quality floor on its own traffic."""
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -17,6 +17,8 @@ MOST: Final = 2_000
 """Requests that are read at most, the newest."""
 _HALF: Final = np.dtype("<f2")
 
+NewestRow = tuple[bytes, int, int]
+
 
 class OwnRequests(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of one team, one row each, with the columns of the artifact's own sample."""
@@ -29,8 +31,13 @@ class OwnRequests(msgspec.Struct, frozen=True, kw_only=True):
 
 async def own_requests(engine: AsyncEngine, team_id: str, artifact: str, width: int) -> OwnRequests | None:
     """The team's newest requests that this artifact scored; None when there are fewer than FEWEST."""
+    return gathered(await newest_rows(engine, team_id, artifact, width))
+
+
+async def newest_rows(engine: AsyncEngine, team_id: str, artifact: str, width: int) -> list[NewestRow]:
+    """The same as rows: vector of half-precision numbers, input tokens, output tokens."""
     if not artifact or width < 1:
-        return None
+        return []
     newest = (
         select(col(WeighingRow.vector), col(WeighingRow.input_tokens), col(WeighingRow.output_tokens))
         .where(col(WeighingRow.team_id) == team_id, col(WeighingRow.artifact) == artifact)
@@ -40,11 +47,11 @@ async def own_requests(engine: AsyncEngine, team_id: str, artifact: str, width: 
     async with engine.connect() as connection:
         rows = (await connection.execute(newest)).all()
     # A vector of another width cannot be this model's, whatever the row says.
-    return gathered([tuple(row) for row in rows if len(row[0]) == width * _HALF.itemsize])
+    return [(bytes(row[0]), row[1], row[2]) for row in rows if len(row[0]) == width * _HALF.itemsize]
 
 
-def gathered(rows: list[tuple[Any, ...]]) -> OwnRequests | None:
-    """Rows of (vector, input tokens, output tokens) as arrays; None when there are fewer than FEWEST."""
+def gathered(rows: list[NewestRow]) -> OwnRequests | None:
+    """Such rows as arrays; None when there are fewer than FEWEST."""
     if len(rows) < FEWEST:
         return None
     vectors = np.frombuffer(b"".join(row[0] for row in rows), dtype=_HALF)

@@ -3,15 +3,14 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from cost.errors import PriceError
 from cost.price_book.book import DatedPrice, PriceBook, price_book
-from cost.price_book.store import PriceStore
 from cost.prices import Price
 from cost.times import wall_us
 
@@ -22,18 +21,30 @@ _PATIENCE_S: Final = 5.0
 """Timeout of a look in seconds, so that a start does not wait longer for a silent database."""
 
 
+class PriceSource(Protocol):
+    """Where overrides are read and versions kept; PriceStore is one."""
+
+    async def overrides(self) -> list[DatedPrice]:
+        """Overrides that were not withdrawn, in the order they were entered. Raises PriceError."""
+        ...
+
+    async def remember_all(self, prices: Iterable[DatedPrice]) -> list[DatedPrice]:
+        """Keeps versions for good; returns them in the order given, under the names that they got."""
+        ...
+
+
 class PriceWatch:
     """Keeps the book up to date, and makes each version in it stand for the same figures for good."""
 
     def __init__(
         self,
-        store: PriceStore,
+        source: PriceSource,
         configured: PriceBook,
         changed: Callable[[], None] = lambda: None,
         now_us: Callable[[], int] = wall_us,
     ) -> None:
-        """Watch `store` over the configured prices. `changed` is called after other prices came into effect."""
-        self.store = store
+        """Watch `source` over the configured prices. `changed` is called after other prices came into effect."""
+        self._source = source
         self._configured = configured
         self._changed = changed
         self._now_us = now_us
@@ -95,9 +106,9 @@ class PriceWatch:
         configured = self._configured
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                self._overrides = await self.store.overrides()
+                self._overrides = await self._source.overrides()
                 if not self._remembered:
-                    self._keep_names(configured, await self.store.remember_all(configured.entries()))
+                    self._keep_names(configured, await self._source.remember_all(configured.entries()))
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             # The driver's message may contain the database's address.
             self._log_once(f"prices cannot be looked up, so they stay as they are: {type(error).__name__}")

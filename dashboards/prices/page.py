@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from cost.errors import PriceError, UnknownPrice
 from cost.price_book.book import DatedPrice, PriceBook
-from cost.price_book.store import MOST_NOTE_CHARACTERS, KnownPrice
+from cost.price_book.store import MOST_NOTE_CHARACTERS, KnownPrice, PriceStore
 from cost.prices import METERS, Price, usd
 from dashboards.prices import change as changes
 from dashboards.prices.listing import BadPrice, checked_prices, exact, today
@@ -217,7 +217,7 @@ async def _changing() -> AsyncIterator[None]:
 async def _known_prices(gateway: Gateway, target: str) -> list[KnownPrice]:
     async with reading(gateway, on=True):
         try:
-            return await gateway.prices.store.known(target)
+            return await PriceStore(gateway.database).known(target)
         except PriceError as error:
             raise PricesUnavailable(f"The history cannot be read: {error}.") from error
 

@@ -176,7 +176,13 @@ class Connection(asyncio.Protocol):
         if envelope.kind in {ANSWERED, REFUSED}:
             self._take_answer(envelope)
             return
-        message = self._handlers.vocabulary.message(envelope)
+        try:
+            message = self._handlers.vocabulary.message(envelope)
+        except msgspec.DecodeError as error:
+            _log.error("a message %s cannot be read: %s", envelope.name[:64], error)
+            if envelope.kind == ASKED:
+                self._send(REFUSED, envelope.number, envelope.name, type(error).__name__)
+            return
         if message is None:
             return
         if envelope.kind == TOLD:

@@ -1,6 +1,7 @@
 """What a worker asks the control plane: reads and writes of the database that no caller waits for."""
 
 from accounts.store import StoredKey
+from classifier.learning.requests import NewestRow
 from classifier.learning.store import ClassifiedRequest, Verdict
 from classifier.tuning import Tuning
 from cost.budgets.budget import BudgetStatus
@@ -57,18 +58,6 @@ class ReturnGrants(Question[dict[str, Grant]], frozen=True):
     at_us: int
 
 
-class ShowWorker(Question[int], frozen=True):
-    """The worker lives; answered with the number of workers that do."""
-
-    boot_id: str
-
-
-class WithdrawWorker(Question[None], frozen=True):
-    """The worker ends."""
-
-    boot_id: str
-
-
 class KeepToLearnFrom(Question[None], frozen=True):
     """Rows of answered requests, and verdicts of answers."""
 
@@ -82,8 +71,8 @@ class ReadLearningSettings(Question[dict[str, str]], frozen=True):
     team_ids: list[str]
 
 
-class ReadOwnRequests(Question[list[tuple[bytes, int, int]] | None], frozen=True):
-    """A team's newest requests: vector, input tokens, output tokens; None when there are too few of them."""
+class ReadOwnRequests(Question[list[NewestRow]], frozen=True):
+    """A team's newest requests that the artifact scored."""
 
     team_id: str
     artifact: str
@@ -100,8 +89,6 @@ QUESTIONS = (
     ReadKeys,
     ReadStandings,
     ReturnGrants,
-    ShowWorker,
-    WithdrawWorker,
     KeepToLearnFrom,
     ReadLearningSettings,
     ReadOwnRequests,

@@ -48,9 +48,9 @@ async def open_gate(
     stack: contextlib.AsyncExitStack,
 ) -> Gate:
     """Builds the gate; all of it is usable on return, whether or not Redis answers."""
-    replicas = LiveProcesses(engine, boot_id)
+    replicas = LiveProcesses(engine, lambda: (boot_id,))
     await replicas.refresh()
-    stack.push_async_callback(replicas.withdraw)
+    stack.push_async_callback(replicas.withdraw, boot_id)
     url = environment.redis(config.redis)
     link = None if url is None else RedisLink(url, config.redis, boot_id, observer=metrics.redis)
     sharers = ProcessCount(replicas, link)

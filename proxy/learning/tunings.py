@@ -169,14 +169,26 @@ def _before(records: list[TuningRecord]) -> int:
     return before if isinstance(before, int) else AS_TRAINED
 
 
+class TuningSource(Protocol):
+    """Where the tuning in use is read; LearningStore is one."""
+
+    async def active_version(self) -> int | None:
+        """Its version; None for no tuning."""
+        ...
+
+    async def active_tuning(self) -> Tuning | None:
+        """The tuning itself. Raises LearningError for one that cannot be read."""
+        ...
+
+
 class TuningWatch:
     """Polls for the active tuning and applies it to this process's classifier."""
 
     def __init__(
-        self, store: LearningStore, classifier: Classifier, changed: Callable[[], None] = lambda: None
+        self, source: TuningSource, classifier: Classifier, changed: Callable[[], None] = lambda: None
     ) -> None:
         """`changed` is called after the classifier adopted another tuning."""
-        self._store = store
+        self._source = source
         self._classifier = classifier if isinstance(classifier, Trained) else None
         self._changed = changed
         self._seen: int | None = None
@@ -190,10 +202,10 @@ class TuningWatch:
             return
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                version = await self._store.active_version()
+                version = await self._source.active_version()
                 if version == self._seen:
                     return
-                tuning = await self._store.active_tuning() if version is not None else None
+                tuning = await self._source.active_tuning() if version is not None else None
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             # The driver's message may hold the address.
             self._log_once(f"the tuning in use cannot be looked up: {type(error).__name__}")

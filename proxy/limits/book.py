@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import quote
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -13,7 +13,7 @@ from accounts.caller import Caller
 from proxy.limits.limit import Kind, Limit, Limits, Scope
 from proxy.limits.limits_config import LimitsSection
 from proxy.limits.rules import ANY_ID, Place, Rule, over
-from proxy.limits.store import LimitStore, TableVersion
+from proxy.limits.store import TableVersion
 
 _log: Final = logging.getLogger("weighbridge.limits")
 
@@ -129,11 +129,23 @@ def _escaped(text: str) -> str:
     return plain if len(plain) <= _MAX_ESCAPED else "=" + hashlib.sha256(text.encode()).hexdigest()
 
 
+class LimitSource(Protocol):
+    """Where rules are read; LimitStore is one."""
+
+    async def mark(self) -> TableVersion:
+        """The version of the table of rules."""
+        ...
+
+    async def all(self) -> list[Rule]:
+        """Every rule."""
+        ...
+
+
 class LimitWatch:
     """Keeps a book up to date with the database. While that does not answer, the last known rules hold."""
 
-    def __init__(self, store: LimitStore, book: LimitBook) -> None:
-        self._store = store
+    def __init__(self, source: LimitSource, book: LimitBook) -> None:
+        self._source = source
         self._book = book
         self._seen: TableVersion | None = None
         self._last_logged: str | None = None
@@ -151,11 +163,11 @@ class LimitWatch:
         """Adopts the stored rules; reads the whole table only when it has changed."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                mark = await self._store.mark()
+                mark = await self._source.mark()
                 if mark == self._seen:
                     return
                 # Read after the mark: what changes in between is read again at the next look.
-                rules = await self._store.all()
+                rules = await self._source.all()
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             # The driver's message may hold the address.
             self._log_once(f"limits cannot be looked up, so they stay as they are: {type(error).__name__}")

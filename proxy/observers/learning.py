@@ -10,12 +10,12 @@ import hashlib
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 import msgspec
 
-from classifier.learning.store import ClassifiedRequest, LearningStore, Verdict
+from classifier.learning.store import ClassifiedRequest, Verdict
 from classifier.prediction import Prediction, Prompt
 from cost.times import wall_us
 from proxy.observers.signals import ConversationTurn, Signals
@@ -57,12 +57,20 @@ class LearningObserver:
     def count_learning_dropped(self, requests: int) -> None: ...
 
 
+class LearningRows(Protocol):
+    """Where rows to learn from are kept; LearningStore is one."""
+
+    async def add(self, weighings: Sequence[ClassifiedRequest], verdicts: Sequence[Verdict]) -> None:
+        """Keeps both, or neither."""
+        ...
+
+
 class LearningLog:
     """Observer that stores a row and the implicit verdicts of each answered `auto` request, where the team allows it."""
 
     def __init__(
         self,
-        store: LearningStore,
+        store: LearningRows,
         learning_of: LearningOf,
         *,
         observer: LearningObserver | None = None,

@@ -1,16 +1,17 @@
 """The number of serving processes, counted in the database: it divides limits where there is no Redis.
 
-Each process shows itself every few seconds, and one that was not seen for some has gone. Hosts' clocks may differ, so it
-is the database's clock that says how long ago that was.
+Each is shown every few seconds, and one that was not seen for some has gone. Hosts' clocks may differ, so it is the
+database's clock that says how long ago that was.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Collection
+from typing import Any, Final, Protocol
 
+import msgspec
 from sqlalchemy import Table, delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -32,19 +33,40 @@ _MOST: Final = 10_000
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 
+class CountedProcesses(Protocol):
+    """The number of processes as last counted."""
+
+    @property
+    def live(self) -> int:
+        """The number, at least 1."""
+        ...
+
+    @property
+    def known(self) -> bool:
+        """True once they have been counted."""
+        ...
+
+
+class ToldProcesses(msgspec.Struct):
+    """The number of processes, as somebody else counts them and tells."""
+
+    live: int = 1
+    known: bool = False
+
+
 class LiveProcesses:
-    """Heartbeats this process in the database, and counts the others."""
+    """Heartbeats the processes of this host in the database, and counts them all."""
 
     def __init__(
         self,
         engine: AsyncEngine,
-        boot_id: str,
+        boots: Callable[[], Collection[str]],
         *,
         show_s: float = SHOW_S,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._engine = engine
-        self._boot_id = boot_id
+        self._boots = boots
         self._show_s = show_s
         self._given_clock = clock
         self._clock = clock or time.time
@@ -59,7 +81,7 @@ class LiveProcesses:
         return self._live
 
     async def refresh(self) -> None:
-        """Writes this process's heartbeat and counts all. When the database fails, the last count holds."""
+        """Writes the heartbeats of this host's processes and counts all. When the database fails, the last count holds."""
         try:
             async with asyncio.timeout(_LIMIT_S), self._engine.begin() as connection:
                 now_us = await self._shared_us(connection)
@@ -88,18 +110,20 @@ class LiveProcesses:
 
         await every(self._show_s, step)
 
-    async def withdraw(self) -> None:
-        """Removes this process's row at its end, so that others need not wait for it to expire."""
+    async def withdraw(self, boot_id: str) -> None:
+        """Removes a process's row at its end, so that others need not wait for it to expire."""
         with contextlib.suppress(*_DATABASE_FAILS):
             async with asyncio.timeout(_FORGET_S), self._engine.begin() as connection:
-                await connection.execute(delete(LiveProcess).where(col(LiveProcess.boot_id) == self._boot_id))
+                await connection.execute(delete(LiveProcess).where(col(LiveProcess.boot_id) == boot_id))
 
     async def _show(self, connection: AsyncConnection, now_us: int) -> None:
         values: dict[str, Any] = {"seen_us": now_us}
-        shown = update(LiveProcess).where(col(LiveProcess.boot_id) == self._boot_id).values(**values)
-        if (await connection.execute(shown)).rowcount == 0:
-            table: Table = LiveProcess.__table__  # type: ignore[attr-defined]
-            await connection.execute(table.insert().values(boot_id=self._boot_id, **values))
+        table: Table = LiveProcess.__table__  # type: ignore[attr-defined]
+        # In their order, so that two hosts never wait for each other.
+        for boot_id in sorted(self._boots()):
+            shown = update(LiveProcess).where(col(LiveProcess.boot_id) == boot_id).values(**values)
+            if (await connection.execute(shown)).rowcount == 0:
+                await connection.execute(table.insert().values(boot_id=boot_id, **values))
 
     async def _shared_us(self, connection: AsyncConnection) -> int:
         """Microseconds of the clock that all processes share: the database's, or with SQLite this machine's."""
@@ -111,7 +135,7 @@ class LiveProcesses:
 class ProcessCount:
     """The number of processes that share a limit: Redis's count while it is healthy, else the database's."""
 
-    def __init__(self, replicas: LiveProcesses, link: RedisLink | None) -> None:
+    def __init__(self, replicas: CountedProcesses, link: RedisLink | None) -> None:
         self._replicas = replicas
         self._link = link
 

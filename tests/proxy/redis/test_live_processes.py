@@ -31,6 +31,10 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
+def shown_as(engine: AsyncEngine, name: str, clock: Clock) -> LiveProcesses:
+    return LiveProcesses(engine, lambda: (name,), clock=clock)
+
+
 async def boots(engine: AsyncEngine) -> list[str]:
     async with engine.connect() as connection:
         return sorted((await connection.scalars(select(col(LiveProcess.boot_id)))).all())
@@ -39,7 +43,7 @@ async def boots(engine: AsyncEngine) -> list[str]:
 async def test_each_process_counts_those_that_were_seen_lately(engine: AsyncEngine) -> None:
     """One that shows itself is counted by all at their next look, and no longer once it was not seen for a while."""
     clock = Clock()
-    first, second = (LiveProcesses(engine, name, clock=clock) for name in ("first", "second"))
+    first, second = (shown_as(engine, name, clock) for name in ("first", "second"))
     counts = [(first.live, first.known)]
     await first.refresh()
     await second.refresh()
@@ -53,11 +57,11 @@ async def test_each_process_counts_those_that_were_seen_lately(engine: AsyncEngi
 
 async def test_one_that_stops_is_not_counted_from_then_on(engine: AsyncEngine) -> None:
     """The others need not wait until it was not seen for long."""
-    first, second = LiveProcesses(engine, "first"), LiveProcesses(engine, "second")
+    first, second = LiveProcesses(engine, lambda: ("first",)), LiveProcesses(engine, lambda: ("second",))
     await second.refresh()
     await first.refresh()
     assert first.live == 2
-    await second.withdraw()
+    await second.withdraw("second")
     await first.refresh()
     assert first.live == 1
     assert await boots(engine) == ["first"]
@@ -66,7 +70,7 @@ async def test_one_that_stops_is_not_counted_from_then_on(engine: AsyncEngine) -
 async def test_rows_of_the_dead_are_deleted(engine: AsyncEngine) -> None:
     """Also those that a clock which was set back has left in the future; a process that was only frozen returns."""
     clock = Clock()
-    old, ahead, live = (LiveProcesses(engine, name, clock=clock) for name in ("old", "ahead", "live"))
+    old, ahead, live = (shown_as(engine, name, clock) for name in ("old", "ahead", "live"))
     await old.refresh()
     clock.now += 200
     await ahead.refresh()
@@ -80,7 +84,7 @@ async def test_rows_of_the_dead_are_deleted(engine: AsyncEngine) -> None:
 
 async def test_the_clock_is_the_databases(engine: AsyncEngine) -> None:
     """Without a clock of ours it comes from PostgreSQL, and on SQLite from this machine."""
-    replicas = LiveProcesses(engine, "boot")
+    replicas = LiveProcesses(engine, lambda: ("boot",))
     await replicas.refresh()
     await asyncio.sleep(0.01)
     await replicas.refresh()
@@ -90,7 +94,7 @@ async def test_the_clock_is_the_databases(engine: AsyncEngine) -> None:
 
 async def test_it_looks_again_and_again(engine: AsyncEngine) -> None:
     """And tells after each look, until it is cancelled."""
-    replicas = LiveProcesses(engine, "boot", show_s=0.01)
+    replicas = LiveProcesses(engine, lambda: ("boot",), show_s=0.01)
     looks: list[int] = []
     running = asyncio.create_task(replicas.run(lambda: looks.append(replicas.live)))
     await until(lambda: len(looks) >= 2)
@@ -102,24 +106,24 @@ async def test_it_looks_again_and_again(engine: AsyncEngine) -> None:
 
 async def test_the_last_count_holds_while_the_database_is_down(engine: AsyncEngine) -> None:
     """Looking never raises, and neither does stopping."""
-    counted, never = LiveProcesses(engine, "first"), LiveProcesses(engine, "third")
-    await LiveProcesses(engine, "second").refresh()
+    counted, never = LiveProcesses(engine, lambda: ("first",)), LiveProcesses(engine, lambda: ("third",))
+    await LiveProcesses(engine, lambda: ("second",)).refresh()
     await counted.refresh()
     async with engine.begin() as connection:
         await connection.execute(text("DROP TABLE replica"))
     for replicas in (counted, counted, never):
         await replicas.refresh()
-        await replicas.withdraw()
+        await replicas.withdraw("a")
     assert (counted.live, counted.known) == (2, True)
     assert (never.live, never.known) == (1, False)
 
 
 async def test_redis_is_believed_while_it_answers(engine: AsyncEngine, empty_redis: RedisServer) -> None:
     """The link's count while it is healthy, else the table's; and the link's last one when the table never answered."""
-    replicas = LiveProcesses(engine, "a")
+    replicas = LiveProcesses(engine, lambda: ("a",))
     assert ProcessCount(replicas, None).live == 1
-    await LiveProcesses(engine, "b").refresh()
-    await LiveProcesses(engine, "c").refresh()
+    await LiveProcesses(engine, lambda: ("b",)).refresh()
+    await LiveProcesses(engine, lambda: ("c",)).refresh()
     links = [RedisLink(empty_redis.url, RedisSection(probe_s=0.05), name, heartbeat_s=0.02) for name in ("a", "b")]
     for link in links:
         await link.start()
