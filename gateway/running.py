@@ -27,6 +27,7 @@ from cost.price_book.watch import PriceWatch
 from cost.reports.usage import UsageReader
 from cost.times import wall_us
 from dashboards.live.readers import open_operations
+from dashboards.live.workers import Workers
 from dashboards.savings import Claims
 from dashboards.web.gateway import READS_AT_ONCE, Gateway, State
 from gateway.configuration.file import ConfigError
@@ -69,6 +70,7 @@ from proxy.learning.measuring import MeasuringRules
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
+from proxy.limits.limit import Limit, Remaining
 from proxy.line import RequestPipeline
 from proxy.observers.learning import LearningLog
 from proxy.observers.logs import RequestLog, configure_logging
@@ -77,6 +79,7 @@ from proxy.overload import AcceptBacklog
 from proxy.pipeline_config import PipelineConfig
 from proxy.queues.queues_config import QueueConfig
 from proxy.tolerance import learn_from_own_requests
+from proxy.worker_report import WorkerReport, report_of
 from selfhosted.fleet import Fleet
 
 _log = logging.getLogger("weighbridge.app")
@@ -221,7 +224,8 @@ class Running:
                 operator=config.accounts.operator,
                 metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
                 accounts=accounts,
-                breakers=self._breakers,
+                workers=self._workers(ledger.boot_id, line, gate),
+                ready=self._breakers.ready,
                 operations=open_operations(engine, stack),
                 config=lambda: self._config,
                 every_setting=self._every_setting,
@@ -234,6 +238,7 @@ class Running:
             background(stack, every(config.classifier.learning.poll_s, watch.refresh))
             self._listen_for_reload(stack)
             app.state.ledger, app.state.gateway, app.state.tuning_watch = ledger, gateway, watch
+            app.state.breakers = self._breakers
             yield {"gateway": gateway}
             line.draining = True
 
@@ -287,6 +292,16 @@ class Running:
             habits=open_prefix_tracker(self._config, self._environment, engine, self._metrics.prefixes, stack),
         )
         return dispatcher, line
+
+    def _workers(self, boot_id: str, line: RequestPipeline, gate: Gate) -> Workers:
+        async def ask() -> list[WorkerReport]:
+            scored_by_rule = getattr(self._classifier, "fallbacks", 0)
+            return [report_of(boot_id, line, gate, self._breakers, scored_by_rule)]
+
+        async def peek(limits: tuple[Limit, ...]) -> list[tuple[Remaining, ...]]:
+            return [await gate.limiter.peek(limits)]
+
+        return Workers(ask, peek)
 
     def _keep_going(self, gateway: Gateway, accounts: AccountStore, stack: contextlib.AsyncExitStack) -> None:
         """The loops of this process itself."""

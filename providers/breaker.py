@@ -206,9 +206,13 @@ class Breakers:
             return "closed"
         return "half-open" if self._clock() >= breaker.open_until else "open"
 
-    def snapshot(self) -> dict[str, BreakerState]:
-        """State by deployment id, of every known deployment."""
-        return {deployment_id: self.state(deployment_id) for deployment_id in self._breakers}
+    def telling(self) -> dict[str, BreakerSnapshot]:
+        """The breakers that have anything to show, by deployment id: not closed, or with ejections, failures or faults."""
+        return {
+            deployment_id: self.describe(deployment_id)
+            for deployment_id, breaker in self._breakers.items()
+            if breaker.open_until is not None or breaker.failures or breaker.ejections or breaker.faults
+        }
 
     def describe(self, deployment_id: str) -> BreakerSnapshot:
         """One deployment's breaker for display; one that was never called is closed."""

@@ -16,7 +16,7 @@ from proxy.limits.limit import Limit, Remaining
 from proxy.limits.rules import Place
 from proxy.pipeline_config import PipelineConfig
 from proxy.policy import AUTO
-from proxy.queues.work import QueueSnapshot
+from proxy.worker_report import QueueReport
 
 router = APIRouter(tags=["limits"])
 
@@ -58,13 +58,14 @@ async def list_limits(
         raise ModelNotFound(f"The model `{model[:200]}` does not exist or your team may not use it.", param="model")
     found = [(place, limit) for place in places_of(caller, model) for limit in gateway.gate.limit_book.at(place)]
     seen = [limit for place, limit in found if sees_use(caller, place, gateway.operator)]
-    remains = dict(zip(seen, await gateway.gate.limiter.peek(tuple(seen)), strict=True))
+    workers = await gateway.workers.now()
+    remains = dict(zip(seen, await gateway.workers.remaining(tuple(seen)), strict=False))
     return json_reply(
         {
             "object": "list",
             "model": model or None,
-            "mode": gateway.gate.limiter.mode,
-            "live_replicas": gateway.gate.limiter.live,
+            "mode": workers.limits_mode,
+            "live_replicas": workers.live,
             "data": [limit_as_json(place, limit, remains.get(limit)) for place, limit in found],
         }
     )
@@ -72,19 +73,12 @@ async def list_limits(
 
 @router.get("/v1/queues", **described("Look at the queues", gives={200: "Each queue, as it stands"}))
 async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
-    """Every queue, as the answering process sees it. Queues hold requests of all organisations, so only operators may
+    """Every queue, with what this host's workers have in it. Queues hold requests of all organisations, so only operators may
     read them.
     """
-    gateway = gateway_of(request)
-    queues = gateway.gate.queues
-    data = [
-        queue_as_json(
-            queues.snapshot(name),
-            [target for target in gateway.line.config.catalog.targets if queues.queue_of(target) == name],
-        )
-        for name in queues.names
-    ]
-    return json_reply({"object": "list", "live_replicas": gateway.gate.limiter.live, "data": data})
+    workers = await gateway_of(request).workers.now()
+    data = [queue_as_json(each) for each in workers.queues]
+    return json_reply({"object": "list", "live_replicas": workers.live, "data": data})
 
 
 def may_name(rules: PipelineConfig, caller: Caller, name: str) -> bool:
@@ -108,8 +102,9 @@ def sees_use(caller: Caller, place: Place, operator: str) -> bool:
             return True
 
 
-def queue_as_json(look: QueueSnapshot, targets: list[str]) -> dict[str, Any]:
+def queue_as_json(queue: QueueReport) -> dict[str, Any]:
     """A queue as the API returns it."""
+    look = queue.snapshot
     state = msgspec.structs.asdict(look.state)
     return {
         "object": "queue",
@@ -119,7 +114,7 @@ def queue_as_json(look: QueueSnapshot, targets: list[str]) -> dict[str, Any]:
         "divided": "by demand" if look.by_demand else "equally",
         "waiting_by_tier": {"interactive": look.waiting_interactive, "batch": look.waiting_batch},
         "drain_tokens_per_s": round(look.drain_tokens_per_s, 3),
-        "targets": targets,
+        "targets": list(queue.targets),
     }
 
 

@@ -74,7 +74,7 @@ async def show_classifier(view: Annotated[PageRequest, Depends(allowed("operatio
     return view.page(
         "operations/classifier.html",
         title="Classifier",
-        classifier_facts=await classifier_snapshot(gateway),
+        classifier_facts=await classifier_snapshot(gateway, await gateway.workers.now()),
         manifest=manifest,
         tunings=tunings,
         abilities=abilities,

@@ -31,7 +31,7 @@ TIERS: Final = (
 async def show_queues(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """Tiers with their waiting times, and all queues."""
     gateway = view.gateway
-    recent = await read_recent(gateway, wall_us())
+    recent, workers = await read_recent(gateway, wall_us()), await gateway.workers.now()
     tiers = Table.of(
         TIERS,
         [_tier(each) for each in tier_snapshots(gateway.config(), recent)],
@@ -41,7 +41,7 @@ async def show_queues(view: Annotated[PageRequest, Depends(allowed("operations.r
     )
     lines = Table.of(
         QUEUES,
-        queue_rows(queues(gateway)),
+        queue_rows(queues(workers)),
         view.query,
         name="queues",
         caption="Queues",
@@ -54,7 +54,7 @@ async def show_queues(view: Annotated[PageRequest, Depends(allowed("operations.r
         "here": address_of(view),
         "tiers": tiers,
         "queues": lines,
-        "process": process_snapshot(gateway),
+        "process": process_snapshot(gateway, workers),
         "at_us": wall_us(),
     }
     if view.is_part:

@@ -1,4 +1,4 @@
-"""The operations snapshot of one process, for the operators' pages, GET /v1/operations and `weighbridge top`."""
+"""The operations snapshot of one host, for the operators' pages, GET /v1/operations and `weighbridge top`."""
 
 import asyncio
 import time
@@ -12,6 +12,7 @@ from classifier.onnx_classifier import OnnxClassifier
 from cost.times import iso, wall_us
 from dashboards.limits.api import queue_as_json as told_queue
 from dashboards.live.recent import MOST, WINDOW_US, Recent, Spend, summed
+from dashboards.live.workers import WorkersNow
 from dashboards.operations import stores
 from dashboards.operations.problems import problems
 from dashboards.operations.targets import figures_snapshot, target_snapshots
@@ -29,21 +30,22 @@ async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
     """The snapshot as plain values, problems included. It works without the database; values from there are then None."""
     now_us = wall_us()
     recent, spend = await read_recent(gateway, now_us), await _read_spend(gateway)
+    workers = await gateway.workers.now()
     told: dict[str, Any] = {
         "object": "operations",
         "at": iso(now_us),
         "at_us": now_us,
         "problems": [],
-        "process": process_snapshot(gateway),
+        "process": process_snapshot(gateway, workers),
         "patience_s": gateway.line.config.timeouts.first_token_s("interactive"),
         "recent": recent_snapshot(recent),
-        "targets": target_snapshots(gateway.line.config.catalog, gateway.breakers, recent, now_us),
+        "targets": target_snapshots(gateway.line.config.catalog, workers, gateway.ready, recent, now_us),
         "pools": fleet(gateway),
-        "queues": queues(gateway),
+        "queues": queues(workers),
         "tiers": tier_snapshots(gateway.config(), recent),
-        "stores": await stores_snapshot(gateway, now_us),
+        "stores": await stores_snapshot(gateway, workers, now_us),
         "spend": spend_snapshot(spend),
-        "classifier": await classifier_snapshot(gateway),
+        "classifier": await classifier_snapshot(gateway, workers),
     }
     told["problems"] = [msgspec.structs.asdict(each) for each in problems(told)]
     return told
@@ -66,17 +68,18 @@ async def _read_spend(gateway: Gateway) -> Spend | None:
         return None
 
 
-def process_snapshot(gateway: Gateway) -> dict[str, Any]:
-    """The answering process."""
+def process_snapshot(gateway: Gateway, workers: WorkersNow) -> dict[str, Any]:
+    """The workers of this host, together."""
     return {
         "boot_id": gateway.ledger.boot_id,
         "version": metadata.version("weighbridge"),
-        "draining": gateway.line.draining,
-        "in_flight": gateway.line.in_flight,
-        "max_in_flight": gateway.line.config.max_in_flight,
-        "is_refusing": gateway.gate.guard.guarding,
-        "live_processes": gateway.gate.sharers(),
-        "limits": gateway.gate.limiter.mode,
+        "workers": len(workers.reports),
+        "draining": workers.draining,
+        "in_flight": workers.in_flight,
+        "max_in_flight": workers.max_in_flight,
+        "is_refusing": workers.is_refusing,
+        "live_processes": workers.live,
+        "limits": workers.limits_mode,
         "watching_decisions": gateway.operations.tail.viewers,
     }
 
@@ -113,21 +116,16 @@ def fleet(gateway: Gateway) -> dict[str, Any]:
     return NO_FLEET if gateway.fleet_view is None else told_fleet(gateway.fleet_view, time.monotonic())
 
 
-def queues(gateway: Gateway) -> list[dict[str, Any]]:
+def queues(workers: WorkersNow) -> list[dict[str, Any]]:
     """The queues, as GET /v1/queues returns them."""
-    found = gateway.gate.queues
-    catalog = gateway.line.config.catalog
-    return [
-        told_queue(found.snapshot(name), [target for target in catalog.targets if found.queue_of(target) == name])
-        for name in found.names
-    ]
+    return [told_queue(each) for each in workers.queues]
 
 
-async def stores_snapshot(gateway: Gateway, now_us: int) -> dict[str, Any]:
+async def stores_snapshot(gateway: Gateway, workers: WorkersNow, now_us: int) -> dict[str, Any]:
     """Database, Redis, journal, and what the database knows of processes, checks and messages."""
     told: dict[str, Any] = {
         "database": await stores.database(gateway.database),
-        "redis": stores.redis(gateway.gate.link),
+        "redis": stores.redis(workers.redis),
         "journal": stores.journal(gateway.ledger),
         "processes": [],
         "books_check": {"done_us": None, "differences": None},
@@ -156,7 +154,7 @@ def spend_snapshot(spend: Spend | None) -> dict[str, Any]:
     }
 
 
-async def classifier_snapshot(gateway: Gateway) -> dict[str, Any]:
+async def classifier_snapshot(gateway: Gateway, workers: WorkersNow) -> dict[str, Any]:
     """The classifier in use, its artifact and tuning, and drift as last computed."""
     classifier, known = gateway.classifier, gateway.operations.drift.known
     told: dict[str, Any] = {
@@ -170,7 +168,7 @@ async def classifier_snapshot(gateway: Gateway) -> dict[str, Any]:
     if isinstance(classifier, OnnxClassifier):
         told |= {
             "artifact": classifier.artifact,
-            "weighed_by_rule": classifier.fallbacks,
+            "weighed_by_rule": workers.scored_by_rule,
         }
     try:
         async with asyncio.timeout(stores.PATIENCE_S):

@@ -14,7 +14,7 @@ from cost.ledger.ledger import Ledger
 from cost.tables import Boot, LedgerCheck
 from cost.times import wall_us
 from dashboards.webhooks.tables import WebhookMessage
-from proxy.redis.redis_link import RedisLink
+from proxy.worker_report import RedisState
 
 PATIENCE_S: Final = 1.0
 _MOST_PROCESSES: Final = 200
@@ -56,16 +56,16 @@ _SIZES: Final[Mapping[str, str]] = {
 }
 
 
-def redis(link: RedisLink | None) -> dict[str, Any]:
+def redis(state: RedisState | None) -> dict[str, Any]:
     """State of the shared counters. Without Redis, or while it is down, each process applies its own share of a limit."""
-    if link is None:
+    if state is None:
         return {"configured": False, "answers": False, "place": None, "live": None, "problem": None}
     return {
         "configured": True,
-        "answers": link.healthy,
-        "place": link.place,
-        "live": link.live if link.healthy else None,
-        "problem": None if link.healthy else link.problem or "not reached yet",
+        "answers": state.healthy,
+        "place": state.place,
+        "live": state.live if state.healthy else None,
+        "problem": None if state.healthy else state.problem or "not reached yet",
     }
 
 

@@ -1,11 +1,13 @@
 """Targets and their deployments with circuit breakers, last errors, and figures of the last minutes, as plain values."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from cost.times import iso
 from dashboards.live.recent import Figures, Recent
+from dashboards.live.workers import WorkersNow
 from dashboards.operations.masked import address
-from providers.breaker import Breakers, BreakerSnapshot, Fault
+from providers.breaker import BreakerSnapshot, Fault
 from providers.catalog import Catalog
 from providers.target import Deployment, Target
 
@@ -24,15 +26,20 @@ FAULTS: Final = {
 }
 """Error classes in words. An upstream's message is never kept: it may repeat a prompt."""
 
+Ready = Callable[[Target], Sequence[Deployment]]
+"""Returns the deployments that a target has now: of a pool's target those replicas that take work."""
 
-def target_snapshots(catalog: Catalog, breakers: Breakers, recent: Recent, now_us: int) -> list[dict[str, Any]]:
+
+def target_snapshots(
+    catalog: Catalog, workers: WorkersNow, ready: Ready, recent: Recent, now_us: int
+) -> list[dict[str, Any]]:
     """Every target of the catalog, in its order, as plain values."""
-    return [_target(target, breakers, recent, now_us) for target in catalog.targets.values()]
+    return [_target(target, workers, ready, recent, now_us) for target in catalog.targets.values()]
 
 
-def _target(target: Target, breakers: Breakers, recent: Recent, now_us: int) -> dict[str, Any]:
-    deployments = [_deployment(each, breakers, recent, now_us) for each in target.deployments]
-    available = len(breakers.available(target))
+def _target(target: Target, workers: WorkersNow, ready: Ready, recent: Recent, now_us: int) -> dict[str, Any]:
+    deployments = [_deployment(each, workers, recent, now_us) for each in target.deployments]
+    available = sum(workers.is_called(each.deployment_id) for each in ready(target))
     return {
         "target_id": target.target_id,
         "provider": target.provider,
@@ -58,8 +65,8 @@ def _state(there: int, available: int, deployments: list[dict[str, Any]]) -> str
     return "ok" if closed and available == there else "degraded"
 
 
-def _deployment(deployment: Deployment, breakers: Breakers, recent: Recent, now_us: int) -> dict[str, Any]:
-    look = breakers.describe(deployment.deployment_id)
+def _deployment(deployment: Deployment, workers: WorkersNow, recent: Recent, now_us: int) -> dict[str, Any]:
+    look = workers.breaker(deployment.deployment_id)
     return {
         "deployment_id": deployment.deployment_id,
         "kind": deployment.kind,

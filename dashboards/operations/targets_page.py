@@ -126,11 +126,10 @@ async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.r
 
 
 async def _targets_and_figures(view: PageRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    now_us = wall_us()
-    recent = await read_recent(view.gateway, now_us)
-    return target_snapshots(view.gateway.line.config.catalog, view.gateway.breakers, recent, now_us), recent_snapshot(
-        recent
-    )
+    now_us, gateway = wall_us(), view.gateway
+    recent, workers = await read_recent(gateway, now_us), await gateway.workers.now()
+    told = target_snapshots(gateway.line.config.catalog, workers, gateway.ready, recent, now_us)
+    return told, recent_snapshot(recent)
 
 
 def _rows(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -31,10 +31,11 @@ from cost.price_book.watch import PriceWatch
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageReader
 from dashboards.live.readers import Operations
+from dashboards.live.workers import Workers
 from dashboards.openid.providers import Providers
 from dashboards.savings import Claims
-from providers.breaker import Breakers
 from providers.config import ProvidersSection
+from providers.target import Deployment, Target
 from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.errors import AdminOnly, OperatorOnly, ReadsOnly
 from proxy.gate import Gate
@@ -100,7 +101,10 @@ class Gateway(NamedTuple):
     sign_in: SignIn
     links: OneTimeLinks
     audit: AuditLog
-    breakers: Breakers
+    workers: Workers
+    """The data-plane workers of this host."""
+    ready: Callable[[Target], tuple[Deployment, ...]]
+    """Returns the deployments that a target has now: of a pool's target those replicas that take work."""
     operations: Operations
     providers: Providers
     """OpenID providers for sign-in."""

@@ -17,6 +17,7 @@ from starlette.types import Message
 from accounts.caller import Caller, Role
 from accounts.errors import AccountsError, UnknownKey
 from dashboards.limits.api import router
+from dashboards.live.workers import Workers
 from proxy.errors import Refused, error_reply
 from proxy.limits.book import LimitBook
 from proxy.limits.limit import Limit, Limits, Remaining
@@ -25,6 +26,8 @@ from proxy.limits.rules import ANY_ID, Place, Rule
 from proxy.limits.store import LimitStore
 from proxy.policy import Policy
 from proxy.queues.work import QueueSnapshot, QueueState
+from proxy.worker_report import QueueReport, WorkerReport
+from tests.dashboards.live.workers import worker
 from tests.running_gateway import model, running_gateway
 
 SECTION = LimitsSection.model_validate(
@@ -40,9 +43,6 @@ SECTION = LimitsSection.model_validate(
 class Half:
     """Tells that half of each bucket is left, and remembers what it was asked."""
 
-    mode = "shared"
-    live = 3
-
     def __init__(self) -> None:
         self.asked: list[str] = []
 
@@ -51,24 +51,21 @@ class Half:
         return tuple(Remaining(limit=each.burst, remaining=each.burst // 2, reset_s=1.23456) for each in limits)
 
 
-class OneQueue:
+def one_queue() -> QueueReport:
     """A queue that never moves."""
-
-    names = ("ours",)
-
-    def snapshot(self, name: str) -> QueueSnapshot:
-        figures = {"waiting": 7, "waiting_tokens": 700, "in_flight": 2, "in_flight_tokens": 90, "capacity_tokens": 100}
-        return QueueSnapshot(
-            state=QueueState(name=name, **figures, predicted_wait_s=float("inf")),
+    figures = {"waiting": 7, "waiting_tokens": 700, "in_flight": 2, "in_flight_tokens": 90, "capacity_tokens": 100}
+    return QueueReport(
+        name="ours",
+        targets=("small",),
+        snapshot=QueueSnapshot(
+            state=QueueState(name="ours", **figures, predicted_wait_s=float("inf")),
             whole_capacity_tokens=300,
             by_demand=True,
             waiting_interactive=3,
             waiting_batch=4,
             drain_tokens_per_s=12.34567,
-        )
-
-    def queue_of(self, target_id: str) -> str | None:
-        return "ours" if target_id == "small" else None
+        ),
+    )
 
 
 def caller(team_id: str, role: Role, organisation_id: str = "acme", allowed: frozenset[str] | None = None) -> Caller:
@@ -107,11 +104,19 @@ class House:
             catalog=SimpleNamespace(targets={"big": None, "small": None}),
         )
         line = SimpleNamespace(config=rules, authenticate=self._authenticate)
-        gate = SimpleNamespace(limit_book=self.book, limiter=self.limiter, queues=OneQueue())
-        self._gateway = SimpleNamespace(line=line, gate=gate, operator="default")
+        gate = SimpleNamespace(limit_book=self.book)
+        self._gateway = SimpleNamespace(
+            line=line, gate=gate, operator="default", workers=Workers(self._reports, self._peeked)
+        )
         self._app = FastAPI()
         self._app.include_router(router)
         self._app.add_exception_handler(Exception, _tell)
+
+    async def _reports(self) -> list[WorkerReport]:
+        return [worker(limits_mode="shared", live=3, queues=(one_queue(),))]
+
+    async def _peeked(self, limits: tuple[Limit, ...]) -> list[tuple[Remaining, ...]]:
+        return [await self.limiter.peek(limits)]
 
     async def _authenticate(self, headers: Any) -> Caller:
         found = CALLERS.get((headers.authorization or "").removeprefix("Bearer "))

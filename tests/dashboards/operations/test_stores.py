@@ -14,6 +14,7 @@ from dashboards.webhooks.outbox import Outbox
 from gateway.database import make_engine
 from proxy.redis.redis_config import RedisSection
 from proxy.redis.redis_link import RedisLink
+from proxy.worker_report import redis_state
 
 
 async def test_a_database_that_answers(engine: AsyncEngine) -> None:
@@ -56,7 +57,7 @@ async def test_a_redis_that_is_not_there() -> None:
     assert stores.redis(None) == {"configured": False, "answers": False, "place": None, "live": None, "problem": None}
     link = RedisLink("redis://me:canary-password@127.0.0.1:1/0", RedisSection(), "boot")
     await link.start()
-    told = stores.redis(link)
+    told = stores.redis(redis_state(link))
     await link.aclose()
     assert (told["configured"], told["answers"], told["place"]) == (True, False, "127.0.0.1:1")
     assert told["problem"]
