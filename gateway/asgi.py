@@ -25,9 +25,9 @@ class AsgiApp:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
         elif scope["path"] == CHAT_PATH and scope["method"] == "POST":
-            await scope["state"]["gateway"].line.chat(scope, receive, send)
+            await self.state.line.chat(scope, receive, send)
         elif scope["path"] == EMBEDDINGS_PATH and scope["method"] == "POST":
-            await scope["state"]["gateway"].line.embeddings(scope, receive, send)
+            await self.state.line.embeddings(scope, receive, send)
         else:
             await self.app(scope, receive, _named(send))
 

@@ -204,8 +204,10 @@ class Running:
                 stack=stack,
             )
             gateway = Gateway(
-                line=line,
-                gate=gate,
+                rules=lambda: line.config,
+                directory=directory,
+                limit_book=gate.limit_book,
+                is_draining=lambda: line.draining,
                 fleet_view=pools.view,
                 ledger=ledger,
                 usage=UsageReader(engine),
@@ -231,14 +233,14 @@ class Running:
                 every_setting=self._every_setting,
                 **open_people(engine, config, peppers(config, self._environment), stack),
             )
-            self._keep_going(gateway, accounts, stack)
+            self._keep_going(line, gateway, accounts, stack)
             await stack.enter_async_context(await keep_rounds(engine, config, metrics, claims, wall_us))
             watch = TuningWatch(learning, classifier, self._retuned)
             await watch.refresh()
             background(stack, every(config.classifier.learning.poll_s, watch.refresh))
             self._listen_for_reload(stack)
             app.state.ledger, app.state.gateway, app.state.tuning_watch = ledger, gateway, watch
-            app.state.breakers = self._breakers
+            app.state.line, app.state.breakers = line, self._breakers
             yield {"gateway": gateway}
             line.draining = True
 
@@ -303,10 +305,12 @@ class Running:
 
         return Workers(ask, peek)
 
-    def _keep_going(self, gateway: Gateway, accounts: AccountStore, stack: contextlib.AsyncExitStack) -> None:
+    def _keep_going(
+        self, line: RequestPipeline, gateway: Gateway, accounts: AccountStore, stack: contextlib.AsyncExitStack
+    ) -> None:
         """The loops of this process itself."""
-        line, engine = gateway.line, gateway.database
-        background(stack, every(_TICK_S, lambda: self._tick(gateway)))
+        engine = gateway.database
+        background(stack, every(_TICK_S, lambda: self._tick(line, gateway)))
         background(stack, every(_RETENTION_S, lambda: self._expire_learning(gateway.learning, accounts)))
         background(stack, every(_OWN_REQUESTS_S, lambda: self._learn_own_requests(line, engine)))
         background(stack, gateway.prices.follow(self._config.cost.prices_poll_s))
@@ -437,14 +441,14 @@ class Running:
         deployments = target.deployments if target else ()
         return next((each for each in deployments if each.deployment_id == deployment_id), None)
 
-    async def _tick(self, gateway: Gateway) -> None:
-        gateway.line.cut_slow_callers()
+    async def _tick(self, line: RequestPipeline, gateway: Gateway) -> None:
+        line.cut_slow_callers()
         self._resize()
         if self._fleet is not None:
             self._fleet.fleet.give_up_the_silent()
         self._metrics.ledger.set_journal_depth(gateway.ledger.depth)
-        self._metrics.requests.set_in_flight(gateway.line.in_flight)
-        for target in gateway.line.config.catalog.targets.values():
+        self._metrics.requests.set_in_flight(line.in_flight)
+        for target in line.config.catalog.targets.values():
             for deployment in target.deployments:
                 self._metrics.requests.set_breaker(
                     deployment.deployment_id, self._breakers.state(deployment.deployment_id)

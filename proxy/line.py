@@ -17,10 +17,11 @@ from providers.breaker import Breakers
 from providers.wire import Operation
 from proxy.admitting import BudgetGate, is_downgraded, take_from_limits
 from proxy.affinity import Affinity
+from proxy.authenticating import caller_by_key
 from proxy.better_answer import BetterAnswers
 from proxy.context import RequestContext, new_context
 from proxy.dispatch import Committed, Dispatcher
-from proxy.errors import Draining, NotAuthenticated, Overloaded, ReadsOnly
+from proxy.errors import Draining, Overloaded, ReadsOnly
 from proxy.failing import tell_failure
 from proxy.idempotency.claims import Idempotency
 from proxy.latency import LatencyTracker
@@ -35,7 +36,7 @@ from proxy.planning import may_downgrade
 from proxy.policy import AUTO
 from proxy.relay import relay_answer
 from proxy.repeating import is_answered_again
-from proxy.request import RequestHeaders, key_of, read_headers, says_batch
+from proxy.request import RequestHeaders, read_headers, says_batch
 from proxy.request_id import REQUEST_ID_HEADER, new_request_id
 from proxy.routed_request import RoutedRequest
 from proxy.routing import Routing
@@ -186,10 +187,7 @@ class RequestPipeline:
 
     async def authenticate(self, headers: RequestHeaders) -> Caller:
         """The key's owner. Raises NotAuthenticated or an accounts error."""
-        key = key_of(headers)
-        if not key:
-            raise NotAuthenticated("No API key was sent; use the header `Authorization: Bearer wb-…`.")
-        return self._directory.lookup_fresh(key) or await self._directory.authenticate(key)
+        return await caller_by_key(self._directory, headers)
 
     async def parse(
         self, context: RequestContext, caller: Caller, headers: RequestHeaders, scope: Scope, receive: Receive

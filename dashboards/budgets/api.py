@@ -57,7 +57,7 @@ async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Respons
 async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> Response:
     """Sets a budget, or changes its limit and what happens when it is exhausted. Every server follows within seconds."""
     gateway = gateway_of(request)
-    body = await read_body(request, timeout_s=gateway.line.config.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    body = await read_body(request, timeout_s=gateway.rules().body_timeout_s, most_bytes=MAX_BODY_BYTES)
     try:
         budget = checked(parse_budget(body).budget(budget_id, caller.organisation_id))
     except BadBudget as error:

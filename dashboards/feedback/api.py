@@ -88,9 +88,7 @@ _decoder = msgspec.json.Decoder(GiveFeedback)
 async def give_feedback(request: Request, caller: ActingCaller) -> Response:
     """Stores a verdict on the answer to one of the team's `auto` requests."""
     gateway = gateway_of(request)
-    feedback = _decoded(
-        await read_body(request, timeout_s=gateway.line.config.body_timeout_s, most_bytes=MAX_BODY_BYTES)
-    )
+    feedback = _decoded(await read_body(request, timeout_s=gateway.rules().body_timeout_s, most_bytes=MAX_BODY_BYTES))
     _check(feedback, gateway, caller)
     if caller.settings.learning == "off":
         raise LearningOff(
@@ -172,7 +170,7 @@ def _check(feedback: GiveFeedback, gateway: Gateway, caller: Caller) -> None:
     if feedback.rating is not None and not 0 <= feedback.rating <= 1:
         raise BadRequest("`rating` must be between 0 (useless) and 1 (as good as it can be).", param="rating")
     better = feedback.better_target
-    known = gateway.line.config.catalog.targets
+    known = gateway.rules().catalog.targets
     if better is not None and (better not in known or not _may_use(caller, better)):
         raise BadRequest(
             "`better_target` is no target that your team may use; GET /v1/models lists them.", param="better_target"

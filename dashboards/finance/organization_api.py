@@ -296,7 +296,7 @@ def _cut_to_whole_buckets(buckets: list[_Bucket], cut_us: int) -> _Page:
 
 def _embedders(gateway: Gateway) -> tuple[str, ...]:
     """Targets that embed. Bookings do not record the kind of a request, but each target serves only one kind."""
-    targets = gateway.line.config.catalog.targets.values()
+    targets = gateway.rules().catalog.targets.values()
     return tuple(sorted(target.target_id for target in targets if "embeddings" in target.capabilities))
 
 

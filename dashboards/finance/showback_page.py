@@ -114,7 +114,7 @@ def _columns(by: Grouping) -> tuple[Column, ...]:
 
 def _priced(view: PageRequest) -> Collection[str]:
     """Models that have a page in the price book; models removed from the configuration long ago have none."""
-    return view.gateway.line.config.catalog.targets.keys() | view.gateway.prices.book.prices.keys()
+    return view.gateway.rules().catalog.targets.keys() | view.gateway.prices.book.prices.keys()
 
 
 def _rows(

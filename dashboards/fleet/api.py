@@ -178,7 +178,7 @@ async def register(pool: str, name: str, request: Request, trusted: _Trusted) ->
     """Registers a replica or renews its registration. Every server follows within seconds."""
     view, watched, rules = trusted
     gateway = gateway_of(request)
-    body = await read_body(request, timeout_s=gateway.line.config.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    body = await read_body(request, timeout_s=gateway.rules().body_timeout_s, most_bytes=MAX_BODY_BYTES)
     said, url = _checked(_replica_name(name), body, rules)
     ttl_us = int(rules.ttl_s * 1_000_000)
     try:

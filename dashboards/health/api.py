@@ -69,7 +69,7 @@ async def ready(request: Request) -> JSONResponse:
     """Readiness for traffic, with its checks. 503 while the process drains or its ledger does not accept entries."""
     gateway = gateway_of(request)
     checks = {
-        "accepting": not gateway.line.draining,
+        "accepting": not gateway.is_draining(),
         "ledger": gateway.ledger.accepting,
         "database": await _database_answers(gateway),
     }
@@ -105,7 +105,6 @@ async def metrics(request: Request, _reader: Annotated[None, Depends(MetricsRead
     """Prometheus metrics of all workers together, for this machine or with `telemetry.metrics_token`."""
     gateway = gateway_of(request)
     gateway.ledger_metrics.set_journal_depth(gateway.ledger.depth)
-    gateway.metrics.set_in_flight(gateway.line.in_flight)
     # Many teams make many series: render off the event loop.
     body, media_type = await asyncio.to_thread(gateway.metrics.render)
     return Response(body, media_type=media_type)

@@ -54,9 +54,9 @@ async def list_limits(
 ) -> Response:
     """The limits that each request of this key draws from; with `model`, also that model's."""
     gateway = gateway_of(request)
-    if model and not may_name(gateway.line.config, caller, model):
+    if model and not may_name(gateway.rules(), caller, model):
         raise ModelNotFound(f"The model `{model[:200]}` does not exist or your team may not use it.", param="model")
-    found = [(place, limit) for place in places_of(caller, model) for limit in gateway.gate.limit_book.at(place)]
+    found = [(place, limit) for place in places_of(caller, model) for limit in gateway.limit_book.at(place)]
     seen = [limit for place, limit in found if sees_use(caller, place, gateway.operator)]
     workers = await gateway.workers.now()
     remains = dict(zip(seen, await gateway.workers.remaining(tuple(seen)), strict=False))

@@ -39,14 +39,14 @@ class ModelOut(msgspec.Struct, frozen=True, kw_only=True):
 @router.get("/v1/models", **described("List the models", gives={200: Listed[ModelOut]}))
 async def list_models(request: Request, caller: AuthenticatedCaller) -> JSONResponse:
     """The names that this key may send as `model`."""
-    rules = gateway_of(request).line.config
+    rules = gateway_of(request).rules()
     return JSONResponse({"object": "list", "data": list(_visible(rules, caller).values())})
 
 
 @router.get("/v1/models/{name:path}", **described("Read a model", gives={200: ModelOut}))
 async def get_model(name: str, request: Request, caller: AuthenticatedCaller) -> JSONResponse:
     """One name that this key may send as `model`."""
-    found = _visible(gateway_of(request).line.config, caller).get(name)
+    found = _visible(gateway_of(request).rules(), caller).get(name)
     if found is None:
         raise ModelNotFound(f"The model `{name}` does not exist or your team may not use it.", param="model")
     return JSONResponse(found)

@@ -147,7 +147,7 @@ def _tuning(record: TuningRecord, classifier: object) -> dict[str, Any]:
 
 def _unmeasured(view: PageRequest) -> list[str]:
     """Targets that `auto` may choose and that nobody measured, where a trained model could weigh them."""
-    classifier, config = view.gateway.classifier, view.gateway.line.config
+    classifier, config = view.gateway.classifier, view.gateway.rules()
     if not isinstance(classifier, OnnxClassifier):
         return []
     return list(unmeasured(classifier.measured, config.policy, config.catalog))
@@ -166,5 +166,5 @@ def _abilities(view: PageRequest) -> list[dict[str, Any]]:
             if target.target_id in measured
             else ("Never measured: declared capability", "warn"),
         }
-        for target in view.gateway.line.config.catalog.targets.values()
+        for target in view.gateway.rules().catalog.targets.values()
     ]

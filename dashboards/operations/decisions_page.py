@@ -95,7 +95,7 @@ async def show_decisions(view: Annotated[PageRequest, Depends(allowed("operation
         csv_href=_csv_href(wanted),
         wanted=wanted,
         team_options=_options("All teams", {wanted.team, *(each.team_id for each in found)}),
-        target_options=_options("All targets", {wanted.target, *view.gateway.line.config.catalog.targets}),
+        target_options=_options("All targets", {wanted.target, *view.gateway.rules().catalog.targets}),
         read=len(found),
     )
 
@@ -109,7 +109,7 @@ async def stream_decisions(view: Annotated[PageRequest, Depends(allowed("operati
         last_id[:_MAX_FILTER],
         _filter(view),
         still_may=lambda: _still_may(view),
-        is_draining=lambda: view.gateway.line.draining,
+        is_draining=view.gateway.is_draining,
     )
     headers = {**SAFE, "cache-control": "no-store", "x-accel-buffering": "no"}
     return Export(events, media_type="text/event-stream", headers=headers)

@@ -230,7 +230,7 @@ def measured_targets(gateway: Gateway) -> frozenset[str]:
 
 def _askable(gateway: Gateway) -> list[str]:
     """Targets that answer questions, those that were never measured first."""
-    targets = gateway.line.config.catalog.targets.values()
+    targets = gateway.rules().catalog.targets.values()
     names = [target.target_id for target in targets if "embeddings" not in target.capabilities]
     measured = measured_targets(gateway)
     return sorted(names, key=lambda name: name in measured)

@@ -91,7 +91,7 @@ async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.r
     """One target: its facts, its deployments, and their last errors. Raises TargetNotFound."""
     told, recent = await _targets_and_figures(view)
     found = next((each for each in told if each["target_id"] == target_id), None)
-    target = view.gateway.line.config.catalog.targets.get(target_id)
+    target = view.gateway.rules().catalog.targets.get(target_id)
     if found is None or target is None:
         raise TargetNotFound(f"There is no target `{target_id[:80]}` in the configuration in force.", param="target_id")
     deployments = Table.of(
@@ -128,7 +128,7 @@ async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.r
 async def _targets_and_figures(view: PageRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     now_us, gateway = wall_us(), view.gateway
     recent, workers = await read_recent(gateway, now_us), await gateway.workers.now()
-    told = target_snapshots(gateway.line.config.catalog, workers, gateway.ready, recent, now_us)
+    told = target_snapshots(gateway.rules().catalog, workers, gateway.ready, recent, now_us)
     return told, recent_snapshot(recent)
 
 

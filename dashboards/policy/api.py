@@ -38,7 +38,7 @@ async def preview_policy(
     except ValueError as error:
         raise BadRequest(f"`quality_floor` is not valid: {error}.", param="quality_floor") from error
     gateway = gateway_of(request)
-    rules = gateway.line.config
+    rules = gateway.rules()
     tolerances = rules.tolerances or Tolerances(
         catalog=rules.catalog, policy=rules.policy, classifier=HeuristicClassifier()
     )

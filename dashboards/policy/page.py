@@ -122,7 +122,7 @@ async def change(view: Annotated[PageRequest, Depends(allowed("team.change"))]) 
     values = _submitted_values(form)
     try:
         choice = _choice(form, team)
-        models = view.gateway.line.config.catalog.targets
+        models = view.gateway.rules().catalog.targets
         after = proposed(team, choice, models)
         if form.text("step") != "apply":
             return await _page(view, values, after=after)
@@ -179,7 +179,7 @@ def floor_options(preview: Preview, requests: int | None, per_s: float | None = 
 
 async def outlook(gateway: Gateway, team: TeamRecord, now_us: int) -> FloorForecast:
     """Forecasts for the team, on its own latest requests where there are enough."""
-    rules = gateway.line.config
+    rules = gateway.rules()
     tolerances = rules.tolerances or Tolerances(
         catalog=rules.catalog, policy=rules.policy, classifier=HeuristicClassifier()
     )
@@ -257,7 +257,7 @@ async def _page(
 
 def _models(view: PageRequest, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Models on offer: all of the configuration, and those that the team has allowed beside them."""
-    rules = view.gateway.line.config
+    rules = view.gateway.rules()
     auto = {target.target_id for target in choosable(rules.policy, rules.catalog, None)}
     known = dict.fromkeys([*sorted(rules.catalog.targets), *sorted(values["models"])])
     return [

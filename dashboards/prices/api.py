@@ -36,7 +36,7 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
     now_us = wall_us()
     data = [
         prices_as_json(gateway.prices.book, target_id, now_us)
-        for target_id in gateway.line.config.catalog.targets
+        for target_id in gateway.rules().catalog.targets
         if caller.allowed_models is None or target_id in caller.allowed_models
     ]
     return json_reply({"object": "list", "data": data})
@@ -49,9 +49,9 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
 async def set_price(target: str, request: Request, caller: OperatorCaller) -> Response:
     """Enters a price that overrides the configured ones. Every server follows within seconds."""
     gateway = gateway_of(request)
-    if target not in gateway.line.config.catalog.targets:
+    if target not in gateway.rules().catalog.targets:
         raise ModelNotFound(f"There is no target `{target[:80]}`; GET /v1/prices lists them.", param="target")
-    body = await read_body(request, timeout_s=gateway.line.config.body_timeout_s, most_bytes=MAX_BODY_BYTES)
+    body = await read_body(request, timeout_s=gateway.rules().body_timeout_s, most_bytes=MAX_BODY_BYTES)
     try:
         entered = checked_prices(parse_prices(body))
     except BadPrice as error:

@@ -90,7 +90,7 @@ _HISTORY: Final = (
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Every target of the catalog with the price in effect."""
     gateway, now_us = view.gateway, view.now_us
-    rows = [_target_row(gateway, target_id, now_us) for target_id in gateway.line.config.catalog.targets]
+    rows = [_target_row(gateway, target_id, now_us) for target_id in gateway.rules().catalog.targets]
     table = Table.of(
         _BOOK,
         rows,
@@ -114,7 +114,7 @@ async def enter(view: Annotated[PageRequest, Depends(allowed("prices.change"))])
     """Enters a price that overrides the configured ones, for every organisation. Every server follows within seconds."""
     gateway, form = view.gateway, await view.form()
     target = form.text("target", required=True)
-    if target not in gateway.line.config.catalog.targets:
+    if target not in gateway.rules().catalog.targets:
         raise ModelNotFound(f"There is no model `{target[:80]}`.", param="target")
     try:
         entered = checked_prices(_submitted_values(form))
@@ -157,7 +157,7 @@ async def _one(
     """The target's page. `given` is a refused entry's values, `wrong` the field and message."""
     gateway, now_us = view.gateway, view.now_us
     book = gateway.prices.book
-    is_known = target in gateway.line.config.catalog.targets
+    is_known = target in gateway.rules().catalog.targets
     known = await _known_prices(gateway, target) if "\x00" not in target else []
     if not known and not is_known:
         raise ModelNotFound(f"There is no model `{target[:80]}`.", param="target")
@@ -229,7 +229,7 @@ def _target_row(gateway: Gateway, target_id: str, now_us: int) -> dict[str, Any]
     return {
         "target": target_id,
         "target_href": _address(target_id),
-        "provider": gateway.line.config.catalog.targets[target_id].provider,
+        "provider": gateway.rules().catalog.targets[target_id].provider,
         **_figures(None if current is None else current.price),
         "source": None if current is None else _SOURCES.get(current.source, current.source),
         "from_us": current.effective_us if current is not None and current.effective_us else None,

@@ -93,7 +93,7 @@ async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
         csv_href=f"?{urlencode({**kept, **_before(query.before), 'format': 'csv'})}",
         empty=_empty(query, page),
     )
-    catalog = view.gateway.line.config.catalog
+    catalog = view.gateway.rules().catalog
     return view.page(
         "requests/requests.html",
         title="Requests",

@@ -57,7 +57,7 @@ class AdminRequest(NamedTuple):
 
     async def body(self, kind: type[Body]) -> Body:
         """The body, decoded as `kind`. Raises BadRequest, BodyTooLarge, UploadTimeout."""
-        timeout_s = self.gateway.line.config.body_timeout_s
+        timeout_s = self.gateway.rules().body_timeout_s
         return parsed(await read_body(self.request, timeout_s=timeout_s, most_bytes=MAX_BODY_BYTES), kind)
 
     def reply(self, value: Any, status: int = 200) -> Response:

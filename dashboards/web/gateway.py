@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from accounts.audit.log import AuditLog
 from accounts.caller import Caller
 from accounts.config import AccountsSection
+from accounts.directory import Directory
 from accounts.keys import Pepper
 from accounts.people.links import OneTimeLinks
 from accounts.people.people import PeopleStore
@@ -36,13 +37,14 @@ from dashboards.openid.providers import Providers
 from dashboards.savings import Claims
 from providers.config import ProvidersSection
 from providers.target import Deployment, Target
+from proxy.authenticating import caller_by_key
 from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.errors import AdminOnly, OperatorOnly, ReadsOnly
-from proxy.gate import Gate
 from proxy.learning.learning_metrics import LearningMetrics
-from proxy.line import RequestPipeline
+from proxy.limits.book import LimitBook
 from proxy.observers.learning import LearningLog
 from proxy.observers.metrics import Metrics
+from proxy.pipeline_config import PipelineConfig
 from proxy.policy_config import PolicyConfig
 from proxy.request import read_headers
 from selfhosted.fleet_view import FleetView
@@ -74,8 +76,11 @@ class Settings(Protocol):
 class Gateway(NamedTuple):
     """The parts of one process, wired once by `gateway.app` and never replaced while it runs."""
 
-    line: RequestPipeline
-    gate: Gate
+    rules: Callable[[], PipelineConfig]
+    """Returns what requests are planned by now; a reload, a price or a tuning changes it."""
+    directory: Directory
+    limit_book: LimitBook
+    is_draining: Callable[[], bool]
     ledger: Ledger
     usage: UsageReader
     metrics: Metrics
@@ -139,10 +144,10 @@ class Keyed(SecurityBase):
 
 
 class _CallerOf(Keyed):
-    """Authenticates the request's key. Raises what `RequestPipeline.authenticate` raises."""
+    """Authenticates the request's key. Raises what `caller_by_key` raises."""
 
     async def __call__(self, request: Request) -> Caller:
-        return await gateway_of(request).line.authenticate(read_headers(request.scope["headers"]))
+        return await caller_by_key(gateway_of(request).directory, read_headers(request.scope["headers"]))
 
 
 caller_of: Final = _CallerOf()

@@ -119,7 +119,7 @@ async def test_a_refused_reload_takes_no_outlook_away(tmp_path: Path) -> None:
         written["cost"]["reference_target"] = "other"
         gateway.config_path.write_text(yaml.safe_dump(written))
         gateway.app.state.reload()
-        assert set(inside.line.config.catalog.targets) == {"dear"}
+        assert set(inside.rules().catalog.targets) == {"dear"}
         assert set(inside.classifier.classify(Prompt(text="hello")).outlooks) == {"dear"}
 
 

@@ -69,8 +69,9 @@ class Town(msgspec.Struct, frozen=True):
 
     @property
     def shadow(self) -> Shadow:
-        assert self.inside.line.shadow is not None
-        return self.inside.line.shadow
+        assert self.gateway.app.state.line.shadow is not None
+        found: Shadow = self.gateway.app.state.line.shadow
+        return found
 
     @property
     def watch(self) -> TuningWatch:
@@ -181,7 +182,7 @@ async def test_a_reference_that_hangs_holds_up_nobody(tmp_path: Path, upstream: 
             said, _ = await there.ask(f"What is {number} and {number}?")
             assert spoken(said) == GIVEN_TEXT
         await until(lambda: there.shadow.counts["sampled"] == 3 and "hang" in arrived(upstream))
-        assert there.inside.line.in_flight == 0
+        assert there.gateway.app.state.line.in_flight == 0
         assert sorted(arrived(upstream)) == ["hang", *[GIVEN] * 3]
         there.gateway.app.state.begin_drain()
         assert there.shadow.counts == {"sampled": 3, "draining": 2}
@@ -210,7 +211,7 @@ async def test_who_did_not_ask_for_it_is_never_compared(tmp_path: Path, upstream
             await there.ask(key=minted.plaintext)
         await accounts.update_team("team_a", shadow_share=1.0)
         await there.ask(model="cheap")
-        await until(lambda: there.inside.line.in_flight == 0)
+        await until(lambda: there.gateway.app.state.line.in_flight == 0)
         assert there.shadow.counts == {}
         await there.shadow.idle()
         assert len(upstream.arrived()) == 4
@@ -242,7 +243,7 @@ async def test_verdicts_become_a_tuning_that_is_taken_back(tmp_path: Path, upstr
             _, headers = await there.ask(f"Name {number} rivers in Europe and say where they end.")
             await there.speak_against(headers["x-request-id"])
         assert (await there.verdicts())[headers["x-weighbridge-target"], "feedback", "rating"][1] == 0
-        proposal = await propose(there.gateway.engine, classifier, there.inside.line.config.catalog)
+        proposal = await propose(there.gateway.engine, classifier, there.inside.rules().catalog)
         assert proposal.report.improves
         await watch.refresh()
         assert await there.inside.learning.tunings() == []

@@ -228,8 +228,8 @@ async def test_an_outage_ends_it_and_failed_questions_are_asked_again(tmp_path: 
         assert broken.state == "stopped"
         assert "does not answer" in broken.reason
         manner[0] = "right"
-        for deployment in running.app.state.gateway.line.config.catalog.targets[TARGET].deployments:
-            running.app.state.gateway.breakers.cleared(deployment.deployment_id)
+        for deployment in running.app.state.gateway.rules().catalog.targets[TARGET].deployments:
+            running.app.state.breakers.cleared(deployment.deployment_id)
         done = await ended(running, await ordered(running))
         assert (await MeasurementStore(running.engine).tally(done.measurement_id)).scored == 60
 

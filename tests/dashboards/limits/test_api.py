@@ -103,10 +103,12 @@ class House:
             policy=Policy(aliases={"fast": ("small", "big"), "dear": ("big",)}),
             catalog=SimpleNamespace(targets={"big": None, "small": None}),
         )
-        line = SimpleNamespace(config=rules, authenticate=self._authenticate)
-        gate = SimpleNamespace(limit_book=self.book)
         self._gateway = SimpleNamespace(
-            line=line, gate=gate, operator="default", workers=Workers(self._reports, self._peeked)
+            rules=lambda: rules,
+            directory=SimpleNamespace(lookup_fresh=CALLERS.get, authenticate=self._authenticate),
+            limit_book=self.book,
+            operator="default",
+            workers=Workers(self._reports, self._peeked),
         )
         self._app = FastAPI()
         self._app.include_router(router)
@@ -118,11 +120,8 @@ class House:
     async def _peeked(self, limits: tuple[Limit, ...]) -> list[tuple[Remaining, ...]]:
         return [await self.limiter.peek(limits)]
 
-    async def _authenticate(self, headers: Any) -> Caller:
-        found = CALLERS.get((headers.authorization or "").removeprefix("Bearer "))
-        if found is None:
-            raise UnknownKey
-        return found
+    async def _authenticate(self, _key: str) -> Caller:
+        raise UnknownKey
 
     async def get(self, who: str, path: str, query: str = "") -> tuple[int, Mapping[str, Any]]:
         scope = {
