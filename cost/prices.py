@@ -91,8 +91,29 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def cost_nanousd(self, usage: Usage, *, batch: bool = False) -> int:
         """Return the cost of `usage`, rounded half up to a whole nano-dollar once, at the end."""
-        price = self.applying(usage.input_tokens, batch=batch)
-        total: int = sum(map(operator.mul, meters(usage), price.figures()))
+        return (self._total(usage, batch=batch) + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+
+    def _total(self, usage: Usage, *, batch: bool) -> int:
+        """Return the cost in nano-dollars times tokens of a price."""
+        price = self.applying(usage.input_tokens, batch=batch) if batch or self.long_prompts else self
+        if not (usage.cached_input_tokens or usage.cache_write_tokens or usage.reasoning_tokens):
+            return (
+                usage.input_tokens * price.input_nanousd
+                + usage.output_tokens * price.output_nanousd
+                + price.request_nanousd * _TOKENS_PER_PRICE
+            )
+        return sum(map(operator.mul, meters(usage), price.figures()))
+
+    def tokens_nanousd(self, input_tokens: int, output_tokens: int, *, cached: int = 0, written: int = 0) -> int:
+        """Return the cost of such a usage, of which `cached` came from a cache and `written` went to one."""
+        price = self.applying(input_tokens, batch=False) if self.long_prompts else self
+        total = (
+            (input_tokens - cached - written) * price.input_nanousd
+            + output_tokens * price.output_nanousd
+            + price.request_nanousd * _TOKENS_PER_PRICE
+        )
+        if cached or written:
+            total += cached * price.cached_input_nanousd + written * price.cache_write_nanousd
         return (total + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
 
     def costs_nanousd(self, usage: Usage, *, batch: bool = False) -> Meters:
@@ -100,7 +121,13 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
         The parts add up to `cost_nanousd` exactly: the running total is rounded, not each part.
         """
-        price = self.applying(usage.input_tokens, batch=batch)
+        price = self.applying(usage.input_tokens, batch=batch) if batch or self.long_prompts else self
+        if not (usage.cached_input_tokens or usage.cache_write_tokens or usage.reasoning_tokens):
+            read = usage.input_tokens * price.input_nanousd
+            both = read + usage.output_tokens * price.output_nanousd
+            first = (read + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+            second = (both + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+            return (first, 0, 0, 0, second - first, 0, price.request_nanousd)
         running = rounded = 0
         parts: list[int] = []
         for amount, figure in zip(meters(usage), price.figures(), strict=True):
@@ -111,12 +138,20 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
         """Return the most that up to so many tokens can cost, whichever meters they turn out to be; rounded up."""
+        if not self.long_prompts:
+            return self._most_nanousd(input_tokens, output_tokens)
         most = 0
         for price in (self, *(each.price for each in self.long_prompts if input_tokens > each.above_tokens)):
-            *inputs, output, reasoning, request = price.figures()
-            total = input_tokens * max(inputs) + output_tokens * max(output, reasoning) + request
-            most = max(most, -(-total // _TOKENS_PER_PRICE))
+            most = max(most, price._most_nanousd(input_tokens, output_tokens))  # noqa: SLF001  Its own class.
         return most
+
+    def _most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
+        dearest = max(self.input_nanousd, self.cached_input_nanousd, self.cache_write_nanousd)
+        if self.cache_write_1h_nanousd is not None:
+            dearest = max(dearest, self.cache_write_1h_nanousd)
+        output = max(self.output_nanousd, self.reasoning_nanousd or 0)
+        total = input_tokens * dearest + output_tokens * output + self.request_nanousd * _TOKENS_PER_PRICE
+        return -(-total // _TOKENS_PER_PRICE)
 
     def applying(self, input_tokens: int, *, batch: bool) -> "Price":
         """Return the price that applies to a prompt of this length, for a batch if there is one."""

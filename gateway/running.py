@@ -447,6 +447,7 @@ class Running:
         if self._fleet is not None:
             self._fleet.fleet.give_up_the_silent()
         self._metrics.ledger.set_journal_depth(gateway.ledger.depth)
+        self._metrics.requests.write()
         self._metrics.requests.set_in_flight(line.in_flight)
         for target in line.config.catalog.targets.values():
             for deployment in target.deployments:

@@ -68,8 +68,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Its tokens for a text that the common yardstick tokenizer counts as a million; None when unknown."""
     pool: str | None = None
     """The pool of our own engines that serves it. Its deployments are the pool's replicas, which come and go."""
+    own: bool = False
+    """True when it runs on our own engines rather than at a commercial provider; follows from the fields above."""
 
-    @property
-    def own(self) -> bool:
-        """True when it runs on our own engines rather than at a commercial provider."""
-        return self.pool is not None or any(deployment.kind in OWN_ENGINES for deployment in self.deployments)
+    def __post_init__(self) -> None:
+        # It is asked for several times a request.
+        own = self.pool is not None or any(deployment.kind in OWN_ENGINES for deployment in self.deployments)
+        msgspec.structs.force_setattr(self, "own", own)

@@ -7,7 +7,7 @@ import msgspec
 
 from cost.claim.comparators import NO_BASELINES, Baselines, Work
 from cost.prices import Meters
-from cost.usage import MISSING, Usage, estimated, from_openai
+from cost.usage import MISSING, Usage, estimated, from_openai, plain_usage
 from providers.target import Target
 from providers.wire import WireUsage
 from proxy.comparisons import comparator_of
@@ -55,6 +55,13 @@ def usage_of(
     tokens followed, or it counts one choice of several.
     """
     facts = routed.facts
+    # Our own estimate let the request pass, so a report may lie above the configured limit and still be true.
+    most = _PLAUSIBLE * max(target.max_context_tokens, facts.input_tokens if facts.longest_tokens is not None else 0)
+    most_output = most * routed.request.n
+    if wire is not None and not stale:
+        plain = plain_usage(wire, max_input_tokens=most, max_output_tokens=most_output)
+        if plain is not None:
+            return plain
     by_chars = math.ceil(chars / _CHARS_PER_TOKEN)
     if facts.max_output_tokens is not None:
         # Tokens of code or blanks are long: the guess must not lie above what was asked for, and held.
@@ -62,9 +69,7 @@ def usage_of(
     guess = estimated(input_tokens=facts.input_tokens, output_tokens=max(token_events, by_chars))
     if wire is None:
         return msgspec.structs.replace(guess, flags=(MISSING,))
-    # Our own estimate let the request pass, so a report may lie above the configured limit and still be true.
-    most = _PLAUSIBLE * max(target.max_context_tokens, facts.input_tokens if facts.longest_tokens is not None else 0)
-    told = from_openai(wire, estimate=guess, max_input_tokens=most, max_output_tokens=most * routed.request.n)
+    told = from_openai(wire, estimate=guess, max_input_tokens=most, max_output_tokens=most_output)
     if stale and told.source == "upstream" and guess.output_tokens > told.output_tokens:
         return msgspec.structs.replace(told, output_tokens=guess.output_tokens, source="estimated")
     return told

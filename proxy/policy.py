@@ -10,14 +10,13 @@ covers.
 """
 
 import math
-from collections.abc import Collection, Container, Iterable, Mapping
-from typing import Final, Literal
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from classifier.prediction import Prediction, TargetPrediction
 from cost.price_book.book import Unpriced, is_bookable
-from cost.usage import Usage
 from providers.catalog import Catalog
 from providers.target import Capability, Deployment, Target, Tier
 from proxy.affinity import Kept, Sticky, TurnChoice
@@ -216,14 +215,18 @@ def plan(
             raise ValueError("planning `auto` needs a prediction")
         reference = _reference(prediction, policy, catalog, facts)
         scales = _TargetComparison(facts, prediction, policy, reference, _tolerance(facts, eligible, rooms))
-        return _auto(eligible, tuple(rejected), scales, sticky, rooms, turn)
-    candidates = _in_order(_limited(eligible, policy), facts, prediction, sticky, kind=kind)
+        return _auto(eligible, rejected, scales, sticky, rooms, turn)
+    candidates = _in_order(_limited(eligible, policy, _itself), facts, prediction, sticky, kind=kind)
     return RoutePlan(
         candidates=tuple(candidates),
         rejected=tuple(rejected),
         # A caller that names a model has decided what is good enough.
-        cheapest_commercial=_cheapest_commercial(eligible[:1], policy, {}),
+        cheapest_commercial=_cheapest_commercial([(eligible[0], None)], policy),
     )
+
+
+def _itself(target: Target) -> Target:
+    return target
 
 
 def absent(facts: Facts, policy: Policy, catalog: Catalog, fleet: Fleet) -> list[Target]:
@@ -324,20 +327,20 @@ def _named_targets(
 def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, *, auto: bool) -> Rejection | None:
     """Returns the first reason why a target cannot serve the request, or None."""
     found: tuple[Obstacle, str] | None = None
-    missing = facts.needs - target.capabilities
+    needed = facts.needs
     at_once = facts.input_tokens if facts.longest_tokens is None else facts.longest_tokens
     room = int(at_once * _ESTIMATE_SLACK) + (facts.max_output_tokens or 1)
     if facts.allowed_models is not None and target.target_id not in facts.allowed_models:
         found = ("not-allowed", "the team may not use it")
     elif facts.tier not in target.tiers:
         found = ("tier", f"does not serve the {facts.tier} tier")
-    elif missing:
-        found = ("capability-missing", f"cannot do {', '.join(sorted(missing))}")
-    elif target.capabilities >= _EMBEDS and not facts.needs >= _EMBEDS:
+    elif needed and not needed <= target.capabilities:
+        found = ("capability-missing", f"cannot do {', '.join(sorted(needed - target.capabilities))}")
+    elif "embeddings" in target.capabilities and "embeddings" not in needed:
         found = ("capability-missing", "makes embeddings, and answers nothing")
     elif room > target.max_context_tokens:
         found = ("context", f"{room} tokens do not fit its {target.max_context_tokens}")
-    elif not is_bookable(target.price, unpriced, auto=auto):
+    elif target.price is None and not is_bookable(None, unpriced, auto=auto):
         found = ("unpriced", "its price is unknown")
     elif auto and target.routing_weight <= 0:
         found = ("weight-zero", "its routing weight is 0")
@@ -373,9 +376,32 @@ def _no_target_error(facts: Facts, rejected: list[Rejection]) -> Refused:
 
 def _tolerance(facts: Facts, eligible: Iterable[Target], rooms: Rooms) -> float:
     """Returns what this prompt may lose, by whether one of our own that could serve it has room for it."""
-    if facts.tolerance_with_room is None or not any(rooms.has_room(target.target_id) for target in eligible):
+    if (
+        facts.tolerance_with_room is None
+        or rooms is NO_ROOMS
+        or not any(rooms.has_room(target.target_id) for target in eligible)
+    ):
         return facts.tolerance
     return facts.tolerance_with_room
+
+
+class _Option(msgspec.Struct, eq=False):
+    """One eligible target as a request sees it. Costs are nano-dollars, None without a price."""
+
+    target: Target
+    target_id: str
+    outlook: TargetPrediction | None
+    """The prediction for the target, where it was measured."""
+    output_tokens: int
+    expected: int | None
+    compared: int | None
+    """What it is compared by: within a tool loop the expected cost of the turn's first request."""
+    margin: Margin | None = None
+    rank: tuple[float, bool, str] = (math.inf, False, "")
+
+
+def _rank(option: _Option) -> tuple[float, bool, str]:
+    return option.rank
 
 
 class _TargetComparison:
@@ -392,55 +418,63 @@ class _TargetComparison:
         self.reference = reference
         self.tolerance = tolerance
 
-    def outlook(self, target: Target) -> TargetPrediction | None:
-        return None if self.reference is None else self.prediction.outlooks.get(target.target_id)
+    def option(self, target: Target, sticky: Sticky | None) -> _Option:
+        facts, prediction = self.facts, self.prediction
+        outlook = prediction.outlooks.get(target.target_id)
+        output = _expected_output(target, facts, prediction, outlook)
+        expected = compared = _expected(target, facts.input_tokens, output, sticky)
+        if facts.opening_tokens is not None:
+            compared = self.compared(target, outlook, sticky)
+        return _Option(target, target.target_id, outlook, output, expected, compared)
 
-    def capable(self, target: Target) -> bool:
-        outlook = self.outlook(target)
-        if outlook is None:
-            return self.prediction.complexity <= target.capability + self.policy.capability_shift
-        return self._tolerable(outlook.adequate)
+    def compared(self, target: Target, outlook: TargetPrediction | None, sticky: Sticky | None) -> int | None:
+        """The expected cost that a target is compared by."""
+        facts = self.facts
+        if facts.opening_tokens is not None:
+            facts = msgspec.structs.replace(facts, input_tokens=facts.opening_tokens)
+        output = _expected_output(target, facts, self.prediction, outlook)
+        return _expected(target, facts.input_tokens, output, sticky)
 
-    def may_stay(self, target: Target) -> bool:
+    def capable(self, option: _Option) -> bool:
+        if self.reference is None or option.outlook is None:
+            return self.prediction.complexity <= option.target.capability + self.policy.capability_shift
+        return self.reference - option.outlook.adequate <= self.tolerance
+
+    def may_stay(self, option: _Option) -> bool:
         """True when the target was good enough for the turn's first request: with room or without, each tolerance keeps the
         minimum, and the room may have changed since.
         """
-        outlook = self.outlook(target)
-        if outlook is None or self.reference is None:
-            return self.capable(target)
+        if self.reference is None or option.outlook is None:
+            return self.capable(option)
         most = max(self.facts.tolerance, self.facts.tolerance_with_room or 0.0)
-        return self.reference - outlook.adequate <= most
+        return self.reference - option.outlook.adequate <= most
 
-    def better(self, target: Target, than: Target) -> bool:
-        own, other = self.outlook(target), self.outlook(than)
-        if own is None or other is None:
-            return is_more_capable(target, None, than, None)
-        return is_more_capable(target, own.adequate, than, other.adequate)
+    def better(self, option: _Option, than: _Option) -> bool:
+        if self.reference is None or option.outlook is None or than.outlook is None:
+            return is_more_capable(option.target, None, than.target, None)
+        return is_more_capable(option.target, option.outlook.adequate, than.target, than.outlook.adequate)
 
-    def strength(self, target: Target) -> float:
-        outlook = self.outlook(target)
-        return target.capability if outlook is None else outlook.adequate
+    def strength(self, option: _Option) -> float:
+        if self.reference is None or option.outlook is None:
+            return option.target.capability
+        return option.outlook.adequate
 
-    def too_weak(self, target: Target) -> Rejection:
-        outlook = self.outlook(target)
-        if outlook is None or self.reference is None:
-            limit = target.capability + self.policy.capability_shift
+    def too_weak(self, option: _Option) -> Rejection:
+        if self.reference is None or option.outlook is None:
+            limit = option.target.capability + self.policy.capability_shift
             detail = f"complexity {self.prediction.complexity:.2f} is above its {limit:.2f}"
         else:
-            loss = self.reference - outlook.adequate
+            adequate = option.outlook.adequate
             detail = (
-                f"adequate with {outlook.adequate:.3f}, the reference with {self.reference:.3f}: "
-                f"loses {loss:.3f}, tolerated are {self.tolerance:.3f}"
+                f"adequate with {adequate:.3f}, the reference with {self.reference:.3f}: "
+                f"loses {self.reference - adequate:.3f}, tolerated are {self.tolerance:.3f}"
             )
-        return Rejection(target_id=target.target_id, obstacle="too-hard", detail=detail)
-
-    def _tolerable(self, adequate: float) -> bool:
-        return self.reference is not None and self.reference - adequate <= self.tolerance
+        return Rejection(target_id=option.target_id, obstacle="too-hard", detail=detail)
 
 
 def _auto(
     eligible: list[Target],
-    rejected: tuple[Rejection, ...],
+    rejected: list[Rejection],
     scales: _TargetComparison,
     sticky: Sticky | None,
     rooms: Rooms,
@@ -449,53 +483,46 @@ def _auto(
     """Plans `auto`: the capable targets by what one more request costs or, when there is none, the most capable one
     first. Within a tool loop the turn's target stays first, or a better one when the loop struggles.
     """
-    facts, prediction, policy = scales.facts, scales.prediction, scales.policy
-    cost = {target.target_id: _expected(target, facts, prediction, sticky) for target in eligible}
-    compared = cost
-    if facts.opening_tokens is not None:
-        compared = {target.target_id: _compared(target, facts, prediction, sticky) for target in eligible}
+    facts, policy = scales.facts, scales.policy
     kept = turn.at(facts.loop.raises) if turn is not None and facts.loop.steps else None
-    capable: list[Target] = []
-    weak: list[Target] = []
+    capable: list[_Option] = []
+    weak: list[_Option] = []
     for target in eligible:
-        stays = kept is not None and kept.target_id == target.target_id and scales.may_stay(target)
-        (capable if stays or scales.capable(target) else weak).append(target)
-    margins = _margins(capable, compared, policy, rooms)
-    ranks = _ranks(capable, margins)
-    capable.sort(key=lambda target: ranks[target.target_id])
-    reason = _first_reason(capable, scales, sticky, rooms, margins) if capable else "most-capable"
+        option = scales.option(target, sticky)
+        stays = kept is not None and kept.target_id == option.target_id and scales.may_stay(option)
+        (capable if stays or scales.capable(option) else weak).append(option)
+    _rank_all(capable, policy, rooms)
+    capable.sort(key=_rank)
+    reason = _first_reason(capable, scales, sticky, rooms) if capable else "most-capable"
     if weak:
-        margins |= _margins(weak, compared, policy, rooms)
-        ranks |= _ranks(weak, margins)
-    weak.sort(key=lambda target: (-scales.strength(target), ranks[target.target_id]))
-    ordered: list[tuple[Target, Reason]] = [(target, "fallback") for target in capable or [weak.pop(0)]]
+        _rank_all(weak, policy, rooms)
+        weak.sort(key=lambda option: (-scales.strength(option), option.rank))
+    ordered: list[tuple[_Option, Reason]] = [(option, "fallback") for option in capable or [weak.pop(0)]]
     ordered[0] = (ordered[0][0], reason)
     if facts.loop is not NO_LOOP:
         cold = _first_without_cache(capable, scales, rooms) if reason == "prompt-cache" else ordered[0][0]
-        ordered = _within_turn(ordered, cold, kept, scales, margins)
+        ordered = _within_turn(ordered, cold, kept, scales)
     if policy.degrade:
-        ordered += [(target, "degraded") for target in weak]
+        ordered += [(option, "degraded") for option in weak]
         weak = []
-    reasons = {target.target_id: reason for target, reason in ordered}
+    good_enough = capable or [ordered[0][0]]
+    if len(ordered) > 1:
+        ordered = _limited(ordered, policy, lambda each: each[0].target)
     return RoutePlan(
-        candidates=tuple(
-            _candidate(target, facts, reasons[target.target_id], cost, prediction, margins.get(target.target_id))
-            for target in _limited([target for target, _ in ordered], policy)
-        ),
-        rejected=(*rejected, *(scales.too_weak(target) for target in weak)),
+        candidates=tuple([_candidate(option, facts, reason) for option, reason in ordered]),
+        rejected=(*rejected, *map(scales.too_weak, weak)),
         tolerance=scales.tolerance,
         reference_adequate=scales.reference,
-        cheapest_commercial=_cheapest_commercial(capable or [ordered[0][0]], policy, cost),
+        cheapest_commercial=_cheapest_commercial([(each.target, each.expected) for each in good_enough], policy),
     )
 
 
 def _within_turn(
-    ordered: list[tuple[Target, Reason]],
-    cold: Target,
+    ordered: list[tuple[_Option, Reason]],
+    cold: _Option,
     kept: Kept | None,
     scales: _TargetComparison,
-    margins: Mapping[str, Margin],
-) -> list[tuple[Target, Reason]]:
+) -> list[tuple[_Option, Reason]]:
     """Puts the turn's target first, and before it, for each raise that it has not had yet, the next better one: of those
     that are more capable of this prompt, the first in the order of margins, as after a weak answer.
 
@@ -504,11 +531,11 @@ def _within_turn(
     this request count as not available, whoever was there before.
     """
     first, reason = ordered[0]
-    begun = _begun_with(ordered, kept, margins)
+    begun = _begun_with(ordered, kept)
     raises = scales.facts.loop.raises
     present = cold if begun is None else begun
     for _ in range(raises if begun is None or kept is None else raises - kept.raises):
-        present = next((target for target, _ in ordered if scales.better(target, present)), present)
+        present = next((option for option, _ in ordered if scales.better(option, present)), present)
     if begun is None and not (raises and scales.better(present, first)):
         return ordered
     if raises and scales.better(present, first if begun is None else cold):
@@ -516,18 +543,16 @@ def _within_turn(
     elif present is not first:
         reason = "same-turn"
     front = {each.target_id: each for each in (present, begun or first)}
-    rest = [target for target, _ in ordered if target.target_id not in front]
-    return [(target, "fallback" if index else reason) for index, target in enumerate([*front.values(), *rest])]
+    rest = [option for option, _ in ordered if option.target_id not in front]
+    return [(option, "fallback" if index else reason) for index, option in enumerate([*front.values(), *rest])]
 
 
-def _begun_with(
-    ordered: list[tuple[Target, Reason]], kept: Kept | None, margins: Mapping[str, Margin]
-) -> Target | None:
+def _begun_with(ordered: list[tuple[_Option, Reason]], kept: Kept | None) -> _Option | None:
     """The target that the turn began with, when it may go on there."""
-    for target, _ in ordered if kept is not None else ():
-        led = margins.get(target.target_id)
-        if kept is not None and kept.target_id == target.target_id and not (led is not None and led.overflows):
-            return target
+    for option, _ in ordered if kept is not None else ():
+        led = option.margin
+        if kept is not None and kept.target_id == option.target_id and not (led is not None and led.overflows):
+            return option
     return None
 
 
@@ -538,55 +563,51 @@ def is_more_capable(target: Target, adequate: float | None, than: Target, than_a
     return target.capability > than.capability
 
 
-def _margins(targets: list[Target], cost: Mapping[str, int | None], policy: Policy, rooms: Rooms) -> dict[str, Margin]:
-    """What one more request costs at each of these targets; those without a price are left out. What is not priced by
-    its room is the alternative of what is.
+def _rank_all(options: list[_Option], policy: Policy, rooms: Rooms) -> None:
+    """Sets what one more request costs at each of these targets, and their ranks: the margin divided by the routing
+    weight, unpriced last. What overflows comes right after the first that does not.
+
+    What is not priced by its room is the alternative of what is.
     """
-    found: dict[str, Margin] = {}
-    own: list[tuple[str, int]] = []
+    own: list[_Option] = []
     alternative: int | None = None
-    for target in targets:
-        name = target.target_id
-        average = cost[name]
+    first = math.inf
+    by_room = rooms.by_target
+    for option in options:
+        average, target = option.compared, option.target
         if average is None:
+            option.margin = None
+            option.rank = (math.inf, False, option.target_id)
             continue
-        if name in rooms.by_target:
-            own.append((name, average))
+        if option.target_id in by_room:
+            own.append(option)
             continue
-        found[name] = Margin(average, "average" if is_own(target, policy.pooled) else "bought")
+        option.margin = Margin(average, "average" if is_own(target, policy.pooled) else "bought")
+        rank = average / target.routing_weight
+        option.rank = (rank, False, option.target_id)
+        first = min(first, rank)
         alternative = average if alternative is None else min(alternative, average)
     if not rooms.may_overflow:
         alternative = None
-    for name, average in own:
-        found[name] = margin(average, alternative, rooms.by_target[name], rooms.place)
-    return found
+    for option in own:
+        assert option.compared is not None  # noqa: S101  # Those without a price were left out.
+        led = option.margin = margin(option.compared, alternative, by_room[option.target_id], rooms.place)
+        rank = first if led.overflows else led.nanousd / option.target.routing_weight
+        option.rank = (rank, led.overflows, option.target_id)
 
 
-def _ranks(targets: list[Target], margins: Mapping[str, Margin]) -> dict[str, tuple[float, bool, str]]:
-    """The sort keys of targets: the margin divided by the routing weight, unpriced last. What overflows comes right
-    after the first that does not.
-    """
-    ranks: dict[str, tuple[float, bool, str]] = {}
-    first = math.inf
-    for target in targets:
-        found = margins.get(target.target_id)
-        rank = math.inf if found is None else found.nanousd / target.routing_weight
-        ranks[target.target_id] = (rank, False, target.target_id)
-        if found is not None and found.why in {"bought", "average"}:
-            first = min(first, rank)
-    for target in targets:
-        if target.target_id in margins and margins[target.target_id].overflows:
-            ranks[target.target_id] = (first, True, target.target_id)
-    return ranks
+_Each = TypeVar("_Each")
 
 
-def _limited(ordered: list[Target], policy: Policy) -> list[Target]:
+def _limited(ordered: list[_Each], policy: Policy, target_of: Callable[[_Each], Target]) -> list[_Each]:
     """Cuts the order to `max_candidates`. When those are all our own, the last place goes to the first paid target: our
     own often share machines, so they are full or down together.
     """
+    if len(ordered) <= policy.max_candidates:
+        return ordered
     kept, rest = ordered[: policy.max_candidates], ordered[policy.max_candidates :]
-    if rest and len(kept) > 1 and all(is_own(each, policy.pooled) for each in kept):
-        kept[-1] = next((each for each in rest if not is_own(each, policy.pooled)), kept[-1])
+    if len(kept) > 1 and all(is_own(target_of(each), policy.pooled) for each in kept):
+        kept[-1] = next((each for each in rest if not is_own(target_of(each), policy.pooled)), kept[-1])
     return kept
 
 
@@ -595,12 +616,18 @@ def is_own(target: Target, pooled: Container[str]) -> bool:
     return target.own or target.target_id in pooled
 
 
-def _cheapest_commercial(good_enough: list[Target], policy: Policy, cost: Mapping[str, int | None]) -> Target | None:
+def _cheapest_commercial(good_enough: Iterable[tuple[Target, int | None]], policy: Policy) -> Target | None:
     """Returns the paid target of least cost. Routing weights are ignored: they express preference, not the cost
     elsewhere.
     """
-    bought = (target for target in good_enough if target.price is not None and not is_own(target, policy.pooled))
-    return min(bought, key=lambda target: (cost.get(target.target_id) or 0, target.target_id), default=None)
+    found: Target | None = None
+    least = 0
+    for target, cost in good_enough:
+        if target.price is None or is_own(target, policy.pooled):
+            continue
+        if found is None or ((cost or 0), target.target_id) < (least, found.target_id):
+            found, least = target, cost or 0
+    return found
 
 
 def held_out(
@@ -617,25 +644,23 @@ def held_out(
         or _obstacle(reference, facts, fleet, policy.unpriced, auto=True) is not None
     ):
         return None
-    cost = {reference.target_id: _expected(reference, facts, prediction, None)}
-    first = _candidate(reference, facts, "holdout", cost, prediction)
+    first = _candidate(_option(reference, facts, prediction, None), facts, "holdout")
     others = tuple(each for each in route.candidates if each.target.target_id != reference.target_id)
     return msgspec.structs.replace(route, candidates=(first, *others)[: policy.max_candidates])
 
 
-def _first_reason(
-    capable: list[Target],
-    scales: _TargetComparison,
-    sticky: Sticky | None,
-    rooms: Rooms,
-    margins: Mapping[str, Margin],
-) -> Reason:
+def _first_reason(capable: list[_Option], scales: _TargetComparison, sticky: Sticky | None, rooms: Rooms) -> Reason:
     """Returns the reason of the first candidate: `spill-over` when it stands in for our own that have no room,
     `prompt-cache` when only its cached tokens make it first.
     """
     first = capable[0]
-    led = margins.get(first.target_id)
-    if led is not None and led.why == "bought" and any(each.overflows for each in margins.values()):
+    led = first.margin
+    if (
+        rooms is not NO_ROOMS
+        and led is not None
+        and led.why == "bought"
+        and any(each.margin is not None and each.margin.overflows for each in capable)
+    ):
         return "spill-over"
     if sticky is None or sticky.target_id != first.target_id:
         return "cheapest-capable"
@@ -643,11 +668,15 @@ def _first_reason(
     return "cheapest-capable" if without.target_id == first.target_id else "prompt-cache"
 
 
-def _first_without_cache(capable: list[Target], scales: _TargetComparison, rooms: Rooms) -> Target:
+def _first_without_cache(capable: list[_Option], scales: _TargetComparison, rooms: Rooms) -> _Option:
     """Returns the target that would come first if nobody had anything of the conversation cached."""
-    cold = {target.target_id: _compared(target, scales.facts, scales.prediction, None) for target in capable}
-    ranks = _ranks(capable, _margins(capable, cold, scales.policy, rooms))
-    return min(capable, key=lambda each: ranks[each.target_id])
+    cold = [
+        _Option(each.target, each.target_id, each.outlook, 0, None, scales.compared(each.target, each.outlook, None))
+        for each in capable
+    ]
+    _rank_all(cold, scales.policy, rooms)
+    first = min(cold, key=_rank)
+    return next(each for each in capable if each.target_id == first.target_id)
 
 
 def _in_order(
@@ -658,84 +687,71 @@ def _in_order(
     *,
     kind: _Kind,
 ) -> list[Candidate]:
-    cost = {target.target_id: _expected(target, facts, prediction, sticky) for target in eligible}
     first: Reason = "alias" if kind == "alias" else "named" if eligible[0].target_id == facts.alias else "fallback"
     return [
-        _candidate(target, facts, "fallback" if index else first, cost, prediction)
+        _candidate(_option(target, facts, prediction, sticky), facts, "fallback" if index else first)
         for index, target in enumerate(eligible)
     ]
 
 
-def _candidate(
-    target: Target,
-    facts: Facts,
-    reason: Reason,
-    cost: Mapping[str, int | None],
-    prediction: Prediction | None,
-    compared: Margin | None = None,
-) -> Candidate:
-    outlook = _outlook(target, prediction)
+def _option(target: Target, facts: Facts, prediction: Prediction | None, sticky: Sticky | None) -> _Option:
+    """A target that is compared with nothing."""
+    outlook = None if prediction is None else prediction.outlooks.get(target.target_id)
+    output = _expected_output(target, facts, prediction, outlook)
+    expected = _expected(target, facts.input_tokens, output, sticky)
+    return _Option(target, target.target_id, outlook, output, expected, None)
+
+
+def _candidate(option: _Option, facts: Facts, reason: Reason) -> Candidate:
+    led = option.margin
     return Candidate(
-        target=target,
+        target=option.target,
         reason=reason,
-        expected_nanousd=cost[target.target_id],
-        bound_nanousd=_bound(target, facts),
-        margin_nanousd=None if compared is None else compared.nanousd,
-        margin_why="" if compared is None else compared.why,
-        adequate=None if outlook is None else outlook.adequate,
-        output_tokens=_expected_output(target, facts, prediction),
+        expected_nanousd=option.expected,
+        bound_nanousd=_bound(option.target, facts),
+        margin_nanousd=None if led is None else led.nanousd,
+        margin_why="" if led is None else led.why,
+        adequate=None if option.outlook is None else option.outlook.adequate,
+        output_tokens=option.output_tokens,
     )
 
 
-def _outlook(target: Target, prediction: Prediction | None) -> TargetPrediction | None:
-    return None if prediction is None else prediction.outlooks.get(target.target_id)
-
-
-def _expected(target: Target, facts: Facts, prediction: Prediction | None, sticky: Sticky | None) -> int | None:
+def _expected(target: Target, input_tokens: int, output_tokens: int, sticky: Sticky | None) -> int | None:
     """The expected cost in nano-dollars: estimated input, predicted output, and the conversation's cached tokens at the
     sticky target.
     """
-    if target.price is None:
+    price = target.price
+    if price is None:
         return None
-    cached = min(sticky.cached_tokens, facts.input_tokens) if sticky and sticky.target_id == target.target_id else 0
-    output = _expected_output(target, facts, prediction)
-    return target.price.cost_nanousd(
-        Usage(input_tokens=facts.input_tokens, cached_input_tokens=cached, output_tokens=output)
-    )
+    cached = 0
+    if sticky is not None and sticky.target_id == target.target_id:
+        cached = min(sticky.cached_tokens, input_tokens)
+    return price.tokens_nanousd(input_tokens, output_tokens, cached=cached)
 
 
-def _compared(target: Target, facts: Facts, prediction: Prediction | None, sticky: Sticky | None) -> int | None:
-    """The expected cost that targets are compared by: within a tool loop that of the turn's first request."""
-    if facts.opening_tokens is not None:
-        facts = msgspec.structs.replace(facts, input_tokens=facts.opening_tokens)
-    return _expected(target, facts, prediction, sticky)
-
-
-def _expected_output(target: Target, facts: Facts, prediction: Prediction | None) -> int:
-    if facts.needs >= _EMBEDS:
+def _expected_output(
+    target: Target, facts: Facts, prediction: Prediction | None, outlook: TargetPrediction | None
+) -> int:
+    if facts.needs and facts.needs >= _EMBEDS:
         return 0
-    outlook = _outlook(target, prediction)
     if outlook is not None:
         predicted = outlook.output_tokens
     else:
         predicted = prediction.expected_output_tokens if prediction is not None else DEFAULT_OUTPUT_TOKENS
-    return min(predicted, _output_limit(target, facts)) * facts.choices
+    most = target.max_output_tokens
+    room = max(1, target.max_context_tokens - facts.input_tokens)
+    return min(predicted, facts.max_output_tokens or most, most, room) * facts.choices
 
 
 def _bound(target: Target, facts: Facts) -> int | None:
     """The maximum cost of one attempt by the estimates: nothing cached, everything written to the cache, the longest
     output.
     """
-    if target.price is None:
+    price = target.price
+    if price is None:
         return None
-    written = facts.input_tokens if target.price.cache_write_nanousd > target.price.input_nanousd else 0
-    return target.price.cost_nanousd(
-        Usage(
-            input_tokens=facts.input_tokens,
-            cache_write_tokens=written,
-            output_tokens=_most_output_tokens(target, facts),
-        )
-    )
+    written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
+    return price.tokens_nanousd(facts.input_tokens, _most_output_tokens(target, facts), written=written)
 
 
 def most_nanousd(target: Target, facts: Facts) -> int | None:
@@ -758,8 +774,3 @@ def _most_output_tokens(target: Target, facts: Facts) -> int:
     if facts.needs >= _EMBEDS:
         return 0
     return (facts.max_output_tokens or target.max_output_tokens) * facts.choices
-
-
-def _output_limit(target: Target, facts: Facts) -> int:
-    room = max(1, target.max_context_tokens - facts.input_tokens)
-    return min(facts.max_output_tokens or target.max_output_tokens, target.max_output_tokens, room)

@@ -21,11 +21,11 @@ class Comparator(msgspec.Struct, frozen=True, kw_only=True):
     target_id: str
     price: Price
     tokenizer_ppm: int | None = None
+    label: str = ""
+    """`target@version`, as an entry keeps it; follows from the others."""
 
-    @property
-    def label(self) -> str:
-        """`target@version`, as an entry keeps it."""
-        return f"{self.target_id}@{self.price.version}"
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "label", f"{self.target_id}@{self.price.version}")
 
     def worth_nanousd(self, usage: Usage, *, batch: bool, counted_ppm: int | None) -> int:
         """Return what `usage`, counted by another target, would cost here, cache and batch discounts included.

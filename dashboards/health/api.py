@@ -105,6 +105,7 @@ async def metrics(request: Request, _reader: Annotated[None, Depends(MetricsRead
     """Prometheus metrics of all workers together, for this machine or with `telemetry.metrics_token`."""
     gateway = gateway_of(request)
     gateway.ledger_metrics.set_journal_depth(gateway.ledger.depth)
+    gateway.metrics.write()
     # Many teams make many series: render off the event loop.
     body, media_type = await asyncio.to_thread(gateway.metrics.render)
     return Response(body, media_type=media_type)

@@ -16,6 +16,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from cost.prices import NANO_PER_USD
 from proxy.observers.logs import safe_name
+from proxy.observers.tallies import CounterTally, HistogramTally
 from proxy.outcome import AttemptResult, RequestOutcome
 
 BreakerState = Literal["closed", "half-open", "open"]
@@ -67,23 +68,29 @@ class _Cap:
         self._seen.discard(value)
 
 
-class _Served(msgspec.Struct, frozen=True):
-    """The metric children that requests of one label combination write to."""
+class _Served(msgspec.Struct, eq=False):
+    """The tallies of requests of one label combination."""
 
-    requests: Counter
-    duration: Histogram
-    ttft: Histogram
-    tpot: Histogram
-    input_tokens: Counter
-    cached_tokens: Counter
-    output_tokens: Counter
-    cost: Counter
-    baseline: Counter
-    unpriced: Counter
+    requests: CounterTally
+    duration: HistogramTally
+    ttft: HistogramTally
+    tpot: HistogramTally
+    input_tokens: CounterTally
+    cached_tokens: CounterTally
+    output_tokens: CounterTally
+    cost: CounterTally
+    baseline: CounterTally
+    unpriced: CounterTally
+    is_unwritten: bool = False
+
+    def write(self) -> None:
+        self.is_unwritten = False
+        for name in self.__struct_fields__[:-1]:
+            getattr(self, name).write()
 
 
 class Metrics:
-    """The registry and the request metrics. Thread-safe, never raises.
+    """The registry and the request metrics. Never raises. What requests count is in the registry after `write`.
 
     With several workers, set PROMETHEUS_MULTIPROC_DIR to an empty directory before the first import:
     each worker writes its own files there and any of them renders the sum.
@@ -96,7 +103,9 @@ class Metrics:
         self.forgets = "PROMETHEUS_MULTIPROC_DIR" not in os.environ
         """True when series can be removed. False with several workers, whose files keep every series."""
         self._served: dict[tuple[str, str | None, str, int], _Served] = {}
-        self._attempt_children: dict[tuple[str, str], Counter] = {}
+        self._attempt_tallies: dict[tuple[str, str], CounterTally] = {}
+        self._classified: dict[str, HistogramTally] = {}
+        self._unwritten: list[_Served] = []
         self._team, self._target, self._tier = (_Cap(max_label_values) for _ in range(3))
         self._deployment, self._code, self._source = (_Cap(max_label_values) for _ in range(3))
         self._declare_requests()
@@ -191,20 +200,40 @@ class Metrics:
 
     def finished(self, outcome: RequestOutcome) -> None:
         served = self._children(outcome)
-        served.requests.inc()
+        if not served.is_unwritten:
+            served.is_unwritten = True
+            self._unwritten.append(served)
+        served.requests.amount += 1
         served.duration.observe(outcome.duration_s)
         if outcome.ttft_s is not None:
             served.ttft.observe(outcome.ttft_s)
         if outcome.tpot_s is not None:
             served.tpot.observe(outcome.tpot_s)
         if outcome.classify_s is not None:
-            self._classifier.labels(self._source(outcome.classifier or NONE)).observe(outcome.classify_s)
+            self._count_classified(outcome.classifier or NONE, outcome.classify_s)
         if outcome.error_code is not None or outcome.status >= _FIRST_ERROR_STATUS:
             # A rejected request carries the upstream's own code, which may be anything.
             self._refusals.labels(self._code(safe_name(outcome.error_code) or NONE), str(outcome.status)).inc()
         _count_tokens(served, outcome)
         _count_money(served, outcome)
         self._count_attempts(outcome)
+
+    def write(self) -> None:
+        """Writes what was counted since the last time to the registry; to be called about once a second."""
+        unwritten, self._unwritten = self._unwritten, []
+        for served in unwritten:
+            served.write()
+        for observed in self._classified.values():
+            observed.write()
+        for counted in self._attempt_tallies.values():
+            counted.write()
+
+    def _count_classified(self, source: str, seconds: float) -> None:
+        tally = self._classified.get(source)
+        if tally is None:
+            name = self._source(source)
+            tally = self._classified.setdefault(name, HistogramTally(self._classifier.labels(name), CLASSIFIER_BUCKETS))
+        tally.observe(seconds)
 
     def _children(self, outcome: RequestOutcome) -> _Served:
         key = (outcome.team_id, outcome.target_id, outcome.tier, outcome.status)
@@ -218,16 +247,16 @@ class Metrics:
     def _new_children(self, team_id: str, target_id: str | None, tier: str, status: int) -> _Served:
         team, target, tier = self._team(team_id or NONE), self._target(target_id or NONE), self._tier(tier or NONE)
         return _Served(
-            requests=self._requests.labels(team, target, tier, str(status)),
-            duration=self._duration.labels(target, tier),
-            ttft=self._ttft.labels(target, tier),
-            tpot=self._tpot.labels(target, tier),
-            input_tokens=self._tokens.labels(team, target, tier, "input"),
-            cached_tokens=self._tokens.labels(team, target, tier, "cached_input"),
-            output_tokens=self._tokens.labels(team, target, tier, "output"),
-            cost=self._cost.labels(team, target),
-            baseline=self._baseline.labels(team, target),
-            unpriced=self._unpriced.labels(team, target),
+            requests=CounterTally(self._requests.labels(team, target, tier, str(status))),
+            duration=HistogramTally(self._duration.labels(target, tier), DURATION_BUCKETS),
+            ttft=HistogramTally(self._ttft.labels(target, tier), TTFT_BUCKETS),
+            tpot=HistogramTally(self._tpot.labels(target, tier), TPOT_BUCKETS),
+            input_tokens=CounterTally(self._tokens.labels(team, target, tier, "input")),
+            cached_tokens=CounterTally(self._tokens.labels(team, target, tier, "cached_input")),
+            output_tokens=CounterTally(self._tokens.labels(team, target, tier, "output")),
+            cost=CounterTally(self._cost.labels(team, target)),
+            baseline=CounterTally(self._baseline.labels(team, target)),
+            unpriced=CounterTally(self._unpriced.labels(team, target)),
         )
 
     def _count_attempts(self, outcome: RequestOutcome) -> None:
@@ -238,13 +267,14 @@ class Metrics:
             ).inc()
         for attempt in outcome.attempts:
             key = (attempt.deployment_id, attempt.result)
-            child = self._attempt_children.get(key)
-            if child is None:
-                if len(self._attempt_children) >= _MAX_CACHED:
-                    self._attempt_children.clear()
+            tally = self._attempt_tallies.get(key)
+            if tally is None:
+                if len(self._attempt_tallies) >= _MAX_CACHED:
+                    self.write()
+                    self._attempt_tallies.clear()
                 child = self._attempts.labels(self._deployment(attempt.deployment_id), attempt.result)
-                self._attempt_children[key] = child
-            child.inc()
+                tally = self._attempt_tallies[key] = CounterTally(child)
+            tally.amount += 1
             if previous is not None and previous != attempt.target_id:
                 self._fallbacks.labels(self._target(previous), self._target(attempt.target_id)).inc()
             # After a whole answer, what follows was asked because it was weak.
@@ -268,10 +298,12 @@ class Metrics:
             self._breaker.remove(gone)
             for result in _RESULTS:
                 self._attempts.remove(gone, result)
-                self._attempt_children.pop((gone, result), None)
+                self._attempt_tallies.pop((gone, result), None)
 
     def render(self) -> tuple[bytes, str]:
-        """Renders the text format; returns it with its content type. Slow with many series: call it in a thread."""
+        """Renders the text format of what is written; returns it with its content type. Slow with many series: call it
+        in a thread.
+        """
         return generate_latest(self._collected()), CONTENT_TYPE_PLAIN_0_0_4
 
     def _collected(self) -> CollectorRegistry:
@@ -289,11 +321,11 @@ def forget_worker(pid: int, folder: str) -> None:
 
 def _count_tokens(served: _Served, outcome: RequestOutcome) -> None:
     if outcome.input_tokens:
-        served.input_tokens.inc(outcome.input_tokens)
+        served.input_tokens.amount += outcome.input_tokens
     if outcome.cached_input_tokens:
-        served.cached_tokens.inc(outcome.cached_input_tokens)
+        served.cached_tokens.amount += outcome.cached_input_tokens
     if outcome.output_tokens:
-        served.output_tokens.inc(outcome.output_tokens)
+        served.output_tokens.amount += outcome.output_tokens
 
 
 def _count_money(served: _Served, outcome: RequestOutcome) -> None:
@@ -302,11 +334,11 @@ def _count_money(served: _Served, outcome: RequestOutcome) -> None:
     """
     if outcome.cost_nanousd is None:
         if outcome.target_id is not None:
-            served.unpriced.inc()
+            served.unpriced.amount += 1
         return
-    served.cost.inc(outcome.cost_nanousd / NANO_PER_USD)
+    served.cost.amount += outcome.cost_nanousd / NANO_PER_USD
     if outcome.baseline_nanousd is not None:
-        served.baseline.inc(outcome.baseline_nanousd / NANO_PER_USD)
+        served.baseline.amount += outcome.baseline_nanousd / NANO_PER_USD
 
 
 def _version() -> str:

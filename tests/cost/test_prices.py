@@ -98,6 +98,20 @@ def test_the_meters_add_up_to_the_cost(price: Price, usage: Usage, batch: bool) 
         assert abs(Decimal(part) - Decimal(count) * figure / 1_000_000) <= 1
 
 
+@given(prices, tokens, tokens, st.data())
+def test_the_cost_of_plain_figures_is_that_of_their_usage(
+    price: Price, input_tokens: int, output_tokens: int, data: st.DataObject
+) -> None:
+    """What planning computes many times a request, without a usage, is the same to the nano-dollar."""
+    cached = data.draw(st.integers(0, input_tokens))
+    written = data.draw(st.integers(0, input_tokens - cached))
+    usage = Usage(
+        input_tokens=input_tokens, cached_input_tokens=cached, cache_write_tokens=written, output_tokens=output_tokens
+    )
+    told = price.tokens_nanousd(input_tokens, output_tokens, cached=cached, written=written)
+    assert told == price.cost_nanousd(usage)
+
+
 @given(usages)
 def test_every_token_is_in_one_meter(usage: Usage) -> None:
     """The parts do not overlap, none is left out, and one request is one."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.usage import Usage, estimated, from_openai
+from cost.usage import Usage, estimated, from_openai, plain_usage
 from providers.wire import WireUsage
 
 GUESS = estimated(input_tokens=90, output_tokens=40)
@@ -51,6 +51,54 @@ untrusted = st.dictionaries(
     counts | junk | st.dictionaries(st.sampled_from(NAMES), counts | junk, max_size=4),
     max_size=len(NAMES),
 )
+
+
+small = st.integers(-1, 40)
+details = st.none() | st.dictionaries(
+    st.sampled_from(
+        ["cached_tokens", "reasoning_tokens", "audio_tokens", "cache_write_tokens", "cache_creation_tokens"]
+    ),
+    small | st.none() | st.booleans(),
+    max_size=3,
+)
+
+
+@st.composite
+def nearly_plain(draw: st.DrawFn) -> WireUsage:
+    """Reports as most hosts send them, and those that differ from them in one thing or two."""
+    prompt, completion = draw(small), draw(small)
+    return WireUsage(
+        prompt_tokens=draw(st.just(prompt) | junk),
+        completion_tokens=draw(st.just(completion) | junk),
+        total_tokens=draw(st.just(prompt + completion) | small | st.none()),
+        prompt_tokens_details=draw(details),
+        completion_tokens_details=draw(details),
+        cache_creation_input_tokens=draw(st.none() | small),
+        cache_read_input_tokens=draw(st.none() | small),
+        cache_creation=draw(st.none() | details),
+    )
+
+
+@given(nearly_plain(), st.integers(0, 50), st.integers(0, 50))
+def test_a_plain_report_is_read_as_any_other(raw: WireUsage, most_input: int, most_output: int) -> None:
+    """The quick look finds what the closer one finds, or nothing."""
+    limits = Limits(max_input_tokens=most_input, max_output_tokens=most_output)
+    quick = plain_usage(raw, **limits)
+    assert quick in (None, from_openai(raw, estimate=GUESS, **limits))
+
+
+def test_most_reports_are_plain() -> None:
+    """OpenAI's and vLLM's own are."""
+    plain = WireUsage(prompt_tokens=812, completion_tokens=76, total_tokens=888)
+    assert plain_usage(plain, **LIMITS) == Usage(input_tokens=812, output_tokens=76, source="upstream")
+    detailed = msgspec.structs.replace(
+        plain,
+        prompt_tokens_details={"cached_tokens": 512, "audio_tokens": 0},
+        completion_tokens_details={"reasoning_tokens": 7, "audio_tokens": 0, "accepted_prediction_tokens": 0},
+    )
+    told = plain_usage(detailed, **LIMITS)
+    assert told is not None
+    assert (told.cached_input_tokens, told.reasoning_tokens) == (512, 7)
 
 
 def _openai(raw: Any) -> Usage:

@@ -13,6 +13,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 def _samples(metrics: Metrics, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+    metrics.write()
     body, _ = metrics.render()
     return {
         tuple(sorted(sample.labels.items())): sample.value
@@ -169,6 +170,7 @@ metrics = Metrics()
 metrics.set_in_flight(1)
 metrics.set_breaker("gpt-4o/a", sys.argv[1])
 metrics.finished(an_outcome())
+metrics.write()
 sys.stdout.write(metrics.render()[0].decode())
 """
 
