@@ -6,7 +6,7 @@ What belongs to a team is read by its team's id, in the query itself.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, Literal
 
 import msgspec
@@ -141,14 +141,22 @@ class LearningStore:
             return
         async with self._engine.begin() as connection:
             if weighings:
-                added = self._insert(WeighingRow).on_conflict_do_nothing()
-                await connection.execute(added, _rows(weighings, _WEIGHING_KEY))
+                await self._add_requests(connection, weighings)
             if verdicts:
                 said = self._insert(VerdictRow)
                 said = said.on_conflict_do_update(
                     index_elements=_VERDICT_KEY, set_={name: said.excluded[name] for name in _VERDICT_VALUES}
                 )
                 await connection.execute(said, _rows(verdicts, _VERDICT_KEY))
+
+    async def _add_requests(self, connection: AsyncConnection, weighings: Sequence[ClassifiedRequest]) -> None:
+        if self._engine.dialect.name == "sqlite":
+            # Nearly every request has a row, so the statement and its rows are made for the driver as they are.
+            rows = {row[:2]: row for row in map(_WEIGHING_VALUES, weighings)}
+            await connection.exec_driver_sql(_INSERT_SQLITE, [rows[place] for place in sorted(rows)])
+            return
+        added = self._insert(WeighingRow).on_conflict_do_nothing()
+        await connection.execute(added, _rows(weighings, _WEIGHING_KEY))
 
     async def find_weighing(self, team_id: str, request_id: str) -> ClassifiedRequest | None:
         """One request of this team; None for another team's request too."""
@@ -359,6 +367,16 @@ def _decoded(body: str) -> Tuning:
 
 
 _WEIGHING_KEY: Final = ("team_id", "request_id")
+_ORDERED_COLUMNS: Final = (
+    *_WEIGHING_KEY,
+    *(name for name in ClassifiedRequest.__struct_fields__ if name not in _WEIGHING_KEY),
+)
+_WEIGHING_VALUES: Final = attrgetter(*_ORDERED_COLUMNS)
+# Made of our own column names alone; every value is a bound parameter.
+_INSERT_SQLITE: Final = (
+    f"INSERT INTO weighing ({', '.join(_ORDERED_COLUMNS)}) "  # noqa: S608
+    f"VALUES ({', '.join('?' for _ in _ORDERED_COLUMNS)}) ON CONFLICT DO NOTHING"
+)
 _VERDICT_KEY: Final = ("team_id", "request_id", "target_id", "source", "signal")
 _VERDICT_VALUES: Final = tuple(name for name in Verdict.__struct_fields__ if name not in _VERDICT_KEY)
 _WEIGHINGS: Final = select(*(getattr(WeighingRow, name) for name in ClassifiedRequest.__struct_fields__))
