@@ -42,7 +42,7 @@ from gateway.configuration.settings import (
 from gateway.database import make_engine
 from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.books import keep_rounds, open_books
-from gateway.wiring.fleet import OpenFleet, open_fleet
+from gateway.wiring.fleet import open_both, waiting_at_gate
 from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import all_metrics
 from gateway.wiring.people import open_people
@@ -81,6 +81,7 @@ from proxy.queues.queues_config import QueueConfig
 from proxy.tolerance import learn_from_own_requests
 from proxy.worker_report import WorkerReport, report_of
 from selfhosted.fleet import Fleet
+from selfhosted.prefixes.store import PrefixStore, keep_pruned
 
 _log = logging.getLogger("weighbridge.app")
 
@@ -104,7 +105,7 @@ class Running:
         """Decided at the start."""
         self._breakers = Breakers(config.providers.breaker, time.monotonic)
         self._shadow: Shadow | None = None
-        self._fleet: OpenFleet | None = None
+        self._fleet: Fleet | None = None
         self._is_refreshing = False
         self._queues: dict[str, QueueConfig] = {}
         self._metrics = all_metrics()
@@ -155,8 +156,9 @@ class Running:
                 PriceStore(engine), configured_prices(config.providers), self._repriced, wall_us
             )
             await prices.refresh()
-            self._fleet = pools = await open_fleet(engine, config, ledger.boot_id, metrics, self._fleet_changed, stack)
-            self._breakers.ready, pools.fleet.cleared = pools.fleet.ready, self._breakers.cleared
+            fleet, probing = await open_both(engine, config, ledger.boot_id, metrics, self._fleet_changed, stack)
+            self._fleet = fleet
+            self._breakers.ready, fleet.cleared = fleet.ready, self._breakers.cleared
             self._catalog = catalog = self._built(config, prices.book)
             self._breakers.adopt(catalog)
             upstreams = await open_upstreams(catalog, config.server.max_in_flight)
@@ -185,10 +187,10 @@ class Running:
                 learning_log=learning_log,
                 tracing=tracing,
                 gate=gate,
-                replicas=pools.fleet,
+                replicas=fleet,
                 stack=stack,
             )
-            keep_scaling(config, pools, gate, metrics.scale, stack)
+            keep_scaling(config, probing, gate.sharers, metrics.scale, stack)
             self._shadow = shadow = self._shadow_of(line, dispatcher, learning, accounts, metrics.learning)
             stack.push_async_callback(shadow.aclose)
             shadow.start()
@@ -208,7 +210,7 @@ class Running:
                 directory=directory,
                 limit_book=gate.limit_book,
                 is_draining=lambda: line.draining,
-                fleet_view=pools.view,
+                fleet_view=probing.view,
                 ledger=ledger,
                 usage=UsageReader(engine),
                 metrics=metrics.requests,
@@ -291,7 +293,9 @@ class Running:
             guard=gate.guard,
             once=gate.once,
             latency=gate.latency,
-            habits=open_prefix_tracker(self._config, self._environment, engine, self._metrics.prefixes, stack),
+            habits=open_prefix_tracker(
+                self._config, self._environment, PrefixStore(engine), self._metrics.prefixes, stack
+            ),
         )
         return dispatcher, line
 
@@ -313,12 +317,13 @@ class Running:
         background(stack, every(_TICK_S, lambda: self._tick(line, gateway)))
         background(stack, every(_RETENTION_S, lambda: self._expire_learning(gateway.learning, accounts)))
         background(stack, every(_OWN_REQUESTS_S, lambda: self._learn_own_requests(line, engine)))
+        background(stack, keep_pruned(PrefixStore(engine)))
         background(stack, gateway.prices.follow(self._config.cost.prices_poll_s))
 
     def _built(self, config: GatewayConfig, book: PriceBook) -> Catalog:
         """The catalog with the replicas that are known now."""
         catalog = build_catalog(config.providers, resolve_secret, book, wall_us(), self._pools)
-        return catalog if self._fleet is None else with_deployments(catalog, self._fleet.fleet.deployments())
+        return catalog if self._fleet is None else with_deployments(catalog, self._fleet.deployments())
 
     def _fleet_changed(self) -> None:
         """Replicas came, went, or are in another state. Many tell so at once."""
@@ -331,7 +336,7 @@ class Running:
         if self._line is None or self._fleet is None or self._catalog is None:
             return
         before = self._catalog
-        catalog = with_deployments(before, self._fleet.fleet.deployments())
+        catalog = with_deployments(before, self._fleet.deployments())
         if catalog != before:
             self._catalog = catalog
             self._line.config = msgspec.structs.replace(self._line.config, catalog=catalog)
@@ -341,7 +346,7 @@ class Running:
 
     def _sized(self) -> dict[str, QueueConfig]:
         queues = self._config.queues
-        return dict(queues) if self._fleet is None else sized(queues, self._queues, self._fleet.fleet.tokens)
+        return dict(queues) if self._fleet is None else sized(queues, self._queues, self._fleet.tokens)
 
     def _resize(self) -> None:
         """Queues that are as large as the pools behind them."""
@@ -444,8 +449,9 @@ class Running:
     async def _tick(self, line: RequestPipeline, gateway: Gateway) -> None:
         line.cut_slow_callers()
         self._resize()
-        if self._fleet is not None:
-            self._fleet.fleet.give_up_the_silent()
+        gate = self._gate
+        if self._fleet is not None and gate is not None:
+            self._fleet.tick(_TICK_S, lambda pool: waiting_at_gate(pool, gate))
         self._metrics.ledger.set_journal_depth(gateway.ledger.depth)
         self._metrics.requests.write()
         self._metrics.requests.set_in_flight(line.in_flight)

@@ -1,14 +1,14 @@
-"""LoRA adapters: knows which replica has which, and loads a missing one through vLLM's runtime API.
+"""LoRA adapters: loads one that a replica lacks through vLLM's runtime API.
 
-Engines are asked for their loaded adapters every few seconds, as other processes load too. One load of an adapter runs
-at a replica at a time, and all requests that need it wait for the same one. Where the engine's slots are taken, the
-adapter idle longest is unloaded.
+One load of an adapter runs at a replica at a time, and all requests of a process that need it wait for the same one.
+Where the engine's slots are taken, the adapter idle longest is unloaded. Which replica has which is told of by
+`adapter_look`, as other processes load too.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal, Protocol
 
 import aiohttp
@@ -23,7 +23,6 @@ _log = logging.getLogger("weighbridge.selfhosted")
 
 LoadResult = Literal["loaded", "unloaded", "failed", "busy"]
 
-_EVERY_S: Final = 5.0
 _LOAD_S: Final = 60.0
 """Timeout of one load, which reads weights from a disk or a remote store."""
 _IDLE_S: Final = 10.0
@@ -32,7 +31,6 @@ adapters is only read every second."""
 _AGAIN_S: Final = 10.0
 """Pause after a failed load before the next try."""
 _MAX_BYTES: Final = 1_000_000
-_AT_ONCE: Final = 16
 _OK: Final = 200
 _BAD_REQUEST: Final = 400
 _NOT_FOUND: Final = 404
@@ -59,26 +57,18 @@ class AdapterUnreachable(AdapterUnavailable):
 
 
 class Residency(Protocol):
-    """The store of which replica has which adapters; implemented by PoolWatch."""
+    """The store of which replica has which adapters; implemented by PoolJudge."""
 
     @property
     def snapshot(self) -> PoolSnapshot: ...
 
-    def set_adapters(self, name: str, adapters: frozenset[str]) -> None: ...
+    def adapter_changed(self, name: str, adapter: str, *, loaded: bool) -> None: ...
 
 
 class AdapterObserver:
     """Receives the results of adapter loads and unloads; this base class ignores them."""
 
     def count_adapter_load(self, pool: str, result: LoadResult) -> None: ...
-
-
-class _Model(msgspec.Struct, frozen=True):
-    id: str
-
-
-class _Models(msgspec.Struct, frozen=True):
-    data: list[_Model]
 
 
 class _NestedError(msgspec.Struct, frozen=True):
@@ -102,7 +92,6 @@ class _Unload(msgspec.Struct, frozen=True):
     lora_name: str
 
 
-_MODELS: Final = msgspec.json.Decoder(_Models)
 _ERROR_REPLY: Final = msgspec.json.Decoder(_ErrorReply)
 
 
@@ -122,8 +111,6 @@ class _Place:
         self.loads: dict[str, asyncio.Task[_Failure | None]] = {}
         self.used_at: dict[str, float] = {}
         self.failures: dict[str, tuple[float, _Failure]] = {}
-        self.changes = 0
-        """Counter of loads and unloads: a list of adapters requested before the last change is out of date."""
 
 
 class Adapters:
@@ -135,19 +122,16 @@ class Adapters:
         *,
         session: aiohttp.ClientSession,
         api_key: str | None,
-        watch: Residency,
+        residency: Residency,
         observer: AdapterObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
-        every_s: float = _EVERY_S,
     ) -> None:
         self._pool = config.name
         self._by_name: Mapping[str, AdapterConfig] = {adapter.name: adapter for adapter in config.adapters}
         self._fetch = HttpFetch(session, api_key)
-        self._timeout_s = config.watch.timeout_s
-        self._watch = watch
+        self._residency = residency
         self._observer = observer or AdapterObserver()
         self._clock = clock
-        self._every_s = every_s
         self._places: dict[str, _Place] = {}
 
     async def ensure(self, replica: Replica, adapter: str) -> None:
@@ -168,22 +152,19 @@ class Adapters:
         """Records that the engine answered that it does not have the adapter, such as after another process unloaded
         it.
         """
-        place = self._places.get(replica)
-        if place is not None:
-            place.changes += 1
-        self._set_adapters(replica, self._resident(replica) - {adapter})
+        self._residency.adapter_changed(replica, adapter, loaded=False)
 
-    async def run(self) -> None:
-        """Polls the engines for their loaded adapters until it is cancelled, and then cancels the loads under way."""
-        try:
-            while True:
-                await self._refresh()
-                await asyncio.sleep(self._every_s)
-        finally:
-            loads = [load for place in self._places.values() for load in place.loads.values()]
-            for load in loads:
-                load.cancel()
-            await asyncio.gather(*loads, return_exceptions=True)
+    def adopt(self, names: Collection[str]) -> None:
+        """Forgets replicas that are not in the pool any more."""
+        for gone in self._places.keys() - set(names):
+            del self._places[gone]
+
+    async def aclose(self) -> None:
+        """Cancels the loads under way."""
+        loads = [load for place in self._places.values() for load in place.loads.values()]
+        for load in loads:
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
 
     # --- loading
 
@@ -202,10 +183,9 @@ class Adapters:
         async with place.turn:
             await self._make_room(place, name)
             failure = await self._post_load(place, config)
-            place.changes += 1
             if failure is None:
                 place.failures.pop(config.name, None)
-                self._set_adapters(name, self._resident(name) | {config.name})
+                self._residency.adapter_changed(name, config.name, loaded=True)
                 self._observer.count_adapter_load(self._pool, "loaded")
                 return None
         place.failures[config.name] = (self._clock() + _AGAIN_S, failure)
@@ -258,54 +238,21 @@ class Adapters:
             self._observer.count_adapter_load(self._pool, "busy")
             return
         # Before the unload, so that no request for it is sent there any more.
-        self._set_adapters(name, self._resident(name) - {victim})
-        place.changes += 1
+        self._residency.adapter_changed(name, victim, loaded=False)
         try:
             answer = await self._post(place, "unload_lora_adapter", msgspec.json.encode(_Unload(victim)))
         except FetchFailed as failure:
             _log.warning("adapter %s was not unloaded at replica %s of pool %s: %s", victim, name, self._pool, failure)
             return
         place.used_at.pop(victim, None)
-        # Not found means unloaded, too. After any other answer the next refresh finds out.
+        # Not found means unloaded, too. After any other answer the next look finds out.
         if answer.status in (_OK, _NOT_FOUND):
+            # Again: who looked meanwhile may have found it.
+            self._residency.adapter_changed(name, victim, loaded=False)
             self._observer.count_adapter_load(self._pool, "unloaded")
 
-    # --- residency
-
-    async def _refresh(self) -> None:
-        """Reads the loaded adapters of all replicas that answer, at most `_AT_ONCE` at a time."""
-        snapshot = self._watch.snapshot
-        names = {replica.name for replica in snapshot.replicas}
-        for gone in self._places.keys() - names:
-            del self._places[gone]
-        few = asyncio.Semaphore(_AT_ONCE)
-
-        async def look(replica: Replica) -> None:
-            async with few:
-                await self._refresh_replica(replica)
-
-        await asyncio.gather(*(look(each) for each in snapshot.replicas if each.state in ("ready", "draining")))
-
-    async def _refresh_replica(self, replica: Replica) -> None:
-        place = self._place(replica)
-        before = place.changes
-        try:
-            answer = await self._fetch(f"{place.url}/v1/models", timeout_s=self._timeout_s, max_bytes=_MAX_BYTES)
-            models = _MODELS.decode(answer.body).data if answer.status == _OK else None
-        except (FetchFailed, msgspec.DecodeError, RecursionError):
-            models = None
-        if models is not None and place.changes == before and not place.turn.locked():
-            self._set_adapters(replica.name, frozenset(model.id for model in models) & self._by_name.keys())
-
-    def _set_adapters(self, name: str, adapters: frozenset[str]) -> None:
-        self._watch.set_adapters(name, adapters)
-
-    def _resident(self, name: str) -> frozenset[str]:
-        replica = self._replica(name)
-        return frozenset() if replica is None else replica.adapters
-
     def _replica(self, name: str) -> Replica | None:
-        return next((each for each in self._watch.snapshot.replicas if each.name == name), None)
+        return next((each for each in self._residency.snapshot.replicas if each.name == name), None)
 
     def _place(self, replica: Replica) -> _Place:
         url = replica.address.url.rstrip("/")

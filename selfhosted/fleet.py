@@ -1,7 +1,7 @@
 """The fleet: all self-hosted pools, as the rest of the gateway sees them.
 
 The deployments of a target that a pool serves are the pool's replicas. The replicas change now and then, their states
-with every probe. Each process watches all of them itself, so all processes come to the same view.
+with every probe. Each process judges them itself, by what it is told of probes (`hear`) and by its own requests.
 """
 
 import asyncio
@@ -16,10 +16,15 @@ from providers.errors import UpstreamUnavailable
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
 from selfhosted.balance.blocks import prompt_blocks
+from selfhosted.config import PoolConfig
+from selfhosted.kv_events.following import KvStates
 from selfhosted.kv_events.sampling import Sample, tokenize_body
+from selfhosted.messages import FromProber, FromProcess
 from selfhosted.pool import Pool, ReplicaLease
 from selfhosted.rendering import rendered, root_of
-from selfhosted.replica import PoolFullness, PoolRoom, PoolSnapshot, ReplicaChoice, ReplicaRequest, ReplicaState
+from selfhosted.replica import PoolFullness, PoolRoom, PoolSnapshot, ReplicaChoice, ReplicaRequest
+from selfhosted.scale.reports import FleetReport
+from selfhosted.watch.messages import ReplicaObserved
 
 _POLL_S: Final = 0.02
 _LEAST_READY: Final = 2
@@ -54,19 +59,43 @@ class Fleet:
         clock: Callable[[], float],
         observer: FleetObserver,
         salt_of: Callable[[Deployment, Caller], str],
+        tell: Callable[[FromProcess], object] = lambda _message: None,
     ) -> None:
         """`salt_of` returns the cache salt that separates callers' cached prefixes at a deployment; empty where nothing
-        does.
+        does. `tell` sends a message up.
         """
         self.pools = pools
         self._clock = clock
         self._observer = observer
         self._salt_of = salt_of
+        self._tell = tell
+        self._began_at = clock()
         self._ready: dict[str, _Ready] = {}
         self.cleared: Callable[[str], None] = lambda _deployment_id: None
         """Callback with the id of each deployment that has become ready again."""
         for pool in pools.values():
-            pool.watch.turned = functools.partial(self._on_state_change, pool)
+            pool.recovered = functools.partial(self._on_recovery, pool)
+
+    def hear(self, message: FromProber) -> None:
+        """Takes over what is told of a pool; one that is not known here is ignored."""
+        pool = self.pools.get(message.address.pool if isinstance(message, ReplicaObserved) else message.pool)
+        if pool is not None:
+            pool.judge.hear(message)
+
+    def tick(self, interval_s: float, waiting_at_gate: Callable[[PoolConfig], int]) -> None:
+        """Lets time pass, and tells what is to be told again and again; called about every `interval_s` seconds.
+        `waiting_at_gate` returns the requests of this process that wait for a pool.
+        """
+        self.give_up_the_silent()
+        for pool in self.pools.values():
+            pool.judge.tick(interval_s)
+            for doubted in pool.judge.open_doubts():
+                self._tell(doubted)
+            if pool.kv_events is not None:
+                self._tell(KvStates(pool=pool.config.name, states=dict(pool.kv_events.states())))
+        reports = tuple(pool.report(waiting_at_gate(pool.config)) for pool in self.pools.values())
+        if reports:
+            self._tell(FleetReport(began_at=self._began_at, pools=reports))
 
     def deployments(self) -> dict[str, tuple[Deployment, ...]]:
         """Deployments by target id, for every target that a pool serves: one for each known replica."""
@@ -139,11 +168,12 @@ class Fleet:
         """Counts the request as load of its replica until the returned lease ends."""
         pool = self.pools[target.pool or ""]
         self._observer.count_choice(pool.config.name, choice.why)
-        pool.watch.began(choice.replica)
-        load = pool.balancer.take(choice, ask, self._clock())
+        pool.judge.began(choice.replica)
+        now = self._clock()
+        load = pool.balancer.take(choice, ask, now)
         # An answer that is not streamed hides when its first token came; embeddings are computed by the prefill alone.
         streams = request.stream or request.operation == "embeddings"
-        lease = ReplicaLease(load, pool, choice.replica, self._clock, streams=streams)
+        lease = ReplicaLease(load, pool, self._clock, now, streams=streams)
         if pool.kv_events is not None and ask.rendered_bytes and request.operation == "chat":
             lease.sample = self._sample(pool, target, choice, ask, request, caller)
         return lease
@@ -197,7 +227,7 @@ class Fleet:
                 continue
             for name, waiting in list(pool.unanswered.items()):
                 overdue = [lease for lease in waiting if lease.overdue(now, silent_s)]
-                if overdue and not pool.watch.answered_since(name, overdue[0].began_at):
+                if overdue and not pool.judge.answered_since(name, overdue[0].began_at):
                     for lease in overdue:
                         lease.lose()
 
@@ -219,38 +249,20 @@ class Fleet:
         return sum(pool.tokens() for pool in pools)
 
     async def known(self, timeout_s: float) -> None:
-        """Waits until every replica was probed once, or about `timeout_s` seconds."""
+        """Waits until a probe of every replica is known, or about `timeout_s` seconds."""
         for _ in range(round(timeout_s / _POLL_S)):
-            if not self._any_unprobed():
+            if not any(pool.judge.has_unprobed for pool in self.pools.values()):
                 return
             await asyncio.sleep(_POLL_S)
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """The background coroutines of all pools (discovery, watch, adapters, KV events), each to be run until it is
-        cancelled.
-        """
-        found: list[Coroutine[Any, Any, None]] = []
-        for pool in self.pools.values():
-            found += [pool.discovery.run(), pool.watch.run()]
-            if pool.adapters is not None:
-                found.append(pool.adapters.run())
-            if pool.kv_events is not None:
-                found.append(pool.kv_events.run())
-        return found
+        """The background coroutines of all pools (KV events), each to be run until it is cancelled."""
+        return [pool.kv_events.run() for pool in self.pools.values() if pool.kv_events is not None]
 
-    def _on_state_change(self, pool: Pool, replica: str, state: ReplicaState) -> None:
-        """Handles a replica's change of state: reports its deployments as recovered when it is ready, and loses the
-        requests that wait for a first token when it is down.
-        """
-        if state == "ready":
-            for target in pool.config.served:
-                self.cleared(f"{target}/{replica}")
-        elif state == "down":
-            for lease in tuple(pool.unanswered.get(replica, ())):
-                lease.lose()
-
-    def _any_unprobed(self) -> bool:
-        return any(replica.state == "starting" for pool in self.pools.values() for replica in pool.snapshot.replicas)
+    def _on_recovery(self, pool: Pool, replica: str) -> None:
+        """Reports a replica's deployments as recovered, now that it is ready."""
+        for target in pool.config.served:
+            self.cleared(f"{target}/{replica}")
 
     def _pool_of(self, target: Target) -> Pool | None:
         return None if target.pool is None else self.pools.get(target.pool)

@@ -1,4 +1,4 @@
-"""A pool of replicas: its discovery, watch, balancer, and requests in flight."""
+"""A pool of replicas as requests of this process see it: its judge, its balancer, and what is in flight there."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,53 +9,94 @@ from selfhosted.balance.balancer import Balancer
 from selfhosted.balance.load import Lease as LoadLease
 from selfhosted.balance.room import full
 from selfhosted.config import PoolConfig
-from selfhosted.discovery.discovery import Discovery
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import Sample
-from selfhosted.replica import PoolFullness, PoolSnapshot, Replica
-from selfhosted.scale.signals import FirstTokens
-from selfhosted.watch.watch import PoolWatch
+from selfhosted.replica import Address, PoolFullness, PoolSnapshot, Replica, ReplicaState
+from selfhosted.scale.reports import FirstTokenCounts, PoolReport, ttft_target_s
+from selfhosted.watch.judging import JudgeObserver, PoolJudge
 
 _OVERDUE_FACTOR: Final = 3.0
 _RETRY_LEAST_S: Final = 0.5
 _RETRY_MOST_S: Final = 30.0
-_TTFT_TARGET_S: Final = 1.0
 _STARTED_TOGETHER: Final = 8
 """Requests of an engine's queue assumed to start together when running ones end. A rough figure, for Retry-After only.
 """
 
 
-class Pool:
-    """A pool of replicas that serve the same targets, with its discovery, watch and balancer."""
+class Pool(JudgeObserver):
+    """A pool of replicas that serve the same targets, in one process."""
 
     def __init__(
         self,
         config: PoolConfig,
-        discovery: Discovery,
-        watch: PoolWatch,
+        judge: PoolJudge,
         balancer: Balancer,
         *,
         api_key: str | None,
         adapters: Adapters | None,
         kv_events: KvEvents | None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`changed` is called after replicas came, went, or are in another state."""
         self.config = config
-        self.discovery = discovery
-        self.watch = watch
+        self.judge = judge
         self.balancer = balancer
         self.api_key = api_key
         self.adapters = adapters
         self.kv_events = kv_events
-        self.first_tokens = FirstTokens(_TTFT_TARGET_S if config.scale is None else config.scale.ttft_target_s)
+        self._changed = changed
+        self.first_tokens = FirstTokenCounts(ttft_target_s(config))
         self.unanswered: dict[str, dict[ReplicaLease, None]] = {}
         """Leases of requests that wait for their first token, by replica name; the inner dict is an ordered set, oldest
         first."""
         self.turned_away_tokens = 0
         """Counter: tokens of requests refused because every replica was full. The autoscaler reads it as demand."""
+        self.recovered: Callable[[str], None] = lambda _name: None
+        """Callback with the name of each replica that has become ready."""
+        judge.observer = self
+
+    # --- what the judge tells
+
+    def members_changed(self, addresses: tuple[Address, ...]) -> None:
+        if self.kv_events is not None:
+            self.kv_events.adopt(addresses)
+        if self.adapters is not None:
+            self.adapters.adopt([address.name for address in addresses])
+
+    def restarted(self, name: str) -> None:
+        self.balancer.forget(name)
+        if self.kv_events is not None:
+            self.kv_events.restarted(name)
+
+    def state_changed(self, name: str, before: ReplicaState | None, state: ReplicaState) -> None:
+        """Reports who is ready, and loses the requests that wait for a first token where a replica is down."""
+        del before
+        if state == "ready":
+            self.recovered(name)
+        elif state == "down":
+            for lease in tuple(self.unanswered.get(name, ())):
+                lease.lose()
+
+    def changed(self) -> None:
+        self._changed()
+
+    # --- what requests see
 
     @property
     def snapshot(self) -> PoolSnapshot:
-        return self.watch.snapshot
+        return self.judge.snapshot
+
+    def report(self, waiting_at_gate: int) -> PoolReport:
+        """What the autoscaler needs of this process."""
+        seen = self.first_tokens
+        return PoolReport(
+            pool=self.config.name,
+            turned_away_tokens=self.turned_away_tokens,
+            first_tokens=seen.count,
+            late_first_tokens=seen.late,
+            first_tokens_sum_s=seen.sum_s,
+            waiting_at_gate=waiting_at_gate,
+        )
 
     def deployments(self, target_id: str) -> tuple[Deployment, ...]:
         """One deployment of the target for each known replica, in whatever state."""
@@ -140,32 +181,36 @@ class ReplicaLease:
     __slots__ = ("_clock", "_ended", "_load", "_name", "_pool", "_streams", "began_at", "lost", "sample", "when_lost")
 
     def __init__(
-        self, load: LoadLease, pool: Pool, name: str, clock: Callable[[], float], *, streams: bool = True
+        self, load: LoadLease, pool: Pool, clock: Callable[[], float], now: float, *, streams: bool = True
     ) -> None:
         self._load = load
         self._pool = pool
-        self._name = name
+        self._name = load.replica
         self._clock = clock
         self._streams = streams
-        self.began_at = clock()
+        self.began_at = now
         self._ended = False
         self.sample: Sample | None = None
         """Prompt to tokenize so that the pool's KV events can be mapped to its blocks; offered once the replica has
         cached it."""
         self.lost = False
         self.when_lost: Callable[[], None] | None = None
-        pool.unanswered.setdefault(name, {})[self] = None
+        waiting = pool.unanswered.get(self._name)
+        if waiting is None:
+            pool.unanswered[self._name] = {self: None}
+        else:
+            waiting[self] = None
 
     def first_token(self) -> None:
         """Records the first token: the replica works, and its prompt is prefilled."""
-        now = self._clock()
+        now, pool = self._clock(), self._pool
         self._stop_waiting()
         self._load.first_token(now, told=self._streams)
-        self._pool.watch.succeeded(self._name)
+        pool.judge.succeeded(self._name, self.began_at, now)
         if self._streams:
-            self._pool.first_tokens.saw(now - self.began_at, now)
-        if self.sample is not None and self._pool.kv_events is not None:
-            self._pool.kv_events.offer(self.sample)
+            pool.first_tokens.saw(now - self.began_at)
+        if self.sample is not None and pool.kv_events is not None:
+            pool.kv_events.offer(self.sample)
 
     def overdue(self, now: float, least_s: float) -> bool:
         """True when a streamed request has waited longer than `least_s`, and than three times the expected time, for
@@ -198,14 +243,14 @@ class ReplicaLease:
             return
         self._ended = True
         self._stop_waiting()
-        self._load.end(self._clock(), cached_tokens=cached_tokens, output_tokens=output_tokens)
-        watch = self._pool.watch
-        if failed and not (silent and watch.answered_since(self._name, self.began_at)):
-            watch.failed(self._name, self.began_at)
-        elif failed is False:
-            watch.succeeded(self._name)
+        now, judge = self._clock(), self._pool.judge
+        self._load.end(now, cached_tokens=cached_tokens, output_tokens=output_tokens)
+        if failed is False:
+            judge.succeeded(self._name, self.began_at, now)
+        elif failed and not (silent and judge.answered_since(self._name, self.began_at)):
+            judge.failed(self._name, self.began_at)
         else:
-            watch.left(self._name, self.began_at)
+            judge.left(self._name, self.began_at)
 
     def _stop_waiting(self) -> None:
         """Removes the lease from those that wait for a first token."""

@@ -5,8 +5,6 @@ import logging
 import time
 from hashlib import blake2b
 
-from sqlalchemy.ext.asyncio import AsyncEngine
-
 from classifier.heuristic import HeuristicClassifier
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Classifier
@@ -29,7 +27,7 @@ from proxy.comparisons import build_comparators
 from proxy.pipeline_config import PipelineConfig
 from proxy.tolerance import Tolerances
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
-from selfhosted.prefixes.store import PrefixStore, PrefixWriter
+from selfhosted.prefixes.store import HabitSink, PrefixWriter
 from selfhosted.prefixes.tracker import PrefixTracker
 
 _log = logging.getLogger("weighbridge.app")
@@ -38,14 +36,14 @@ _log = logging.getLogger("weighbridge.app")
 def open_prefix_tracker(
     config: GatewayConfig,
     environment: Environment,
-    engine: AsyncEngine,
+    sink: HabitSink,
     metrics: PrefixMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> PrefixTracker:
-    """Watches how prompts begin; the beginnings are kept as hashes keyed by the pepper, never as text."""
+    """Watches how prompts begin, in one process; the beginnings are kept as hashes keyed by the pepper, never as text."""
     key = blake2b(b"prompt habits", key=peppers(config, environment)[0].secret[:64]).digest()
     habits = PrefixTracker(key=key, counted=metrics.count_beginnings)
-    keeping = PrefixWriter(habits, PrefixStore(engine), lost=lambda lost: metrics.count_beginnings("lost", lost))
+    keeping = PrefixWriter(habits, sink, lost=lambda lost: metrics.count_beginnings("lost", lost))
     stack.push_async_callback(keeping.aclose)
     background(stack, keeping.run())
     return habits

@@ -11,14 +11,14 @@ from cost.fleet.earnings import EarningsReader
 from cost.fleet.pool_config import PoolSection
 from cost.times import DAY_US, HOUR_US, wall_us
 from gateway.configuration.settings import GatewayConfig
-from gateway.wiring.fleet import OpenFleet
+from gateway.wiring.fleet import OpenProber
 from proxy.background import background, every
-from proxy.gate import Gate
 from selfhosted.config import PoolConfig, ScaleConfig
-from selfhosted.pool import Pool
 from selfhosted.registry.lease import Lease
+from selfhosted.replica import PoolSnapshot
 from selfhosted.scale.loop import ScaleLoop
 from selfhosted.scale.policy import ScalePolicy
+from selfhosted.scale.reports import ProcessReports, ttft_target_s
 from selfhosted.scale.scale_metrics import ScaleMetrics
 from selfhosted.scale.signals import SignalReader, Signals
 from selfhosted.scale.target import Targets
@@ -30,19 +30,26 @@ _OUTPUT_WEIGHT: Final = 4.0
 
 
 def keep_scaling(
-    config: GatewayConfig, fleet: OpenFleet, gate: Gate, metrics: ScaleMetrics, stack: contextlib.AsyncExitStack
+    config: GatewayConfig,
+    opened: OpenProber,
+    sharers: Callable[[], int],
+    metrics: ScaleMetrics,
+    stack: contextlib.AsyncExitStack,
 ) -> None:
-    """Starts the autoscaler loops. Every process observes; the one that holds a pool's lease decides."""
+    """Starts the autoscaler loops. Every prober observes; the one that holds a pool's lease decides. `sharers` returns
+    the number of serving processes of all hosts.
+    """
     costs = {pool.name: pool for pool in config.cost.pools}
     sold = _sold_elsewhere(config)
-    for name, pool in fleet.fleet.pools.items():
-        if pool.config.scale is not None and fleet.lease is not None:
+    for name, pool in opened.prober.pools.items():
+        if pool.config.scale is not None and opened.lease is not None:
             cost = costs.get(name)
             economic = cost is not None and is_economic(pool.config.scale, sold=sold)
-            prices = PriceElsewhere(EarningsReader(fleet.database), cost) if cost is not None and economic else None
+            prices = PriceElsewhere(EarningsReader(opened.database), cost) if cost is not None and economic else None
             if prices is not None:
                 background(stack, every(_PRICES_S, prices.refresh))
-            loop = _loop(pool, pool.config.scale, cost, fleet, fleet.lease, gate, metrics, prices)
+            signals = PoolSignals(pool.config, pool.snapshot, opened.prober.reports, sharers, prices)
+            loop = _loop(name, pool.config.scale, cost, opened, opened.lease, metrics, signals)
             background(stack, loop.run())
 
 
@@ -84,66 +91,71 @@ class PriceElsewhere:
         return self._usd or None
 
 
+class PoolSignals:
+    """Reads the signals of one pool, as changes since the last read."""
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        snapshot: Callable[[], PoolSnapshot],
+        reports: ProcessReports,
+        sharers: Callable[[], int],
+        prices: "PriceElsewhere | None",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.prices = prices
+        self._name = config.name
+        self._snapshot = snapshot
+        self._reports = reports
+        self._sharers = sharers
+        self._clock = clock
+        self._reader = SignalReader(ttft_target_s(config))
+        self._turned_away = (clock(), reports.turned_away_tokens(self._name))
+
+    def __call__(self) -> Signals:
+        now, tokens = self._clock(), self._reports.turned_away_tokens(self._name)
+        before, counted = self._turned_away
+        self._turned_away = (now, tokens)
+        others = self._others()
+        read = self._reader.read(
+            self._snapshot(),
+            at_s=now,
+            wall_s=time.time(),
+            waiting_at_gate=round(others * self._reports.waiting_at_gate(self._name)),
+            spilled_tokens_per_s=others * (tokens - counted) / max(now - before, 0.001),
+            first_tokens=self._reports.first_tokens(self._name),
+        )
+        elsewhere = None if self.prices is None else self.prices.usd_per_work
+        return msgspec.structs.replace(read, elsewhere_usd=elsewhere)
+
+    def _others(self) -> float:
+        """Serving processes for each that reports here: those of other hosts are taken to be like these."""
+        return max(1.0, self._sharers() / max(1, self._reports.reporting(self._name)))
+
+
 def _loop(
-    pool: Pool,
+    name: str,
     scale: ScaleConfig,
     cost: PoolSection | None,
-    fleet: OpenFleet,
+    opened: OpenProber,
     lease: Lease,
-    gate: Gate,
     metrics: ScaleMetrics,
-    prices: "PriceElsewhere | None",
+    signals: PoolSignals,
 ) -> ScaleLoop:
-    name = pool.config.name
     return ScaleLoop(
         name,
-        targets=Targets(fleet.database),
+        targets=Targets(opened.database),
         lease=lease,
-        wished=lambda: _desired_replicas(fleet, name),
-        observe=_PoolSignals(pool, scale, lambda: _waiting_at_gate(pool.config, gate), prices),
-        policy=lambda state: _policy(scale, cost, state, economic=prices is not None),
+        wished=lambda: _desired_replicas(opened, name),
+        observe=signals,
+        policy=lambda state: _policy(scale, cost, state, economic=signals.prices is not None),
         observer=metrics,
     )
 
 
-class _PoolSignals:
-    """Reads the signals of one pool, as changes since the last read."""
-
-    def __init__(
-        self, pool: Pool, scale: ScaleConfig, waiting_at_gate: Callable[[], int], prices: "PriceElsewhere | None"
-    ) -> None:
-        self._prices = prices
-        self._pool = pool
-        self._reader = SignalReader(scale.ttft_target_s)
-        self._waiting_at_gate = waiting_at_gate
-        self._turned_away = (time.monotonic(), pool.turned_away_tokens)
-
-    def __call__(self) -> Signals:
-        now, tokens = time.monotonic(), self._pool.turned_away_tokens
-        before, counted = self._turned_away
-        self._turned_away = (now, tokens)
-        read = self._reader.read(
-            self._pool.snapshot,
-            at_s=now,
-            wall_s=time.time(),
-            waiting_at_gate=self._waiting_at_gate(),
-            spilled_tokens_per_s=(tokens - counted) / max(now - before, 0.001),
-            first_tokens=self._pool.first_tokens,
-        )
-        elsewhere = None if self._prices is None else self._prices.usd_per_work
-        return msgspec.structs.replace(read, elsewhere_usd=elsewhere)
-
-
-def _desired_replicas(fleet: OpenFleet, name: str) -> int | None:
-    wish = fleet.view.registry.target(name)
+def _desired_replicas(opened: OpenProber, name: str) -> int | None:
+    wish = opened.view.registry.target(name)
     return None if wish is None else wish.desired
-
-
-def _waiting_at_gate(pool: PoolConfig, gate: Gate) -> int:
-    """The requests waiting at the gate in all processes, extrapolated from this one."""
-    queues = {gate.queues.queue_of(target) for target in pool.served}
-    here = sum(gate.queues.state(name).waiting for name in queues if name is not None)
-    return here * gate.sharers()
 
 
 def _policy(scale: ScaleConfig, cost: PoolSection | None, state: str, *, economic: bool) -> ScalePolicy:

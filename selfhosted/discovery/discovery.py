@@ -113,7 +113,7 @@ class Discovery:
         changed: Callable[[], None] = lambda: None,
         observer: DiscoveryObserver | None = None,
     ) -> None:
-        """`changed` is called after `addresses` changed."""
+        """`changed` is called after `addresses` or `complete` changed."""
         self._config = config
         self._registry = registry
         self._sources = tuple(sources)
@@ -124,6 +124,7 @@ class Discovery:
         self._failures: dict[SourceName, Problem] = {}
         self._conflicts: frozenset[Problem] = frozenset()
         self.addresses: tuple[Address, ...] = ()
+        self._notified: tuple[tuple[Address, ...], bool] = ((), False)
         self.problems: tuple[Problem, ...] = ()
         registry.subscribe(self._merge_and_notify)
         # Not notified: the caller reads the first addresses itself.
@@ -190,7 +191,9 @@ class Discovery:
             self._changed()
 
     def _merge(self) -> bool:
-        """Merges all claims into `addresses` and `problems`, and returns True when the addresses changed."""
+        """Merges all claims into `addresses` and `problems`, and returns True when the addresses changed, or whether they
+        are all.
+        """
         config, registry = self._config, self._registry
         asked = [(source.name, found.replicas) for source in self._sources if (found := self._answers.get(source.name))]
         told: list[tuple[SourceName, Sequence[DiscoveredReplica]]] = [
@@ -203,9 +206,9 @@ class Discovery:
         result = merged(config.name, config.engine, claims, before, registry.ordered(config.name))
         self._report_conflicts(frozenset(result.problems))
         self.problems = (*result.problems, *sorted(self._failures.values()), *self._unusable())
-        changed = result.addresses != self.addresses
+        before_this, self._notified = self._notified, (result.addresses, self.complete)
         self.addresses = result.addresses
-        return changed
+        return self._notified != before_this
 
     def _unusable(self) -> tuple[Problem, ...]:
         told: list[tuple[SourceName, str]] = [

@@ -66,6 +66,13 @@ class KvState(msgspec.Struct, kw_only=True):
     """Number of engine blocks known to be cached."""
 
 
+class KvStates(msgspec.Struct, frozen=True, kw_only=True):
+    """A process's subscriptions to a pool's KV events, by replica. Told now and then, for operators."""
+
+    pool: str
+    states: dict[str, KvState]
+
+
 class Follower:
     """Follows the events of one replica. The owner of the connection calls `live` and `lost`."""
 

@@ -1,10 +1,10 @@
-"""The table `prompt_habit`: each process's writer adds to the same rows, and the report reads them."""
+"""The table `prompt_habit`: what each process counted is added to the same rows, and the report reads them."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from sqlalchemy import ColumnElement, Table, case, delete, select, tuple_
@@ -22,6 +22,8 @@ _log: Final = logging.getLogger("weighbridge.prefixes")
 KEPT_DAYS: Final = 92
 MOST_ROWS: Final = 50_000
 """The most rows that a report reads; of more, those with the most requests."""
+MOST_AT_ONCE: Final = 1_000
+"""The most rows that a process hands over at once."""
 _BATCH: Final = 200
 _KINDS_CHARS: Final = 128
 _TARGET_CHARS: Final = 128
@@ -29,6 +31,7 @@ _WRITE_TIMEOUT_S: Final = 10.0
 _CLOSE_S: Final = 5.0
 _LOOK_S: Final = 0.25
 _PRUNE_S: Final = 3_600.0
+_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 _table: Final[Table] = PromptHabit.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
 _KEY: Final = ("day_us", "team_id", "target_id", "skeleton")
@@ -109,57 +112,75 @@ class PrefixStore:
             await connection.execute(delete(_table).where(_table.c.day_us < before_us))
 
 
+class HabitSink(Protocol):
+    """Where a process hands its counts over: the store itself, or a way to it."""
+
+    async def add(self, deltas: Sequence[HabitDelta], committing: Callable[[], None] = ...) -> None:
+        """Adds the deltas to the table, all or none. `committing` is called before the moment from which it may be
+        unknown whether they were. Raises an OSError, TimeoutError or SQLAlchemyError.
+        """
+        ...
+
+
 class PrefixWriter:
-    """Background loop: analyses new prefixes a few times a second, and writes the counts every `every_s` seconds."""
+    """A process's background loop: analyses new prefixes a few times a second, and hands the counts over every
+    `every_s` seconds.
+    """
 
     def __init__(
         self,
         habits: PrefixTracker,
-        store: PrefixStore,
+        sink: HabitSink,
         *,
         every_s: float = 10.0,
         look_s: float = _LOOK_S,
-        now_us: Callable[[], int] = wall_us,
         lost: Callable[[int], None] = lambda _requests: None,
     ) -> None:
         """`lost` is called with the number of requests whose counts may not have been written."""
         self._habits = habits
-        self._store = store
+        self._sink = sink
         self._every_s = every_s
         self._look_s = look_s
-        self._now_us = now_us
         self._lost = lost
         self._logged_failure: str | None = None
 
     async def run(self) -> None:
-        """Runs until it is cancelled; `aclose` then writes the rest."""
+        """Runs until it is cancelled; `aclose` then hands over the rest."""
         loop = asyncio.get_running_loop()
         flushed = loop.time()
-        pruned = -_PRUNE_S
         while True:
             await asyncio.sleep(self._look_s)
             await self._analyse_waiting()
             if loop.time() - flushed >= self._every_s:
                 await self.flush()
                 flushed = loop.time()
-            if loop.time() - pruned >= _PRUNE_S:
-                await self._prune()
-                pruned = loop.time()
 
     async def aclose(self) -> None:
-        """Writes everything that was counted; takes a few seconds at most."""
+        """Hands over everything that was counted; takes a few seconds at most."""
         self._habits.digest(self._habits.waiting)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.flush(everything=True)
 
     async def flush(self, *, everything: bool = False) -> None:
-        """Writes the counts so far. Counts that were surely not written are kept for the next time; ones that may have
-        been are dropped, so that no request counts twice.
+        """Hands over the counts so far, at most `MOST_AT_ONCE` rows at a time. Counts that were surely not written are
+        kept for the next time; ones that may have been are dropped, so that no request counts twice.
         """
         deltas = self._habits.take(everything=everything)
-        if not deltas:
-            return
+        for start in range(0, len(deltas), MOST_AT_ONCE):
+            end = start + MOST_AT_ONCE
+            try:
+                await self._hand_over(deltas[start:end])
+            except BaseException as failure:
+                self._habits.put_back(deltas[end:])
+                if not isinstance(failure, _FAILS):
+                    raise
+                self._log_once(type(failure).__name__)
+                return
+        if deltas:
+            self._logged_failure = None
+
+    async def _hand_over(self, deltas: Sequence[HabitDelta]) -> None:
         sure = True
 
         def committing() -> None:
@@ -168,17 +189,13 @@ class PrefixWriter:
 
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
-                await self._store.add(deltas, committing)
-        except BaseException as failure:
+                await self._sink.add(deltas, committing)
+        except BaseException:
             if sure:
                 self._habits.put_back(deltas)
             else:
                 self._lost(sum(each.requests for each in deltas))
-            if not isinstance(failure, SQLAlchemyError | OSError | TimeoutError):
-                raise
-            self._log_once(type(failure).__name__)
-        else:
-            self._logged_failure = None
+            raise
 
     async def _analyse_waiting(self) -> None:
         # One at a time, so that requests are never kept for more than a millisecond.
@@ -187,19 +204,23 @@ class PrefixWriter:
                 return
             await asyncio.sleep(0)
 
-    async def _prune(self) -> None:
-        now_us = self._now_us()
-        try:
-            async with asyncio.timeout(_WRITE_TIMEOUT_S):
-                await self._store.prune(now_us - now_us % DAY_US - KEPT_DAYS * DAY_US)
-        except (SQLAlchemyError, OSError, TimeoutError) as failure:
-            self._log_once(type(failure).__name__)
-
     def _log_once(self, failure: str) -> None:
         """Logs each kind of failure once, until a write succeeds."""
         if failure != self._logged_failure:
             self._logged_failure = failure
             _log.warning("how prompts begin is not written to the database for now (%s)", failure)
+
+
+async def keep_pruned(store: PrefixStore, *, every_s: float = _PRUNE_S, now_us: Callable[[], int] = wall_us) -> None:
+    """Deletes rows that are older than `KEPT_DAYS`, now and then until it is cancelled."""
+    while True:
+        today_us = now_us() // DAY_US * DAY_US
+        try:
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
+                await store.prune(today_us - KEPT_DAYS * DAY_US)
+        except _FAILS as failure:
+            _log.warning("old rows on how prompts begin stay for now (%s)", type(failure).__name__)
+        await asyncio.sleep(every_s)
 
 
 def _row_key(delta: HabitDelta) -> tuple[int, str, str, str]:

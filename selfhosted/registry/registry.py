@@ -62,7 +62,7 @@ class Registry:
         return self._read_at is not None
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Adds a callback that is called after registrations or drain orders changed."""
+        """Adds a callback that is called after the first read, and after registrations or drain orders changed."""
         self._changed.append(changed)
 
     def registered(self, pool: str) -> tuple[Registration, ...]:
@@ -104,6 +104,7 @@ class Registry:
         self._adopt(state, began)
 
     def _adopt(self, state: SharedState, now: float) -> None:
+        first = self._read_at is None
         blind = self._read_at is not None and now - self._read_at > _BLIND_READS * max(self._every_s, 1.0)
         self._read_at, self.now_us = now, state.now_us
         self._registrations = {
@@ -114,7 +115,7 @@ class Registry:
         self._registered, self._refused = self._unexpired(now)
         self._ordered = {pool: frozenset(name for of, name in state.orders if of == pool) for pool in self._pools}
         self._targets = {wish.pool: wish for wish in state.wishes}
-        if before != (self._registered, self._ordered, self._refused):
+        if first or before != (self._registered, self._ordered, self._refused):
             for changed in self._changed:
                 changed()
 

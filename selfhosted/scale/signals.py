@@ -72,15 +72,20 @@ class FirstTokens:
 
     def saw(self, ttft_s: float, at_s: float) -> None:
         """Adds a time to first token. One that is negative or not finite is ignored."""
-        if not math.isfinite(ttft_s) or ttft_s < 0:
+        if math.isfinite(ttft_s) and ttft_s >= 0:
+            self.add(1, int(ttft_s > self._target_s), ttft_s, at_s)
+
+    def add(self, count: int, late: int, sum_s: float, at_s: float) -> None:
+        """Adds so many first tokens, some of them late, and the sum of their times. Numbers below 0 are ignored."""
+        if count <= 0 or late < 0 or sum_s < 0:
             return
         second = math.floor(at_s)
         if not self._seconds or self._seconds[-1][0] != second:
             self._seconds.append([second, 0, 0, 0.0])
         entry = self._seconds[-1]
-        entry[1] += 1
-        entry[2] += ttft_s > self._target_s
-        entry[3] += ttft_s
+        entry[1] += count
+        entry[2] += late
+        entry[3] += sum_s
 
     def missed(self, at_s: float) -> float | None:
         """Fraction of first tokens later than the target, 0 to 1; None when there were none."""

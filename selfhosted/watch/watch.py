@@ -1,4 +1,4 @@
-"""Watches a pool: probes and scrapes each replica about every second, and keeps the result as one frozen snapshot.
+"""Watches a pool: probes and scrapes each replica about every second, and tells everybody what it found.
 
 Each replica has two tasks, one for probes and one for scrapes, so that a slow or hostile replica delays only itself,
 and within the timeout.
@@ -18,16 +18,17 @@ from selfhosted.config import PoolConfig
 from selfhosted.engines.dialects import Reading, Slots, StatsUnreadable, gpu_memory, read_page, read_slots
 from selfhosted.engines.scrape import Fetch, FetchFailed
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, ReplicaState
-from selfhosted.watch import health as judge
-from selfhosted.watch.health import Health
+from selfhosted.watch.health import NO_DOUBT
 from selfhosted.watch.hit_rate import HitRate
+from selfhosted.watch.judged import is_same
+from selfhosted.watch.judging import UNREAD, JudgeObserver, PoolJudge
+from selfhosted.watch.messages import AdapterChanged, PoolMembers, Publisher, ReplicaDoubted
 from selfhosted.watch.observer import ScrapeResult, WatchObserver
 from selfhosted.watch.watched import Watched
 
 _log = logging.getLogger("weighbridge.selfhosted")
 
 _OK: Final = 200
-_NOT_SCRAPED: Final[tuple[ReplicaState, ...]] = ("starting", "down")
 _MAX_HEALTH_BYTES: Final = 65_536
 # So that replicas which were adopted together are not asked together ever after.
 _JITTER: Final = 0.1
@@ -39,109 +40,84 @@ _LATE: Final = 1.5
 _LATE_S: Final = 0.1
 
 
-class PoolWatch:
-    """The watch of one pool's replicas. Not thread-safe: its methods are for the event loop that `run` runs on."""
+class PoolWatch(JudgeObserver):
+    """The watch of one pool's replicas, one a host. Not thread-safe: its methods are for the event loop that `run` runs
+    on.
+    """
 
     def __init__(
         self,
         config: PoolConfig,
         *,
         fetch: Fetch,
-        changed: Callable[[], None],
-        restarted: Callable[[str], None] | None = None,
+        publisher: Publisher,
         observer: WatchObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
         self._pool = config.name
         self._config = config.watch
-        self._limits = judge.limits_of(config)
         self._fetch = fetch
-        self._changed = changed
-        self._restarted = restarted or (lambda _name: None)
+        self._publisher = publisher
         self._observer = observer or WatchObserver()
         self._clock = clock
         # Staggers probes, so it need not be unpredictable.
         self._rng = rng or random.Random()  # noqa: S311
+        self._judge = PoolJudge(config, clock=clock, observer=self)
         self._watched: dict[str, Watched] = {}
-        self._snapshot: PoolSnapshot | None = None
         self._hit_rate = HitRate()
         self._running = False
-        self.turned: Callable[[str, ReplicaState], None] = lambda _name, _state: None
-        """Callback with the name and the new state of each replica whose state changed."""
 
     @property
     def snapshot(self) -> PoolSnapshot:
-        """The current snapshot; the same object until something changed."""
-        if self._snapshot is None:
-            self._snapshot = PoolSnapshot(
-                pool=self._pool,
-                at=self._clock(),
-                replicas=tuple(self._watched[name].replica for name in sorted(self._watched)),
-            )
-        return self._snapshot
+        """The replicas as probes and all processes' requests show them; the same object until something changed."""
+        return self._judge.snapshot
 
     @property
     def prefix_hit_rate(self) -> float | None:
         """Prefix hit rate of the last minute or so, 0 to 1, by the engines' counters; None when unknown."""
         return self._hit_rate.rate
 
-    def adopt(self, addresses: Iterable[Address]) -> None:
-        """Replaces the pool's members. A replica whose URL or engine changed is dropped and added anew."""
+    def adopt(self, addresses: Iterable[Address], *, complete: bool = True) -> None:
+        """Replaces the pool's members. A replica whose URL or engine changed is dropped and added anew. While the list is
+        not `complete`, members that others know from before stay theirs.
+        """
         wanted: dict[str, Address] = {}
         for address in addresses:
             wanted.setdefault(address.name, address)
-        before = {name: watched.address for name, watched in self._watched.items()}
-        if before == wanted:
-            return
-        for name in before.keys() - wanted.keys():
+        for name in self._watched.keys() - wanted.keys():
             self._drop(name)
         for name, address in wanted.items():
             self._adopt_one(name, address)
-        self._snapshot = None
-        self._changed()
+        members = tuple(wanted.values())
+        self._judge.adopt(PoolMembers(pool=self._pool, addresses=members))
+        self._publisher.publish(self._key(), PoolMembers(pool=self._pool, addresses=members, complete=complete))
 
-    def failed(self, name: str, began_at: float | None = None) -> None:
-        """Records a failed request: the replica gets no other until a probe, sent now, was answered."""
-        watched = self._watched.get(name)
-        if watched is None:
+    def doubt(self, doubted: ReplicaDoubted) -> None:
+        """Takes over what a process's requests say against a replica, tells the others, and probes at once."""
+        watched = self._watched.get(doubted.replica)
+        if watched is None or not self._judge.doubt(doubted):
             return
-        now = self._clock()
-        self._set_health(watched, judge.request_failed(watched.health, now=now, began_at=began_at, limits=self._limits))
-        watched.probe_wanted.set()
+        self._tell(watched)
+        health = self._judge.health(doubted.replica)
+        if health is not None and health.is_unproved:
+            watched.probe_wanted.set()
 
-    def began(self, name: str) -> None:
-        """Records a request sent to the replica. After repeated failures it is a trial, and the only request there."""
-        watched = self._watched.get(name)
-        if watched is not None and watched.health.suspicions:
-            self._set_health(watched, judge.request_began(watched.health, now=self._clock(), limits=self._limits))
+    def adapter_changed(self, change: AdapterChanged) -> None:
+        """Takes over that a process loaded or unloaded an adapter, and tells the others."""
+        watched = self._watched.get(change.replica)
+        if (
+            watched is not None
+            and watched.address.url == change.url
+            and watched.take_change(change.adapter, change.at, loaded=change.loaded)
+        ):
+            self._tell(watched)
 
-    def succeeded(self, name: str) -> None:
-        """Records a request that was answered."""
+    def set_adapters(self, name: str, adapters: frozenset[str], at: float) -> None:
+        """Sets the LoRA adapters that were loaded there at a moment, unless something newer is known."""
         watched = self._watched.get(name)
-        if watched is None:
-            return
-        watched.answered_at = now = self._clock()
-        if watched.health.suspicions:
-            self._set_health(watched, judge.request_succeeded(watched.health, now=now))
-
-    def answered_since(self, name: str, at: float) -> bool:
-        """True when a request was answered there after `at`, of the monotonic clock."""
-        watched = self._watched.get(name)
-        return watched is not None and watched.answered_at > at
-
-    def left(self, name: str, began_at: float) -> None:
-        """Records a request that ended without evidence for or against the replica."""
-        watched = self._watched.get(name)
-        if watched is not None and watched.health.trial_until is not None:
-            self._set_health(watched, judge.request_left(watched.health, began_at=began_at))
-
-    def set_adapters(self, name: str, adapters: frozenset[str]) -> None:
-        """Sets the LoRA adapters that are loaded there."""
-        watched = self._watched.get(name)
-        if watched is not None and watched.adapters != adapters:
-            watched.adapters = adapters
-            self._invalidate(watched)
+        if watched is not None and watched.take_adapters(adapters, at):
+            self._tell(watched)
 
     async def run(self) -> None:
         """Probes and scrapes until it is cancelled."""
@@ -161,19 +137,14 @@ class PoolWatch:
 
     def _adopt_one(self, name: str, address: Address) -> None:
         watched = self._watched.get(name)
-        if watched is None:
-            self._add(address)
-        elif (address.url, address.kind) != (watched.address.url, watched.address.kind):
+        if watched is not None and is_same(address, watched.address):
+            if address != watched.address:
+                watched.address = address
+                self._tell(watched)
+            return
+        if watched is not None:
             self._drop(name)
-            self._add(address)
-            self._restarted(name)
-        elif address != watched.address:
-            watched.adopt(address, self._clock())
-            self._observer.set_replica_state(self._pool, name, watched.state)
-
-    def _add(self, address: Address) -> None:
-        watched = self._watched[address.name] = Watched(address, self._config, self._clock())
-        self._observer.set_replica_state(self._pool, address.name, watched.state)
+        watched = self._watched[name] = Watched(address, self._config, self._clock())
         if self._running:
             self._start_tasks(watched)
 
@@ -181,7 +152,10 @@ class PoolWatch:
         watched = self._watched.pop(name)
         for task in watched.tasks:
             task.cancel()
-        self._observer.forget_replica(self._pool, name)
+        self._publisher.forget(self._key(name))
+
+    def _key(self, *replica: str) -> tuple[str, ...]:
+        return ("pool", self._pool, *replica)
 
     def _start_tasks(self, watched: Watched) -> None:
         watched.tasks = (
@@ -207,12 +181,41 @@ class PoolWatch:
     def _pause_s(self, watched: Watched, took_s: float) -> float:
         every_s = self._config.every_s
         pause_s = every_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER) - took_s
-        until_cleared_s = watched.health.suspect_until - self._clock()
-        if until_cleared_s > 0:
+        health = self._judge.health(watched.address.name)
+        if health is not None and (until_cleared_s := health.doubt.suspect_until - self._clock()) > 0:
             pause_s = min(pause_s, until_cleared_s)
         return max(pause_s, every_s * _LEAST_PAUSE)
 
-    # --- health
+    # --- what is found
+
+    def _tell(self, watched: Watched) -> None:
+        """Judges what is known of the replica now, and tells everybody."""
+        name = watched.address.name
+        if self._watched.get(name) is not watched:
+            return
+        health = self._judge.health(name)
+        doubt = NO_DOUBT if health is None else health.doubt
+        self._judge.observe(watched.observed(doubt))
+        if watched.stats is not None and not self._is_read(watched):
+            # By this it went down.
+            watched.take_stats(None, "it does not answer", self._clock())
+        self._publisher.publish(self._key(name), watched.observed(doubt))
+
+    def state_changed(self, name: str, before: ReplicaState | None, state: ReplicaState) -> None:
+        self._observer.set_replica_state(self._pool, name, state)
+        watched, health = self._watched.get(name), self._judge.health(name)
+        if watched is None or health is None or before is None:
+            return
+        if state == "down":
+            _log.warning("replica %s of pool %s is down: %s", name, self._pool, health.why)
+        elif before in UNREAD:
+            _log.info("replica %s of pool %s is %s", name, self._pool, state)
+
+    def stats_changed(self, name: str, stats: EngineStats | None) -> None:
+        self._observer.set_replica_load(self._pool, name, stats)
+
+    def removed(self, name: str) -> None:
+        self._observer.forget_replica(self._pool, name)
 
     async def _probe(self, watched: Watched) -> None:
         sent_at = self._clock()
@@ -229,54 +232,31 @@ class PoolWatch:
             if failure.result == "slow" and took_s > self._config.timeout_s * _LATE + _LATE_S:
                 return
             why = f"a probe failed: {failure}"
-        now = self._clock()
-        if why:
-            self._set_health(watched, judge.missed(watched.health, why, now=now, limits=self._limits))
-        else:
-            self._set_health(watched, judge.answered(watched.health, sent_at=sent_at, now=now, asleep=watched.asleep))
-
-    def _set_health(self, watched: Watched, health: Health) -> None:
-        """Takes over the decided health, and publishes what changed by it."""
-        before, state = watched.health, watched.state
-        watched.health = health
-        if (before.state, before.why) == (health.state, health.why):
-            return
-        if health.state in _NOT_SCRAPED:
-            self._drop_stats(watched, health.why)
-        elif before.state in _NOT_SCRAPED:
+        was_read = self._is_read(watched)
+        watched.take_probe(sent_at, why)
+        self._tell(watched)
+        if not was_read and self._is_read(watched):
             watched.scrape_wanted.set()
-        self._invalidate(watched)
-        if watched.state != state:
-            self._log_state(watched, state)
-            self._observer.set_replica_state(self._pool, watched.address.name, watched.state)
-            self.turned(watched.address.name, watched.state)
-            self._changed()
 
-    def _log_state(self, watched: Watched, before: ReplicaState) -> None:
-        if watched.state == "down":
-            _log.warning("replica %s of pool %s is down: %s", watched.address.name, self._pool, watched.health.why)
-        elif before in _NOT_SCRAPED:
-            _log.info("replica %s of pool %s is %s", watched.address.name, self._pool, watched.state)
-
-    def _invalidate(self, watched: Watched) -> None:
-        watched.touch()
-        self._snapshot = None
+    def _is_read(self, watched: Watched) -> bool:
+        """Whether the replica's statistics are worth a look."""
+        health = self._judge.health(watched.address.name)
+        return health is not None and health.state not in UNREAD
 
     # --- statistics
 
     async def _update_stats(self, watched: Watched) -> None:
         """Scrapes one replica, unless it does not answer probes."""
-        if watched.health.state in _NOT_SCRAPED:
+        if not self._is_read(watched):
             return
         result, why, reading = await self._scrape(watched)
         self._observer.count_scrape(self._pool, result)
+        now = self._clock()
         if reading is not None:
             await self._take_reading(watched, reading)
-        elif watched.stats is not None and self._clock() - watched.stats.at > self._config.stale_s:
-            self._drop_stats(watched, why)
-        elif watched.stats is None and watched.stats_why != why:
-            watched.stats_why = why
-            self._invalidate(watched)
+        elif watched.stats is None or now - watched.stats.at > self._config.stale_s:
+            watched.take_stats(None, why, now)
+            self._tell(watched)
         await self._read_gpus(watched)
 
     async def _scrape(self, watched: Watched) -> tuple[ScrapeResult, str, Reading | None]:
@@ -296,19 +276,17 @@ class PoolWatch:
     async def _take_reading(self, watched: Watched, reading: Reading) -> None:
         restarted, before = watched.note(reading)
         if restarted:
-            watched.forget_process()
+            watched.forget_process(self._clock())
             _log.info("replica %s of pool %s is another process now", watched.address.name, self._pool)
-            self._restarted(watched.address.name)
         elif before is not None:
             self._count_hits(before.stats, reading.stats)
         if watched.address.kind == "llama.cpp" and watched.slots is None:
             watched.slots = await self._read_slots(watched)
         # It may have gone down meanwhile, and then nothing is known of it.
-        if watched.health.state in _NOT_SCRAPED:
+        if not self._is_read(watched):
             return
-        watched.stats = self._with_extras(watched, reading.stats)
-        self._observer.set_replica_load(self._pool, watched.address.name, watched.stats)
-        self._invalidate(watched)
+        watched.take_stats(self._with_extras(watched, reading.stats), "", self._clock())
+        self._tell(watched)
         if reading.asleep != watched.asleep:
             watched.asleep = reading.asleep
             watched.probe_wanted.set()
@@ -358,14 +336,5 @@ class PoolWatch:
         used = gpu_memory(page.body, watched.address.name) if page.status == _OK else None
         watched.gpu_memory, watched.gpu_memory_at = used, self._clock()
         if watched.stats is not None and watched.stats.gpu_memory != used:
-            watched.stats = msgspec.structs.replace(watched.stats, gpu_memory=used)
-            self._invalidate(watched)
-
-    def _drop_stats(self, watched: Watched, why: str) -> None:
-        """Drops the replica's statistics, and with them what they said of its sleep."""
-        watched.stats_why = why
-        watched.asleep = False
-        if watched.stats is not None:
-            watched.stats = None
-            self._observer.set_replica_load(self._pool, watched.address.name, None)
-        self._invalidate(watched)
+            watched.take_stats(msgspec.structs.replace(watched.stats, gpu_memory=used), "", self._clock())
+            self._tell(watched)

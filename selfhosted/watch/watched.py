@@ -1,14 +1,16 @@
-"""One replica under watch: its observations, and the `Replica` value of the snapshot."""
+"""One replica under watch: what probes and readings found of it."""
 
 import asyncio
+import math
 from urllib.parse import urlsplit
 
 import msgspec
 
 from selfhosted.config import WatchConfig
 from selfhosted.engines.dialects import Reading, Slots, usual_metrics_path
-from selfhosted.replica import Address, EngineStats, Replica, ReplicaState
-from selfhosted.watch.health import Health, unknown
+from selfhosted.replica import Address, EngineStats
+from selfhosted.watch.health import Doubt, Probe
+from selfhosted.watch.messages import NEVER, ReplicaObserved
 
 # Start times closer than this are the same start, rounded differently.
 _SAME_START_S = 0.5
@@ -49,56 +51,73 @@ class Watched:
 
     def __init__(self, address: Address, config: WatchConfig, now: float) -> None:
         self.address = address
-        self.drains_since = now
         self.urls = urls_of(address, config)
-        self.health: Health = unknown(now)
+        self.since = now
+        self.probe: Probe | None = None
         self.stats: EngineStats | None = None
         self.stats_why = "its statistics were not read yet"
+        self.scraped_at = NEVER
         self.asleep = False
-        self.answered_at = float("-inf")
+        self.restarted_at = NEVER
         self.adapters: frozenset[str] = frozenset()
+        self.adapters_at = NEVER
+        self._adapters_seen_at = NEVER
         self.slots: Slots | None = None
         self.gpu_memory: float | None = None
-        self.gpu_memory_at = float("-inf")
+        self.gpu_memory_at = NEVER
         self.probe_wanted = asyncio.Event()
         self.scrape_wanted = asyncio.Event()
         self.tasks: tuple[asyncio.Task[None], ...] = ()
         self._last: Reading | None = None
-        self._replica: Replica | None = None
 
-    @property
-    def state(self) -> ReplicaState:
-        """The replica's state. Draining overrides every other but `down`: a draining replica takes nothing new,
-        whatever its health.
-        """
-        return "draining" if self.address.draining and self.health.state != "down" else self.health.state
+    def observed(self, doubt: Doubt) -> ReplicaObserved:
+        """All that is known of it, with what requests say."""
+        return ReplicaObserved(
+            address=self.address,
+            probe=self.probe,
+            doubt=doubt,
+            stats=self.stats,
+            stats_why=self.stats_why,
+            scraped_at=self.scraped_at,
+            restarted_at=self.restarted_at,
+            adapters=self.adapters,
+            adapters_at=self.adapters_at,
+        )
 
-    @property
-    def replica(self) -> Replica:
-        """The snapshot's value, rebuilt after a change and cached."""
-        if self._replica is None:
-            self._replica = Replica(
-                address=self.address,
-                state=self.state,
-                since=self.drains_since if self.state == "draining" else self.health.since,
-                why=self.health.why or ("" if self.stats is not None else self.stats_why),
-                stats=self.stats,
-                adapters=self.adapters,
-            )
-        return self._replica
+    def take_probe(self, sent_at: float, why: str) -> None:
+        """Notes a probe; `why` is empty when it was answered well."""
+        before = self.probe
+        misses = 0 if before is None else before.misses
+        self.probe = Probe(
+            sent_at=sent_at,
+            first_at=self.since,
+            misses=misses + 1 if why else 0,
+            why=why,
+            answered_at=(NEVER if before is None else before.answered_at) if why else sent_at,
+            asleep=self.asleep,
+        )
 
-    def adopt(self, address: Address, now: float) -> None:
-        """Takes over a new address of the same replica, which may have begun or stopped draining or come from another
-        source.
-        """
-        if address.draining and not self.address.draining:
-            self.drains_since = now
-        self.address = address
-        self.touch()
+    def take_stats(self, stats: EngineStats | None, why: str, now: float) -> None:
+        """Notes what was read, or why there is nothing. With the statistics goes what they said of its sleep."""
+        self.stats, self.stats_why, self.scraped_at = stats, why, now
+        if stats is None:
+            self.asleep = False
 
-    def touch(self) -> None:
-        """Discards the cached value after a change."""
-        self._replica = None
+    def take_adapters(self, adapters: frozenset[str], at: float) -> bool:
+        """Notes all adapters of a moment. False when something newer is known."""
+        if at <= self.adapters_at:
+            return False
+        self.adapters, self.adapters_at, self._adapters_seen_at = adapters, at, at
+        return True
+
+    def take_change(self, adapter: str, at: float, *, loaded: bool) -> bool:
+        """Notes that one was loaded or unloaded. False when all were seen since."""
+        if at <= self._adapters_seen_at:
+            return False
+        self.adapters = self.adapters | {adapter} if loaded else self.adapters - {adapter}
+        # Changes of several processes come in any order, and each has to count for those who know of the others.
+        self.adapters_at = max(at, math.nextafter(self.adapters_at, math.inf))
+        return True
 
     def note(self, reading: Reading) -> tuple[bool, Reading | None]:
         """Keeps the reading. Returns whether the engine restarted since the last one and, if not, the last one."""
@@ -108,10 +127,11 @@ class Watched:
         restarted = is_restart(last, reading)
         return restarted, None if restarted else last
 
-    def forget_process(self) -> None:
+    def forget_process(self, now: float) -> None:
         """Drops what was known of the previous process: its adapters and slots."""
+        self.restarted_at = now
         self.slots = None
-        self.adapters = frozenset()
+        self.take_adapters(frozenset(), now)
 
 
 def is_restart(before: Reading, after: Reading) -> bool:

@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selfhosted.adapter_look import AdapterLook
 from selfhosted.adapters import (
     AdapterObserver,
     AdapterRefused,
@@ -89,14 +90,25 @@ class Known(AdapterObserver):
             address=Address(pool="llama", name="a", url=url, kind="vllm", source="configured"), state="ready", since=0.0
         )
         self.counted: list[LoadResult] = []
+        self.known_at = float("-inf")
+        self.now = [1_000.0]
 
     @property
     def snapshot(self) -> PoolSnapshot:
         return PoolSnapshot(pool="llama", at=0.0, replicas=(self.replica,))
 
-    def set_adapters(self, name: str, adapters: frozenset[str]) -> None:
-        if name == "a":
+    def clock(self) -> float:
+        return self.now[0]
+
+    def adapter_changed(self, name: str, adapter: str, *, loaded: bool) -> None:
+        known, one = self.replica.adapters, frozenset({adapter})
+        self.now[0] += 0.001
+        self.set_adapters(name, known | one if loaded else known - one, self.now[0])
+
+    def set_adapters(self, name: str, adapters: frozenset[str], at: float) -> None:
+        if name == "a" and at > self.known_at:
             self.replica = msgspec.structs.replace(self.replica, adapters=adapters)
+            self.known_at = at
 
     def count_adapter_load(self, pool: str, result: LoadResult) -> None:
         self.counted.append(result)
@@ -109,8 +121,9 @@ class Known(AdapterObserver):
 class Site:
     """One engine, what is known of it, and the adapters under test, on a clock that the test moves."""
 
-    def __init__(self, engine: Engine, known: Known, adapters: Adapters, now: list[float]) -> None:
-        self.engine, self.known, self.adapters, self.now = engine, known, adapters, now
+    def __init__(self, engine: Engine, known: Known, adapters: Adapters, look: AdapterLook) -> None:
+        self.engine, self.known, self.adapters, self.look = engine, known, adapters, look
+        self.now = known.now
 
     async def ensure(self, *names: str) -> None:
         for name in names:
@@ -120,23 +133,15 @@ class Site:
 
 @contextlib.asynccontextmanager
 async def site() -> AsyncIterator[Site]:
-    engine, now = Engine(), [1_000.0]
+    engine = Engine()
     async with engine.server, engine_session() as session:
         known = Known(str(engine.server.make_url("")))
-        yield Site(
-            engine,
-            known,
-            Adapters(
-                POOL,
-                session=session,
-                api_key="made-up",
-                watch=known,
-                observer=known,
-                clock=lambda: now[0],
-                every_s=0.01,
-            ),
-            now,
+        adapters = Adapters(
+            POOL, session=session, api_key="made-up", residency=known, observer=known, clock=known.clock
         )
+        look = AdapterLook(POOL, session=session, api_key="made-up", watch=known, clock=known.clock, every_s=0.01)
+        yield Site(engine, known, adapters, look)
+        await adapters.aclose()
 
 
 async def until_adapters(known: Known, adapters: set[str]) -> None:
@@ -253,10 +258,11 @@ async def test_an_adapter_that_nobody_configured() -> None:
 async def test_the_engines_are_believed_about_what_they_have() -> None:
     """Others load and unload too; models that are no adapters of the pool do not count."""
     async with site() as s:
-        running = asyncio.create_task(s.adapters.run())
+        running = asyncio.create_task(s.look.run())
         s.engine.loaded = ["law", "stranger"]
         await until_adapters(s.known, {"law"})
         s.engine.loaded = []
+        s.now[0] += 1.0
         await until_adapters(s.known, set())
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -267,16 +273,25 @@ async def test_an_answer_from_before_a_load_is_not_believed() -> None:
     """The engine was asked, then the adapter was loaded, then the old answer came."""
     async with site() as s:
         s.engine.models_gate.clear()
-        running = asyncio.create_task(s.adapters.run())
+        looking = asyncio.create_task(s.look.look())
         await s.engine.models_asked.wait()
         await s.ensure("sql")
         s.engine.models_gate.set()
-        s.engine.models_asked.clear()
-        await s.engine.models_asked.wait()
+        await looking
         assert s.known.replica.adapters == {"sql"}
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+
+
+async def test_a_load_that_is_under_way_ends_with_the_process() -> None:
+    """Nothing waits for an engine that does not answer."""
+    async with site() as s:
+        s.engine.gate.clear()
+        waiting = asyncio.create_task(s.ensure("sql"))
+        while not s.engine.told:  # noqa: ASYNC110 - it has no events
+            await asyncio.sleep(0.005)
+        await s.adapters.aclose()
+        s.engine.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
 
 
 async def test_an_adapter_that_the_engine_denies_is_loaded_again() -> None:

@@ -7,59 +7,80 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from accounts.caller import Caller
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
 from selfhosted.balance.balancer import Balancer
-from selfhosted.config import PoolConfig, ReplicaConfig, WatchConfig
-from selfhosted.discovery.discovery import Discovery
+from selfhosted.bulletin import Bulletin
+from selfhosted.config import PoolConfig, WatchConfig
 from selfhosted.engines.scrape import Fetched
 from selfhosted.fleet import Fleet, FleetObserver
+from selfhosted.messages import FromProcess
 from selfhosted.pool import Pool, ReplicaLease
-from selfhosted.registry.registry import Registry
-from selfhosted.registry.store import RegistryStore
-from selfhosted.replica import ReplicaState
+from selfhosted.replica import Address, ReplicaState
+from selfhosted.scale.reports import FleetReport
+from selfhosted.watch.judging import PoolJudge
+from selfhosted.watch.messages import AdapterChanged, ReplicaDoubted
 from selfhosted.watch.watch import PoolWatch
 from tests.processes import until
 from tests.providers.calls import chat_request, target
 
-_CONFIG = PoolConfig(
-    name="p",
-    targets=("t",),
-    replicas=(ReplicaConfig(name="a", url="http://127.0.0.1:1"), ReplicaConfig(name="b", url="http://127.0.0.1:2")),
-    watch=WatchConfig(every_s=0.05, misses=2),
+_CONFIG = PoolConfig(name="p", targets=("t",), watch=WatchConfig(every_s=0.05, misses=2))
+_MEMBERS = tuple(
+    Address(pool="p", name=name, url=f"http://127.0.0.1:{port}", kind="vllm", source="configured")
+    for port, name in enumerate(("a", "b"), start=1)
 )
 _CALLER = Caller(key_id="key_1", key_name="tests", team_id="team_1", organisation_id="org_1")
 
 
 class Engines:
-    """What probes find. Silent ones answer nothing at all."""
+    """What probes find. Silent ones answer nothing, until they are silent no more."""
 
     def __init__(self) -> None:
         self.status = 200
-        self.silent = False
+        self._gate = asyncio.Event()
+        self._gate.set()
+
+    def be_silent(self, silent: bool = True) -> None:
+        if silent:
+            self._gate.clear()
+        else:
+            self._gate.set()
 
     async def __call__(self, url: str, *, timeout_s: float, max_bytes: int, with_key: bool = True) -> Fetched:
-        if self.silent:
-            await asyncio.Event().wait()
+        await self._gate.wait()
         return Fetched(self.status if url.endswith("/health") else 404, b"")
 
 
 class House:
-    """A fleet of one pool."""
+    """A watch of one pool, and a process's fleet that follows it."""
 
     def __init__(self, engines: Engines) -> None:
         self.engines = engines
         self.now = 100.0
-        self.watch = PoolWatch(_CONFIG, fetch=engines, changed=lambda: None, clock=self._clock)
-        registry = Registry(RegistryStore(create_async_engine("sqlite+aiosqlite://")), (_CONFIG,))
-        discovery = Discovery(_CONFIG, registry=registry)
-        self.watch.adopt(discovery.addresses)
+        self.bulletin = Bulletin()
+        self.reports: list[FleetReport] = []
+        self.watch = PoolWatch(_CONFIG, fetch=engines, publisher=self.bulletin, clock=self._clock)
+        self.watch.adopt(_MEMBERS)
+        self.fleet, self.pool = self.opened()
+        self.bulletin.subscribe(self.fleet.hear)
+
+    def opened(self) -> tuple[Fleet, Pool]:
+        """A process that has heard of nothing yet."""
+        judge = PoolJudge(_CONFIG, clock=self._clock, tell=self._tell)
         balancer = Balancer(_CONFIG.balance, _CONFIG.room, rng=random.Random(1))
-        self.pool = Pool(_CONFIG, discovery, self.watch, balancer, api_key=None, adapters=None, kv_events=None)
-        self.fleet = Fleet({"p": self.pool}, clock=self._clock, observer=FleetObserver(), salt_of=_no_salt)
+        pool = Pool(_CONFIG, judge, balancer, api_key=None, adapters=None, kv_events=None)
+        observer = FleetObserver()
+        return Fleet({"p": pool}, clock=self._clock, observer=observer, salt_of=_no_salt, tell=self._tell), pool
+
+    def _tell(self, message: FromProcess) -> None:
+        if isinstance(message, ReplicaDoubted):
+            self.watch.doubt(message)
+        elif isinstance(message, AdapterChanged):
+            self.watch.adapter_changed(message)
+        elif isinstance(message, FleetReport):
+            self.reports.append(message)
 
     def _clock(self) -> float:
         self.now += 0.001
@@ -99,7 +120,7 @@ async def house() -> AsyncIterator[House]:
 
 async def test_a_replica_that_is_busy_is_not_suspected(house: House) -> None:
     """A first token that came too late says nothing where others had theirs meanwhile; where nobody had, it does."""
-    house.engines.silent = True
+    house.engines.be_silent()
     slow, quick = house.send(), house.send()
     quick.first_token()
     slow.end(failed=True, silent=True)
@@ -111,7 +132,7 @@ async def test_a_replica_that_is_busy_is_not_suspected(house: House) -> None:
 
 async def test_a_failure_is_one_however_busy_the_replica_is(house: House) -> None:
     """A connection that was cut is no lateness."""
-    house.engines.silent = True
+    house.engines.be_silent()
     cut, quick = house.send(), house.send()
     quick.first_token()
     cut.end(failed=True)
@@ -151,14 +172,56 @@ async def test_who_is_ready_again_is_told_of_by_its_deployments(house: House) ->
 async def test_whole_answers_are_no_first_tokens(house: House) -> None:
     """How long one takes to be written says nothing of how soon others begin. Vectors have nothing else to tell."""
     house.send(request=chat_request()).first_token()
-    assert house.pool.first_tokens.missed(house.now) is None
+    assert house.pool.first_tokens.count == 0
     house.send().first_token()
-    assert house.pool.first_tokens.missed(house.now) == 0.0
+    assert (house.pool.first_tokens.count, house.pool.first_tokens.late) == (1, 0)
+
+
+async def test_what_the_autoscaler_needs_is_told_at_each_tick(house: House) -> None:
+    """Counters since the process began, and who waits now."""
+    late = house.send()
+    house.now += 5.0
+    late.first_token()
+    house.fleet.turned_away(house.target, 700)
+    for _ in range(2):
+        house.fleet.tick(1.0, lambda pool: 3 if pool.name == "p" else 0)
+    first, second = house.reports
+    assert first == second
+    (told,) = first.pools
+    assert (told.turned_away_tokens, told.first_tokens, told.late_first_tokens, told.waiting_at_gate) == (700, 1, 1, 3)
+    assert told.first_tokens_sum_s == pytest.approx(5.0, abs=0.1)
+
+
+async def test_who_joins_late_knows_at_once_who_is_ready(house: House) -> None:
+    """And who is suspected by another process."""
+    house.engines.be_silent()
+    house.send("a").end(failed=True)
+    await until(lambda: house.watch.snapshot.replicas[0].state == "suspect")
+    late, pool = house.opened()
+    house.bulletin.subscribe(late.hear)
+    await late.known(1.0)
+    assert {each.name: each.state for each in pool.snapshot.replicas} == {"a": "suspect", "b": "ready"}
+
+
+async def test_what_one_process_finds_helps_all(house: House) -> None:
+    """A request that fails in one makes the replica suspect in all, until the probe that it asked for is answered."""
+    other, pool = house.opened()
+    house.bulletin.subscribe(other.hear)
+
+    def state() -> str:
+        return next(each.state for each in pool.snapshot.replicas if each.name == "a")
+
+    house.engines.be_silent()
+    house.send("a").end(failed=True)
+    await until(lambda: state() == "suspect")
+    assert other.ready(house.target) == house.fleet.ready(house.target) != ()
+    house.engines.be_silent(False)
+    await until(lambda: state() == house.state("a") == "ready")
 
 
 async def test_where_nobody_is_ready_suspects_get_work_as_others_do(house: House) -> None:
     """By what they have cached and by their load, and with their room counted."""
-    house.engines.silent = True
+    house.engines.be_silent()
     for name in ("a", "b"):
         house.send(name).end(failed=True)
     assert house.state("a") == house.state("b") == "suspect"

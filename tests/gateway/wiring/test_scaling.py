@@ -1,4 +1,4 @@
-"""When a pool is scaled by money, and what its work costs elsewhere."""
+"""When a pool is scaled by money, what its work costs elsewhere, and what is known of all processes."""
 
 from decimal import Decimal
 
@@ -6,8 +6,10 @@ import pytest
 
 from cost.fleet.earnings import EarningsReader
 from cost.fleet.pool_config import PoolSection, SecondsPerMillion
-from gateway.wiring.scaling import PriceElsewhere, is_economic
-from selfhosted.config import ScaleConfig
+from gateway.wiring.scaling import PoolSignals, PriceElsewhere, is_economic
+from selfhosted.config import PoolConfig, ScaleConfig
+from selfhosted.replica import PoolSnapshot
+from selfhosted.scale.reports import FleetReport, PoolReport, ProcessReports
 
 POOL = PoolSection(
     name="own",
@@ -45,3 +47,30 @@ async def test_the_newest_time_that_was_booked_tells_the_price() -> None:
     assert prices.usd_per_work == pytest.approx(0.007 * 70 / 1e6)
     await prices.refresh()
     assert prices.usd_per_work == pytest.approx(0.007 * 70 / 1e6)
+
+
+def test_signals_are_of_all_processes() -> None:
+    """Those that report are summed, and those of other hosts are taken to be like them."""
+    now = [1_000.0]
+    reports = ProcessReports({"own": 1.0}, lambda: now[0])
+    sharers = [2]
+    config, nobody = PoolConfig(name="own", targets=("llama",)), PoolSnapshot(pool="own", at=0.0, replicas=())
+    signals = PoolSignals(config, lambda: nobody, reports, lambda: sharers[0], None, clock=lambda: now[0])
+
+    def report(process: str, turned_away_tokens: int, waiting_at_gate: int) -> None:
+        told = PoolReport(pool="own", turned_away_tokens=turned_away_tokens, waiting_at_gate=waiting_at_gate)
+        reports.hear(process, FleetReport(began_at=1_000.0, pools=(told,)))
+
+    assert signals().waiting_at_gate == 0
+    now[0] += 10.0
+    report("one", 1_000, 3)
+    report("two", 500, 1)
+    both = signals()
+    assert (both.waiting_at_gate, both.input_tokens_per_s) == (4, 150.0)
+    now[0] += 1.0
+    sharers[0] = 4
+    report("one", 1_100, 3)
+    report("two", 500, 1)
+    four = signals()
+    assert four.waiting_at_gate == 8
+    assert four.input_tokens_per_s == pytest.approx(200.0)

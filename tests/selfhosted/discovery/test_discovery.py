@@ -1,5 +1,6 @@
 """Who a pool's replicas are, from sources that fail, contradict each other and forget."""
 
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -82,16 +83,40 @@ class Seen:
         return [problem.kind for problem in self.discovery.problems]
 
 
-@pytest.fixture
-async def process() -> AsyncIterator[Process]:
+@contextlib.asynccontextmanager
+async def in_memory() -> AsyncIterator[Process]:
     """On a database in memory: what the registry makes of each kind is tested beside it."""
     engine = create_async_engine("sqlite+aiosqlite://")
     async with engine.begin() as connection:
         await connection.run_sync(SQLModel.metadata.create_all)
-    found = Process(engine, Clock())
-    await found.registry.refresh()
-    yield found
+    yield Process(engine, Clock())
     await engine.dispose()
+
+
+@pytest.fixture
+async def process() -> AsyncIterator[Process]:
+    """One that has read its registrations, of which there are none."""
+    async with in_memory() as found:
+        await found.registry.refresh()
+        yield found
+
+
+async def test_it_is_told_once_that_nobody_is_missing(process: Process) -> None:
+    """Also where that changes no address: until then others may know of members that are not found yet."""
+    seen = Seen(process, Told(SourceFailed("no"), spotted(), spotted()))
+    for _ in range(3):
+        assert await seen.look() == []
+    assert (seen.discovery.complete, seen.changes) == (True, 1)
+
+
+async def test_registrations_that_were_not_read_yet_may_be_missing() -> None:
+    """The first read tells that there are none, once."""
+    async with in_memory() as unread:
+        seen = Seen(unread)
+        assert not seen.discovery.complete
+        for _ in range(2):
+            await unread.registry.refresh()
+        assert (seen.discovery.complete, seen.changes) == (True, 1)
 
 
 async def test_a_source_that_fails_takes_nobody_away(process: Process) -> None:

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.reports.scope import ReadScope
 from cost.times import DAY_US
-from selfhosted.prefixes.store import KEPT_DAYS, PrefixStore, PrefixWriter
+from selfhosted.prefixes.store import KEPT_DAYS, MOST_AT_ONCE, PrefixStore, PrefixWriter, keep_pruned
 from selfhosted.prefixes.tracker import HabitDelta, PrefixTracker
 
 DAY = 20_000 * DAY_US
@@ -117,9 +118,7 @@ async def test_a_failed_write_counts_nothing_twice(engine: AsyncEngine, failure:
     """Before the commit it is tried again; what may have been committed is not, and is told as lost."""
     store = PrefixStore(engine)
     lost: list[int] = []
-    keep = PrefixWriter(
-        counted(), Failing(engine, failure, committing=committing), now_us=lambda: DAY, lost=lost.append
-    )
+    keep = PrefixWriter(counted(), Failing(engine, failure, committing=committing), lost=lost.append)
     await keep.flush()
     assert lost == ([5] if committing else [])
     await keep.flush()
@@ -131,7 +130,7 @@ async def test_a_write_that_is_cancelled_before_its_commit_is_written_at_the_end
     """The process ends while the loop writes: `aclose` still writes what was counted, once."""
     store = PrefixStore(engine)
     failing = Failing(engine, asyncio.CancelledError(), committing=False)
-    keep = PrefixWriter(counted(), failing, now_us=lambda: DAY)
+    keep = PrefixWriter(counted(), failing)
     with pytest.raises(asyncio.CancelledError):
         await keep.flush()
     await keep.aclose()
@@ -139,20 +138,59 @@ async def test_a_write_that_is_cancelled_before_its_commit_is_written_at_the_end
     assert found.requests == 5
 
 
-async def test_the_loop(engine: AsyncEngine) -> None:
-    """It looks, writes and forgets by itself."""
+class Kept:
+    """A sink that keeps what it is given, and fails at one of the calls."""
+
+    def __init__(self, fails_at: int) -> None:
+        self.deltas: list[HabitDelta] = []
+        self.calls = 0
+        self._fails_at = fails_at
+
+    async def add(self, deltas: Sequence[HabitDelta], committing: Callable[[], None] = lambda: None) -> None:
+        del committing
+        self.calls += 1
+        if self.calls == self._fails_at:
+            raise OSError("gone")
+        assert len(deltas) <= MOST_AT_ONCE
+        self.deltas += deltas
+
+
+async def test_much_is_handed_over_in_parts_and_a_part_that_fails_keeps_the_rest() -> None:
+    """No message is longer than its bound, and nothing counts twice."""
+    habits = PrefixTracker(key=b"k", now_us=lambda: DAY)
+    habits.put_back(msgspec.structs.replace(delta(), team_id=f"t{number}") for number in range(2 * MOST_AT_ONCE + 5))
+    sink = Kept(fails_at=2)
+    keep = PrefixWriter(habits, sink)
+    await keep.flush()
+    assert len(sink.deltas) == MOST_AT_ONCE
+    await keep.flush()
+    assert sorted(each.team_id for each in sink.deltas) == sorted(f"t{n}" for n in range(2 * MOST_AT_ONCE + 5))
+    assert {each.requests for each in sink.deltas} == {delta().requests}
+
+
+async def until_written(store: PrefixStore, requests: list[int]) -> None:
+    found: list[int] = []
+    for _ in range(1_000):
+        found = [each.requests for each in await store.read(ACME, 0, DAY + DAY_US)]
+        if found == requests:
+            return
+        await asyncio.sleep(0.01)
+    assert found == requests
+
+
+async def test_the_loops(engine: AsyncEngine) -> None:
+    """One looks and writes, the other forgets, by themselves."""
     store = PrefixStore(engine)
     await store.add([delta(day_us=DAY - (KEPT_DAYS + 1) * DAY_US)])
     habits = counted()
     habits.observe("acme", "t", "llama", f"Turn 99. {'Be kind. ' * 90}".encode(), 300)
-    loop = asyncio.create_task(PrefixWriter(habits, store, every_s=0.0, now_us=lambda: DAY, look_s=0.01).run())
+    loops = [
+        asyncio.create_task(PrefixWriter(habits, store, every_s=0.0, look_s=0.01).run()),
+        asyncio.create_task(keep_pruned(store, now_us=lambda: DAY)),
+    ]
     try:
-        for _ in range(1_000):
-            found = [each.requests for each in await store.read(ACME, 0, DAY + DAY_US)]
-            if found == [6]:
-                break
-            await asyncio.sleep(0.01)
-        assert found == [6]
+        await until_written(store, [6])
     finally:
-        loop.cancel()
-        await asyncio.gather(loop, return_exceptions=True)
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)

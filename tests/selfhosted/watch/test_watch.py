@@ -1,16 +1,23 @@
-"""A pool under watch, over real sockets: what hostile replicas do to what is known of them, and not to the others."""
+"""A pool under watch, over real sockets: what hostile replicas do to what is known of them, and not to the others.
+
+Everything is seen by a process that is told of it, and that sends requests.
+"""
 
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
 from providers.target import DeploymentKind
+from selfhosted.bulletin import Bulletin
 from selfhosted.config import PoolConfig, WatchConfig
 from selfhosted.engines.scrape import Fetched, FetchFailed, HttpFetch, engine_session
 from selfhosted.replica import Address, EngineStats, Replica, ReplicaState
+from selfhosted.watch.judging import JudgeObserver, PoolJudge
+from selfhosted.watch.messages import AdapterChanged, FromRequests
 from selfhosted.watch.observer import ScrapeResult, WatchObserver
 from selfhosted.watch.watch import PoolWatch
 from tests.selfhosted.engines import pages
@@ -46,14 +53,26 @@ class Told(WatchObserver):
         self.loads.pop(replica, None)
 
 
-class Watching:
-    """A running watch, and what it told."""
+class Watching(JudgeObserver):
+    """A running watch, what it told, and a process that follows it."""
 
-    def __init__(self, watch: PoolWatch, told: Told, changes: list[int], restarts: list[str]) -> None:
-        self.watch, self.told, self.changes, self.restarts = watch, told, changes, restarts
+    def __init__(self, watch: PoolWatch, told: Told, judge: PoolJudge) -> None:
+        self.watch, self.told, self.judge = watch, told, judge
+        self.changes = 0
+        self.restarts: list[str] = []
+        judge.observer = self
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def restarted(self, name: str) -> None:
+        self.restarts.append(name)
+
+    def succeeded(self, name: str, began_at: float = 0.0) -> None:
+        self.judge.succeeded(name, began_at, time.monotonic())
 
     def replica(self, name: str) -> Replica:
-        return next(each for each in self.watch.snapshot.replicas if each.name == name)
+        return next(each for each in self.judge.snapshot.replicas if each.name == name)
 
     def stats(self, name: str) -> EngineStats:
         stats = self.replica(name).stats
@@ -83,26 +102,31 @@ def at(url: str, name: str = "a", *, kind: DeploymentKind = "vllm", draining: bo
     return Address(pool="pool", name=name, url=url, kind=kind, source="configured", draining=draining)
 
 
+def told_to(watch: PoolWatch) -> Callable[[FromRequests], None]:
+    """What a process tells goes to the watch."""
+
+    def tell(message: FromRequests) -> None:
+        if isinstance(message, AdapterChanged):
+            watch.adapter_changed(message)
+        else:
+            watch.doubt(message)
+
+    return tell
+
+
 @contextlib.asynccontextmanager
 async def watching(addresses: Sequence[Address], config: WatchConfig = QUICK) -> AsyncIterator[Watching]:
-    told, changes, restarts = Told(), [0], list[str]()
-
-    def changed() -> None:
-        changes[0] += 1
-
+    told, bulletin = Told(), Bulletin()
+    pool = PoolConfig(name="pool", targets=("t",), watch=config)
     async with engine_session() as session:
-        watch = PoolWatch(
-            PoolConfig(name="pool", targets=("t",), watch=config),
-            fetch=HttpFetch(session),
-            changed=changed,
-            restarted=restarts.append,
-            observer=told,
-            rng=random.Random(1),
-        )
+        watch = PoolWatch(pool, fetch=HttpFetch(session), publisher=bulletin, observer=told, rng=random.Random(1))
+        judge = PoolJudge(pool, clock=time.monotonic, tell=told_to(watch))
+        found = Watching(watch, told, judge)
+        bulletin.subscribe(judge.hear)
         watch.adopt(addresses)
         running = asyncio.create_task(watch.run())
         try:
-            yield Watching(watch, told, changes, restarts)
+            yield found
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -116,11 +140,11 @@ def engine(metrics: str | bytes = pages.VLLM) -> contextlib.AbstractAsyncContext
 async def test_a_replica_that_answers_is_ready_and_its_statistics_are_known() -> None:
     """And a snapshot is one value until something changes."""
     async with engine() as server, watching([at(server.url)]) as w:
-        assert w.watch.snapshot.replicas[0].state == "starting"
+        assert w.judge.snapshot.replicas[0].state == "starting"
         await w.state("a", "ready")
         stats = await w.known("a")
         assert (stats.kv_tokens, stats.prefix_hits) == (1_048_576, 2304.0)
-        assert w.watch.snapshot is w.watch.snapshot
+        assert w.judge.snapshot is w.judge.snapshot
         assert w.replica("a").why == ""
         assert w.told.states == {"a": "ready"}
         assert w.told.loads["a"] is not None
@@ -185,14 +209,14 @@ async def test_who_does_not_answer_probes_gets_no_work(page: Page) -> None:
         assert w.replica("bad").state == "starting"
         assert w.replica("bad").why
         assert "/metrics" not in bad.asked
-        assert [replica.name for replica in w.watch.snapshot.ready] == ["good"]
+        assert [replica.name for replica in w.judge.snapshot.ready] == ["good"]
 
 
 async def test_a_replica_that_dies_is_suspect_and_then_down_and_comes_back_as_another() -> None:
     """What its cache held is gone with the process."""
     async with engine(pages.VLLM) as server, watching([at(server.url)]) as w:
         await w.known("a")
-        w.watch.set_adapters("a", frozenset({"sql"}))
+        w.judge.adapter_changed("a", "sql", loaded=True)
         port = int(server.url.rsplit(":", 1)[1])
         await server.stop()
         await w.state("a", "suspect")
@@ -239,11 +263,11 @@ async def test_a_failed_request_costs_no_second_one() -> None:
     slow = WatchConfig(every_s=60, timeout_s=5)
     async with engine() as server, watching([at(server.url)], slow) as w:
         await w.state("a", "ready")
-        before = w.changes[0]
-        w.watch.failed("a")
+        before = w.changes
+        w.judge.failed("a")
         assert w.replica("a").state == "suspect"
-        assert w.watch.snapshot.ready == ()
-        assert w.changes[0] == before + 1
+        assert w.judge.snapshot.ready == ()
+        assert w.changes == before + 1
         await w.state("a", "ready")
         assert server.asked["/health"] == 2
 
@@ -258,7 +282,7 @@ async def test_never_two_probes_at_once() -> None:
     async with raw_server(health=slowly, metrics=reply(pages.VLLM)) as server, watching([at(server.url)]) as w:
         await w.state("a", "ready")
         for _ in range(30):
-            w.watch.failed("a")
+            w.judge.failed("a")
             await asyncio.sleep(0.002)
         await until(lambda: w.replica("a").state == "ready")
         assert server.most_at_once["/health"] == 1
@@ -269,15 +293,15 @@ async def test_requests_that_keep_failing_cost_one_each_suspicion() -> None:
     async with engine() as server, watching([at(server.url)]) as w:
         await w.state("a", "ready")
         for _ in range(3):
-            w.watch.began("a")
-            w.watch.failed("a", began_at=float("inf"))
+            w.judge.began("a")
+            w.judge.failed("a", began_at=float("inf"))
             assert w.replica("a").state == "suspect"
             await w.state("a", "ready")
-        w.watch.began("a")
+        w.judge.began("a")
         assert w.replica("a").state == "suspect"
-        w.watch.succeeded("a")
+        w.succeeded("a")
         assert w.replica("a").state == "ready"
-        w.watch.began("a")
+        w.judge.began("a")
         assert w.replica("a").state == "ready"
 
 
@@ -313,11 +337,11 @@ async def test_members_come_and_go() -> None:
     """Who is gone is asked nothing more, and shows no more."""
     async with engine() as one, engine() as two, watching([at(one.url, "b")]) as w:
         await w.known("b")
-        changes = w.changes[0]
+        changes = w.changes
         w.watch.adopt([at(one.url, "b")])
-        assert w.changes[0] == changes
+        assert w.changes == changes
         w.watch.adopt([at(two.url, "a"), at(one.url, "b"), at(one.url, "a")])
-        assert [(replica.name, replica.address.url) for replica in w.watch.snapshot.replicas] == [
+        assert [(replica.name, replica.address.url) for replica in w.judge.snapshot.replicas] == [
             ("a", two.url),
             ("b", one.url),
         ]
@@ -329,9 +353,9 @@ async def test_members_come_and_go() -> None:
         known = two.asked["/health"]
         await until(lambda: two.asked["/health"] > known + 3)
         assert one.asked["/health"] <= asked + 1
-        for act in (w.watch.failed, w.watch.began, w.watch.succeeded):
+        for act in (w.judge.failed, w.judge.began, w.succeeded):
             act("b")
-        w.watch.set_adapters("b", frozenset({"x"}))
+        w.judge.adapter_changed("b", "x", loaded=True)
 
 
 async def test_a_name_at_another_address_is_another_replica() -> None:
@@ -347,9 +371,9 @@ async def test_a_name_at_another_address_is_another_replica() -> None:
 async def test_a_pool_of_nobody() -> None:
     """Scaled to zero: an empty snapshot, and no noise."""
     async with watching([]) as w:
-        assert w.watch.snapshot.replicas == ()
-        assert w.watch.snapshot.ready == ()
-        assert w.changes == [0]
+        assert w.judge.snapshot.replicas == ()
+        assert w.judge.snapshot.ready == ()
+        assert w.changes == 0
 
 
 async def test_gpu_memory_is_read_where_an_exporter_is() -> None:
@@ -399,10 +423,16 @@ async def test_the_pools_hit_rate_is_of_what_happened_since() -> None:
 
 
 async def test_adapters_show_in_the_snapshot() -> None:
-    """As whoever loads them says."""
+    """Of every process: as whoever loads them says, and what was seen before that says nothing of it."""
     async with engine() as server, watching([at(server.url)]) as w:
-        w.watch.set_adapters("a", frozenset({"sql"}))
-        assert w.replica("a").adapters == {"sql"}
+        before = time.monotonic()
+        w.judge.adapter_changed("a", "sql", loaded=True)
+        w.watch.set_adapters("a", frozenset(), before)
+        assert w.replica("a").adapters == w.watch.snapshot.replicas[0].adapters == {"sql"}
+        w.watch.set_adapters("a", frozenset({"law"}), time.monotonic())
+        assert w.replica("a").adapters == {"law"}
+        w.judge.adapter_changed("a", "law", loaded=False)
+        assert w.replica("a").adapters == w.watch.snapshot.replicas[0].adapters == frozenset()
 
 
 class Scripted:
@@ -429,11 +459,15 @@ class Scripted:
 
 
 @contextlib.asynccontextmanager
-async def scripted(fetch: Scripted, names: Sequence[str], changed: Callable[[], None]) -> AsyncIterator[PoolWatch]:
+async def scripted(
+    fetch: Scripted, names: Sequence[str], heard: Callable[[object], None] = lambda _message: None
+) -> AsyncIterator[PoolWatch]:
+    bulletin = Bulletin()
+    bulletin.subscribe(heard)
     watch = PoolWatch(
         PoolConfig(name="pool", targets=("t",), watch=WatchConfig(every_s=0.05, timeout_s=0.8)),
         fetch=fetch,
-        changed=changed,
+        publisher=bulletin,
         clock=fetch.clock,
     )
     watch.adopt([at(f"http://{name}", name) for name in names])
@@ -449,7 +483,7 @@ async def scripted(fetch: Scripted, names: Sequence[str], changed: Callable[[], 
 async def test_our_own_standstill_is_not_held_against_a_replica() -> None:
     """A timeout that was noticed much too late says that this process was not looking."""
     fetch = Scripted()
-    async with scripted(fetch, ["a"], lambda: None) as watch:
+    async with scripted(fetch, ["a"]) as watch:
         await until(lambda: len(watch.snapshot.ready) == 1)
         fetch.health, fetch.takes_s = FetchFailed("slow", "too slow"), 5.0
         seen = fetch.probes
@@ -463,12 +497,12 @@ async def test_an_error_of_ours_does_not_end_the_watching(caplog: pytest.LogCapt
     """It is logged, and the next round follows."""
     fetch, calls = Scripted(), [0]
 
-    def changed() -> None:
+    def heard(_message: object) -> None:
         calls[0] += 1
         if calls[0] == 2:
             raise RuntimeError("whoever is told has a bug")
 
-    async with scripted(fetch, ["a"], changed) as watch:
+    async with scripted(fetch, ["a"], heard) as watch:
         await until(lambda: len(watch.snapshot.ready) == 1)
         seen = fetch.probes
         await until(lambda: fetch.probes > seen + 3)
@@ -480,7 +514,7 @@ async def test_sixty_four_replicas_are_staggered_and_nothing_is_left_over() -> N
     before = asyncio.all_tasks()
     fetch = Scripted()
     names = [f"r{number:02}" for number in range(64)]
-    async with scripted(fetch, names, lambda: None) as watch:
+    async with scripted(fetch, names) as watch:
         await until(lambda: len(watch.snapshot.ready) == 64)
         assert [replica.name for replica in watch.snapshot.replicas] == names
     assert asyncio.all_tasks() == before

@@ -1,0 +1,24 @@
+"""All messages between a host's prober and the processes that send requests to the replicas."""
+
+from typing import Final
+
+import msgspec
+
+from selfhosted.kv_events.following import KvStates
+from selfhosted.scale.reports import FleetReport
+from selfhosted.watch.messages import (
+    AdapterChanged,
+    FromPool,
+    FromRequests,
+    PoolMembers,
+    ReplicaDoubted,
+    ReplicaObserved,
+)
+
+FromProber = FromPool
+"""What the prober tells every process."""
+FromProcess = FromRequests | FleetReport | KvStates
+"""What a process tells the prober."""
+
+FROM_PROBER: Final[tuple[type[msgspec.Struct], ...]] = (PoolMembers, ReplicaObserved)
+FROM_PROCESS: Final[tuple[type[msgspec.Struct], ...]] = (ReplicaDoubted, AdapterChanged, FleetReport, KvStates)
