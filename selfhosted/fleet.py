@@ -47,6 +47,8 @@ class _Ready(msgspec.Struct, frozen=True):
     of: tuple[Deployment, ...]
     deployments: tuple[Deployment, ...]
     by_name: dict[str, Deployment]
+    allowed: dict[str, Deployment] | None
+    """None where these are all that take requests."""
 
 
 class Fleet:
@@ -110,7 +112,10 @@ class Fleet:
         if known is None or known.snapshot is not snapshot or known.of is not target.deployments:
             names = {replica.name for replica in snapshot.taking}
             found = {name: each for each in target.deployments if (name := _replica_of(each)) in names}
-            known = self._ready[target.target_id] = _Ready(snapshot, target.deployments, tuple(found.values()), found)
+            # The catalog may know fewer than take requests: it follows in a moment.
+            allowed = None if len(found) == len(names) else found
+            known = _Ready(snapshot, target.deployments, tuple(found.values()), found, allowed)
+            self._ready[target.target_id] = known
         return known.deployments
 
     def crowd(self, target: Target) -> PoolFullness | None:
@@ -156,10 +161,13 @@ class Fleet:
         """The best replica among these deployments for the request, or None when none takes requests. Reserves nothing."""
         pool = self.pools[target.pool or ""]
         known = self._ready.get(target.target_id)
-        # Mostly it is just those that take work.
-        every = known is not None and len(known.deployments) == len(among)
-        by_name = known.by_name if known and every else {_replica_of(deployment): deployment for deployment in among}
-        choice = pool.balancer.pick(ask, pool.snapshot, by_name.keys(), self._clock())
+        now, snapshot = self._clock(), pool.snapshot
+        if known is not None and known.snapshot is snapshot and len(known.deployments) == len(among):
+            # Mostly it is just those that take work.
+            by_name, choice = known.by_name, pool.balancer.pick(ask, snapshot, known.allowed, now)
+        else:
+            by_name = {_replica_of(deployment): deployment for deployment in among}
+            choice = pool.balancer.pick(ask, snapshot, by_name, now)
         return None if choice is None else (by_name[choice.replica], choice)
 
     def take(

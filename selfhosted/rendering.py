@@ -4,31 +4,49 @@ No chat template is applied. The rendering only has to be the same for the same 
 conversation does, and differ where the engine's own rendering differs.
 """
 
-from collections.abc import Iterator
-from hashlib import blake2b
 from typing import Final
+from zlib import crc32
 
 from providers.wire import ChatRequest, Message
 
 _ROOT_CHARS: Final = 4_096
-"""Characters of each text that are hashed into the conversation's root; texts that differ later share a root unless
+"""Characters of each text that go into the conversation's root; texts that differ later share a root unless
 their lengths differ."""
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 _DEFINITIONS: Final = ("tools", "functions")
+_BARE: Final = Message(role="")
+_NO_CALLS: Final = _BARE.tool_calls
+_NO_CALL: Final = _BARE.function_call
+"""What a message without calls has in their place."""
 
 
 def rendered(request: ChatRequest, *, most_bytes: int, salt: str = "") -> bytes:
     """The first `most_bytes` bytes of the rendered prompt. Renderings with different salts share no prefix."""
-    parts: list[bytes] = [salt.encode(), b"\x00"]
     # Templates put definitions of tools before the conversation.
-    parts += [bytes(request.fields[name]) for name in _DEFINITIONS if name in request.fields]
-    size = sum(map(len, parts))
-    for part in _pieces(request):
-        parts.append(part)
-        size += len(part)
+    fields = request.fields
+    begins = [bytes(fields[name]) for name in _DEFINITIONS if name in fields]
+    parts: list[bytes] = [salt.encode(), b"\x00", *begins] if begins else []
+    texts: list[str] = [] if begins else [salt, "\x00"]
+    # At least so many bytes: a character has one or more.
+    size = sum(map(len, begins))
+    for message in request.messages:
+        text = message.content
+        if text is not None and not isinstance(text, str):
+            if any(part.text is None for part in text):
+                # Images and audio are part of what is cached, and only the raw messages hold them.
+                return b"".join([salt.encode(), b"\x00", *begins, bytes(fields["messages"])])[:most_bytes]
+            text = _text(message)
+        texts.append(f"\x01{message.role}\x02{text or ''}")
+        size += len(texts[-1])
+        if message.tool_calls is not _NO_CALLS or message.function_call is not _NO_CALL:
+            calls = bytes(message.tool_calls) or bytes(message.function_call)
+            parts += ("".join(texts).encode(errors="surrogatepass"), calls)
+            texts = []
+            size += len(calls)
         if size >= most_bytes:
             break
-    return b"".join(parts)[:most_bytes]
+    rest = "".join(texts).encode(errors="surrogatepass")
+    return (b"".join([*parts, rest]) if parts else rest)[:most_bytes]
 
 
 def instructions(request: ChatRequest) -> bytes:
@@ -44,33 +62,18 @@ def instructions(request: ChatRequest) -> bytes:
 
 
 def root_of(request: ChatRequest, *, salt: str = "") -> int:
-    """64-bit hash of the conversation's instructions and first message: stays the same as it grows, and in every
-    process.
+    """32-bit checksum of the conversation's instructions and first message: stays the same as it grows, and in every
+    process. Two that have one by chance only share a home.
     """
-    digest = blake2b(salt.encode(), digest_size=8)
+    parts = [salt.encode()]
     if request.operation == "embeddings":
-        digest.update(bytes(request.fields["input"])[:_ROOT_CHARS])
+        parts.append(bytes(request.fields["input"])[:_ROOT_CHARS])
     for message in request.messages:
         text = _text(message)
-        digest.update(b"%d\x00" % len(text))
-        digest.update(text[:_ROOT_CHARS].encode(errors="surrogatepass"))
+        parts += (b"%d\x00" % len(text), text[:_ROOT_CHARS].encode(errors="surrogatepass"))
         if message.role not in _INSTRUCTING:
             break
-    return int.from_bytes(digest.digest(), "little")
-
-
-def _pieces(request: ChatRequest) -> Iterator[bytes]:
-    if not all(_is_text(message) for message in request.messages):
-        # Images and audio are part of what is cached, and only the raw messages hold them.
-        yield bytes(request.fields["messages"])
-        return
-    for message in request.messages:
-        calls = bytes(message.tool_calls) or bytes(message.function_call)
-        yield f"\x01{message.role}\x02{_text(message)}".encode(errors="surrogatepass") + calls
-
-
-def _is_text(message: Message) -> bool:
-    return not isinstance(message.content, list) or all(part.text is not None for part in message.content)
+    return crc32(b"".join(parts))
 
 
 def _text(message: Message) -> str:

@@ -4,6 +4,7 @@ Everything here is a frozen value. A snapshot of a pool is what the balancer, th
 on; the simulator makes the same values, so that they decide the same there.
 """
 
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -92,21 +93,21 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
         return self.address.name
 
 
-class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """All replicas of a pool at one moment, sorted by name."""
 
     pool: str
     at: float
     replicas: tuple[Replica, ...]
 
-    @property
+    @cached_property
     def ready(self) -> tuple[Replica, ...]:
-        return tuple(replica for replica in self.replicas if replica.state == "ready")
+        return tuple([replica for replica in self.replicas if replica.state == "ready"])
 
-    @property
+    @cached_property
     def taking(self) -> tuple[Replica, ...]:
         """Replicas that receive requests: the ready ones or, where there are none, the suspect ones."""
-        return self.ready or tuple(replica for replica in self.replicas if replica.state == "suspect")
+        return self.ready or tuple([replica for replica in self.replicas if replica.state == "suspect"])
 
 
 class ReplicaRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +119,7 @@ class ReplicaRequest(msgspec.Struct, frozen=True, kw_only=True):
     block_tokens: float
     """Estimated prompt tokens in one block."""
     root: int
-    """64-bit hash of the conversation, the same in every process: key of the consistent-hashing ring."""
+    """Hash of the conversation, the same in every process: key of the consistent-hashing ring."""
     tokens: int
     """Prompt tokens, estimated."""
     output_tokens: int

@@ -11,7 +11,6 @@ next on the ring. Where that decides nothing either, two are drawn and the less 
 
 import random
 from collections.abc import Collection, Sequence
-from itertools import islice
 from typing import Final, NamedTuple
 
 from selfhosted.balance.index import PrefixIndex
@@ -29,17 +28,12 @@ _NEAR_S: Final = 0.01
 """Replicas whose scores differ by less are equally good."""
 _ADAPTER_S: Final = 1.5
 """Assumed time to load a LoRA adapter."""
-_RING_STEPS: Final = 16
-"""The most places of the ring that are tried."""
 _DECAY: Final = 0.98
 """Decay per request of the balancer's exponential means."""
 
 
-class Matched(NamedTuple):
-    """Cached prefix lengths of a prompt, in blocks, as returned by `PrefixIndex.match`."""
-
-    common: tuple[int, int]
-    deeper: dict[int, int]
+Matched = tuple[tuple[int, int], dict[int, int]]
+"""Cached prefix lengths of a prompt, in blocks, as `PrefixIndex.match` returns them."""
 
 
 class Rules(NamedTuple):
@@ -47,6 +41,8 @@ class Rules(NamedTuple):
 
     ring: Ring
     load_bound: float
+    places: dict[str, int] | None = None
+    """The candidates' places by name, where they are known already."""
     lacking: frozenset[str] = frozenset()
     """Replicas that would have to load the request's adapter first."""
 
@@ -70,6 +66,8 @@ class Balancer:
         self._speed = PrefillSpeed(config.prefill_tokens_per_s)
         self._loads: dict[str, Load] = {}
         self._taking: list[Load] = []
+        self._rules = Rules(Ring(()), config.load_bound)
+        """Of a decision among all that take requests."""
         self._replicas: dict[str, Replica] = {}
         self._ring = Ring(())
         self._snapshot: PoolSnapshot | None = None
@@ -78,20 +76,29 @@ class Balancer:
         self._written_tokens = 0.0
 
     def pick(
-        self, ask: ReplicaRequest, snapshot: PoolSnapshot, allowed: Collection[str], now: float
+        self, ask: ReplicaRequest, snapshot: PoolSnapshot, allowed: Collection[str] | None, now: float
     ) -> ReplicaChoice | None:
-        """The best of the allowed replicas; None when none of them takes requests. Full ones are skipped while there is
-        another.
+        """The best of the allowed replicas, which are all where `allowed` is None; None when none of them takes requests.
+        Full ones are skipped while there is another.
         """
-        ready = self._allowed(snapshot, allowed, now)
+        if snapshot is not self._snapshot:
+            self._adopt_snapshot(snapshot, now)
+        ready = self._taking
+        if allowed is not None:
+            names = allowed if isinstance(allowed, (set, frozenset, dict)) else frozenset(allowed)
+            ready = [load for load in ready if load.name in names]
         high, most = self.room.kv_high, self.room.max_waiting
         roomy = [load for load in ready if load.usage <= high and load.waiting <= most]
-        return self.choose(ask, roomy or ready, now) if ready else None
+        # The list itself where all have room: more is known of it.
+        candidates = roomy if roomy and len(roomy) < len(ready) else ready
+        return self.choose(ask, candidates, now) if candidates else None
 
     def choose(self, ask: ReplicaRequest, candidates: Sequence[Load], now: float) -> ReplicaChoice:
         """Chooses among at least one candidate. The baseline policies override only this."""
-        rules = Rules(self._ring, self.config.load_bound, self._lacking(ask, candidates))
-        return choose(ask, candidates, Matched(*self.index.match(ask.blocks)), rules, now, self.rng)
+        rules = self._rules
+        if ask.adapter is not None or candidates is not self._taking:
+            rules = Rules(self._ring, self.config.load_bound, None, self._lacking(ask, candidates))
+        return choose(ask, candidates, self.index.match(ask.blocks), rules, now, self.rng)
 
     def full(self, snapshot: PoolSnapshot, now: float) -> bool:
         """True when every replica that takes requests is full; False when there are none."""
@@ -149,13 +156,6 @@ class Balancer:
         self._read_tokens = self._read_tokens * _DECAY + lease.uncached
         self._written_tokens = self._written_tokens * _DECAY + ask.output_tokens
 
-    def _allowed(self, snapshot: PoolSnapshot, allowed: Collection[str], now: float) -> list[Load]:
-        if snapshot is not self._snapshot:
-            self._adopt_snapshot(snapshot, now)
-        if not isinstance(allowed, (set, frozenset, dict)):
-            allowed = frozenset(allowed)
-        return [load for load in self._taking if load.name in allowed]
-
     def _adopt_snapshot(self, snapshot: PoolSnapshot, now: float) -> None:
         """Takes over the replicas and statistics of a new snapshot, once for each."""
         before, self._replicas = self._replicas, {replica.name: replica for replica in snapshot.replicas}
@@ -172,6 +172,8 @@ class Balancer:
         self._taking = [self.load(replica.name) for replica in snapshot.taking]
         if self._ring.names != tuple(self._replicas):
             self._ring = Ring(self._replicas)
+        places = {load.name: at for at, load in enumerate(self._taking)}
+        self._rules = Rules(self._ring, self.config.load_bound, places)
         self._snapshot = snapshot
 
     def _size_cache(self, load: Load) -> None:
@@ -195,90 +197,91 @@ def choose(
     ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float, rng: random.Random
 ) -> ReplicaChoice:
     """The decision itself; a pure function but for `rng`."""
-    cold = _uncached(ask, candidates, matched)
-    scores = _scores(ask.tokens, candidates, cold, rules.lacking, now)
+    cold, scores = _scores(ask, candidates, matched, now)
+    if rules.lacking:
+        scores = [
+            score + _ADAPTER_S if load.name in rules.lacking else score
+            for load, score in zip(candidates, scores, strict=True)
+        ]
     near_s = min(scores) + _NEAR_S
     near = [at for at, score in enumerate(scores) if score <= near_s]
-    ringed = False
-    if len(near) == 1:
-        chosen = near[0]
-    else:
-        home = _home_on_ring(ask, candidates, near, rules)
+    chosen, ringed = near[0], False
+    if len(near) > 1:
+        home = _home_on_ring(ask, candidates, scores, near_s, rules)
         ringed = home is not None
         chosen = _less_loaded_of_two(candidates, near, rng) if home is None else home
-    load = candidates[chosen]
-    why = _why(chosen, cold, ask.tokens, ringed)
-    if why in {"load", "ring"} and rules.lacking and load.name not in rules.lacking:
+    name = candidates[chosen].name
+    why = _why(cold[chosen], cold, ask.tokens, ringed)
+    if rules.lacking and why in {"load", "ring"} and name not in rules.lacking:
         why = "adapter"
-    return ReplicaChoice(
-        replica=load.name,
-        why=why,
-        matched_tokens=max(0, min(ask.tokens, int(ask.tokens - cold[chosen]))),
-    )
-
-
-def _uncached(ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched) -> list[float]:
-    """Prompt tokens that each candidate would have to prefill, at least 1: engines always compute the last one."""
-    (depth, bits), deeper = matched
-    tokens, block = ask.tokens, ask.block_tokens
-    common = max(1.0, tokens - depth * block)
-    cold: list[float] = []
-    for load in candidates:
-        bit = load.bit
-        if bit in deeper:
-            cold.append(max(1.0, tokens - deeper[bit] * block))
-        else:
-            cold.append(common if bits & bit else tokens)
-    return cold
+    matched_tokens = int(ask.tokens - cold[chosen])
+    return ReplicaChoice(replica=name, why=why, matched_tokens=max(0, min(ask.tokens, matched_tokens)))
 
 
 def _scores(
-    tokens: int, candidates: Sequence[Load], cold: Sequence[float], lacking: frozenset[str], now: float
-) -> list[float]:
-    """Expected seconds to the first token, with prefill weighted, for each candidate. A replica without statistics is
-    not taken for idle: it waits at least as long as the mean of the others.
+    ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, now: float
+) -> tuple[list[float], list[float]]:
+    """For each candidate, the prompt tokens that it would have to prefill, at least 1, as engines always compute the
+    last one; and the expected seconds to the first token, with prefill weighted.
+
+    This is done for every replica and request, so it is one loop.
     """
-    floor_s = _mean_wait_s(candidates, now)
+    (depth, bits), deeper = matched
+    tokens, block = ask.tokens, ask.block_tokens
+    common = max(1.0, tokens - depth * block)
     # `work_of` times `_WORK`, taken apart so that little of it is left to do for each replica.
     whole, half = _WORK * (1 + tokens / ATTENTION_TOKENS), _WORK / 2 / ATTENTION_TOKENS
+    all_known = True
+    cold: list[float] = []
     scores: list[float] = []
-    for load, own in zip(candidates, cold, strict=True):
+    for load in candidates:
+        bit = load.bit
+        own = common if bits & bit else tokens
+        if bit in deeper:
+            own = max(1.0, tokens - deeper[bit] * block)
+        cold.append(own)
         wait_s = load.clear_at - now
-        wait_s = max(wait_s, load.rest_s)
+        rest_s = load.rest_s
+        if wait_s < rest_s:  # noqa: PLR1730 - half as long as max()
+            wait_s = rest_s
         wait_s += load.extra_s
-        if wait_s < floor_s and not load.known:
-            wait_s = floor_s
         if own > load.room_tokens:
             wait_s += (own - load.room_tokens) * load.free_s_per_token
         scores.append(wait_s + load.batch_s + own * (whole - own * half) * load.token_s)
-    if lacking:
-        return [
-            score + _ADAPTER_S if load.name in lacking else score
-            for load, score in zip(candidates, scores, strict=True)
-        ]
-    return scores
+        all_known = all_known and load.known
+    return cold, scores if all_known else _with_floor(candidates, scores, now)
 
 
-def _mean_wait_s(candidates: Sequence[Load], now: float) -> float:
-    """Mean wait in seconds of the candidates with known statistics; 0 when all are known, as only the others need it."""
-    known = [load for load in candidates if load.known]
-    if not known or len(known) == len(candidates):
-        return 0.0
-    return sum(load.wait_s(now) for load in known) / len(known)
+def _with_floor(candidates: Sequence[Load], scores: list[float], now: float) -> list[float]:
+    """The scores where a replica without statistics is not taken for idle: it waits at least as long as the mean of the
+    others.
+    """
+    known = [load.wait_s(now) for load in candidates if load.known]
+    if not known:
+        return scores
+    floor_s = sum(known) / len(known)
+    return [
+        score if load.known else score + max(0.0, floor_s - load.wait_s(now))
+        for load, score in zip(candidates, scores, strict=True)
+    ]
 
 
-def _home_on_ring(ask: ReplicaRequest, candidates: Sequence[Load], near: Sequence[int], rules: Rules) -> int | None:
-    """The first candidate along the ring that is among the best (`near`) and not loaded beyond the bound; None when
-    there is none.
+def _home_on_ring(
+    ask: ReplicaRequest, candidates: Sequence[Load], scores: Sequence[float], near_s: float, rules: Rules
+) -> int | None:
+    """The first candidate along the ring that is among the best and not loaded beyond the bound; None when there is
+    none.
     """
     total = sum([load.busy_tokens for load in candidates]) + ask.tokens
-    bound = rules.load_bound * total / len(candidates)
-    places = {candidates[at].name: at for at in near}
-    for name in islice(rules.ring.walk(ask.root), _RING_STEPS):
+    most = rules.load_bound * total / len(candidates) - ask.tokens
+    places = rules.places
+    if places is None:
+        places = {load.name: at for at, load in enumerate(candidates)}
+    for name in rules.ring.first(ask.root):
         at = places.get(name)
-        if at is not None:
-            load = candidates[at]
-            if not load.busy_tokens or load.busy_tokens + ask.tokens <= bound:
+        if at is not None and scores[at] <= near_s:
+            busy_tokens = candidates[at].busy_tokens
+            if not busy_tokens or busy_tokens <= most:
                 return at
     return None
 
@@ -288,10 +291,10 @@ def _less_loaded_of_two(candidates: Sequence[Load], near: Sequence[int], rng: ra
     return first if candidates[first].busy_tokens <= candidates[second].busy_tokens else second
 
 
-def _why(chosen: int, cold: Sequence[float], tokens: int, ringed: bool) -> Why:
+def _why(own: float, cold: Sequence[float], tokens: int, ringed: bool) -> Why:
     if len(cold) == 1:
         return "only"
-    if cold[chosen] < max(cold) or 2 * cold[chosen] <= tokens:
+    if 2 * own <= tokens or own < max(cold):
         return "prefix"
     return "ring" if ringed else "load"
 

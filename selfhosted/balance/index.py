@@ -218,7 +218,10 @@ class PrefixIndex:
         if entry.capacity is not None and not entry.exact:
             limit = min(limit, entry.capacity - entry.occupied - len(entry.pinned))
         order = entry.blocks
-        for _ in range(min(len(order), len(order) + more - limit)):
+        over = len(order) + more - limit
+        if over <= 0:
+            return
+        for _ in range(min(len(order), over)):
             block, _nothing = order.popitem(last=False)
             if block not in entry.pinned:
                 self._drop(block, entry.bit)

@@ -33,6 +33,7 @@ _BATCH_S: Final = 0.05
 """Penalty in seconds for each request that generates there, so that requests are spread: all share the steps."""
 _SCRAPE_GAP_S: Final = 1.0
 """About the time between two scrapes. Prefills that begin within it do not queue."""
+_ENDLESS: Final = float("inf")
 _MEAN_DECAY: Final = 0.95
 _MEAN_DURATION_S: Final = 5.0
 
@@ -87,10 +88,11 @@ class Lease:
     def __init__(
         self, load: "Load", ask: ReplicaRequest, matched: int, now: float, on_end: Callable[["Lease"], None]
     ) -> None:
+        tokens = ask.tokens
         self.replica = load.name
         self.ask = ask
-        self.uncached = max(1, ask.tokens - matched)
-        self.work = work_of(ask.tokens, self.uncached)
+        self.uncached = max(1, tokens - matched)
+        self.work = work_of(tokens, self.uncached)
         self.cached_tokens: int | None = None
         self.output_tokens = ask.output_tokens
         self.taken = now
@@ -127,17 +129,22 @@ class Load:
     """The load of one replica. Decisions read `clear_at`, `rest_s`, `extra_s`, `batch_s`, `token_s` and `room_tokens`."""
 
     __slots__ = (
-        "_at_scrape",
         "_duration_s",
         "_expected_s",
-        "_most_since_scrape",
+        "_flight_base",
+        "_most_pending",
+        "_most_requests",
+        "_most_tokens",
         "_observations",
         "_observed_s",
-        "_others_wait",
+        "_others_since",
+        "_others_wait_s",
         "_pending",
+        "_pending_at_scrape",
         "_pending_since",
         "_pending_work",
         "_speed",
+        "_used_base",
         "_work_mean",
         "batch_s",
         "bit",
@@ -145,6 +152,7 @@ class Load:
         "clear_at",
         "extra_s",
         "free_s_per_token",
+        "in_flight",
         "known",
         "name",
         "prompt",
@@ -175,18 +183,24 @@ class Load:
         self._pending: dict[Lease, None] = {}
         self._pending_work = 0.0
         self._pending_since = 0.0
-        self._others_wait = (0.0, 0.0)
+        self._others_since = 0.0
+        self._others_wait_s = 0.0
         self._work_mean = 1_000.0
         self._duration_s = _MEAN_DURATION_S
-        self._at_scrape = (0, 0, 0)
-        self._most_since_scrape = (0, 0, 0)
+        # What decisions add to the process's own counts, from the last scrape.
+        self._flight_base = 0
+        self._used_base = 0.0
+        self._pending_at_scrape = 0
+        self._most_requests = self._most_tokens = self._most_pending = 0
+        self.in_flight = 0
+        """Known requests at the replica: this process's and, by the engine's statistics, others'."""
         self.batch_s = 0.0
         self.busy_tokens = 0.0
         self.clear_at = 0.0
         self.rest_s = 0.0
         self.extra_s = 0.0
         self.token_s = 1 / pace.rate
-        self.room_tokens = float("inf")
+        self.room_tokens = _ENDLESS
         self.free_s_per_token = 0.0
         self.usage = 0.0
         self.waiting = 0
@@ -196,32 +210,22 @@ class Load:
         """Requests of this process whose first token has not come."""
         return len(self._pending)
 
-    @property
-    def in_flight(self) -> int:
-        """Known requests at the replica: this process's and, by the engine's statistics, others'."""
-        if self.stats is None:
-            return self.requests
-        return max(self.requests, self.stats.running + self.stats.waiting + self.requests - self._at_scrape[0])
-
     def wait_s(self, now: float) -> float:
         """Expected seconds until a new prefill can begin."""
-        return max(self.clear_at - now, self.rest_s) + self.extra_s
+        wait_s, rest_s = self.clear_at - now, self.rest_s
+        return max(wait_s, rest_s) + self.extra_s
 
     def take(self, lease: Lease, now: float) -> None:
-        if not self._pending:
+        pending, ask = self._pending, lease.ask
+        if not pending:
             self._pending_since = now
-        self._pending[lease] = None
+        pending[lease] = None
         self._pending_work += lease.work
         self.requests += 1
-        self.tokens += _tokens_of(lease.ask)
-        self.prompt += lease.ask.tokens
+        self.tokens += ask.tokens + ask.output_tokens
+        self.prompt += ask.tokens
         self._work_mean += (lease.work - self._work_mean) * (1 - _MEAN_DECAY)
-        requests, tokens, pending = self._most_since_scrape
-        self._most_since_scrape = (
-            max(requests, self.requests),
-            max(tokens, self.tokens),
-            max(pending, len(self._pending)),
-        )
+        self._note_most()
         self._recompute()
 
     def began(self, lease: Lease, now: float, *, told: bool = True) -> None:
@@ -232,10 +236,11 @@ class Load:
         self._recompute()
 
     def ended(self, lease: Lease, now: float) -> None:
+        ask = lease.ask
         self._remove_pending(lease)
         self.requests -= 1
-        self.tokens -= _tokens_of(lease.ask)
-        self.prompt -= lease.ask.tokens
+        self.tokens -= ask.tokens + ask.output_tokens
+        self.prompt -= ask.tokens
         if lease.started:
             self._duration_s += (now - lease.taken - self._duration_s) * (1 - _MEAN_DECAY)
         self._recompute()
@@ -253,67 +258,82 @@ class Load:
         self.stats = stats
         # A busy engine answers late, so the moment that its statistics describe is unknown: the most that this process had
         # there since the last scrape is taken to be counted in them, and not as other gateways' requests.
-        requests, tokens, pending = self._most_since_scrape
-        self._at_scrape, self._most_since_scrape = (requests, tokens, len(self._pending)), self._own_counts()
-        others = max(0, stats.waiting - pending) if stats is not None else 0
-        self._others_wait = (now, others * self._work_mean / self.rate) if others else (0.0, 0.0)
+        requests, tokens, pending = self._most_requests, self._most_tokens, self._most_pending
+        self._pending_at_scrape = len(self._pending)
+        self._most_requests, self._most_tokens, self._most_pending = self.requests, self.tokens, len(self._pending)
+        self._others_since, self._others_wait_s = 0.0, 0.0
+        if stats is not None:
+            self._flight_base = stats.running + stats.waiting - requests
+            self._used_base = (stats.kv_usage or 0.0) * (stats.kv_tokens or 0) - tokens
+            others = stats.waiting - pending
+            if others > 0:
+                self._others_since, self._others_wait_s = now, others * self._work_mean / self.rate
         self._recompute()
 
-    def _own_counts(self) -> tuple[int, int, int]:
-        return self.requests, self.tokens, len(self._pending)
+    def _note_most(self) -> None:
+        """Notes the most that this process had there since the last scrape."""
+        pending = len(self._pending)
+        self._most_requests = max(self._most_requests, self.requests)
+        self._most_tokens = max(self._most_tokens, self.tokens)
+        self._most_pending = max(self._most_pending, pending)
 
     def _recompute(self) -> None:
-        """Recomputes what decisions read, after a change."""
-        self._recompute_room()
-        self._recompute_rate()
-        self.token_s = (1 + _INTERFERENCE * min(1.0, self.usage)) / self.rate
-        self.batch_s = _BATCH_S * max(0, self.in_flight - len(self._pending))
-        since, others_s = self._others_wait
+        """Recomputes what decisions read, after a change. Three times for every request: so it is written out."""
+        pending, stats, used = self._pending, self.stats, None
+        self.waiting = self._estimate_waiting(len(pending))
+        self.extra_s = self.usage = self.free_s_per_token = 0.0
+        in_flight = self.requests
+        if stats is not None:
+            in_flight = max(in_flight, self._flight_base + in_flight)
+            if stats.max_running and in_flight >= stats.max_running:
+                self.extra_s = (in_flight + 1 - stats.max_running) * self._duration_s / stats.max_running
+            if stats.kv_usage is not None:
+                self.usage = stats.kv_usage
+                if stats.kv_tokens:
+                    # The engine's statistics, plus this process's own changes since.
+                    used = max(0.0, self._used_base + self.tokens)
+                    self.usage = used / stats.kv_tokens
+                    self.room_tokens = max(0.0, stats.kv_tokens - used)
+                    self.free_s_per_token = self._duration_s / max(used, 1.0)
+        if used is None:
+            self.room_tokens, self.busy_tokens = _ENDLESS, float(self.tokens)
+        else:
+            self.busy_tokens = used
+        self.in_flight = in_flight
+        self._recompute_waits(in_flight - len(pending))
+
+    def _recompute_waits(self, generating: int) -> None:
+        """Recomputes the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh
+        `_DOUBT`; and what is to be waited for.
+        """
+        doubt = self._expected_s * _DOUBT / self._observations if self._observations else 1.0
+        self.rate = rate = self._speed.rate * (self._expected_s + doubt) / (self._observed_s + doubt)
+        self.token_s = token_s = (1 + _INTERFERENCE * min(1.0, self.usage)) / rate
+        self.batch_s = _BATCH_S * generating if generating > 0 else 0.0
         if self._pending:
-            first = next(iter(self._pending)).work
+            first, work = next(iter(self._pending)).work, self._pending_work
             # Only of the first is it believed that a part is done already: the others' turn has not come.
-            self.rest_s = (self._pending_work - (1 - _OVERDUE) * first) * self.token_s
-            self.clear_at = self._pending_since + self._pending_work * self.token_s + others_s
+            self.rest_s = (work - (1 - _OVERDUE) * first) * token_s
+            self.clear_at = self._pending_since + work * token_s + self._others_wait_s
         else:
             self.rest_s = 0.0
-            self.clear_at = since + others_s
+            self.clear_at = self._others_since + self._others_wait_s
 
-    def _recompute_room(self) -> None:
-        """Recomputes the room in the KV cache, the wait for a batch slot and the engine's queue."""
-        stats = self.stats
-        self.extra_s = self.usage = self.free_s_per_token = 0.0
-        self.room_tokens = float("inf")
-        self.busy_tokens = float(self.tokens)
-        self.waiting = self._estimate_waiting()
-        if stats is None:
-            return
-        if stats.max_running:
-            over = self.in_flight + 1 - stats.max_running
-            self.extra_s = max(0, over) * self._duration_s / stats.max_running
-        if stats.kv_usage is None:
-            return
-        self.usage = stats.kv_usage
-        if stats.kv_tokens:
-            # The engine's statistics, plus this process's own changes since.
-            used = max(0.0, stats.kv_usage * stats.kv_tokens + self.tokens - self._at_scrape[1])
-            self.busy_tokens = used
-            self.usage = used / stats.kv_tokens
-            self.room_tokens = max(0.0, stats.kv_tokens - used)
-            self.free_s_per_token = self._duration_s / max(used, 1.0)
-
-    def _estimate_waiting(self) -> int:
+    def _estimate_waiting(self, pending: int) -> int:
         """Estimated requests in the engine's own queue. Of those sent since the last scrape, as many are assumed
         running as there are free slots; where the slots are unknown and nobody waited, as many as it prefills before
         the next scrape.
         """
-        stats, pending = self.stats, len(self._pending)
-        soon = max(1, int(self.rate * _SCRAPE_GAP_S / self._work_mean))
-        if stats is None:
-            return max(0, pending - soon)
-        sent = pending - self._at_scrape[2]
-        if stats.waiting or sent <= 0:
+        stats = self.stats
+        sent = pending if stats is None else pending - self._pending_at_scrape
+        if stats is not None and (stats.waiting or sent <= 0):
             return max(0, stats.waiting + sent)
-        free = max(1, stats.max_running - stats.running) if stats.max_running else soon
+        if not sent:
+            return 0
+        if stats is not None and stats.max_running:
+            free = max(1, stats.max_running - stats.running)
+        else:
+            free = max(1, int(self.rate * _SCRAPE_GAP_S / self._work_mean))
         return max(0, sent - free)
 
     def _learn(self, lease: Lease, took_s: float) -> None:
@@ -325,12 +345,3 @@ class Load:
         self._observed_s = self._observed_s * _OWN_DECAY + took_s
         self._expected_s = self._expected_s * _OWN_DECAY + expected_s
         self._observations = self._observations * _OWN_DECAY + 1
-
-    def _recompute_rate(self) -> None:
-        """Sets the replica's rate: the pool's, corrected by its own observations as far as they outweigh `_DOUBT`."""
-        doubt = self._expected_s * _DOUBT / self._observations if self._observations else 1.0
-        self.rate = self._speed.rate * (self._expected_s + doubt) / (self._observed_s + doubt)
-
-
-def _tokens_of(ask: ReplicaRequest) -> int:
-    return ask.tokens + ask.output_tokens

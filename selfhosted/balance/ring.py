@@ -4,10 +4,14 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import islice
 from typing import Final
 
 _POINTS: Final = 64
 """Points on the ring for each replica: the largest arc of 64 replicas is about a third above the mean."""
+_FIRST: Final = 16
+_MOST_FIRSTS: Final = 8_192
+"""Places of the ring whose first names are remembered, 300 bytes each at most."""
 _MASK: Final = (1 << 64) - 1
 
 
@@ -30,19 +34,34 @@ def _mix(root: int) -> int:
 class Ring:
     """Replica names on a hash ring. Adding or removing one of n moves about 1/n of the conversations."""
 
-    __slots__ = ("_owners", "_positions", "names")
+    __slots__ = ("_firsts", "_owners", "_positions", "names")
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(dict.fromkeys(names))
         points = sorted((at, name) for name in self.names for at in _points(name))
         self._positions = [at for at, _ in points]
         self._owners = [name for _, name in points]
+        self._firsts: dict[int, tuple[str, ...]] = {}
+
+    def first(self, root: int) -> tuple[str, ...]:
+        """The first names of `walk`, at most 16. Remembered for each place of a small ring, as it is asked for every
+        request.
+        """
+        start = bisect_left(self._positions, _mix(root))
+        found = self._firsts.get(start)
+        if found is None:
+            found = tuple(islice(self._walk_from(start), _FIRST))
+            if len(self._firsts) < _MOST_FIRSTS:
+                self._firsts[start] = found
+        return found
 
     def walk(self, root: int) -> Iterator[str]:
         """Yields every name once, in ring order from the conversation's home."""
+        return self._walk_from(bisect_left(self._positions, _mix(root)))
+
+    def _walk_from(self, start: int) -> Iterator[str]:
         seen: set[str] = set()
         size = len(self._owners)
-        start = bisect_left(self._positions, _mix(root))
         for step in range(size):
             name = self._owners[(start + step) % size]
             if name not in seen:

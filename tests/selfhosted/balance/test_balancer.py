@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfhosted.balance.balancer import Balancer, Matched, Rules, choose
+from selfhosted.balance.balancer import Balancer, Rules, choose
 from selfhosted.balance.load import Load, PrefillSpeed
 from selfhosted.balance.ring import Ring
 from selfhosted.config import RoomConfig
@@ -90,7 +90,7 @@ def test_ties_make_no_hot_spot() -> None:
     loads = [Load(name, 1 << at, PrefillSpeed(8_000)) for at, name in enumerate(NAMES)]
     rng = random.Random(3)
     rules = Rules(Ring(()), 1.25)
-    picks = Counter(choose(ask(*prompt(1)), loads, Matched((0, 0), {}), rules, 0.0, rng).replica for _ in range(8_000))
+    picks = Counter(choose(ask(*prompt(1)), loads, ((0, 0), {}), rules, 0.0, rng).replica for _ in range(8_000))
     assert sum((picks[name] - 1_000) ** 2 / 1_000 for name in NAMES) < 24.3
 
 
@@ -98,7 +98,7 @@ def test_ties_make_no_hot_spot() -> None:
 def test_a_decision_depends_on_its_arguments_alone(seed: int, root: int, depths: list[int]) -> None:
     """The same twice over, and nothing that it was given has changed."""
     loads = [Load(name, 1 << at, PrefillSpeed(8_000)) for at, name in enumerate(NAMES)]
-    matched = Matched((0, 0), {1 << at: depth for at, depth in enumerate(depths) if depth})
+    matched = ((0, 0), {1 << at: depth for at, depth in enumerate(depths) if depth})
     rules = Rules(Ring(NAMES), 1.25)
 
     def decide() -> object:

@@ -19,6 +19,15 @@ def test_a_walk_meets_everybody_once(names: list[str], root: int) -> None:
     assert ring.home(root) == walk[0]
 
 
+@given(NAMES, st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20))
+def test_the_first_are_those_of_the_walk(names: list[str], roots: list[int]) -> None:
+    """However often, and for whatever other conversation, they were asked for before."""
+    ring = Ring([*names, *(f"r{number}" for number in range(10))])
+    for root in roots + roots:
+        assert ring.first(root) == tuple(ring.walk(root))[:16]
+    assert Ring(()).first(1) == ()
+
+
 @given(NAMES, st.integers(0, 2**64 - 1))
 def test_who_leaves_moves_only_its_own(names: list[str], root: int) -> None:
     """Conversations at home with others stay where they are."""
