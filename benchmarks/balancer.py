@@ -1,4 +1,5 @@
-"""How long the balancer takes to decide, and what its index keeps in memory: `python -m benchmarks.balancer`.
+"""How long the balancer takes to decide, what its index keeps in memory, and what a pool costs a request and a process:
+`python -m benchmarks.balancer`.
 
 Writes build/balancer.json. Times are CPU time, the medians of several rounds: what else this machine does meanwhile
 disturbs them by what it takes from the caches, but not by what it takes of the clock.
@@ -13,12 +14,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from accounts.caller import Caller
+from providers.target import Target
+from providers.wire import ChatRequest, Message
 from selfhosted.balance.balancer import Balancer
 from selfhosted.balance.blocks import prompt_blocks
 from selfhosted.balance.index import PrefixIndex
 from selfhosted.balance.policies import POLICIES, policy_of
-from selfhosted.config import BalanceConfig, RoomConfig
+from selfhosted.config import BalanceConfig, PoolConfig, RoomConfig
+from selfhosted.fleet import Fleet, FleetObserver
+from selfhosted.pool import Pool
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica, ReplicaRequest
+from selfhosted.watch.health import Probe
+from selfhosted.watch.judging import PoolJudge
+from selfhosted.watch.messages import ReplicaObserved
 
 _REPLICAS: Final = 64
 _TOKENS: Final = 8_192
@@ -28,6 +39,8 @@ _CONVERSATIONS: Final = 400
 _IN_FLIGHT: Final = 512
 _ROUNDS: Final = 30
 _CALLS: Final = 200
+_FEW: Final = 8
+_PROMPTS: Final = 64
 _OUT: Final = Path("build/balancer.json")
 
 
@@ -122,6 +135,100 @@ def hashing_us() -> float:
     return round(_median_us(lambda: prompt_blocks(text, block_bytes=_BLOCK_BYTES, most=512)), 1)
 
 
+def _observed(number: int, at: float) -> ReplicaObserved:
+    stats = EngineStats(at=at, running=3, waiting=0, kv_usage=0.2, kv_tokens=400_000, max_running=64)
+    url = f"http://10.0.0.{number + 1}:8000"
+    address = Address(pool="bench", name=f"r{number}", url=url, kind="vllm", source="configured")
+    probe = Probe(sent_at=at, first_at=0.0, answered_at=at)
+    return ReplicaObserved(address=address, probe=probe, stats=stats, scraped_at=at)
+
+
+def _fleet_of_few() -> tuple[Fleet, Pool]:
+    config = PoolConfig(name="bench", targets=("own",))
+    judge = PoolJudge(config, clock=lambda: 100.0)
+    balancer = Balancer(config.balance, config.room, rng=random.Random(1))
+    pool = Pool(config, judge, balancer, api_key=None, adapters=None, kv_events=None)
+    fleet = Fleet(
+        {"bench": pool}, clock=lambda: 100.0, observer=FleetObserver(), salt_of=lambda _deployment, _caller: ""
+    )
+    for number in range(_FEW):
+        fleet.hear(_observed(number, 100.0))
+    return fleet, pool
+
+
+def _prompt(number: int, tokens: int) -> ChatRequest:
+    """A third of it is shared by all."""
+    size = tokens * _BYTES_A_TOKEN
+    asked = f"Number {number}: " + "please tell me about it. " * (2 * size // 75)
+    messages = [Message("system", "You are a kind clerk. " * (size // 66)), Message("user", asked)]
+    return ChatRequest(fields={}, model="own", messages=messages, stream=True)
+
+
+def request_path_us(tokens: int) -> dict[str, float]:
+    """What each step of a request costs a process, in a pool of 8 replicas: medians of single steps, one after the other."""
+    fleet, pool = _fleet_of_few()
+    target = Target(
+        target_id="own",
+        provider="self-hosted",
+        tiers=frozenset({"interactive"}),
+        price=None,
+        max_context_tokens=128_000,
+        max_output_tokens=4_096,
+        capabilities=frozenset(),
+        capability=0.5,
+        routing_weight=1.0,
+        deployments=pool.deployments("own"),
+        pool="bench",
+    )
+    caller = Caller(key_id="k", key_name="bench", team_id="t", organisation_id="o")
+    prompts = [_prompt(number, tokens) for number in range(_PROMPTS)]
+    steps: dict[str, list[float]] = {}
+    clock = time.perf_counter
+
+    def step(name: str, began: float) -> float:
+        now = clock()
+        steps.setdefault(name, []).append((now - began) * 1e6)
+        return clock()
+
+    for turn in range(_ROUNDS * _CALLS // 2):
+        request = prompts[turn % _PROMPTS]
+        at = clock()
+        among = fleet.ready(target)
+        at = step("ready", at)
+        fleet.crowd(target)
+        at = step("crowd", at)
+        fleet.free(target, tokens)
+        at = step("free", at)
+        ask = fleet.ask(target, request, input_tokens=tokens, output_tokens=200, caller=caller)
+        at = step("ask", at)
+        found = fleet.pick(target, among, ask)
+        at = step("pick", at)
+        assert found is not None
+        lease = fleet.take(target, found[1], ask, request, caller)
+        at = step("take", at)
+        lease.first_token()
+        at = step("first_token", at)
+        lease.end(failed=False, cached_tokens=0, output_tokens=200)
+        step("end", at)
+    medians = {name: round(statistics.median(values), 1) for name, values in steps.items()}
+    return medians | {"sum": round(sum(medians.values()), 1)}
+
+
+def told_us() -> dict[str, float]:
+    """What one message on a replica, with new statistics, costs a process; and how long it is."""
+    fleet, _pool = _fleet_of_few()
+    at = iter(range(101, 10**9))
+    encode, decoder = msgspec.msgpack.encode, msgspec.msgpack.Decoder(ReplicaObserved)
+    told = _observed(0, 100.0)
+    made = _median_us(lambda: _observed(0, float(next(at))))
+    return {
+        "bytes": len(encode(told)),
+        "encode_us": round(_median_us(lambda: encode(told)), 1),
+        "decode_us": round(_median_us(lambda: decoder.decode(encode(told))) - _median_us(lambda: encode(told)), 1),
+        "hear_us": round(_median_us(lambda: fleet.hear(_observed(0, float(next(at))))) - made, 1),
+    }
+
+
 def index_bytes(max_blocks: int) -> dict[str, float]:
     """After prompts of which none came twice, five times as many blocks as are kept."""
     rng = random.Random(1)
@@ -148,6 +255,9 @@ def main() -> None:
         "new_conversation": {policy: decision_us(policy, repeated=False) for policy in POLICIES},
         "new_snapshot_us": snapshot_us(),
         "hashing_us": hashing_us(),
+        "request_of_800_tokens_us": request_path_us(800),
+        "request_of_8000_tokens_us": request_path_us(8_000),
+        "message_on_a_replica": told_us(),
         "index": [index_bytes(20_000), index_bytes(200_000)],
     }
     _OUT.parent.mkdir(exist_ok=True)

@@ -61,6 +61,9 @@ class House:
         self.now = 100.0
         self.bulletin = Bulletin()
         self.reports: list[FleetReport] = []
+        self.loses = False
+        """Whether what a process tells gets lost."""
+        self.probing: asyncio.Task[None] | None = None
         self.watch = PoolWatch(_CONFIG, fetch=engines, publisher=self.bulletin, clock=self._clock)
         self.watch.adopt(_MEMBERS)
         self.fleet, self.pool = self.opened()
@@ -74,7 +77,21 @@ class House:
         observer = FleetObserver()
         return Fleet({"p": pool}, clock=self._clock, observer=observer, salt_of=_no_salt, tell=self._tell), pool
 
+    async def stop_probing(self) -> None:
+        """Whoever probes is gone, without a word."""
+        if self.probing is not None:
+            self.probing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.probing
+            self.probing = None
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        self.fleet.tick(1.0, lambda _pool: 0)
+
     def _tell(self, message: FromProcess) -> None:
+        if self.loses:
+            return
         if isinstance(message, ReplicaDoubted):
             self.watch.doubt(message)
         elif isinstance(message, AdapterChanged):
@@ -110,12 +127,10 @@ def _no_salt(_deployment: Deployment, _caller: Caller) -> str:
 async def house() -> AsyncIterator[House]:
     """Both of its replicas are ready."""
     found = House(Engines())
-    watching = asyncio.create_task(found.watch.run())
+    found.probing = asyncio.create_task(found.watch.run())
     await until(lambda: len(found.pool.snapshot.ready) == 2)
     yield found
-    watching.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await watching
+    await found.stop_probing()
 
 
 async def test_a_replica_that_is_busy_is_not_suspected(house: House) -> None:
@@ -167,6 +182,44 @@ async def test_who_is_ready_again_is_told_of_by_its_deployments(house: House) ->
     house.engines.status = 200
     await until(lambda: len(house.pool.snapshot.ready) == 2)
     assert sorted(cleared) == ["t/a", "t/b"]
+
+
+async def test_without_probes_requests_go_on_and_a_failure_is_not_for_ever(house: House) -> None:
+    """The last states count; who fails a request is ejected, and after a while one request finds out whether it works."""
+    await house.stop_probing()
+    house.tick(1.0)
+    house.tick(1.0)
+    assert len(house.fleet.ready(house.target)) == 2
+    house.send("a").end(failed=True)
+    assert [each.deployment_id for each in house.fleet.ready(house.target)] == ["t/b"]
+    house.tick(1.0)
+    assert len(house.fleet.ready(house.target)) == 2
+    trial = house.send("a")
+    assert [each.deployment_id for each in house.fleet.ready(house.target)] == ["t/b"]
+    trial.first_token()
+    assert len(house.fleet.ready(house.target)) == 2
+    trial.end(failed=False)
+    house.send("a").end(failed=False)
+    assert len(house.fleet.ready(house.target)) == 2
+    house.probing = asyncio.create_task(house.watch.run())
+    house.engines.status = 503
+    await until(lambda: house.state("a") == house.state("b") == "down")
+
+
+async def test_a_doubt_whose_message_was_lost_is_told_again(house: House) -> None:
+    """At the next tick: so the others hear of it, and it is probed."""
+
+    def shared() -> ReplicaState:
+        return next(each.state for each in house.watch.snapshot.replicas if each.name == "a")
+
+    house.loses = True
+    house.engines.be_silent()
+    house.send("a").end(failed=True)
+    await asyncio.sleep(0.01)
+    assert shared() == "ready"
+    house.loses = False
+    house.tick(0.5)
+    assert shared() == "suspect"
 
 
 async def test_whole_answers_are_no_first_tokens(house: House) -> None:
