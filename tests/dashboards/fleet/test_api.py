@@ -50,7 +50,8 @@ class House:
         self._discoveries = {name: Discovery(each, registry=self.registry) for name, each in pools.items()}
         view = FleetView({name: self._watched(name, each) for name, each in pools.items()}, self.registry, self.store)
         self.gateway = SimpleNamespace(
-            line=SimpleNamespace(authenticate=self._authenticate, config=SimpleNamespace(body_timeout_s=5.0)),
+            rules=lambda: SimpleNamespace(body_timeout_s=5.0),
+            directory=SimpleNamespace(lookup_fresh=CALLERS.get, authenticate=self._authenticate),
             registry_metrics=SimpleNamespace(
                 count_registration=lambda _pool, result: self.registrations.append(result)
             ),
@@ -72,11 +73,8 @@ class House:
         # A token without rules for it must open nothing.
         return WatchedPool(config=config, snapshot=snapshot, discovery=self._discoveries[name], token=TOKEN)
 
-    async def _authenticate(self, headers: Any) -> Caller:
-        found = CALLERS.get((headers.authorization or "").removeprefix("Bearer "))
-        if found is None:
-            raise UnknownKey
-        return found
+    async def _authenticate(self, _key: str) -> Caller:
+        raise UnknownKey
 
     async def ask(
         self, method: str, path: str, who: str = TOKEN, body: Mapping[str, Any] | bytes | None = None, query: str = ""
