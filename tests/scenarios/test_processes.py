@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import re
 import signal
@@ -178,7 +179,7 @@ async def test_two_workers_are_one_gateway(tmp_path: Path) -> None:
                     assert (await ask(session, "only"))[0] == 200
             for session in (one, other):
                 # A worker writes down what it counted once a second, and when it is asked itself.
-                await until(lambda asked=session: _counts(asked, "weighbridge_requests_total", 8))
+                await until(functools.partial(_counts, session, "weighbridge_requests_total", 8))
                 assert await metric(session, "weighbridge_build_info") == 1
             assert (await site.run("keys", "revoke", made["key_id"])).returncode == 0
             revoked_at = time.monotonic()
