@@ -299,6 +299,38 @@ class Draining(Refused):
     """The process is stopping and takes no new work."""
 
 
+class HeadTooLarge(Refused):
+    """The request line and the header fields are too long or too many."""
+
+
+class InvalidHttp(Refused):
+    """What came is no HTTP request, or one that two readers could read differently."""
+
+
+class UnsupportedVersion(Refused):
+    """A version of HTTP that is not spoken here."""
+
+
+class UnsupportedCoding(Refused):
+    """A transfer coding other than `chunked`."""
+
+
+class UnsupportedEncoding(Refused):
+    """A body with a content encoding."""
+
+
+class UnknownExpectation(Refused):
+    """An `expect` of something else than `100-continue`."""
+
+
+class MethodNotAllowed(Refused):
+    """The path has no such method. `allow` are those that it has."""
+
+    def __init__(self, allow: str) -> None:
+        super().__init__(f"This path does not have this method; send {allow}.")
+        self.headers = ((b"allow", allow.encode()),)
+
+
 class DeadlineExceeded(Refused):
     """The answer cannot be, or was not, complete before the request's deadline."""
 
@@ -368,6 +400,13 @@ TABLE: dict[type[BaseException], Fault] = {
     IdempotencyUnavailable: Fault(503, _SERVER, "idempotency_unavailable"),
     Overloaded: Fault(503, _SERVER, "overloaded"),
     Draining: Fault(503, _SERVER, "draining"),
+    HeadTooLarge: Fault(431, _INVALID, "request_header_fields_too_large"),
+    InvalidHttp: Fault(400, _INVALID, "invalid_http"),
+    UnsupportedVersion: Fault(505, _INVALID, "http_version_not_supported"),
+    UnsupportedCoding: Fault(501, _INVALID, "unsupported_transfer_coding"),
+    UnsupportedEncoding: Fault(415, _INVALID, "unsupported_content_encoding"),
+    UnknownExpectation: Fault(417, _INVALID, "unknown_expectation"),
+    MethodNotAllowed: Fault(405, _INVALID, "method_not_allowed"),
     DeadlineExceeded: Fault(504, _SERVER, "deadline_exceeded"),
     TargetsUnavailable: Fault(503, _SERVER, "targets_unavailable"),
     DirectoryUnavailable: Fault(503, _SERVER, "accounts_unavailable"),

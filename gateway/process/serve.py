@@ -36,11 +36,11 @@ from gateway.configuration.settings import (
     resolve_secret,
     without_effect,
 )
-from gateway.process.accept_queue import AcceptQueue
 from gateway.process.open_files import allow_many_sockets
 from gateway.process.parent_pipe import follow_parent
 from gateway.process.protocol import BoundedProtocol, ServerConnections
 from gateway.process.supervisor import Supervisor
+from proxy.http.accept_queue import AcceptQueue
 from proxy.observers.logs import configure_logging
 from proxy.observers.metrics import forget_worker
 

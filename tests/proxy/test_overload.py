@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from gateway.process.accept_queue import AcceptWait
+from proxy.http.accept_queue import AcceptWait
 from proxy.overload import InFlightWindow, OverloadGuard
 
 _TICK_S = 0.025

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.process.accept_queue import AcceptQueue, AcceptWait, waiting
 from gateway.process.serve import bind
+from proxy.http.accept_queue import AcceptQueue, AcceptWait, waiting
 
 _linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
 

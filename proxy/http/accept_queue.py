@@ -6,6 +6,7 @@ what the process can do wait in the system's queue, where nobody can be told any
 
 import asyncio
 import socket
+import ssl
 import struct
 import sys
 from collections.abc import Callable
@@ -71,12 +72,14 @@ class AcceptQueue:
         make_protocol: Callable[[], asyncio.BaseProtocol],
         accepted: Callable[[], int],
         sharing: int,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`sharing` is the number of processes on the socket; `accepted` returns how many this one accepted so far."""
         self._listener = listener.dup()
         self._make_protocol = make_protocol
         self._accepted = accepted
         self._sharing = sharing
+        self._tls = tls
         self._wait = AcceptWait()
         self._loop = asyncio.get_running_loop()
         self._coming: set[asyncio.Task[Any]] = set()
@@ -129,7 +132,7 @@ class AcceptQueue:
 
     async def _welcome(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._make_protocol, connection)
+            await self._loop.connect_accepted_socket(self._make_protocol, connection, ssl=self._tls)
         except OSError:
             # The client has closed the connection already.
             connection.close()

@@ -1,0 +1,367 @@
+"""One request and its reply, as the code that answers sees them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, Protocol
+
+from proxy.errors import BodyTooLarge, Overloaded
+from proxy.http.head import Head, Header
+from proxy.http.held_bytes import HeldBytes
+from proxy.http.reply_head import reply_head
+
+Gone = Literal["hung_up", "slow_reader"]
+"""Why nobody reads the reply any more."""
+
+_PAUSE_BYTES: Final = 64 * 1024
+"""Bytes of a body that came and were not asked for at which no more are taken from the socket."""
+_FULL_RETRY_S: Final = 1.0
+_NO_BODY: Final = frozenset({204, 304})
+
+
+class CallerGone(Exception):
+    """The caller hung up before its request was whole."""
+
+
+class Wire(Protocol):
+    """The connection as an exchange uses it."""
+
+    @property
+    def blocked_since(self) -> float | None:
+        """Since when the caller takes nothing of what is written; None while it does."""
+        ...
+
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        """The caller's address and port."""
+        ...
+
+    @property
+    def tls(self) -> bool: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    async def drained(self) -> None: ...
+
+    def abort(self) -> None:
+        """Cuts the connection at once."""
+        ...
+
+    def more_wanted(self, *, whole: bool) -> None:
+        """Somebody waits for the body: for its next piece, or for the whole of it."""
+        ...
+
+    def tail(self, exchange: "Exchange", *, closes: bool) -> bytes:
+        """The fields that every reply ends with, and the end of the head. `closes`: it is the connection's last reply
+        in any case.
+        """
+        ...
+
+    def reply_ended(self) -> None: ...
+
+
+class Exchange:
+    """One request and its reply.
+
+    `gone` is set, and `on_gone` called, when the caller has hung up or was cut off because it does not read; what is
+    written then goes nowhere. `started`: the reply's head is out. `ended`: so is its end.
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_chunked",
+        "_failure",
+        "_head",
+        "_held",
+        "_holds",
+        "_left",
+        "_limit",
+        "_pieces",
+        "_waiter",
+        "_wire",
+        "ended",
+        "gone",
+        "headers",
+        "method",
+        "on_gone",
+        "path",
+        "probe",
+        "started",
+        "status",
+        "whole",
+    )
+
+    def __init__(self, head: Head, wire: Wire, held: HeldBytes) -> None:
+        self._head = head
+        self._wire = wire
+        self._held = held
+        self.method = head.method
+        self.path = head.path
+        self.headers = head.headers
+        self.whole = head.length == 0
+        """Whether all of the request has come."""
+        self.started = False
+        self.ended = False
+        self.status = 0
+        self.gone: Gone | None = None
+        self.on_gone: Callable[[], None] | None = None
+        self.probe = b""
+        """What a stream may hold at any place without a meaning, to learn whether its caller is still there."""
+        self._pieces: bytes | bytearray = b""
+        self._arrived = 0
+        self._holds = 0
+        self._failure: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._limit: int | None = None
+        self._chunked = False
+        self._left: int | None = None
+
+    # The request.
+
+    @property
+    def query(self) -> bytes:
+        return self._head.query
+
+    @property
+    def raw_path(self) -> bytes:
+        return self._head.raw_path
+
+    @property
+    def version(self) -> Literal["1.0", "1.1"]:
+        return self._head.version
+
+    @property
+    def length(self) -> int | None:
+        """The body's length in bytes, 0 without a body; None when it comes in chunks."""
+        return self._head.length
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the caller waits with its body until it is told to go on."""
+        return b"expect" in self._head.noted
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether the body is in a content encoding, which is not undone here."""
+        encoding = self._head.noted.get(b"content-encoding")
+        return encoding is not None and encoding.strip().lower() != b"identity" and self._head.length != 0
+
+    @property
+    def arrived(self) -> int:
+        """The bytes of the body that have come so far."""
+        return self._arrived
+
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        """The caller's address and port; None where there are none."""
+        return self._wire.peer
+
+    @property
+    def tls(self) -> bool:
+        """Whether the request came encrypted."""
+        return self._wire.tls
+
+    def field(self, name: bytes) -> bytes | None:
+        """The value of the first header field of a lower-case name."""
+        return next((value for found, value in self._head.headers if found == name), None)
+
+    async def read(self) -> bytes:
+        """The next piece of the body, b"" at its end. What is not asked for is not taken from the caller.
+
+        Raises CallerGone, UploadTimeout, Overloaded when the process holds too many bodies, or InvalidHttp.
+        """
+        while not self._pieces:
+            if self._failure is not None:
+                raise self._failure
+            if self.whole:
+                return b""
+            await self._more()
+        pieces, self._pieces = self._pieces, b""
+        self._held.give_back(self._holds)
+        self._holds = 0
+        return bytes(pieces)
+
+    async def body(self, limit: int) -> bytes:
+        """The whole body. Raises BodyTooLarge beyond `limit` bytes, and what `read` raises."""
+        if (self._head.length or 0) > limit:
+            raise _too_large(limit)
+        self._limit = limit
+        while self._failure is None and self._arrived <= limit:
+            if self.whole:
+                # It counts as held until the exchange is over, as whoever asked for it has it.
+                pieces, self._pieces = self._pieces, b""
+                return bytes(pieces)
+            await self._more()
+        raise self._failure or _too_large(limit)
+
+    async def _more(self) -> None:
+        self._wire.more_wanted(whole=self._limit is not None)
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    # The reply.
+
+    @property
+    def blocked_since(self) -> float | None:
+        """Since when, on the server's clock, the caller takes nothing of what is written; None while it does."""
+        return self._wire.blocked_since
+
+    def respond(self, status: int, headers: Sequence[Header], body: bytes = b"") -> None:
+        """Sends a whole reply in one write. `content-length` and `date` are added."""
+        without = status in _NO_BODY
+        framing = b"" if without else b"content-length: %d\r\n" % len(body)
+        head = self._begin(status, headers, framing)
+        self.ended = True
+        if self.gone is None:
+            self._wire.write(head if without or self.method == "HEAD" else head + body)
+        self._wire.reply_ended()
+
+    def start(self, status: int, headers: Sequence[Header], *, probe: bytes = b"") -> None:
+        """Begins a reply. Without a `content-length` among `headers` the body goes in chunks, or, to HTTP/1.0, until the
+        connection closes. `probe`: see there.
+        """
+        length = next((value for name, value in headers if name == b"content-length"), None)
+        framing = b""
+        if self.method != "HEAD" and status not in _NO_BODY:
+            if length is not None:
+                self._left = int(length)
+            elif self._head.version == "1.1":
+                self._chunked = True
+                framing = b"transfer-encoding: chunked\r\n"
+        elif length is not None:
+            self._left = 0
+        if length is not None and status not in _NO_BODY:
+            framing = b"content-length: %b\r\n" % length
+        head = self._begin(status, headers, framing)
+        self.probe = probe
+        if self.gone is None:
+            self._wire.write(head)
+
+    def write(self, data: bytes) -> None:
+        """Sends a piece of the body. Wait for `drained` before more of it."""
+        if data and not self._is_bodiless():
+            self._count(len(data))
+            if self.gone is None:
+                self._wire.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    async def drained(self) -> None:
+        """Waits while the caller does not take what was written."""
+        if self._wire.blocked_since is not None and self.gone is None:
+            await self._wire.drained()
+
+    def end(self, data: bytes = b"") -> None:
+        """Ends the reply, after a last piece of its body. One that is shorter than it said to be is cut off."""
+        if not self.started or self.ended:
+            raise RuntimeError("a reply ends once, after its start")
+        if self._is_bodiless():
+            data = b""
+        self._count(len(data))
+        if self._left:
+            self.abort()
+            raise RuntimeError("the reply is shorter than its content-length")
+        self.ended = True
+        if self.gone is None:
+            if self._chunked:
+                self._wire.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n")
+            elif data:
+                self._wire.write(data)
+        self._wire.reply_ended()
+
+    def abort(self) -> None:
+        """Cuts the connection: a reply that has begun must not be taken for whole."""
+        self.ended = True
+        self._wire.abort()
+
+    def _begin(self, status: int, headers: Sequence[Header], framing: bytes) -> bytes:
+        if self.started:
+            raise RuntimeError("a reply starts once")
+        closes = any(name == b"connection" and value == b"close" for name, value in headers)
+        head = reply_head(status, headers, framing + self._wire.tail(self, closes=closes))
+        self.started = True
+        self.status = status
+        return head
+
+    def _is_bodiless(self) -> bool:
+        return self.method == "HEAD" or self.status in _NO_BODY
+
+    def _count(self, count: int) -> None:
+        if not self.started or (self.ended and self.gone is None):
+            raise RuntimeError("a piece of a reply comes between its start and its end")
+        if self._left is not None:
+            if count > self._left:
+                self.abort()
+                raise RuntimeError("the reply is longer than its content-length")
+            self._left -= count
+
+    # The connection's side.
+
+    def came(self, data: bytes) -> bool:
+        """Takes a piece of the body. Returns False when no more should be read until somebody asks for it."""
+        count = len(data)
+        self._arrived += count
+        if self.ended or self._failure is not None:
+            return True
+        if not self._held.take(count):
+            self.fail(
+                Overloaded(
+                    "This gateway process holds as many bytes of request bodies as it may; try again shortly.",
+                    retry_after_s=_FULL_RETRY_S,
+                )
+            )
+            return True
+        self._holds += count
+        if not self._pieces:
+            self._pieces = data
+        else:
+            if isinstance(self._pieces, bytes):
+                self._pieces = bytearray(self._pieces)
+            self._pieces += data
+        if self._limit is not None:
+            if self._arrived <= self._limit:
+                return True
+            self._wake()
+            return False
+        self._wake()
+        return len(self._pieces) <= _PAUSE_BYTES
+
+    def came_whole(self) -> None:
+        """The body has come to its end."""
+        self.whole = True
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """Lets whoever reads the body fail; the first failure counts."""
+        if self._failure is None:
+            self._failure = error
+            self._wake()
+
+    @property
+    def is_spoilt(self) -> bool:
+        """Whether the body will never be whole."""
+        return self._failure is not None
+
+    def lost(self, why: Gone) -> None:
+        """The caller is gone."""
+        if self.gone is not None:
+            return
+        self.gone = why
+        if not self.whole:
+            self.fail(CallerGone())
+        if self.on_gone is not None and not self.ended:
+            self.on_gone()
+
+    def release(self) -> None:
+        """Forgets the body: the exchange is over."""
+        self._pieces = b""
+        self._held.give_back(self._holds)
+        self._holds = 0
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The request body is larger than {limit} bytes, the limit of this gateway.")

@@ -1,0 +1,175 @@
+"""The head of a request: one block of bytes, parsed by llhttp once it is whole, and judged strictly.
+
+Only whole heads are parsed, so an unfinished one costs its bytes and nothing else. The body is framed by what is found
+here, and what two readers could frame differently is refused.
+"""
+
+from typing import Final, Literal
+from urllib.parse import unquote
+
+import httptools
+import msgspec
+
+from proxy.errors import HeadTooLarge, InvalidHttp, Refused, UnsupportedCoding, UnsupportedVersion
+
+Header = tuple[bytes, bytes]
+Version = Literal["1.0", "1.1"]
+
+END: Final = b"\r\n\r\n"
+_LINE_END: Final = b"\r\n"
+_LINES_BESIDE_FIELDS: Final = 2
+"""The request line, and the empty line at the end."""
+_VERSION_BYTES: Final = len(b" HTTP/1.1")
+_VERSIONS: Final[dict[bytes, Version]] = {b" HTTP/1.1": "1.1", b" HTTP/1.0": "1.0"}
+_UPGRADE: Final = frozenset({b"upgrade", b"http2-settings"})
+_NOTED: Final = frozenset(
+    {b"host", b"content-length", b"transfer-encoding", b"expect", b"content-encoding", b"origin", *_UPGRADE}
+)
+_NO_REQUEST: Final = "This is not an HTTP request that the gateway can read."
+
+
+class Head(msgspec.Struct, frozen=True):
+    """A parsed head. Names of fields are lower-case, and those of an upgrade are left out."""
+
+    method: str
+    path: str
+    """Percent-decoded."""
+    raw_path: bytes
+    query: bytes
+    version: Version
+    headers: list[Header]
+    length: int | None
+    """The body's length in bytes, 0 without a body; None when it comes in chunks."""
+    keeps: bool
+    """Whether the caller wants to keep the connection."""
+    noted: dict[bytes, bytes]
+    """The fields that the server itself reads, the first of each name."""
+
+
+def check_unfinished(data: bytes, max_bytes: int, max_fields: int) -> None:
+    """Judges what came of a head that has no end yet. Raises HeadTooLarge or InvalidHttp."""
+    lines = data.count(b"\n")
+    if len(data) > max_bytes or lines > max_fields + 1:
+        raise too_large(max_bytes, max_fields)
+    if lines != data.count(_LINE_END) or not 0x41 <= data[0] <= 0x5A:  # noqa: PLR2004 - methods are upper-case
+        raise InvalidHttp(_NO_REQUEST)
+
+
+def parse_head(data: bytes, max_bytes: int, max_fields: int) -> Head:
+    """Parses a block that ends with the first empty line. Raises a Refused: HeadTooLarge, InvalidHttp or the like."""
+    if len(data) > max_bytes or data.count(_LINE_END) > max_fields + _LINES_BESIDE_FIELDS:
+        raise too_large(max_bytes, max_fields)
+    fields = _Fields()
+    parser = fields.parser = httptools.HttpRequestParser(fields)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        # A server may ignore the wish; a tunnel is nothing else.
+        if parser.get_method() == b"CONNECT":
+            raise InvalidHttp(_NO_REQUEST) from None
+    except httptools.HttpParserError:
+        # A coding that we do not know comes as an error of the body, before whose first byte the head was whole.
+        raise _of_codings(fields) or InvalidHttp(_NO_REQUEST) from None
+    finally:
+        # The two know each other, which only the collector would undo.
+        fields.parser = None
+    if not fields.whole:
+        raise InvalidHttp(_NO_REQUEST)
+    end = data.index(_LINE_END)
+    version = _VERSIONS.get(data[end - _VERSION_BYTES : end])
+    if version is None:
+        raise UnsupportedVersion("This server speaks HTTP/1.1 and HTTP/1.0.")
+    length = _length(fields, version)
+    headers, noted = fields.headers, fields.noted
+    if not noted.keys().isdisjoint(_UPGRADE):
+        headers = [header for header in headers if header[0] not in _UPGRADE]
+    raw_path, query = _target(fields.url)
+    path = raw_path.decode("ascii")
+    return Head(
+        method=parser.get_method().decode("ascii"),
+        path=unquote(path) if "%" in path else path,
+        raw_path=raw_path,
+        query=query,
+        version=version,
+        headers=headers,
+        length=length,
+        keeps=version == "1.1" and fields.keeps,
+        noted=noted,
+    )
+
+
+def too_large(max_bytes: int, max_fields: int) -> HeadTooLarge:
+    return HeadTooLarge(
+        f"The request line and the header fields may have {max_bytes} bytes together, and there may be {max_fields} "
+        "fields; send fewer or shorter ones."
+    )
+
+
+class _Fields:
+    """What llhttp calls back with."""
+
+    __slots__ = ("headers", "keeps", "noted", "parser", "repeated", "url", "whole")
+
+    def __init__(self) -> None:
+        self.parser: httptools.HttpRequestParser | None = None
+        self.keeps = False
+        self.url = b""
+        self.headers: list[Header] = []
+        self.noted: dict[bytes, bytes] = {}
+        self.repeated = False
+        self.whole = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name, value = name.lower(), value.rstrip(b" \t")
+        self.headers.append((name, value))
+        if name in _NOTED and self.noted.setdefault(name, value) is not value and name != b"expect":
+            self.repeated = True
+
+    def on_headers_complete(self) -> None:
+        self.whole = True
+        # Once a request without a body is over, the parser no longer knows.
+        self.keeps = self.parser is not None and bool(self.parser.should_keep_alive())
+
+
+def _of_codings(fields: _Fields) -> Refused | None:
+    coding = fields.noted.get(b"transfer-encoding")
+    if coding is None or not fields.whole or coding.lower() == b"chunked":
+        return None
+    return UnsupportedCoding("The one transfer coding that is read here is `chunked`, alone.")
+
+
+def _length(fields: _Fields, version: Version) -> int | None:
+    """The length of the body. Raises where another reader could find another one."""
+    noted = fields.noted
+    if fields.repeated or (b"host" not in noted and version == "1.1"):
+        raise InvalidHttp("Send one `host`, and of each field that describes the body at most one.")
+    length, coding = noted.get(b"content-length"), noted.get(b"transfer-encoding")
+    if coding is None:
+        if length is None:
+            return 0
+        if not length.isdigit():
+            raise InvalidHttp(_NO_REQUEST)
+        return int(length)
+    if length is not None or version != "1.1":
+        raise InvalidHttp("A body has a `content-length` or comes in chunks, and in HTTP/1.0 it has a length.")
+    refused = _of_codings(fields)
+    if refused is not None:
+        raise refused
+    return None
+
+
+def _target(url: bytes) -> tuple[bytes, bytes]:
+    """The path and the query of a request target in any of its forms."""
+    if url.startswith(b"/") and b"#" not in url and not url.startswith(b"//"):
+        path, _, query = url.partition(b"?")
+        return path, query
+    if url == b"*":
+        return url, b""
+    try:
+        parsed = httptools.parse_url(url)
+    except httptools.HttpParserError:
+        raise InvalidHttp(_NO_REQUEST) from None
+    return parsed.path or b"/", parsed.query or b""

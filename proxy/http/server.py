@@ -1,0 +1,267 @@
+"""The HTTP server of one process: accepts connections, gives each request to its route, and ends in order."""
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from email.utils import formatdate
+from typing import Final
+
+from proxy.errors import MethodNotAllowed, Refused, UnsupportedEncoding, error_reply
+from proxy.http.accept_queue import AcceptQueue
+from proxy.http.connection import Connection, ConnectionLimits
+from proxy.http.cors import Cors
+from proxy.http.exchange import CallerGone, Exchange
+from proxy.http.held_bytes import HeldBytes
+from proxy.request_id import REQUEST_ID_HEADER, new_request_id
+
+Route = Callable[[Exchange], Awaitable[None]]
+Routes = Mapping[str, Mapping[str, Route]]
+"""For each path its methods, and what answers them."""
+
+_log: Final = logging.getLogger("weighbridge.http")
+
+BACKLOG: Final = 8192
+TICK_S: Final = 1.0
+_TELL_S: Final = 0.5
+"""Seconds for which a stopping server still accepts: balancers and kept connections are told, as a closed socket tells
+nothing.
+"""
+_MOVE_S: Final = 2.0
+"""Seconds for which a replaced server keeps idle connections; each next reply tells them to leave."""
+_CUT_OFF_S: Final = 2.0
+"""Seconds after the drain for the last bytes of requests that are cut off."""
+_POLL_S: Final = 0.05
+
+
+class HttpServer:
+    """Serves HTTP/1.1 on listening sockets. Paths in `routes` are answered there, all others by `otherwise`."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        otherwise: Route,
+        limits: ConnectionLimits | None = None,
+        *,
+        cors_origins: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits or ConnectionLimits()
+        self.held = HeldBytes(self.limits.max_bodies_bytes)
+        self.now = clock
+        self.leaving = False
+        self.accepted = 0
+        """Connections accepted so far."""
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """The requests that are being answered."""
+        self._routes = routes
+        self._otherwise = otherwise
+        self._cors = Cors(cors_origins) if cors_origins else None
+        self._half_closed: set[Connection] = set()
+        self._not_http = 0
+        self._common = b""
+        self._dated_at = 0
+        self._doors: list[asyncio.Server | AcceptQueue] = []
+        self._ticking: asyncio.Task[None] | None = None
+        self._hurried = False
+        self._stop_asked = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    # Opening and closing.
+
+    async def listen(
+        self,
+        listener: socket.socket,
+        *,
+        tls: ssl.SSLContext | None = None,
+        sharing: int = 1,
+        watch: Callable[[AcceptQueue], None] | None = None,
+        tick_s: float = TICK_S,
+    ) -> None:
+        """Accepts connections from a listening socket, which is closed with the doors, and keeps time for all of them.
+
+        `watch` is given the socket's accept queue; `sharing` is the number of processes that accept from it.
+        """
+        # The loop calls `listen` again, which must not shrink the backlog.
+        door = await self._loop.create_server(self._connection, sock=listener, ssl=tls, backlog=BACKLOG)
+        self._doors.append(door)
+        if watch is not None:
+            queue = AcceptQueue(listener, self._connection, lambda: self.accepted, sharing, tls)
+            self._doors.append(queue)
+            watch(queue)
+        if self._ticking is None:
+            self._ticking = self._loop.create_task(self._keep_time(tick_s))
+
+    def close_doors(self) -> None:
+        """Accepts no more connections."""
+        for door in self._doors:
+            door.close()
+        self._doors.clear()
+
+    async def aclose(self) -> None:
+        """Cuts what is left, and ends."""
+        self.close_doors()
+        for connection in tuple(self.connections):
+            connection.abort()
+        tasks = tuple(self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.wait({self._ticking})
+        # A lost connection is told in the loop's next turn.
+        await asyncio.sleep(0)
+
+    def hurry(self) -> None:
+        """Ends any waiting for requests and callers."""
+        self._hurried = True
+
+    def stop_moving(self) -> None:
+        """A server that is being replaced is to stop now."""
+        self._stop_asked.set()
+
+    async def stop(self, until: float, cut_off: Callable[[], bool]) -> None:
+        """Ends in order: tells all callers, closes, waits until the time `until` for requests under way, and then calls
+        `cut_off`, which tells them why they end and returns whether it could. What outlasts even that is cancelled.
+        """
+        self.leaving = True
+        await self._wait(_TELL_S, lambda: False)
+        self.close_doors()
+        for connection in tuple(self.connections):
+            connection.leave()
+        await self._wait(until - self.now(), self._is_done)
+        if self.tasks and not self._hurried:
+            _log.warning("%d requests still ran at the end and are cut off", len(self.tasks))
+            if not cut_off():
+                for task in tuple(self.tasks):
+                    task.cancel()
+        await self._wait(_CUT_OFF_S, self._is_done)
+
+    async def move(self, until: float) -> None:
+        """Hands over to others on the same sockets: nobody is refused, each connection has one more reply at most. Returns
+        when all have gone, after half the time `until`, or at `stop_moving`; `stop` must follow.
+        """
+        self.close_doors()
+        self.leaving = True
+        left_s = until - self.now()
+        await self._wait(min(_MOVE_S, left_s / 4), self._is_moved)
+        for connection in tuple(self.connections):
+            connection.leave()
+        await self._wait(left_s / 2, self._is_moved)
+
+    def _is_done(self) -> bool:
+        return not self.tasks and not self.connections
+
+    def _is_moved(self) -> bool:
+        return self._stop_asked.is_set() or not self.connections
+
+    async def _wait(self, seconds: float, enough: Callable[[], bool]) -> None:
+        ends_at = self.now() + seconds
+        while not self._hurried and not enough() and self.now() < ends_at:  # noqa: ASYNC110 - what it waits for is counted, not told
+            await asyncio.sleep(_POLL_S)
+
+    # Time.
+
+    async def _keep_time(self, tick_s: float) -> None:
+        while True:
+            await asyncio.sleep(tick_s)
+            self.tick()
+
+    def tick(self) -> None:
+        """Looks at all connections, which costs less than a timer for each of them."""
+        now = self.now()
+        for connection in [connection for connection in self.connections if connection.due_at <= now]:
+            connection.overdue(now)
+        if self._half_closed:
+            self._half_closed = {each for each in self._half_closed if each.look_for_caller()}
+        if self._not_http:
+            _log.warning("%d times something came that is no HTTP request", self._not_http)
+            self._not_http = 0
+
+    # The connections' side.
+
+    def _connection(self) -> Connection:
+        return Connection(self, self._loop)
+
+    def came(self, connection: Connection) -> bool:
+        """Takes a new connection; False when there are too many."""
+        self.accepted += 1
+        if len(self.connections) >= self.limits.max_connections:
+            return False
+        self.connections.add(connection)
+        return True
+
+    def went(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._half_closed.discard(connection)
+
+    def half_closed(self, connection: Connection) -> None:
+        """Its caller sends no more, and may be gone or wait for its answer."""
+        self._half_closed.add(connection)
+
+    def not_http(self) -> None:
+        """Something came that is no HTTP request."""
+        self._not_http += 1
+
+    def common_fields(self, exchange: Exchange | None) -> bytes:
+        """`date`, and what a browser has to be told."""
+        seconds = int(time.time())
+        if seconds != self._dated_at:
+            self._dated_at = seconds
+            self._common = f"date: {formatdate(seconds, usegmt=True)}\r\n".encode()
+        if self._cors is not None and exchange is not None:
+            return self._common + self._cors.fields(exchange)
+        return self._common
+
+    def dispatch(self, exchange: Exchange) -> None:
+        """Begins to answer, in a task of its own."""
+        methods = self._routes.get(exchange.path)
+        if exchange.is_encoded:
+            refuse(exchange, UnsupportedEncoding("Send the body without a `content-encoding`."))
+        elif self._cors is not None and self._cors.is_preflight(exchange):
+            self._cors.answer_preflight(exchange)
+        elif methods is None:
+            self._start(exchange, self._otherwise)
+        elif (route := methods.get(exchange.method)) is not None:
+            self._start(exchange, route)
+        else:
+            refuse(exchange, MethodNotAllowed(", ".join(methods)))
+
+    def _start(self, exchange: Exchange, route: Route) -> None:
+        self.tasks.add(self._loop.create_task(self._answer(exchange, route)))
+
+    async def _answer(self, exchange: Exchange, route: Route) -> None:
+        try:
+            await route(exchange)
+            if not exchange.ended and exchange.gone is None:
+                _log.error("a request was not answered to its end")
+                exchange.abort()
+        except asyncio.CancelledError:
+            exchange.abort()
+        except CallerGone:
+            exchange.abort()
+        except Refused as refused:
+            refuse(exchange, refused)
+        except Exception as error:  # noqa: BLE001 - every failure is told to the caller
+            # The traceback names code, never the request's content.
+            _log.error("a request failed unexpectedly: %s", type(error).__name__, exc_info=error)
+            refuse(exchange, error)
+        finally:
+            exchange.release()
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101 - This coroutine runs as a task.
+            self.tasks.discard(task)
+
+
+def refuse(exchange: Exchange, error: Exception) -> None:
+    """Answers with an error, or cuts a reply that has begun."""
+    if exchange.started:
+        exchange.abort()
+        return
+    told = error_reply(error)
+    headers = ((b"content-type", b"application/json"), (REQUEST_ID_HEADER, new_request_id().encode()), *told.headers)
+    exchange.respond(told.status, headers, told.body)
