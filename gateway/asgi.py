@@ -9,9 +9,10 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.request_id import REQUEST_ID_HEADER, new_request_id
+from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
+from proxy.wires.messages.wire import COUNT_TOKENS, MESSAGES
 
-CHAT_PATH: Final = "/v1/chat/completions"
-EMBEDDINGS_PATH: Final = "/v1/embeddings"
+_WIRES: Final = {wire.path: wire for wire in (CHAT, EMBEDDINGS, MESSAGES, COUNT_TOKENS)}
 
 
 class AsgiApp:
@@ -24,10 +25,8 @@ class AsgiApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
-        elif scope["path"] == CHAT_PATH and scope["method"] == "POST":
-            await self.state.line.chat(scope, receive, send)
-        elif scope["path"] == EMBEDDINGS_PATH and scope["method"] == "POST":
-            await self.state.line.embeddings(scope, receive, send)
+        elif scope["method"] == "POST" and (wire := _WIRES.get(scope["path"])) is not None:
+            await self.state.line.serve(wire, scope, receive, send)
         else:
             await self.app(scope, receive, _named(send))
 

@@ -181,6 +181,8 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
             raise _cannot_carry(
                 deployment, f"The parameter {name[:64]!r} is not supported by this model's provider.", name
             )
+    if call.request.for_anthropic is not None and speaks_anthropic(deployment):
+        arguments |= call.request.for_anthropic()
     # Linked media is fetched by litellm itself for some providers: a caller could make it read our network.
     refuse_links_in(arguments.get("messages"), deployment)
     # The operator's options come last but for ours, so no caller's field can stand in their place.
@@ -201,6 +203,11 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
     if deployment.api_key is not None:
         arguments["api_key"] = deployment.api_key
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def speaks_anthropic(deployment: Deployment) -> bool:
+    """True for a Claude, whoever hosts it: cache marks, thinking and the like reach it."""
+    return deployment.upstream_model.startswith("anthropic/") or "claude" in deployment.upstream_model
 
 
 def _cannot_carry(deployment: Deployment, message: str, param: str) -> CannotCarry:

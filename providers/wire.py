@@ -6,14 +6,14 @@ Only what routing needs is decoded; everything else travels as the bytes it came
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
 
 from providers.errors import CannotCarry, MalformedReply
-from providers.target import Deployment, Tier
+from providers.target import OWN_ENGINES, Deployment, Tier
 from providers.upstream_faults import error_in_reply
 
 
@@ -74,6 +74,14 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     tag: str = ""
     """The caller's own booking tag, beside its team; empty for none."""
     priority: Priority = 0
+    cache_key: str | None = None
+    """The caller's own name for what its prompts share (`prompt_cache_key`)."""
+    translated: bool = False
+    """True when the caller spoke another dialect, so that chat's fields are the gateway's choice."""
+    for_engines: Mapping[str, msgspec.Raw] = MappingProxyType({})
+    """Fields beside `fields` for engines of one's own, as other hosts refuse them."""
+    for_anthropic: Callable[[], Mapping[str, Any]] | None = None
+    """Makes the decoded fields that stand in place of those in `fields` for targets that speak Anthropic's dialect."""
 
 
 class WireUsage(msgspec.Struct, frozen=True):
@@ -356,9 +364,24 @@ def upstream_body(
     engine of our own.
     """
     fields: dict[str, Any] = {**request.fields, "model": deployment.upstream_model, **engine_fields}
+    if request.translated:
+        _suit(fields, request, deployment)
     if request.stream:
         asked = request.fields.get("stream_options")
         options = (_decode_options(asked) if asked is not None else None) or {}
         fields["stream"] = True
         fields["stream_options"] = {**options, **(_ASK_USAGE_ALWAYS if deployment.kind == "vllm" else _ASK_USAGE)}
     return msgspec.json.encode(fields)
+
+
+# Deprecated by OpenAI, whose newer models refuse it; the name that every other host knows.
+_MAX_TOKENS: Final = "max_tokens"
+_OPENAI_HOST: Final = "//api.openai.com/"
+
+
+def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:
+    """Chooses among chat's fields those that this deployment takes, for a caller that did not choose them."""
+    if deployment.kind in OWN_ENGINES:
+        fields.update(request.for_engines)
+    elif _MAX_TOKENS in fields and (deployment.kind == "azure" or _OPENAI_HOST in deployment.base_url):
+        fields["max_completion_tokens"] = fields.pop(_MAX_TOKENS)

@@ -92,6 +92,7 @@ class Attempt:
         "_reserved",
         "_stale",
         "_to_keep",
+        "began_us",
         "candidate",
         "chars",
         "deployment",
@@ -132,6 +133,8 @@ class Attempt:
         self._clock = clock
         self._now_us = now_us
         self.started_at = clock()
+        self.began_us = now_us()
+        """When it began, in microseconds since 1970."""
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
         self.token_events = 0

@@ -20,6 +20,7 @@ from proxy.pipeline_config import PipelineConfig
 from proxy.reply import Reply
 from proxy.request_id import REQUEST_ID_HEADER
 from proxy.routed_request import RoutedRequest
+from proxy.wires.wire import Dialect, EventWriter, Wire
 
 Cut = Literal["caller_gone", "slow_upload", "slow_reader", "cut_off"]
 """The reason that a request is cut from outside: the caller hung up, the body came too slowly, the caller reads too
@@ -39,7 +40,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     """Mutable state of one request, filled in by the stages; the outcome is made from it at the end."""
 
     request_id: str
-    operation: Operation
+    wire: Wire
     reply: Reply
     started_at: float
     config: PipelineConfig
@@ -49,6 +50,10 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     caller: Caller | None = None
     reading_since: float | None = None
     """The start of reading the body, on the monotonic clock; None when no body is being read."""
+    dialect: Dialect | None = None
+    """How the answer is written; known once the body is parsed."""
+    writer: EventWriter | None = None
+    """The writer of the answer's stream, from its beginning on."""
     prompt: Prompt | None = None
     recording: Recording | None = None
     """The recording of the reply, for a request with an Idempotency-Key: it runs to its end even when its caller hangs
@@ -82,6 +87,10 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
         self.task.cancel()
 
     @property
+    def operation(self) -> Operation:
+        return self.wire.operation
+
+    @property
     def was_cut_short(self) -> bool:
         return self.ended_by in _CUT_SHORT
 
@@ -92,16 +101,18 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
 
 
 def new_context(
-    request_id: str, operation: Operation, send: Send, clock: Callable[[], float], config: PipelineConfig
+    request_id: str, wire: Wire, send: Send, clock: Callable[[], float], config: PipelineConfig
 ) -> RequestContext:
     """Creates the context of a request that runs in the current task; its reply carries `x-request-id`."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101  # A server runs each request in a task.
     reply = Reply(send, clock)
     reply.headers.append((REQUEST_ID_HEADER, request_id.encode()))
+    if wire.request_id_header is not None:
+        reply.headers.append((wire.request_id_header, request_id.encode()))
     return RequestContext(
         request_id=request_id,
-        operation=operation,
+        wire=wire,
         reply=reply,
         started_at=reply.now,
         config=config,

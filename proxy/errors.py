@@ -437,6 +437,7 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     code: str | None
     message: str
+    param: str | None
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...]
 
@@ -486,6 +487,7 @@ def _reply(
         status=fault.status,
         code=fault.code,
         message=message,
+        param=param,
         body=msgspec.json.encode(body),
         headers=tuple(headers),
     )

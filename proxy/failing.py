@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Final
 
 from proxy.context import RequestContext
-from proxy.errors import error_reply
+from proxy.errors import ErrorReply, error_reply
 
 _log: Final = logging.getLogger("weighbridge.line")
 
@@ -23,9 +23,9 @@ async def tell_failure(context: RequestContext, error: Exception) -> None:
         _log.error("request %s failed unexpectedly: %s", context.request_id, type(error).__name__, exc_info=error)
     try:
         if not context.reply.started:
-            await context.reply.error(told)
+            await context.reply.error(context.wire.error(told, context.request_id))
         elif context.ended_by == "cut_off" and not context.reply.done:
-            await context.reply.end(b"data: " + told.body + b"\n\n")
+            await context.reply.end(_last_event(context, told))
         else:
             # A reply has begun that cannot be put right: its caller must not take it for whole.
             context.reply.abort()
@@ -37,3 +37,10 @@ async def tell_failure(context: RequestContext, error: Exception) -> None:
         # It reads not even this, or not before the process has to stop.
         context.task.uncancel()
         context.reply.abort()
+
+
+def _last_event(context: RequestContext, told: ErrorReply) -> bytes:
+    """The event that ends the stream: its writer's, or that of a kept answer, of which there is none."""
+    if context.writer is not None:
+        return context.writer.failed(told)
+    return context.wire.error_event(told, context.request_id)

@@ -14,14 +14,13 @@ from accounts.directory import Directory
 from classifier.prediction import Classifier, Prediction
 from cost.errors import BudgetExceeded
 from providers.breaker import Breakers
-from providers.wire import Operation
 from proxy.admitting import BudgetGate, is_downgraded, take_from_limits
 from proxy.affinity import Affinity
 from proxy.authenticating import caller_by_key
 from proxy.better_answer import BetterAnswers
 from proxy.context import RequestContext, new_context
 from proxy.dispatch import Committed, Dispatcher
-from proxy.errors import Draining, Overloaded, ReadsOnly
+from proxy.errors import Draining, Overloaded, ReadsOnly, error_reply
 from proxy.failing import tell_failure
 from proxy.idempotency.claims import Idempotency
 from proxy.latency import LatencyTracker
@@ -43,6 +42,7 @@ from proxy.routing import Routing
 from proxy.settling import Settling
 from proxy.tags import TagBounds
 from proxy.watching import body_in_time, cut_off, cut_the_slow, watch_caller
+from proxy.wires.wire import Wire
 from selfhosted.prefixes.tracker import PrefixTracker
 
 
@@ -103,21 +103,14 @@ class RequestPipeline:
         """
         cut_the_slow(self._under_way, self._clock(), self.config.slow_reader_s, self.config.body_timeout_s)
 
-    async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one POST /v1/chat/completions as an ASGI application."""
-        await self._serve("chat", scope, receive, send)
-
-    async def embeddings(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one POST /v1/embeddings as an ASGI application."""
-        await self._serve("embeddings", scope, receive, send)
-
-    async def _serve(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
-        """Takes one request down the line, and settles it however that ends."""
+    async def serve(self, wire: Wire, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one POST of this wire as an ASGI application: takes it down the line, and settles it however that ends."""
         request_id = new_request_id()
         if self._guard is not None and not self._guard.admits(batch=says_batch(scope["headers"])):
-            await self._guard.refuse(send, (REQUEST_ID_HEADER, request_id.encode()))
+            refusal = wire.error(error_reply(self._guard.refusal()), request_id)
+            await self._guard.refuse(send, refusal, (REQUEST_ID_HEADER, request_id.encode()))
             return
-        context = new_context(request_id, operation, send, self._clock, self.config)
+        context = new_context(request_id, wire, send, self._clock, self.config)
         self._under_way.add(context)
         try:
             await self._pass(context, scope, receive)
@@ -160,6 +153,11 @@ class RequestPipeline:
                 retry_after_s=1.0,
             )
         parsed = await self.parse(context, caller, headers, scope, receive)
+        if context.wire.answer is not None:
+            await take_from_limits(self._limiter, context, caller, parsed)
+            body, told = context.wire.answer(parsed.request, parsed.input_tokens)
+            await context.reply.whole(200, body, told)
+            return
         watching = asyncio.ensure_future(watch_caller(context, receive))
         try:
             if parsed.idempotency_key is not None:

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from starlette.types import Send
 
-from proxy.errors import Overloaded, error_reply
+from proxy.errors import ErrorReply, Overloaded
 
 _TICK_S: Final = 0.025
 _REPORT_S: Final = 1.0
@@ -190,9 +190,8 @@ class OverloadGuard:
             retry_after_s=mean_s * self._rng.uniform(0.5, 1.5),
         )
 
-    async def refuse(self, send: Send, request_id_header: tuple[bytes, bytes]) -> None:
+    async def refuse(self, send: Send, told: ErrorReply, request_id_header: tuple[bytes, bytes]) -> None:
         """Sends the refusal without parsing anything of the request. The body may still be on its way."""
-        told = error_reply(self.refusal())
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(told.body)).encode()),

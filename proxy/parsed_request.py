@@ -1,30 +1,20 @@
 """Parse stage: turns a body into a validated request of its caller, with values that every later stage needs."""
 
-from collections.abc import Callable, Mapping
-from typing import Final
-
 import msgspec
 
 from accounts.caller import Caller
 from classifier.prediction import Prompt
-from providers.wire import ChatRequest, Operation
+from providers.wire import ChatRequest
 from proxy.context import RequestContext
 from proxy.deadlines.deadline import Deadline, deadline_of, own_timeout_s
 from proxy.errors import WrongTeam
 from proxy.request import (
     RequestHeaders,
     input_tokens,
-    parse_chat,
-    parse_embeddings,
     prompt_of,
     wants_escalation,
 )
 from proxy.tags import TagBounds
-
-_PARSERS: Final[Mapping[Operation, Callable[[bytes, RequestHeaders], ChatRequest]]] = {
-    "chat": parse_chat,
-    "embeddings": parse_embeddings,
-}
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +35,8 @@ def parsed_request(
     context: RequestContext, caller: Caller, headers: RequestHeaders, body: bytes, tags: TagBounds
 ) -> ParsedRequest:
     """Parses the body and headers. Raises BadRequest, or WrongTeam when the request names another team than the key's."""
-    request = _PARSERS[context.operation](body, headers)
+    understood = context.wire.read(body, headers, context.config.has_model)
+    request, context.dialect = understood.request, understood.dialect
     if request.team_id is not None and request.team_id != caller.team_id:
         raise WrongTeam(
             "`x-team-id` is not the team of this key; leave it out or use that team's key.", param="x-team-id"

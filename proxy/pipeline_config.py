@@ -35,3 +35,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tolerances: Tolerances | None = None
     """The tolerance curves; None means that each prompt may lose 1 - floor."""
     deadlines: DeadlinesSection = DeadlinesSection()
+
+    def has_model(self, name: str) -> bool:
+        """True for an alias or a target."""
+        return name in self.catalog.targets or name in self.policy.aliases

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from cost.prices import NANO_PER_USD
 from proxy.answers.weak_answer import Weakness
 from proxy.attempt import Attempt
 from proxy.reply import Header
+from proxy.wires.own_fields import dollars
 
 
 def decision_headers(
@@ -51,14 +51,6 @@ def money_headers(cost_nanousd: int | None, baseline_nanousd: int | None) -> lis
     """Returns the cost headers of a whole reply; a stream reports its cost in the last event."""
     named = ((b"x-weighbridge-cost-usd", cost_nanousd), (b"x-weighbridge-baseline-usd", baseline_nanousd))
     return [(name, text.encode()) for name, amount in named if (text := dollars(amount)) is not None]
-
-
-def dollars(amount_nanousd: int | None) -> str | None:
-    """Formats nano-dollars as exact decimal text of nine places, as a JSON number would lose digits."""
-    if amount_nanousd is None:
-        return None
-    whole, rest = divmod(amount_nanousd, NANO_PER_USD)
-    return f"{whole}.{rest:09d}"
 
 
 def _unused_nanousd(attempts: Sequence[Attempt]) -> int | None:

@@ -98,7 +98,7 @@ _IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
 _MEASURABLE_PARTS = _IMAGE_PARTS | {"text", "input_text", "refusal", "thinking", "redacted_thinking", "input_audio"}
 _PRIORITIES: Mapping[str, Priority] = {"low": -1, "normal": 0, "high": 1}
 # The gateway's own fields: consumed here, never sent upstream.
-_OWN_FIELDS = ("x-team-id", "x-tier", "service_tier", "x-session-id", "x-weighbridge-tag", "x-priority")
+OWN_FIELDS = ("x-team-id", "x-tier", "service_tier", "x-session-id", "x-weighbridge-tag", "x-priority")
 
 
 class _StreamOptions(msgspec.Struct, frozen=True):
@@ -118,6 +118,7 @@ class _OwnFields(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = msgspec.field(default=None, name="x-session-id")
     tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
     priority: str | None = msgspec.field(default=None, name="x-priority")
+    prompt_cache_key: str | None = None
 
 
 _Input = str | list[str | int | list[int]]
@@ -153,6 +154,9 @@ class RequestHeaders(msgspec.Struct, frozen=True):
     team_id: str | None = msgspec.field(default=None, name="x-team-id")
     tier: str | None = msgspec.field(default=None, name="x-tier")
     session_id: str | None = msgspec.field(default=None, name="x-session-id")
+    claude_session: str | None = msgspec.field(default=None, name="x-claude-code-session-id")
+    codex_session: str | None = msgspec.field(default=None, name="session_id")
+    codex_session_id: str | None = msgspec.field(default=None, name="session-id")
     traceparent: str | None = None
     escalate: str | None = msgspec.field(default=None, name="x-weighbridge-escalate")
     tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
@@ -198,7 +202,7 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
     fields, typed = _decode(body, _body_decoder)
     refuse_steering(fields)
     _check_limits(typed)
-    for name in _OWN_FIELDS:
+    for name in OWN_FIELDS:
         fields.pop(name, None)
     return ChatRequest(
         fields=fields,
@@ -214,9 +218,10 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
         json_mode=bool(typed.response_format and typed.response_format.type != "text"),
         tier=_tier(headers.tier, typed.tier, typed.service_tier),
         team_id=_agreed("x-team-id", headers.team_id, typed.team_id),
-        session_id=_agreed("x-session-id", headers.session_id, typed.session_id),
+        session_id=_session(headers, typed.session_id),
         tag=_tag(headers.tag, typed.tag),
         priority=_priority(headers.priority, typed.priority, typed.service_tier),
+        cache_key=typed.prompt_cache_key,
     )
 
 
@@ -238,7 +243,7 @@ def parse_embeddings(body: bytes, headers: RequestHeaders) -> ChatRequest:
             param="model",
         )
     texts = _texts(typed.input)
-    for name in _OWN_FIELDS:
+    for name in OWN_FIELDS:
         fields.pop(name, None)
     sizes = [estimate_tokens(text) if isinstance(text, str) else len(text) for text in texts]
     return ChatRequest(
@@ -347,6 +352,15 @@ def _agreed(name: str, header: str | None, field: str | None) -> str | None:
     if value is not None and not 1 <= len(value) <= MAX_ID_CHARS:
         raise BadRequest(f"`{name}` must have 1 to {MAX_ID_CHARS} characters.", param=name)
     return value
+
+
+def _session(headers: RequestHeaders, field: str | None) -> str | None:
+    """The session that the caller names, or else the one that its agent does. What an agent says is taken as it is."""
+    named = _agreed("x-session-id", headers.session_id, field)
+    if named is not None:
+        return named
+    agents = headers.claude_session or headers.codex_session or headers.codex_session_id
+    return agents[:MAX_ID_CHARS] if agents else None
 
 
 def _tag(header: str | None, field: str | None) -> str:
@@ -495,7 +509,8 @@ def conversation_key(request: ChatRequest, prompt: Prompt) -> Hashable:
     if request.session_id is not None:
         return request.session_id
     first = next((_text(message) for message in request.messages if message.role == "user"), "")
-    return hash((prompt.system, first))
+    # Who shares a cache key begins alike more often than by chance, but one key may serve many conversations.
+    return hash((request.cache_key, prompt.system, first))
 
 
 def turn_key(prompt: Prompt) -> Hashable:

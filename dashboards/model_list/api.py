@@ -1,6 +1,10 @@
-"""GET /v1/models: the names that a caller may send as `model`, with prices and capabilities as extra fields."""
+"""GET /v1/models: the names that a caller may send as `model`, with prices and capabilities as extra fields.
 
-from typing import Any, Literal
+In Anthropic's shape for a caller that sends `anthropic-version`; there every name also begins with `claude-`, as clients of
+Anthropic's show no others.
+"""
+
+from typing import Any, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -16,8 +20,11 @@ from providers.target import Target
 from proxy.errors import ModelNotFound
 from proxy.pipeline_config import PipelineConfig
 from proxy.policy import AUTO
+from proxy.wires.messages.parser import CLAUDE_PREFIX, model_named
 
 router = APIRouter(tags=["models"])
+
+_ANTHROPIC_VERSION: Final = "anthropic-version"
 
 
 class ModelOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,20 +43,44 @@ class ModelOut(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_million_tokens: dict[str, str] | UnsetType | None = UNSET
 
 
-@router.get("/v1/models", **described("List the models", gives={200: Listed[ModelOut]}))
+class AnthropicModelOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A name for `model` in Anthropic's shape."""
+
+    id: str
+    type: Literal["model"]
+    display_name: str
+    created_at: str
+
+
+class AnthropicModels(msgspec.Struct, frozen=True, kw_only=True):
+    """All names in Anthropic's shape; there is one page."""
+
+    data: list[AnthropicModelOut]
+    has_more: bool
+    first_id: str
+    last_id: str
+
+
+@router.get("/v1/models", **described("List the models", gives={200: (Listed[ModelOut], AnthropicModels)}))
 async def list_models(request: Request, caller: AuthenticatedCaller) -> JSONResponse:
-    """The names that this key may send as `model`."""
-    rules = gateway_of(request).rules()
-    return JSONResponse({"object": "list", "data": list(_visible(rules, caller).values())})
+    """The names that this key may send as `model`; with the header `anthropic-version` in Anthropic's shape."""
+    visible = _visible(gateway_of(request).rules(), caller)
+    if _ANTHROPIC_VERSION in request.headers:
+        data = [_for_anthropic(name) for name in visible]
+        return JSONResponse({"data": data, "has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]})
+    return JSONResponse({"object": "list", "data": list(visible.values())})
 
 
 @router.get("/v1/models/{name:path}", **described("Read a model", gives={200: ModelOut}))
 async def get_model(name: str, request: Request, caller: AuthenticatedCaller) -> JSONResponse:
     """One name that this key may send as `model`."""
-    found = _visible(gateway_of(request).rules(), caller).get(name)
+    rules = gateway_of(request).rules()
+    anthropic = _ANTHROPIC_VERSION in request.headers
+    meant = model_named(name, rules.has_model) if anthropic else name
+    found = _visible(rules, caller).get(meant)
     if found is None:
         raise ModelNotFound(f"The model `{name}` does not exist or your team may not use it.", param="model")
-    return JSONResponse(found)
+    return JSONResponse(_for_anthropic(meant) if anthropic else found)
 
 
 def _visible(rules: PipelineConfig, caller: Caller) -> dict[str, dict[str, Any]]:
@@ -61,6 +92,12 @@ def _visible(rules: PipelineConfig, caller: Caller) -> dict[str, dict[str, Any]]
             models[alias] = {**_model(alias, "weighbridge"), "targets": usable}
     models |= {target.target_id: _described(target) for target in targets}
     return models
+
+
+def _for_anthropic(name: str) -> dict[str, Any]:
+    claude = name if name.startswith(CLAUDE_PREFIX) else f"{CLAUDE_PREFIX}{name}"
+    # Anthropic's shape wants a creation time; a name in a configuration has none.
+    return {"type": "model", "id": claude, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
 
 
 def _allowed(target_id: str, caller: Caller) -> bool:

@@ -17,6 +17,7 @@ from proxy.context import RequestContext, new_context
 from proxy.pipeline_config import PipelineConfig
 from proxy.policy import Candidate, Facts, Policy, RoutePlan
 from proxy.routed_request import RoutedRequest
+from proxy.wires.chat.dialect import CHAT
 from tests.providers.calls import chat_request
 from tests.proxy.test_policy import target
 
@@ -53,7 +54,7 @@ def a_config(**changes: Any) -> PipelineConfig:
 
 def a_context(send: Sent | None = None, **config: Any) -> RequestContext:
     """The context of a request that the running task serves, at the loop's time."""
-    return new_context("req_1", "chat", send or Sent(), asyncio.get_running_loop().time, a_config(**config))
+    return new_context("req_1", CHAT, send or Sent(), asyncio.get_running_loop().time, a_config(**config))
 
 
 def a_routed_request(**changes: Any) -> RoutedRequest:

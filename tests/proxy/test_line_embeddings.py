@@ -20,6 +20,7 @@ from providers.target import Capability
 from providers.upstream import UpstreamCall
 from providers.wire import Event, decode_embeddings
 from proxy.limits.limit import Limit
+from proxy.wires.chat.dialect import EMBEDDINGS
 from tests.proxy.test_line_money import Gate, TightBooks, exceeded, headers_of, settled
 from tests.proxy.test_policy import price
 from tests.scenarios.test_rules import MINTED, House
@@ -95,7 +96,7 @@ async def embed(house: House, *headers: tuple[bytes, bytes], **fields: Any) -> l
             *headers,
         ],
     }
-    await house.line.embeddings(scope, receive, send)
+    await house.line.serve(EMBEDDINGS, scope, receive, send)
     return sent
 
 

@@ -18,6 +18,7 @@ from proxy.queues.capacity import Capacity
 from proxy.queues.queues import Queues
 from proxy.queues.queues_config import QueueConfig
 from proxy.queues.work import Work
+from proxy.wires.chat.dialect import CHAT
 from tests.proxy.test_line_money import TightBooks
 from tests.scenarios.test_rules import House, said
 
@@ -307,7 +308,7 @@ async def test_who_does_not_even_read_a_refusal_is_cut_off_too() -> None:
     async def receive() -> Message:
         raise AssertionError("nothing is read of what is refused at the door")
 
-    asking = asyncio.create_task(house.line.chat({"type": "http", "headers": []}, receive, send))
+    asking = asyncio.create_task(house.line.serve(CHAT, {"type": "http", "headers": []}, receive, send))
     await asyncio.sleep(0)
     house.line.cut_off()
     await asking

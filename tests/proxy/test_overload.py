@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from proxy.errors import error_reply
 from proxy.http.accept_queue import AcceptWait
 from proxy.overload import InFlightWindow, OverloadGuard
 
@@ -301,7 +302,7 @@ async def test_a_refusal_is_a_whole_reply() -> None:
         sent.append(message)
 
     guard = OverloadGuard(max_lag_s=1.0, in_flight=lambda: 0, clock=lambda: 0.0, rng=random.Random(1))
-    await guard.refuse(send, (b"x-request-id", b"req_1"))
+    await guard.refuse(send, error_reply(guard.refusal()), (b"x-request-id", b"req_1"))
     start, body = sent
     headers = dict(start["headers"])
     assert start["status"] == 503

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from classifier.prediction import Prediction
-from proxy.reply_headers import decision_headers, dollars, money_headers
+from proxy.reply_headers import decision_headers, money_headers
+from proxy.wires.own_fields import dollars
 from tests.proxy.contexts import a_candidate, a_routed_request, an_attempt
 
 ALWAYS = {

@@ -43,6 +43,7 @@ from proxy.outcome import RequestOutcome
 from proxy.pipeline_config import PipelineConfig
 from proxy.policy import Policy
 from proxy.target_room import QueueDoor
+from proxy.wires.chat.dialect import CHAT
 from tests.proxy.test_policy import price, target
 
 pytestmark = pytest.mark.usefixtures("leaping_time")
@@ -209,7 +210,7 @@ class House:
                 gone.set()
             await asyncio.sleep(0)
 
-        await self.line.chat({"type": "http", "headers": sent_headers}, receive, send)
+        await self.line.serve(CHAT, {"type": "http", "headers": sent_headers}, receive, send)
         return sent
 
 
@@ -325,7 +326,7 @@ async def test_nothing_is_read_of_a_caller_without_a_key() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await house.line.chat({"type": "http", "headers": [(b"content-length", b"5")]}, receive, send)
+    await house.line.serve(CHAT, {"type": "http", "headers": [(b"content-length", b"5")]}, receive, send)
     assert (sent[0]["status"], read) == (401, [])
 
 

@@ -1,0 +1,94 @@
+"""Chat completions as they come from upstreams, decoded for writers of other wires. One odd value breaks nothing."""
+
+import json
+from typing import Any, Final
+
+import msgspec
+
+
+class Function(msgspec.Struct):
+    name: Any = None
+    arguments: Any = None
+
+
+class Call(msgspec.Struct):
+    index: Any = None
+    id: Any = None
+    function: Function | None = None
+
+
+class Said(msgspec.Struct):
+    """A chunk's delta, or a whole message."""
+
+    content: Any = None
+    refusal: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    thinking_blocks: Any = None
+    tool_calls: list[Call] | None = None
+
+    @property
+    def text(self) -> str:
+        content = self.content
+        if isinstance(content, list):
+            # Some upstreams send parts in place of text.
+            texts = (part.get("text") for part in content if isinstance(part, dict))
+            return "".join(each for each in texts if isinstance(each, str))
+        return content if isinstance(content, str) else ""
+
+    @property
+    def thought(self) -> str:
+        thought = self.reasoning_content or self.reasoning
+        return thought if isinstance(thought, str) else ""
+
+    @property
+    def declined(self) -> str:
+        return self.refusal if isinstance(self.refusal, str) else ""
+
+
+class Choice(msgspec.Struct):
+    index: Any = 0
+    delta: Said | None = None
+    message: Said | None = None
+    finish_reason: Any = None
+    stop_reason: Any = None
+    """vLLM's: the stop sequence that was met."""
+    logprobs: Any = None
+
+
+class Completion(msgspec.Struct):
+    """A whole completion or a chunk."""
+
+    choices: list[Choice] = []
+    id: Any = None
+    model: Any = None
+    created: Any = None
+
+
+_NOTHING: Final = Completion()
+_decode: Final = msgspec.json.Decoder(Completion).decode
+
+
+def completion_of(payload: bytes) -> Completion:
+    """Decodes the payload of an Event; what cannot be read says nothing."""
+    try:
+        return _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Half a letter: engines cut an emoji between two events, and the caller's client joins them.
+        try:
+            return msgspec.convert(json.loads(payload.decode(errors="replace")), Completion)
+        except (ValueError, msgspec.ValidationError):
+            return _NOTHING
+
+
+def to_json(value: Any) -> bytes:
+    """JSON on one line; half a letter becomes an escape, which the caller's client joins with the other half."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
+
+
+def sse(name: bytes, value: Any) -> bytes:
+    """One server-sent event with a name."""
+    return b"event: " + name + b"\ndata: " + to_json(value) + b"\n\n"

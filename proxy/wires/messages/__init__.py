@@ -1,0 +1,1 @@
+"""Anthropic's wire: POST /v1/messages and its token count."""

@@ -1,0 +1,243 @@
+"""Chat completions as Anthropic's messages: whole, and as a stream of blocks of which one is open at a time."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from cost.usage import Usage
+from providers.wire import Event
+from proxy.errors import ErrorReply
+from proxy.wires.completions_of_chat import Call, Choice, Said, completion_of, sse, to_json
+from proxy.wires.messages.errors import error_event
+from proxy.wires.own_fields import own_fields
+from proxy.wires.wire import EventWriter, Served
+
+_Kind = Literal["thinking", "text", "tool_use"]
+_STOP_REASONS: Final[Mapping[Any, str]] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+_PING: Final = sse(b"ping", {"type": "ping"})
+_SILENT_BATCHES: Final = 16
+"""After so many batches that say nothing in this wire, such as thinking that nobody asked to see, a ping goes out."""
+
+
+class MessagesDialect:
+    """`thinks`: the caller asked to see what the model thought."""
+
+    def __init__(self, *, thinks: bool) -> None:
+        self._thinks = thinks
+
+    def whole(self, payload: bytes, served: Served) -> bytes:
+        completion = completion_of(payload)
+        choice = completion.choices[0] if completion.choices else Choice()
+        tally = served.tally()
+        reason, sequence = stop_of(choice, declined=bool(choice.message and choice.message.declined))
+        return to_json(
+            {
+                **own_fields(served, tally),
+                **_message(served, completion.model),
+                "content": self._blocks(choice.message or Said()),
+                "stop_reason": reason,
+                "stop_sequence": sequence,
+                "usage": usage_of(tally.usage),
+            }
+        )
+
+    def events(self, served: Served) -> EventWriter:
+        return _EventWriter(served, thinks=self._thinks)
+
+    def _blocks(self, said: Said) -> list[dict[str, Any]]:
+        blocks = _thinking_blocks(said) if self._thinks else []
+        if words := said.text + said.declined:
+            blocks.append({"type": "text", "text": words})
+        blocks += [_tool_use(call, index) for index, call in enumerate(said.tool_calls or ())]
+        return blocks
+
+
+def _message(served: Served, model: Any) -> dict[str, Any]:
+    return {
+        "id": f"msg_{served.request_id.removeprefix('req_')}",
+        "type": "message",
+        "role": "assistant",
+        "model": model if isinstance(model, str) else served.target_id,
+    }
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    """Anthropic's usage object: what was read from and written to a cache comes beside `input_tokens`, not within."""
+    hour = usage.cache_write_1h_tokens
+    return {
+        "input_tokens": max(0, usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens),
+        "cache_creation_input_tokens": usage.cache_write_tokens,
+        "cache_read_input_tokens": usage.cached_input_tokens,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": usage.cache_write_tokens - hour,
+            "ephemeral_1h_input_tokens": hour,
+        },
+        "output_tokens": usage.output_tokens,
+        "service_tier": "standard",
+    }
+
+
+def stop_of(choice: Choice, *, declined: bool) -> tuple[str, str | None]:
+    """The stop reason, and the stop sequence where the engine says which one it met."""
+    if declined:
+        return "refusal", None
+    if choice.finish_reason == "stop" and isinstance(choice.stop_reason, str):
+        return "stop_sequence", choice.stop_reason
+    return _STOP_REASONS.get(choice.finish_reason, "end_turn"), None
+
+
+def _thinking_blocks(said: Said) -> list[dict[str, Any]]:
+    """The thinking blocks, with their maker's signatures where they have any."""
+    if isinstance(said.thinking_blocks, list) and said.thinking_blocks:
+        return [block for block in said.thinking_blocks if isinstance(block, dict)]
+    return [{"type": "thinking", "thinking": said.thought, "signature": ""}] if said.thought else []
+
+
+def _tool_use(call: Call, index: int) -> dict[str, Any]:
+    function = call.function
+    arguments = function.arguments if function is not None else None
+    return {
+        "type": "tool_use",
+        "id": call.id if isinstance(call.id, str) else f"toolu_{index}",
+        "name": str(function.name) if function is not None else "",
+        "input": _input(arguments if isinstance(arguments, str) else ""),
+    }
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """The arguments as an object; those of a model that wrote something else, or broke off, as a text."""
+    try:
+        found = msgspec.json.decode(arguments) if arguments else {}
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"unparsed_arguments": arguments}
+
+
+class _EventWriter:
+    """Opens and closes blocks as the kind of what comes changes."""
+
+    def __init__(self, served: Served, *, thinks: bool) -> None:
+        self._served = served
+        self._thinks = thinks
+        self._begun = False
+        self._open: _Kind | None = None
+        self._index = -1
+        self._call: Any = None
+        """The chat index of the tool call whose block is open."""
+        self._declined = False
+        self._stop: Choice = Choice()
+        self._silent = 0
+
+    def render(self, events: Iterable[Event]) -> bytes:
+        parts: list[bytes] = []
+        for event in events:
+            if not event.choices:
+                continue
+            completion = completion_of(event.payload)
+            if not self._begun:
+                self._begun = True
+                parts += (self._start(completion.model), _PING)
+            # One answer: Anthropic's wire has no others.
+            choice = next((each for each in completion.choices if each.index in {0, None}), None)
+            if choice is None:
+                continue
+            self._say(choice.delta or choice.message or Said(), parts)
+            if choice.finish_reason is not None:
+                self._stop = choice
+        self._silent = 0 if parts else self._silent + 1
+        if self._silent >= _SILENT_BATCHES:
+            self._silent = 0
+            parts.append(_PING)
+        return b"".join(parts)
+
+    def last_words(self) -> bytes:
+        parts: list[bytes] = [] if self._begun else [self._start(None)]
+        self._close(parts)
+        tally = self._served.tally()
+        reason, sequence = stop_of(self._stop, declined=self._declined)
+        delta = {"stop_reason": reason, "stop_sequence": sequence}
+        usage = usage_of(tally.usage)
+        last = {"type": "message_delta", "delta": delta, "usage": usage, **own_fields(self._served, tally)}
+        parts += (sse(b"message_delta", last), sse(b"message_stop", {"type": "message_stop"}))
+        return b"".join(parts)
+
+    def failed(self, told: ErrorReply) -> bytes:
+        return error_event(told, self._served.request_id)
+
+    def _start(self, model: Any) -> bytes:
+        """The input's tokens: the upstream's where it counts from the first event on, else our estimate."""
+        usage = self._served.tally().usage
+        if usage.source != "upstream":
+            usage = Usage(input_tokens=self._served.input_tokens, source="estimated")
+        message = {
+            "model_used": self._served.target_id,
+            **_message(self._served, model),
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage_of(usage),
+        }
+        return sse(b"message_start", {"type": "message_start", "message": message})
+
+    def _say(self, said: Said, parts: list[bytes]) -> None:
+        if self._thinks:
+            self._think(said, parts)
+        if words := said.text + said.declined:
+            self._declined = self._declined or bool(said.declined)
+            self._turn_to("text", {"type": "text", "text": ""}, parts)
+            self._delta({"type": "text_delta", "text": words}, parts)
+        for call in said.tool_calls or ():
+            self._call_tool(call, parts)
+
+    def _think(self, said: Said, parts: list[bytes]) -> None:
+        if said.thought:
+            self._turn_to("thinking", {"type": "thinking", "thinking": "", "signature": ""}, parts)
+            self._delta({"type": "thinking_delta", "thinking": said.thought}, parts)
+        for block in said.thinking_blocks if isinstance(said.thinking_blocks, list) else ():
+            if not isinstance(block, dict):
+                continue
+            if block.get("type") == "redacted_thinking":
+                self._close(parts)
+                self._begin("thinking", block, parts)
+                self._close(parts)
+            elif block.get("signature"):
+                self._turn_to("thinking", {"type": "thinking", "thinking": "", "signature": ""}, parts)
+                self._delta({"type": "signature_delta", "signature": block["signature"]}, parts)
+
+    def _call_tool(self, call: Call, parts: list[bytes]) -> None:
+        function = call.function
+        if self._open != "tool_use" or call.index != self._call:
+            self._close(parts)
+            self._call = call.index
+            call_id = call.id if isinstance(call.id, str) else f"toolu_{self._index + 1}"
+            name = function.name if function is not None and isinstance(function.name, str) else ""
+            self._begin("tool_use", {"type": "tool_use", "id": call_id, "name": name, "input": {}}, parts)
+        arguments = function.arguments if function is not None else None
+        if isinstance(arguments, str) and arguments:
+            self._delta({"type": "input_json_delta", "partial_json": arguments}, parts)
+
+    def _turn_to(self, kind: _Kind, block: dict[str, Any], parts: list[bytes]) -> None:
+        if self._open != kind:
+            self._close(parts)
+            self._begin(kind, block, parts)
+
+    def _begin(self, kind: _Kind, block: dict[str, Any], parts: list[bytes]) -> None:
+        self._open = kind
+        self._index += 1
+        began = {"type": "content_block_start", "index": self._index, "content_block": block}
+        parts.append(sse(b"content_block_start", began))
+
+    def _close(self, parts: list[bytes]) -> None:
+        if self._open is not None:
+            self._open = None
+            parts.append(sse(b"content_block_stop", {"type": "content_block_stop", "index": self._index}))
+
+    def _delta(self, delta: dict[str, Any], parts: list[bytes]) -> None:
+        parts.append(sse(b"content_block_delta", {"type": "content_block_delta", "index": self._index, "delta": delta}))

@@ -1,0 +1,40 @@
+"""Errors in Anthropic's shape: `{"type": "error", "error": {"type", "message"}, "request_id"}`."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from proxy.errors import ErrorReply
+from proxy.wires.completions_of_chat import sse
+
+_TYPES: Final[Mapping[int, str]] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_FIRST_SERVER_ERROR: Final = 500
+
+
+def error_reply_of(told: ErrorReply, request_id: str) -> ErrorReply:
+    """The same status and headers, with a body that Anthropic's clients read."""
+    return msgspec.structs.replace(told, body=msgspec.json.encode(_error(told, request_id)))
+
+
+def error_event(told: ErrorReply, request_id: str) -> bytes:
+    """The event that ends a stream which failed."""
+    return sse(b"error", _error(told, request_id))
+
+
+def _error(told: ErrorReply, request_id: str) -> dict[str, Any]:
+    kind = _TYPES.get(told.status, "api_error" if told.status >= _FIRST_SERVER_ERROR else "invalid_request_error")
+    # `code` and `param` are beside what Anthropic tells, and name what is wrong as on the other wires.
+    error = {"type": kind, "message": told.message, "code": told.code, "param": told.param}
+    return {"type": "error", "error": error, "request_id": request_id}

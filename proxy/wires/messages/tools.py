@@ -1,0 +1,53 @@
+"""Anthropic's tools and tool choice in chat's shape. Pure."""
+
+from typing import Any, Final
+
+from proxy.wires.reading import an_object, objects, text, unsupported, wrong
+
+_MARK: Final = "cache_control"
+_CUSTOM: Final = frozenset({None, "custom"})
+
+
+def chat_tools(tools: Any, *, marked: bool) -> list[dict[str, Any]]:
+    """Function tools. Raises BadRequest for a tool that only a provider can run."""
+    found = []
+    for index, tool in enumerate(objects(tools, "tools")):
+        where = f"tools.{index}"
+        if tool.get("type") not in _CUSTOM:
+            raise unsupported(
+                f"{where}.type",
+                f"The tool {str(tool.get('type'))[:64]!r} is run by one provider alone, and `auto` may choose any: send "
+                "tools with a `name` and an `input_schema`.",
+            )
+        function: dict[str, Any] = {
+            "name": text(tool.get("name"), f"{where}.name"),
+            "parameters": an_object(tool.get("input_schema"), f"{where}.input_schema"),
+        }
+        if tool.get("description") is not None:
+            function["description"] = text(tool["description"], f"{where}.description")
+        if tool.get("strict") is not None:
+            function["strict"] = bool(tool["strict"])
+        made: dict[str, Any] = {"type": "function", "function": function}
+        if marked and tool.get(_MARK) is not None:
+            made[_MARK] = tool[_MARK]
+        found.append(made)
+    return found
+
+
+def chat_tool_choice(choice: Any) -> dict[str, Any]:
+    """The fields `tool_choice` and `parallel_tool_calls`, as far as they were said. Raises BadRequest."""
+    choice = an_object(choice, "tool_choice")
+    fields: dict[str, Any] = {}
+    match choice.get("type"):
+        case "auto" | "none":
+            fields["tool_choice"] = choice["type"]
+        case "any":
+            fields["tool_choice"] = "required"
+        case "tool":
+            name = text(choice.get("name"), "tool_choice.name")
+            fields["tool_choice"] = {"type": "function", "function": {"name": name}}
+        case _:
+            raise wrong("tool_choice.type", "`auto`, `any`, `tool` or `none`")
+    if choice.get("disable_parallel_tool_use"):
+        fields["parallel_tool_calls"] = False
+    return fields

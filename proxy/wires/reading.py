@@ -1,0 +1,67 @@
+"""Reading of bodies in other shapes than chat's: decoded JSON, checked where it is used. No I/O."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from proxy.errors import BadRequest
+from proxy.request import OWN_FIELDS
+
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_NOT_JSON: Final = "The request body is not valid JSON; send one JSON object."
+
+
+def object_of(body: bytes) -> dict[str, Any]:
+    """The body's fields. Raises BadRequest."""
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(_NOT_JSON) from error
+
+
+def encoded(fields: Mapping[str, Any]) -> bytes:
+    """The fields as JSON. Raises BadRequest for half a letter in a text, which no upstream could read."""
+    try:
+        return msgspec.json.encode(fields)
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise BadRequest(_NOT_JSON) from error
+
+
+def own_fields_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The gateway's own fields, which any wire may carry in its body."""
+    return {name: fields[name] for name in OWN_FIELDS if name in fields}
+
+
+def text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise wrong(where, "a text")
+    return value
+
+
+def whole_number(value: Any, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise wrong(where, "a whole number")
+    return value
+
+
+def objects(value: Any, where: str) -> list[dict[str, Any]]:
+    """A list of JSON objects. Raises BadRequest."""
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise wrong(where, "a list of objects")
+    return value
+
+
+def an_object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise wrong(where, "an object")
+    return value
+
+
+def wrong(where: str, what: str) -> BadRequest:
+    return BadRequest(f"`{where}` must be {what}.", param=where)
+
+
+def unsupported(where: str, said: str) -> BadRequest:
+    """A thing that this gateway cannot pass on; `said` is the sentence that tells what to do."""
+    return BadRequest(said, param=where, code="unsupported_parameter")
