@@ -32,8 +32,8 @@ async def test_a_whole_message(tmp_path: Path, upstream: Upstream) -> None:
     async with running_gateway(tmp_path, house(upstream, "ok+cached-tokens-5")) as gateway, client(gateway) as caller:
         raw = await caller.messages.with_raw_response.create(model="auto", max_tokens=50, messages=ASK)
         message = await raw.parse()
-        assert (message.content[0].type, message.stop_reason) == ("text", "end_turn")
-        assert message.content[0].text == " w0 w1 w2"
+        assert [block.to_dict() for block in message.content] == [{"type": "text", "text": " w0 w1 w2"}]
+        assert message.stop_reason == "end_turn"
         assert (message.usage.input_tokens, message.usage.cache_read_input_tokens) == (7, 5)
         assert message.usage.output_tokens == 3
         assert raw.headers["x-weighbridge-target"] == "cheap"

@@ -136,7 +136,7 @@ def test_blocks_follow_what_comes() -> None:
         chunk({}, "tool_calls"),
     )
     open_block: int | None = None
-    kinds = []
+    kinds: list[str] = []
     for event in events:
         match event["type"]:
             case "content_block_start":
