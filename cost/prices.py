@@ -3,7 +3,7 @@
 import hashlib
 import operator
 from decimal import Decimal, InvalidOperation
-from typing import Final, cast
+from typing import Final, Literal, cast, get_args
 
 import msgspec
 
@@ -17,6 +17,10 @@ MOST_JSON_CHARACTERS: Final = 64 * 1024
 MOST_VERSION_CHARACTERS: Final = 200
 _MOST_NANOUSD: Final = MOST_USD_PER_MILLION * NANO_PER_USD
 _DIGEST_DIGITS: Final = 6
+
+ServiceTier = Literal["flex", "priority"]
+"""A provider's other ways to serve the same model: slower and cheaper, or quicker and dearer."""
+SERVICE_TIERS: Final[tuple[ServiceTier, ...]] = get_args(ServiceTier)
 
 
 def nanousd(usd: Decimal | str | int) -> int:
@@ -82,12 +86,25 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Prices of long prompts, ascending by `above_tokens`; the last one that applies counts."""
     batch: "Price | None" = None
     """Price for work given in as a batch; None when that is no cheaper."""
+    flex: "Price | None" = None
+    """Price of the service tier flex; None where that is not sold, or costs the same."""
+    priority: "Price | None" = None
+    """Price of the service tier priority; None where that is not sold, or costs the same."""
 
     def __post_init__(self) -> None:
         _refuse_figures(self)
         _refuse_long_prompts(self.long_prompts)
-        if self.batch is not None and self.batch.batch is not None:
-            raise ValueError("the price of a batch has no other price for batches")
+        for other in (self.batch, self.flex, self.priority):
+            if other is not None and (other.batch is not None or other.flex is not None or other.priority is not None):
+                raise ValueError(
+                    "the price of a batch or a service tier has no other price for batches or service tiers"
+                )
+
+    def of_tier(self, tier: ServiceTier | None) -> "Price":
+        """Return the price in a service tier; this one for None, and where the tier has no price of its own."""
+        if tier is None:
+            return self
+        return (self.flex if tier == "flex" else self.priority) or self
 
     def cost_nanousd(self, usage: Usage, *, batch: bool = False) -> int:
         """Return the cost of `usage`, rounded half up to a whole nano-dollar once, at the end."""
@@ -182,6 +199,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 msgspec.structs.replace(each, price=each.price.named(version)) for each in self.long_prompts
             ),
             batch=None if self.batch is None else self.batch.named(version),
+            flex=None if self.flex is None else self.flex.named(version),
+            priority=None if self.priority is None else self.priority.named(version),
         )
 
     def same_figures(self, other: "Price") -> bool:
@@ -208,7 +227,7 @@ def _refuse_long_prompts(tiers: tuple[LongPrompt, ...]) -> None:
     bounds = [each.above_tokens for each in tiers]
     if any(bound < 1 for bound in bounds) or bounds != sorted(set(bounds)):
         raise ValueError("the prices for long prompts must be ordered by above_tokens, each above the one before")
-    if any(each.price.long_prompts or each.price.batch is not None for each in tiers):
+    if any(each.price.long_prompts or each.price.batch or each.price.flex or each.price.priority for each in tiers):
         raise ValueError("the price for long prompts has no further prices for long prompts or batches")
 
 

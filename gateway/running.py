@@ -52,7 +52,7 @@ from gateway.wiring.pipeline import (
     pipeline_config,
     retry_budget,
     warn_of_classifier,
-    warn_of_reference,
+    warn_of_models,
 )
 from gateway.wiring.pool_queues import sized
 from gateway.wiring.scaling import keep_scaling
@@ -171,7 +171,7 @@ class Running:
             stack.push_async_callback(learning_log.aclose)
             self._classifier = classifier = load_classifier(config.classifier, catalog.abilities)
             warn_of_classifier(classifier, catalog)
-            warn_of_reference(config.cost.reference_target, catalog)
+            warn_of_models(config, catalog)
             metrics.classifier.set_trained(trained=classifier.fallback_reason is None)
             self._gate = gate = await open_gate(
                 engine, config, self._sized(), self._environment, ledger.boot_id, metrics, self._in_flight, stack
@@ -442,8 +442,11 @@ class Running:
         return tracing
 
     def _deployment(self, deployment_id: str) -> Deployment | None:
-        target = self._catalog and self._catalog.targets.get(deployment_id.rpartition("/")[0])
-        deployments = target.deployments if target else ()
+        if self._catalog is None:
+            return None
+        entry = deployment_id.rpartition("/")[0]
+        target = self._catalog.targets.get(entry)
+        deployments = self._catalog.deployments if target is None else target.deployments
         return next((each for each in deployments if each.deployment_id == deployment_id), None)
 
     async def _tick(self, line: RequestPipeline, gateway: Gateway) -> None:

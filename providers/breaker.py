@@ -170,7 +170,7 @@ class Breakers:
 
     def available(self, target: Target) -> tuple[Deployment, ...]:
         """The deployments that may be called now, in their order. Takes no permit and changes no state."""
-        group = self._groups.get(target.target_id)
+        group = self._groups.get(target.entry)
         if group is None:
             group = self._add_group(target, self._breakers)
         deployments = self.ready(target)
@@ -243,7 +243,7 @@ class Breakers:
 
     def _add_group(self, target: Target, known: Mapping[str, _Breaker]) -> _Group:
         """Makes one group of a target's deployments, with their known state."""
-        group = self._groups[target.target_id] = _Group(len(target.deployments))
+        group = self._groups[target.entry] = _Group(len(target.deployments))
         for deployment in target.deployments:
             breaker = known.get(deployment.deployment_id) or _Breaker(group, self._clock())
             breaker.group = group

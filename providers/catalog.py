@@ -1,22 +1,34 @@
 """The catalog: every target that can be called, built from the configuration and immutable."""
 
-import functools
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from cost.price_book.book import PriceBook, price_book
-from cost.price_book.litellm_table import read_table
+from cost.price_book.book import DatedPrice, PriceBook, price_book
 from cost.price_book.price_config import dated_price, price_items
-from cost.prices import Price
+from cost.prices import SERVICE_TIERS, Price
 from providers.config import DeploymentConfig, ModelConfig, ProvidersSection, SecretRef, is_reference
-from providers.target import Deployment, Target
+from providers.model_facts import Known, bundled_table, facts_of, names_under
+from providers.parameters import lacking
+from providers.target import (
+    ASSUMED_OUTPUT_TOKENS,
+    CHAT_CAPABILITIES,
+    UNKNOWN_CONTEXT_TOKENS,
+    Deployment,
+    Fact,
+    Target,
+)
 
 ResolveSecret = Callable[[SecretRef], str]
 
 _MAX_SECRET_BYTES = 64 * 1024
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
+_MOST_UNLISTED: Final = 256
+"""The most names of one wildcard that the table does not know and that are kept in mind."""
 
 
 class SecretMissing(Exception):
@@ -28,16 +40,106 @@ class SecretMissing(Exception):
         self.key_path = key_path
 
 
+class Wildcard(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry that stands for every name that begins as its own (`openai/*`).
+
+    `target` is what all of them share: its deployments, and with them their circuit breakers, are the same for all names.
+    """
+
+    model: ModelConfig
+    target: Target
+    names: tuple[str, ...]
+    """The names that callers may send, as far as litellm's table knows them; others are taken too."""
+
+    def stands_for(self, name: str) -> str | None:
+        """Return what the `*` stands for in a name; None where it does not match."""
+        prefix = self.target.target_id[:-1]
+        rest = name.removeprefix(prefix)
+        return rest if rest and name.startswith(prefix) and _NAME.fullmatch(name) else None
+
+    def named(self, name: str, rest: str, price: Price | None) -> Target:
+        """Return the target of one name."""
+        bare = msgspec.structs.replace(
+            self.target,
+            target_id=name,
+            price=price,
+            pattern=self.target.target_id,
+            deployments=tuple(
+                msgspec.structs.replace(each, target_id=name, upstream_model=each.upstream_model.replace("*", rest, 1))
+                for each in self.target.deployments
+            ),
+        )
+        return _with_facts(bare, self.model, facts_of(self.model, rest))
+
+
+class Wildcards:
+    """All wildcards, and the targets that followed from them so far, at the prices of one moment."""
+
+    def __init__(self, entries: tuple[Wildcard, ...], book: PriceBook, at_us: int) -> None:
+        self.entries = entries
+        self._book = book
+        self._at_us = at_us
+        self._found: dict[str, Target] = {}
+        self._most = sum(len(each.names) + _MOST_UNLISTED for each in entries)
+
+    def target(self, name: str) -> Target | None:
+        """Return the target of a name, by the longest wildcard that matches it; None where none does."""
+        found = self._found.get(name)
+        if found is not None:
+            return found
+        matching = [(entry, rest) for entry in self.entries if (rest := entry.stands_for(name)) is not None]
+        if not matching:
+            return None
+        entry, rest = max(matching, key=lambda each: len(each[0].target.target_id))
+        price = self._book.at(name, self._at_us) or self._book.at(entry.target.target_id, self._at_us)
+        if len(self._found) >= self._most:
+            self._found.clear()
+        found = self._found[name] = entry.named(name, rest, price)
+        return found
+
+    def priced_by(self, book: PriceBook, at_us: int) -> "Wildcards":
+        """Return the same wildcards at the prices of another moment."""
+        return Wildcards(self.entries, book, at_us) if self.entries else self
+
+
+_NO_WILDCARDS: Final = Wildcards((), PriceBook(), 0)
+
+
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
-    """Targets by id, in the order of the configuration."""
+    """Targets by id, in the order of the configuration, and the wildcards that further ones follow from.
+
+    To go over a catalog is to go over its entries, wildcards included.
+    """
 
     targets: Mapping[str, Target]
+    wildcards: Wildcards = _NO_WILDCARDS
 
     def __iter__(self) -> Iterator[Target]:
-        return iter(self.targets.values())
+        yield from self.targets.values()
+        for entry in self.wildcards.entries:
+            yield entry.target
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def named(self, name: str) -> Target | None:
+        """Return the target that a caller names; None where there is none."""
+        return self.targets.get(name) or self.wildcards.target(name)
+
+    def including(self, names: Iterable[str]) -> "Catalog":
+        """Return a catalog whose `targets` have these names too, as far as a wildcard stands for them."""
+        if not self.wildcards.entries:
+            return self
+        further = {name: found for name in names if (found := self.named(name)) is not None}
+        if further.keys() <= self.targets.keys():
+            return self
+        return Catalog(targets={**self.targets, **further}, wildcards=self.wildcards)
+
+    def __contains__(self, name: object) -> bool:
+        """True for a target's id, a wildcard itself, and a name that a wildcard stands for."""
+        if not isinstance(name, str):
+            return False
+        return self.named(name) is not None or any(name == each.target.target_id for each in self.wildcards.entries)
 
     @property
     def deployments(self) -> tuple[Deployment, ...]:
@@ -69,32 +171,52 @@ def build_catalog(
     """
     prices = configured_prices(section) if book is None else book
     moment_us = time.time_ns() // 1_000 if at_us is None else at_us
+    built = [
+        (model, _target(model, resolve_secret, prices.at(model.model_id, moment_us), (pools or {}).get(model.model_id)))
+        for model in section.models
+    ]
+    wildcards = tuple(
+        Wildcard(model=model, target=target, names=tuple(model.model_id[:-1] + each for each in names_under(model)))
+        for model, target in built
+        if model.is_wildcard
+    )
     return Catalog(
-        targets={
-            model.model_id: _target(
-                model, resolve_secret, prices.at(model.model_id, moment_us), (pools or {}).get(model.model_id)
-            )
-            for model in section.models
-        }
+        targets={target.target_id: target for model, target in built if not model.is_wildcard},
+        wildcards=Wildcards(wildcards, prices, moment_us) if wildcards else _NO_WILDCARDS,
     )
 
 
 def configured_prices(section: ProvidersSection) -> PriceBook:
-    """The section's own prices. Raises PriceError for a name that litellm's table does not have."""
-    # Read when the first model asks for it, and once.
-    table = functools.cache(read_table)
-    return price_book(
-        dated_price(model.model_id, item, table) for model in section.models for item in price_items(model.prices)
-    )
+    """The section's own prices, and those that litellm's table has for models that have none.
+
+    Raises PriceError for a name that litellm's table does not have.
+    """
+    return price_book(each for model in section.models for each in _prices_of(model))
+
+
+def _prices_of(model: ModelConfig) -> Iterator[DatedPrice]:
+    items = price_items(model.prices)
+    for item in items:
+        yield dated_price(model.model_id, item, bundled_table)
+    if items:
+        return
+    names: list[tuple[str, str | None]] = [(model.model_id, None)]
+    if model.is_wildcard:
+        names = [(model.model_id[:-1] + each, each) for each in names_under(model)]
+    for target_id, upstream in names:
+        facts = facts_of(model, upstream).facts
+        if facts is not None and facts.price is not None:
+            yield DatedPrice(target_id=target_id, price=facts.price, source="litellm")
 
 
 def repriced(catalog: Catalog, book: PriceBook, at_us: int) -> Catalog:
     """The same targets, with the prices in effect at `at_us`."""
     return Catalog(
         targets={
-            target.target_id: msgspec.structs.replace(target, price=book.at(target.target_id, at_us))
-            for target in catalog
-        }
+            target_id: msgspec.structs.replace(target, price=book.at(target_id, at_us))
+            for target_id, target in catalog.targets.items()
+        },
+        wildcards=catalog.wildcards.priced_by(book, at_us),
     )
 
 
@@ -102,12 +224,33 @@ def with_deployments(catalog: Catalog, deployments: Mapping[str, tuple[Deploymen
     """The same targets, with these deployments by target id in place of their own."""
     return Catalog(
         targets={
-            target.target_id: target
-            if target.target_id not in deployments
-            else msgspec.structs.replace(target, deployments=deployments[target.target_id])
-            for target in catalog
-        }
+            target_id: target
+            if target_id not in deployments
+            else msgspec.structs.replace(target, deployments=deployments[target_id])
+            for target_id, target in catalog.targets.items()
+        },
+        wildcards=catalog.wildcards,
     )
+
+
+def unknown_facts(section: ProvidersSection, catalog: Catalog) -> Iterator[str]:
+    """Sentences about what is known of a configured model neither by the file nor by litellm's table, and what follows."""
+    for model in section.models:
+        target = catalog.targets.get(model.model_id)
+        if target is None:
+            continue
+        follows = [said for fact, said in _ASSUMED.items() if fact in target.assumed]
+        if target.price is None:
+            follows.append("its price is unknown, so `auto` never chooses it (`prices`)")
+        if follows:
+            why = facts_of(model).why_not
+            yield f"{model.model_id}: {'; '.join(follows)}{f'. Not looked up or found: {why}' if why else ''}"
+
+
+_ASSUMED: Final[dict[Fact, str]] = {
+    "capabilities": "nobody says what it can do, so it is taken to do everything (`capabilities`)",
+    "max_context_tokens": "nobody says how long a prompt may be, so none is refused here (`max_context_tokens`)",
+}
 
 
 def secret_reader(environment: Mapping[str, str]) -> ResolveSecret:
@@ -123,20 +266,46 @@ def secret_reader(environment: Mapping[str, str]) -> ResolveSecret:
 
 
 def _target(model: ModelConfig, resolve_secret: ResolveSecret, price: Price | None, pool: str | None) -> Target:
-    return Target(
+    bare = Target(
         target_id=model.model_id,
         provider=model.provider,
         tiers=model.tier_eligibility,
         price=price,
-        max_context_tokens=model.max_context_tokens,
-        max_output_tokens=model.max_output_tokens,
-        capabilities=model.capabilities,
+        max_context_tokens=UNKNOWN_CONTEXT_TOKENS,
+        max_output_tokens=ASSUMED_OUTPUT_TOKENS,
+        capabilities=CHAT_CAPABILITIES,
         capability=model.capability,
         ability=model.ability,
         routing_weight=model.routing_weight,
         tokenizer_ppm=None if model.tokenizer_ratio is None else int(model.tokenizer_ratio * 1_000_000),
         deployments=tuple(_deployment(model, deployment, resolve_secret) for deployment in model.deployments),
         pool=pool,
+    )
+    # What a wildcard's name stands for is known when somebody sends it.
+    return _with_facts(bare, model, Known(None) if model.is_wildcard else facts_of(model))
+
+
+def _with_facts(target: Target, model: ModelConfig, known: Known) -> Target:
+    """Return the target with what the configuration says, else with what is known, else with what is assumed."""
+    facts = known.facts
+    context = model.max_context_tokens or (facts and facts.max_input_tokens)
+    output = model.max_output_tokens or (facts and facts.max_output_tokens)
+    capabilities = model.capabilities if model.capabilities is not None else (facts and facts.capabilities)
+    given: dict[Fact, object] = {
+        "max_context_tokens": context,
+        "max_output_tokens": output,
+        "capabilities": capabilities,
+    }
+    tiers = {tier for tier in SERVICE_TIERS if target.price is not None and getattr(target.price, tier) is not None}
+    return msgspec.structs.replace(
+        target,
+        max_context_tokens=context or UNKNOWN_CONTEXT_TOKENS,
+        max_output_tokens=min(output or ASSUMED_OUTPUT_TOKENS, context or UNKNOWN_CONTEXT_TOKENS),
+        capabilities=CHAT_CAPABILITIES if capabilities is None else capabilities,
+        assumed=frozenset(fact for fact, value in given.items() if value is None),
+        answer_beside=model.max_context_tokens is None,
+        lacks=lacking(target.deployments),
+        service_tiers=frozenset(tiers) | (facts.service_tiers if facts is not None else frozenset()),
     )
 
 
@@ -146,7 +315,7 @@ def _deployment(model: ModelConfig, deployment: DeploymentConfig, resolve_secret
         deployment_id=f"{model.model_id}/{deployment.name}",
         target_id=model.model_id,
         kind=deployment.kind,
-        upstream_model=deployment.upstream_model or model.model_id,
+        upstream_model=deployment.upstream_model or ("*" if model.is_wildcard else model.model_id),
         base_url=deployment.base_url.rstrip("/"),
         api_key=None if deployment.api_key is None else _secret(deployment.api_key, f"{place}.api_key", resolve_secret),
         weight=deployment.weight,

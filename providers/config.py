@@ -15,6 +15,8 @@ _SECRET_OPTION = re.compile(r"key|secret|token|password|credential", re.IGNORECA
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*$"
 # Model ids of hubs contain slashes (`meta-llama/Llama-3-70b`).
 _MODEL_ID = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]*$"
+# A `*` at the end stands for the upstream's own name (`openai/*`).
+_MODEL_ENTRY = r"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?\*?$"
 
 
 def is_reference(value: str) -> bool:
@@ -86,19 +88,45 @@ def _check_url(url: str) -> None:
 class ModelConfig(Section):
     """A provider's model, with the facts that routing needs."""
 
-    model_id: str = Field(pattern=_MODEL_ID, max_length=128, description="The name that callers may ask for.")
+    model_id: str = Field(
+        pattern=_MODEL_ENTRY,
+        min_length=1,
+        max_length=128,
+        description="The name that callers may ask for. With a `*` at its end (`openai/*`) every name that begins so: what "
+        "the `*` stands for is the upstream's name. `auto` never chooses among those.",
+    )
     provider: str = Field(pattern=_NAME, max_length=64, description="Who runs it, as finance should see it.")
     tier_eligibility: frozenset[Tier] = Field(
         default=frozenset({"interactive", "batch"}), min_length=1, description="The tiers it may serve."
     )
     prices: ModelPrices | None = Field(
         default=None,
-        description="One price, a list of prices with their dates, or a name in litellm's table. Without prices the "
-        "cost is unknown, and `auto` never chooses the model.",
+        description="One price, a list of prices with their dates, or a name in litellm's table. Left out, they are what "
+        "that table says of the provider's model; where it says nothing the cost is unknown, and `auto` never chooses the model.",
     )
-    max_context_tokens: int = Field(ge=1, le=100_000_000, description="Prompt and answer together.")
-    max_output_tokens: int = Field(default=4_096, ge=1, le=10_000_000, description="The longest answer.")
-    capabilities: frozenset[Capability] = Field(default=frozenset(), description="What else it can do.")
+    max_context_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000_000,
+        description="Prompt and answer together. Left out, it is what litellm's table says, and without a bound where that "
+        "says nothing.",
+    )
+    max_output_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="The longest answer: a request for a longer one goes elsewhere. Left out, it is what litellm's table says.",
+    )
+    capabilities: frozenset[Capability] | None = Field(
+        default=None,
+        description="What else it can do. Left out, it is what litellm's table says, and everything where that says nothing.",
+    )
+    known_as: str | None = Field(
+        default=None,
+        max_length=256,
+        pattern=r"^\S*$",
+        description="Its name in litellm's table, where provider and `upstream_model` do not tell it; empty to look nothing up.",
+    )
     capability: Share = Field(default=0.5, description="The highest complexity it is trusted with.")
     ability: str | None = Field(
         default=None,
@@ -128,12 +156,20 @@ class ModelConfig(Section):
 
     @model_validator(mode="after")
     def _check_consistent(self) -> Self:
-        if self.max_output_tokens > self.max_context_tokens:
+        most, context = self.max_output_tokens, self.max_context_tokens
+        if most is not None and context is not None and most > context:
             raise ValueError("max_output_tokens is above max_context_tokens, which holds prompt and answer together")
         repeated = _first_repeated(deployment.name for deployment in self.deployments)
         if repeated is not None:
             raise ValueError(f"two deployments are named {repeated}; give each its own `name`")
+        if not self.is_wildcard and any("*" in (each.upstream_model or "") for each in self.deployments):
+            raise ValueError("an upstream_model with a `*` needs a model_id with one, such as openai/*")
         return self
+
+    @property
+    def is_wildcard(self) -> bool:
+        """True when it stands for every name that begins with its own."""
+        return self.model_id.endswith("*")
 
 
 def _first_repeated(names: Any) -> str | None:

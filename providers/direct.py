@@ -88,7 +88,9 @@ class DirectUpstream:
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         """Opens the call as `Upstream.open` does; raises an UpstreamError."""
         refuse_media_links(call.request, call.deployment)
-        connection = await self._sent(call, upstream_body(call.request, call.deployment, call.engine_fields))
+        connection = await self._sent(
+            call, upstream_body(call.request, call.deployment, call.engine_fields, call.dropped)
+        )
         deployment_id = call.deployment.deployment_id
         try:
             await connection.reply_begins()

@@ -28,6 +28,7 @@ from providers.errors import (
     UpstreamUnavailable,
 )
 from providers.media_links import refuse_links_in
+from providers.parameters import DECISIVE, MINOR, is_said
 from providers.target import Deployment
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.upstream_faults import LOST_STATUSES, error_of_status, retry_after_s
@@ -135,6 +136,7 @@ class LitellmUpstream:
     def __init__(self) -> None:
         self._litellm: Any = None
         self._loading = asyncio.Lock()
+        self._supported: dict[str, frozenset[str]] = {}
 
     async def prepare(self) -> None:
         """Imports litellm. Call it at start, so that the first request does not wait for it."""
@@ -146,16 +148,46 @@ class LitellmUpstream:
         """Opens the call as `Upstream.open` does; raises an UpstreamError."""
         arguments = litellm_arguments(call)
         await self.prepare()
+        self._drop_unsupported(arguments, call)
         opening = self._litellm.acompletion(**arguments)
         reply = await _await_within(opening, call.total_timeout_s, call, self._litellm, begun=False)
         if call.request.stream:
             return _LitellmStream(reply, call, self._litellm)
         return _LitellmBody(reply, call)
 
+    def _drop_unsupported(self, arguments: dict[str, Any], call: UpstreamCall) -> None:
+        """Leaves out what litellm says that the model cannot take. Raises CannotCarry for what may not be left out."""
+        model = call.deployment.upstream_model
+        supported = self._supported.get(model)
+        if supported is None:
+            supported = self._supported[model] = _supported_by(self._litellm, model)
+        if not supported:
+            return
+        for name in (DECISIVE | MINOR) & call.request.fields.keys() & arguments.keys() - supported:
+            said = is_said(name, call.request.fields[name])
+            if said and name in DECISIVE:
+                raise _cannot_carry(
+                    call.deployment,
+                    f"This model's provider cannot take the parameter {name!r}: leave it out, or send another model.",
+                    name,
+                )
+            del arguments[name]
+            if said:
+                call.drops(name)
+
     async def aclose(self) -> None:
         """Closes litellm's HTTP clients, if it was imported."""
         if self._litellm is not None:
             await asyncio.shield(_close_clients(self._litellm))
+
+
+def _supported_by(litellm: Any, model: str) -> frozenset[str]:
+    """The parameters that litellm translates for a model; empty where it does not know the provider."""
+    provider, _, name = model.partition("/")
+    try:
+        return frozenset(litellm.get_supported_openai_params(model=name, custom_llm_provider=provider) or ())
+    except Exception:  # noqa: BLE001 - it has no tree of its own, and an unknown model may be anything
+        return frozenset()
 
 
 async def _close_clients(litellm: Any) -> None:
@@ -175,6 +207,8 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
         raise _cannot_carry(deployment, "This model's provider is reached for chats only, not for embeddings.", "model")
     arguments: dict[str, Any] = {}
     for name in call.request.fields:
+        if name in call.dropped or name in call.engine_fields:
+            continue
         if name in PASSED_FIELDS:
             arguments[name] = field_of(call.request, name, deployment.deployment_id)
         elif name not in _DROPPED_FIELDS:
@@ -186,6 +220,7 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
     # Linked media is fetched by litellm itself for some providers: a caller could make it read our network.
     refuse_links_in(arguments.get("messages"), deployment)
     # The operator's options come last but for ours, so no caller's field can stand in their place.
+    arguments |= call.engine_fields
     arguments |= deployment.options
     arguments |= {
         "model": deployment.upstream_model,

@@ -4,10 +4,17 @@ from typing import Literal, get_args
 
 import msgspec
 
-from cost.prices import Price
+from cost.prices import Price, ServiceTier
 
 Tier = Literal["interactive", "batch"]
 Capability = Literal["vision", "tools", "json", "embeddings"]
+CHAT_CAPABILITIES: frozenset[Capability] = frozenset({"vision", "tools", "json"})
+"""What a model is taken to be able to do when nobody says what it can."""
+UNKNOWN_CONTEXT_TOKENS = 100_000_000
+"""The context of a model that nobody knows the context of: nothing is refused for it here."""
+ASSUMED_OUTPUT_TOKENS = 4_096
+"""The longest answer of a model that nobody knows one of, as far as money is held for it."""
+Fact = Literal["capabilities", "max_context_tokens", "max_output_tokens"]
 CacheIsolation = Literal["none", "organisation", "team"]
 """Scope within which callers share an engine's prefix cache."""
 OwnEngine = Literal["vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp"]
@@ -50,7 +57,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     `capability` is the highest complexity, in [0, 1], that this target is trusted with. `ability` names this target's
     row in the classifier's ability table; measured outcomes then take precedence over the declared `capability`.
-    `price` is None when it is unknown; an unpriced target is not eligible for `auto`.
+    `price` is None when it is unknown; an unpriced target is not eligible for `auto`. `assumed` names the facts that
+    nobody gave: the target is then taken to be able to do everything.
     """
 
     target_id: str
@@ -68,6 +76,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Its tokens for a text that the common yardstick tokenizer counts as a million; None when unknown."""
     pool: str | None = None
     """The pool of our own engines that serves it. Its deployments are the pool's replicas, which come and go."""
+    assumed: frozenset[Fact] = frozenset()
+    answer_beside: bool = False
+    """True when `max_context_tokens` is known as the longest prompt: whether the answer counts too is the upstream's to say.
+    """
+    service_tiers: frozenset[ServiceTier] = frozenset()
+    """The service tiers that its provider sells."""
+    lacks: frozenset[str] = frozenset()
+    """OpenAI's parameters that it cannot take."""
+    pattern: str = ""
+    """The wildcard entry that it follows from, such as `openai/*`; empty for a model with an entry of its own."""
     own: bool = False
     """True when it runs on our own engines rather than at a commercial provider; follows from the fields above."""
 
@@ -75,3 +93,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         # It is asked for several times a request.
         own = self.pool is not None or any(deployment.kind in OWN_ENGINES for deployment in self.deployments)
         msgspec.structs.force_setattr(self, "own", own)
+
+    @property
+    def entry(self) -> str:
+        """The `model_id` of its entry in the configuration: the wildcard's, or its own."""
+        return self.pattern or self.target_id
+
+    def known(self, fact: Fact) -> int | frozenset[Capability] | None:
+        """A fact, or None where it is assumed."""
+        if fact in self.assumed:
+            return None
+        return getattr(self, fact)  # type: ignore[no-any-return]

@@ -9,6 +9,10 @@ from providers.target import Deployment
 from providers.wire import ChatRequest, Event
 
 
+def _ignore_dropped(_name: str) -> None:
+    pass
+
+
 def _ignore_connection(_reached: bool) -> None:
     pass
 
@@ -26,7 +30,11 @@ class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     """Additional headers of the gateway (trace context); never the caller's."""
     engine_fields: Mapping[str, int | str] = {}
-    """Additional body fields for an engine of our own; never the caller's."""
+    """Body fields of the gateway in place of the caller's: an engine's own, the longest answer, the service tier."""
+    dropped: tuple[str, ...] = ()
+    """The caller's parameters that the target cannot take, and that are left out."""
+    drops: Callable[[str], None] = _ignore_dropped
+    """Called with the name of each further parameter that is found not to be taken, and is left out."""
     reaches: Callable[[bool], None] = _ignore_connection
     """Called with False while there is no connection, so that nothing of the request can have left, and with True once
     there is one. An upstream that cannot tell does not call it: the request then counts as sent from the start.

@@ -6,12 +6,13 @@ Only what routing needs is decoded; everything else travels as the bytes it came
 import contextlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
 
+from cost.prices import ServiceTier
 from providers.errors import CannotCarry, MalformedReply
 from providers.target import OWN_ENGINES, Deployment, Tier
 from providers.upstream_faults import error_in_reply
@@ -82,6 +83,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Fields beside `fields` for engines of one's own, as other hosts refuse them."""
     for_anthropic: Callable[[], Mapping[str, Any]] | None = None
     """Makes the decoded fields that stand in place of those in `fields` for targets that speak Anthropic's dialect."""
+    service_tier: ServiceTier | None = None
+    """The provider's service tier that the caller asked for; None for the usual one."""
 
 
 class WireUsage(msgspec.Struct, frozen=True):
@@ -114,6 +117,8 @@ class Event(msgspec.Struct, frozen=True):
     usage: WireUsage | None
     finished: bool
     """True when a choice has a finish_reason."""
+    service_tier: str | None = None
+    """The service tier that served it, where the upstream says so."""
 
 
 class _Function(msgspec.Struct):
@@ -149,6 +154,7 @@ class _Reply(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: WireUsage | None = None
     error: Any = None
+    service_tier: Any = None
 
 
 class _Embeddings(msgspec.Struct):
@@ -163,6 +169,7 @@ class _ReplyAnyUsage(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Any = None
     error: Any = None
+    service_tier: Any = None
 
 
 EMPTY_OBJECT: Final = b"{}"
@@ -196,8 +203,10 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
         raise error_in_reply(reply.error, deployment_id, secret)
     usage = reply.usage if isinstance(reply.usage, WireUsage) else None
     choices = reply.choices
+    served = reply.service_tier
+    tier = served if type(served) is str else None
     if not choices:
-        return Event(payload, False, 0, 0, usage, False)
+        return Event(payload, False, 0, 0, usage, False, tier)
     token = finished = False
     chars = 0
     for choice in choices:
@@ -220,7 +229,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
         ):
             token = True
             chars += _non_content_chars(part)
-    return Event(payload, token, len(choices), chars, usage, finished)
+    return Event(payload, token, len(choices), chars, usage, finished, tier)
 
 
 def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = None) -> Event:
@@ -356,14 +365,19 @@ def field_of(request: ChatRequest, name: str, deployment_id: str) -> Any:
 
 
 def upstream_body(
-    request: ChatRequest, deployment: Deployment, engine_fields: Mapping[str, int | str] = MappingProxyType({})
+    request: ChatRequest,
+    deployment: Deployment,
+    engine_fields: Mapping[str, int | str] = MappingProxyType({}),
+    dropped: Collection[str] = (),
 ) -> bytes:
     """The caller's body with the upstream's model name; a stream is always asked for its usage.
 
-    Raw values are copied as they came: messages are not decoded and encoded again. `engine_fields` are added for an
-    engine of our own.
+    Raw values are copied as they came: messages are not decoded and encoded again. `engine_fields` stand in the place of
+    the caller's, and `dropped` are left out.
     """
     fields: dict[str, Any] = {**request.fields, "model": deployment.upstream_model, **engine_fields}
+    for name in dropped:
+        fields.pop(name, None)
     if request.translated:
         _suit(fields, request, deployment)
     if request.stream:

@@ -34,9 +34,12 @@ async def take_from_limits(limiter: Limiter, context: RequestContext, caller: Ca
     context.reply.headers += rate_headers(context.admission)
 
 
-def is_downgraded(budgets: BudgetGate, caller: Caller, request: ChatRequest) -> bool:
-    """Returns True when a spent budget sends the request to the cheapest capable target. Raises BudgetExceeded."""
+def is_downgraded(budgets: BudgetGate, caller: Caller, request: ChatRequest, context: RequestContext) -> bool:
+    """Returns True when a spent budget sends the request to the cheapest capable target, and notes whether a hard budget
+    bounds it. Raises BudgetExceeded.
+    """
     known = budgets.check(caller.organisation_id, caller.team_id, caller.key_id, request.tag)
     if known.exceeded is not None:
         raise known.exceeded
+    context.bounded = known.hard
     return known.downgrade and request.model != AUTO and is_replaceable(request)

@@ -25,6 +25,7 @@ from providers.target import Deployment
 from providers.wire import Event, WireUsage
 from proxy.attempt_money import NO_METERS, NOTHING, Money, flagged, money_of, usage_of
 from proxy.ending import Ending, Unused, flags_of, result_of
+from proxy.engine_fields import dropped_fields
 from proxy.errors import DeadlineExceeded
 from proxy.outcome import AttemptOutcome
 from proxy.policy import Candidate, most_nanousd
@@ -96,6 +97,7 @@ class Attempt:
         "candidate",
         "chars",
         "deployment",
+        "dropped",
         "finished",
         "first_token_at",
         "kept",
@@ -105,6 +107,7 @@ class Attempt:
         "reached",
         "routed",
         "sent",
+        "service_tier",
         "settled",
         "slot",
         "started_at",
@@ -128,6 +131,10 @@ class Attempt:
         self.number = number
         self.candidate = candidate
         self.deployment = deployment
+        self.dropped: list[str] = list(dropped_fields(candidate.target, routed))
+        """The caller's parameters that are left out for this target."""
+        self.service_tier: str | None = None
+        """The provider's service tier that served it, where the upstream says so."""
         self._permit = permit
         self._books = books
         self._clock = clock
@@ -186,6 +193,8 @@ class Attempt:
                 self._stale = not (one_choice or event.choices == 0 or not self.routed.request.stream)
             if event.finished:
                 self.finished = True
+            if event.service_tier is not None:
+                self.service_tier = event.service_tier
         if self.token_events:
             self.last_token_at = self._clock()
             if self.first_token_at is None:
@@ -310,7 +319,7 @@ class Attempt:
                 chars=self.chars,
                 stale=self._stale,
             )
-            self._counted = money_of(self.routed, target, usage)
+            self._counted = money_of(self.routed, target, usage, self.service_tier)
         return self._counted
 
     def _entry(

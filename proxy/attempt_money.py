@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from cost.claim.comparators import NO_BASELINES, Baselines, Work
-from cost.prices import Meters
+from cost.prices import Meters, ServiceTier
 from cost.usage import MISSING, Usage, estimated, from_openai, plain_usage
 from providers.target import Target
 from providers.wire import WireUsage
@@ -40,10 +40,22 @@ NOTHING: Final = Money(Usage(), NO_METERS, NO_BASELINES)
 """The money of an attempt that used nothing."""
 
 
-def money_of(routed: RoutedRequest, target: Target, usage: Usage) -> Money:
-    """Prices the usage at the target's current price and computes its baselines."""
-    costs = None if target.price is None else target.price.costs_nanousd(usage)
+def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: str | None = None) -> Money:
+    """Prices the usage at the target's current price and computes its baselines. `served_tier` is the provider's service
+    tier as the upstream told it, which may be another than was asked for.
+    """
+    price = target.price
+    if price is not None:
+        price = price.of_tier(_tier(routed, target, served_tier))
+    costs = None if price is None else price.costs_nanousd(usage)
     return Money(usage, costs, _baselines(routed, target, usage, None if costs is None else sum(costs)))
+
+
+def _tier(routed: RoutedRequest, target: Target, served: str | None) -> ServiceTier | None:
+    asked = routed.facts.service_tier
+    if asked is None or asked not in target.service_tiers:
+        return None
+    return asked if served is None or served == asked else None
 
 
 def usage_of(

@@ -44,7 +44,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     reply: Reply
     started_at: float
     config: PipelineConfig
-    """The configuration when the request came; a reload does not change it."""
+    """The configuration when the request came; a reload does not change it. What a wildcard stands for is added."""
     task: asyncio.Task[Any]
     trace: RequestTrace | None = None
     caller: Caller | None = None
@@ -60,6 +60,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     up.
     """
     admission: Admission | None = None
+    bounded: bool = False
+    """True when a hard budget holds money for it."""
     classify_s: float | None = None
     routed: RoutedRequest | None = None
     attempts: list[Attempt] = []

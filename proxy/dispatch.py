@@ -17,7 +17,7 @@ import msgspec
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger.ledger import Books
 from providers.breaker import Breakers
-from providers.errors import CannotCarry, MalformedReply, UpstreamError, UpstreamTimeout
+from providers.errors import CannotCarry, MalformedReply, RequestRejected, UpstreamError, UpstreamTimeout
 from providers.retry_budget import RetryBudget
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
@@ -25,7 +25,7 @@ from providers.wire import Event
 from proxy.attempt import Attempt
 from proxy.deployment_choice import DeploymentChoice, ReplicaDoor
 from proxy.ending import CALLER_GONE
-from proxy.engine_fields import engine_fields
+from proxy.engine_fields import call_fields, left_out_fields
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
 from proxy.held_reply import hold
 from proxy.latency import LatencyTracker
@@ -201,6 +201,12 @@ class Dispatcher:
             return impatience(attempt, self._clock())
         if isinstance(error, UpstreamError) and error.status == HTTPStatus.NOT_FOUND and deployment.adapter:
             self._adapter_missing(attempt.candidate.target, deployment, error)
+        elif (
+            isinstance(error, UpstreamError)
+            and error.status == HTTPStatus.NOT_FOUND
+            and attempt.candidate.target.pattern
+        ):
+            return _unknown_there(attempt)
         elif isinstance(error, UpstreamTimeout) and deadline.passed(self._clock()):
             return deadline.exceeded()
         return None
@@ -223,9 +229,23 @@ class Dispatcher:
                 self._clock(), routed.timeouts.total_s, stream=routed.request.stream
             ),
             headers=routed.upstream_headers,
-            engine_fields=engine_fields(attempt.deployment, routed),
+            engine_fields=call_fields(attempt.candidate.target, attempt.deployment, routed),
+            dropped=left_out_fields(attempt.candidate.target, routed),
             reaches=attempt.reaches,
+            drops=attempt.dropped.append,
         )
+
+
+def _unknown_there(attempt: Attempt) -> RequestRejected:
+    """The error for a name that a wildcard passed on and its provider does not know: the caller chose the name."""
+    target_id = attempt.candidate.target.target_id
+    return RequestRejected(
+        f"The model `{target_id}` does not exist at its provider. Send `auto` or a name from GET /v1/models.",
+        deployment_id=attempt.deployment.deployment_id,
+        status=HTTPStatus.NOT_FOUND,
+        param="model",
+        code="model_not_found",
+    )
 
 
 async def _hand_over_slot(slot: Slot | None, asking: Awaitable[Committed]) -> Committed:

@@ -1,4 +1,8 @@
-"""Body fields for engines of our own: scheduling priority, and the salt that separates prefix caches."""
+"""Body fields that the gateway sets in place of the caller's, and the caller's that a target cannot take.
+
+For engines of our own: scheduling priority, and the salt that separates prefix caches. For all: the longest answer, and
+the provider's service tier.
+"""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -6,7 +10,9 @@ from types import MappingProxyType
 from typing import Final
 
 from accounts.caller import Caller
-from providers.target import Deployment
+from providers.parameters import MINOR, is_said
+from providers.target import Deployment, Target
+from proxy.policy import longest_answer
 from proxy.routed_request import RoutedRequest
 
 _NOTHING: Final[Mapping[str, int | str]] = MappingProxyType({})
@@ -25,6 +31,50 @@ def engine_fields(deployment: Deployment, routed: RoutedRequest) -> Mapping[str,
     if salt := cache_salt(deployment, routed.caller):
         fields["cache_salt"] = salt
     return fields
+
+
+def call_fields(target: Target, deployment: Deployment, routed: RoutedRequest) -> Mapping[str, int | str]:
+    """Returns all fields to set for a call: those of an engine, the longest answer where it is not the caller's own, and
+    the service tier where the target's provider sells it.
+    """
+    fields = engine_fields(deployment, routed)
+    facts = routed.facts
+    tier = facts.service_tier if facts.service_tier in target.service_tiers else None
+    longest = longest_answer(target, facts)
+    if longest == facts.max_output_tokens and _OLD not in left_out_fields(target, routed):
+        longest = None
+    if tier is None and longest is None:
+        return fields
+    found = dict(fields)
+    if tier is not None:
+        found["service_tier"] = tier
+    if longest is not None:
+        said = [name for name in (_OLD, _NEW) if name in routed.request.fields and name not in target.lacks]
+        found.update(dict.fromkeys(said or [_longest_field(target, deployment)], longest))
+    return found
+
+
+_OLD: Final[str] = "max_tokens"
+_NEW: Final[str] = "max_completion_tokens"
+
+
+def _longest_field(target: Target, deployment: Deployment) -> str:
+    """OpenAI's newer models know the newer name alone, most other hosts the older one."""
+    openai = deployment.kind == "azure" or "api.openai.com" in deployment.base_url
+    return _NEW if openai or _OLD in target.lacks else _OLD
+
+
+def dropped_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
+    """Returns the caller's parameters that the target cannot take, and that the caller is told are left out; sorted."""
+    if not target.lacks:
+        return ()
+    fields = routed.request.fields
+    return tuple(sorted(name for name in target.lacks & MINOR & fields.keys() if is_said(name, fields[name])))
+
+
+def left_out_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
+    """Returns all of the caller's parameters that are left out: also what asks for nothing, and what another name says."""
+    return tuple(target.lacks & routed.request.fields.keys()) if target.lacks else ()
 
 
 def engine_priority(routed: RoutedRequest) -> int:

@@ -198,7 +198,7 @@ class RequestPipeline:
 
     async def admit(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> bool:
         """Whether a spent budget downgrades it. Raises BudgetExceeded or RateLimited."""
-        downgraded = self._budgets is not None and is_downgraded(self._budgets, caller, parsed.request)
+        downgraded = self._budgets is not None and is_downgraded(self._budgets, caller, parsed.request, context)
         await take_from_limits(self._limiter, context, caller, parsed)
         return downgraded
 

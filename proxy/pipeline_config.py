@@ -37,5 +37,5 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     deadlines: DeadlinesSection = DeadlinesSection()
 
     def has_model(self, name: str) -> bool:
-        """True for an alias or a target."""
-        return name in self.catalog.targets or name in self.policy.aliases
+        """True for an alias, a target, and what a wildcard stands for."""
+        return self.catalog.named(name) is not None or name in self.policy.aliases

@@ -18,15 +18,19 @@ from proxy.kept_answer import portion_bytes
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
 from proxy.policy import AUTO, Facts, Fleet, RoutePlan, held_out, plan
-from proxy.request import most_input_tokens, needs, opening_tokens, turn_key
+from proxy.request import decisive_parameters, most_input_tokens, needs, opening_tokens, turn_key
 from proxy.routed_request import Hold, RoutedRequest
 from proxy.shadow_price import Rooms
 from proxy.tolerance import Tolerance, plain_tolerance
 from proxy.tool_loop import NO_LOOP, ToolLoop, read_loop
 
 
-def facts_of(parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, downgraded: bool) -> Facts:
-    """Collects the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named."""
+def facts_of(
+    parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, downgraded: bool, bounded: bool = False
+) -> Facts:
+    """Collects the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named;
+    `bounded` is True under a hard budget.
+    """
     request = parsed.request
     tolerance = _tolerance(config, caller)
     loop = NO_LOOP if downgraded else _loop_of(request, config)
@@ -40,6 +44,9 @@ def facts_of(parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, d
         max_output_tokens=request.max_output_tokens,
         choices=request.n,
         allowed_models=caller.allowed_models,
+        service_tier=request.service_tier,
+        decisive=decisive_parameters(request),
+        bounded=bounded,
         longest_tokens=request.longest_tokens or None,
         tolerance=tolerance.by_average,
         tolerance_with_room=tolerance.with_room,

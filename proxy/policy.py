@@ -17,6 +17,7 @@ import msgspec
 
 from classifier.prediction import Prediction, TargetPrediction
 from cost.price_book.book import Unpriced, is_bookable
+from cost.prices import Price, ServiceTier
 from providers.catalog import Catalog
 from providers.target import Capability, Deployment, Target, Tier
 from proxy.affinity import Kept, Sticky, TurnChoice
@@ -63,7 +64,16 @@ _NOBODY_READY: Final = "no replica of its pool takes work now"
 _Kind = Literal["auto", "alias", "named"]
 """The kind of a requested name: `auto`, an alias for several targets, or one target."""
 Obstacle = Literal[
-    "not-allowed", "tier", "capability-missing", "context", "unpriced", "weight-zero", "unavailable", "too-hard"
+    "not-allowed",
+    "tier",
+    "capability-missing",
+    "context",
+    "output",
+    "parameter",
+    "unpriced",
+    "weight-zero",
+    "unavailable",
+    "too-hard",
 ]
 
 
@@ -136,6 +146,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The same while our own GPUs have room, and so come first; None when it is no other."""
     loop: ToolLoop = NO_LOOP
     """What the messages after the last user message show, for `auto`."""
+    service_tier: ServiceTier | None = None
+    """The provider's service tier that the caller asked for; None for the usual one."""
+    decisive: frozenset[str] = frozenset()
+    """The parameters sent that an answer must do justice to, such as `n`: who cannot take them is not asked."""
+    bounded: bool = False
+    """True under a hard budget: what is held for the answer is then the most that the upstream may write."""
     opening_tokens: int | None = None
     """The estimated tokens up to the last user message, by which prices are compared within its tool loop: what the loop
     has added since must not move it. None where no loop is under way.
@@ -202,12 +218,19 @@ def plan(
     pool, kind = _named_targets(facts, policy, catalog)
     eligible: list[Target] = []
     rejected: list[Rejection] = []
+    shorter: list[Target] = []
     for target in pool:
         obstacle = _obstacle(target, facts, fleet, policy.unpriced, auto=kind == AUTO)
         if obstacle is None:
             eligible.append(target)
-        else:
-            rejected.append(obstacle)
+            continue
+        rejected.append(obstacle)
+        if obstacle.obstacle == "output":
+            shorter.append(target)
+    if not eligible and shorter:
+        # A limit is no demand: where nobody writes as much, the answer ends where the target's does.
+        eligible = shorter
+        rejected = [each for each in rejected if each.obstacle != "output"]
     if not eligible:
         raise _no_target_error(facts, rejected)
     if kind == AUTO:
@@ -314,7 +337,7 @@ def _named_targets(
     pool = [catalog.targets[name] for name in names if name in catalog.targets]
     if facts.alias not in policy.aliases and facts.alias not in catalog.targets:
         pool = []
-    known = [target for target in pool if facts.allowed_models is None or target.target_id in facts.allowed_models]
+    known = [target for target in pool if may_use(facts.allowed_models, target)]
     if not known:
         raise ModelNotFound(
             f"The model `{facts.alias}` does not exist or your team may not use it. "
@@ -324,29 +347,55 @@ def _named_targets(
     return known, kind
 
 
+def may_use(allowed: frozenset[str] | None, target: Target) -> bool:
+    """Returns True when a caller who may use these models, None for all, may use the target. Who may use `openai/*` may
+    use all that it stands for.
+    """
+    return allowed is None or target.target_id in allowed or target.pattern in allowed
+
+
 def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, *, auto: bool) -> Rejection | None:
     """Returns the first reason why a target cannot serve the request, or None."""
     found: tuple[Obstacle, str] | None = None
-    needed = facts.needs
-    at_once = facts.input_tokens if facts.longest_tokens is None else facts.longest_tokens
-    room = int(at_once * _ESTIMATE_SLACK) + (facts.max_output_tokens or 1)
-    if facts.allowed_models is not None and target.target_id not in facts.allowed_models:
+    if not may_use(facts.allowed_models, target):
         found = ("not-allowed", "the team may not use it")
     elif facts.tier not in target.tiers:
         found = ("tier", f"does not serve the {facts.tier} tier")
-    elif needed and not needed <= target.capabilities:
-        found = ("capability-missing", f"cannot do {', '.join(sorted(needed - target.capabilities))}")
-    elif "embeddings" in target.capabilities and "embeddings" not in needed:
-        found = ("capability-missing", "makes embeddings, and answers nothing")
-    elif room > target.max_context_tokens:
-        found = ("context", f"{room} tokens do not fit its {target.max_context_tokens}")
+    elif (inability := _inability(target, facts)) is not None:
+        found = inability
     elif target.price is None and not is_bookable(None, unpriced, auto=auto):
         found = ("unpriced", "its price is unknown")
     elif auto and target.routing_weight <= 0:
         found = ("weight-zero", "its routing weight is 0")
     elif not fleet.get(target.target_id):
         found = ("unavailable", _EJECTED if target.pool is None else _NOBODY_READY)
+    elif auto and facts.max_output_tokens is not None and _is_too_long(facts.max_output_tokens, target):
+        # Last, since it is no obstacle where everybody has it.
+        found = (
+            "output",
+            f"answers with at most {target.max_output_tokens} tokens, {facts.max_output_tokens} are wanted",
+        )
     return found and Rejection(target_id=target.target_id, obstacle=found[0], detail=found[1])
+
+
+def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
+    """Returns the obstacle that lies in what the target can do, or None."""
+    needed = facts.needs
+    at_once = facts.input_tokens if facts.longest_tokens is None else facts.longest_tokens
+    room = int(at_once * _ESTIMATE_SLACK) + (1 if target.answer_beside else facts.max_output_tokens or 1)
+    if needed and not needed <= target.capabilities and "capabilities" not in target.assumed:
+        return "capability-missing", f"cannot do {', '.join(sorted(needed - target.capabilities))}"
+    if "embeddings" in target.capabilities and "embeddings" not in needed:
+        return "capability-missing", "makes embeddings, and answers nothing"
+    if facts.decisive and not facts.decisive.isdisjoint(target.lacks):
+        return "parameter", f"cannot take {', '.join(sorted(facts.decisive & target.lacks))}"
+    if room > target.max_context_tokens:
+        return "context", f"{room} tokens do not fit its {target.max_context_tokens}"
+    return None
+
+
+def _is_too_long(wanted_tokens: int, target: Target) -> bool:
+    return wanted_tokens > target.max_output_tokens and "max_output_tokens" not in target.assumed
 
 
 def _no_target_error(facts: Facts, rejected: list[Rejection]) -> Refused:
@@ -747,7 +796,7 @@ def _bound(target: Target, facts: Facts) -> int | None:
     """The maximum cost of one attempt by the estimates: nothing cached, everything written to the cache, the longest
     output.
     """
-    price = target.price
+    price = _price(target, facts)
     if price is None:
         return None
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
@@ -758,19 +807,39 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     """An upper bound of cost in nano-dollars that no honest upstream exceeds: the dearest meters and the most input
     tokens.
     """
-    if target.price is None:
+    price = _price(target, facts)
+    if price is None:
         return None
     # What is longer than the context is refused there.
     tokens = facts.most_input_tokens
     if facts.longest_tokens is None:
         tokens = min(tokens, max(target.max_context_tokens, facts.input_tokens))
-    return target.price.most_nanousd(tokens, _most_output_tokens(target, facts))
+    return price.most_nanousd(tokens, _most_output_tokens(target, facts))
+
+
+def _price(target: Target, facts: Facts) -> Price | None:
+    """The price to hold for: the dearer of the usual one and that of the asked tier, which the provider may not grant."""
+    price = target.price
+    if price is None or facts.service_tier is None:
+        return price
+    asked = price.of_tier(facts.service_tier)
+    return max(price, asked, key=lambda each: each.output_nanousd)
+
+
+def longest_answer(target: Target, facts: Facts) -> int | None:
+    """Returns the most tokens of one choice to ask the target for; None leaves it to the target.
+
+    What the caller wants is cut to what the target can. Where the caller says nothing, a hard budget bounds it by what is
+    held.
+    """
+    wanted = facts.max_output_tokens
+    if wanted is not None:
+        return min(wanted, target.max_output_tokens) if _is_too_long(wanted, target) else wanted
+    return target.max_output_tokens if facts.bounded and not facts.needs >= _EMBEDS else None
 
 
 def _most_output_tokens(target: Target, facts: Facts) -> int:
-    """The most answer tokens of all choices. The caller's limit goes upstream unchanged, so it counts even above the
-    target's.
-    """
+    """The most answer tokens of all choices."""
     if facts.needs >= _EMBEDS:
         return 0
-    return (facts.max_output_tokens or target.max_output_tokens) * facts.choices
+    return (longest_answer(target, facts) or target.max_output_tokens) * facts.choices

@@ -32,6 +32,8 @@ def decision_headers(
     if routed.prediction is not None:
         headers.append((b"x-weighbridge-complexity", f"{routed.prediction.complexity:.3f}".encode()))
         headers.append((b"x-weighbridge-classifier", routed.prediction.source.encode()))
+    if answering.dropped:
+        headers.append((b"x-weighbridge-dropped", ", ".join(sorted(answering.dropped)).encode()))
     if routed.downgraded:
         headers.append((b"x-weighbridge-downgraded", b"budget"))
     if routed.facts.loop.struggle is not None:

@@ -9,6 +9,8 @@ import msgspec
 from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
 from cost.ledger.entries import TAG, TAG_RULE
+from cost.prices import SERVICE_TIERS, ServiceTier
+from providers.parameters import DECISIVE, is_said
 from providers.target import Capability, Tier
 from providers.wire import ChatRequest, Message, Priority
 from proxy.errors import BadRequest
@@ -93,6 +95,7 @@ _SERVICE_TIERS: Mapping[str, Tier] = {
     "default": "interactive",
     "priority": "interactive",
 }
+_SOLD: Mapping[str, ServiceTier] = {tier: tier for tier in SERVICE_TIERS}
 _INSTRUCTING = frozenset({"system", "developer"})
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
 _MEASURABLE_PARTS = _IMAGE_PARTS | {"text", "input_text", "refusal", "thinking", "redacted_thinking", "input_audio"}
@@ -222,6 +225,7 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
         tag=_tag(headers.tag, typed.tag),
         priority=_priority(headers.priority, typed.priority, typed.service_tier),
         cache_key=typed.prompt_cache_key,
+        service_tier=_SOLD.get(typed.service_tier or ""),
     )
 
 
@@ -258,6 +262,7 @@ def parse_embeddings(body: bytes, headers: RequestHeaders) -> ChatRequest:
         session_id=_agreed("x-session-id", headers.session_id, typed.session_id),
         tag=_tag(headers.tag, typed.tag),
         priority=_priority(headers.priority, typed.priority, typed.service_tier),
+        service_tier=_SOLD.get(typed.service_tier or ""),
     )
 
 
@@ -412,6 +417,12 @@ def needs(request: ChatRequest) -> frozenset[Capability]:
     if request.json_mode:
         wanted.append("json")
     return frozenset(wanted)
+
+
+def decisive_parameters(request: ChatRequest) -> frozenset[str]:
+    """Returns the parameters sent that a target must be able to take, such as `n` and `logprobs`."""
+    fields = request.fields
+    return frozenset(name for name in DECISIVE & fields.keys() if is_said(name, fields[name]))
 
 
 def _text(message: Message) -> str:

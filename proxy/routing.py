@@ -2,6 +2,8 @@
 
 import math
 
+import msgspec
+
 from accounts.caller import Caller
 from classifier.prediction import Prediction
 from providers.breaker import Breakers
@@ -13,7 +15,7 @@ from proxy.learning.shadow import Shadow
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
 from proxy.planning import facts_of, routed_request, turn_of
-from proxy.policy import DEFAULT_OUTPUT_TOKENS, Facts, Fleet, absent
+from proxy.policy import AUTO, DEFAULT_OUTPUT_TOKENS, Facts, Fleet, absent
 from proxy.queues.work import Work
 from proxy.request import conversation_key
 from proxy.routed_request import RoutedRequest
@@ -43,8 +45,11 @@ class Routing:
 
         Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is no candidate.
         """
-        config, request = context.config, parsed.request
-        facts = facts_of(parsed, caller, config, downgraded=downgraded)
+        request = parsed.request
+        if not downgraded and request.model != AUTO:
+            context.config = _with_names(context.config, request.model)
+        config = context.config
+        facts = facts_of(parsed, caller, config, downgraded=downgraded, bounded=context.bounded)
         fleet = {name: self._breakers.available(target) for name, target in config.catalog.targets.items()}
         if not all(fleet.values()):
             # A pool that nobody is in any more has no other way to learn that somebody wants it.
@@ -121,3 +126,13 @@ class Routing:
         tokens = facts.input_tokens + (facts.max_output_tokens or DEFAULT_OUTPUT_TOKENS)
         for target in absent(facts, config.policy, config.catalog, fleet):
             self._dispatcher.turned_away(target, tokens)
+
+
+def _with_names(config: PipelineConfig, name: str) -> PipelineConfig:
+    """The configuration with what wildcards know of the names behind the one that was sent."""
+    if not config.catalog.wildcards.entries:
+        return config
+    policy = config.policy
+    names = policy.aliases.get(name) or (name, *policy.fallbacks.get(name, ()))
+    catalog = config.catalog.including(names)
+    return config if catalog is config.catalog else msgspec.structs.replace(config, catalog=catalog)

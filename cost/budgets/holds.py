@@ -51,6 +51,8 @@ class BudgetCheck(msgspec.Struct, frozen=True):
     """Set if a hard budget is spent; to be raised or told."""
     downgrade: bool = False
     """True if a soft budget is spent whose `on_exhausted` is `downgrade`: take the cheapest capable target."""
+    hard: bool = False
+    """True if a hard budget holds money for the request's attempts."""
 
 
 NOTHING: Final = BudgetCheck()
@@ -185,12 +187,16 @@ class Holds:
         if not self._index:
             return NOTHING
         now_us = self.now_us()
-        spent = [local for local in self._applicable(organisation_id, team_id, key_id, tag) if local.is_spent(now_us)]
+        applicable = self._applicable(organisation_id, team_id, key_id, tag)
+        spent = [local for local in applicable if local.is_spent(now_us)]
         hard = next((local for local in spent if local.budget.hard), None)
         if hard is not None:
             self._refused(hard.budget.scope)
             return BudgetCheck(exceeded=hard.exceeded(now_us))
-        return BudgetCheck(downgrade=any(local.budget.on_exhausted == "downgrade" for local in spent))
+        return BudgetCheck(
+            downgrade=any(local.budget.on_exhausted == "downgrade" for local in spent),
+            hard=any(local.budget.hard for local in applicable),
+        )
 
     async def hold(self, entry: Entry, hold_nanousd: int | None) -> bool:
         """Hold money for an attempt on every hard budget that it falls under; return whether it had to wait.

@@ -21,7 +21,7 @@ from cost.errors import PriceRefused, UnknownPrice
 from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
 from cost.ledger.store import LedgerStore
 from cost.price_book.store import PriceStore
-from cost.prices import Meters, Price, to_json
+from cost.prices import SERVICE_TIERS, Meters, Price, to_json
 from cost.tables import LedgerEntry
 from cost.times import DAY_US, start_of
 from cost.usage import Usage
@@ -198,7 +198,8 @@ class _Recomputed:
 
     def add(self, row: Any) -> None:
         usage = Usage(**{name: getattr(row, name) for name in TOKEN_COLUMNS})
-        if not self._is_recomputable(row, usage):
+        right = self._right_price(row, usage)
+        if right is None:
             self.left_rows += 1
             return
         key = (row.day_us, *(getattr(row, name) for name in _GROUP))
@@ -212,13 +213,21 @@ class _Recomputed:
         group.unpriced += row.cost_nanousd is None
         group.last_us = max(group.last_us, row.at_us)
         group.booked = _add_meters(group.booked, _booked_meters(row))
-        group.right = _add_meters(group.right, self._new.costs_nanousd(usage))
+        group.right = _add_meters(group.right, right.costs_nanousd(usage))
 
-    def _is_recomputable(self, row: Any, usage: Usage) -> bool:
-        """Return True if the attempt's booked cost follows from its tokens, so that it can be recomputed."""
+    def _right_price(self, row: Any, usage: Usage) -> Price | None:
+        """Return the right price of an attempt; None if its booked cost does not follow from its tokens.
+
+        An entry does not keep its service tier, so it is told by what it was booked at.
+        """
         if row.usage_source == "none" or "orphaned" in msgspec.json.decode(row.flags, type=list[str]):
-            return False
-        return self._old is None or row.cost_nanousd is None or row.cost_nanousd == self._old.cost_nanousd(usage)
+            return None
+        if self._old is None or row.cost_nanousd is None or row.cost_nanousd == self._old.cost_nanousd(usage):
+            return self._new
+        for tier in SERVICE_TIERS:
+            if row.cost_nanousd == self._old.of_tier(tier).cost_nanousd(usage):
+                return self._new.of_tier(tier)
+        return None
 
 
 async def _stream_rows(connection: AsyncConnection, where: ColumnElement[bool], version: str) -> AsyncIterator[Any]:

@@ -9,8 +9,7 @@ generate nothing (embeddings and the like) have a true 0 for output, and those t
 true 0 for input. A cache without a figure costs what input costs. A batch's figure that is left out has the discount of
 the others.
 
-Not read: what a Usage does not count (audio, images, searches) and the figures of service tiers that the gateway does
-not ask for (priority, flex).
+Not read: what a Usage does not count (audio, images, searches).
 """
 
 import difflib
@@ -48,9 +47,31 @@ _METERS: Final[dict[str, tuple[str, ...]]] = {
     "reasoning": ("output_cost_per_reasoning_token",),
 }
 
+_TERMS: Final[dict[str, str]] = {"batch": "_batches", "flex": "_flex", "priority": "_priority"}
+"""Other prices of a model, with the ending that their figures' names have."""
+
 _OF_THE_OUTPUT: Final = frozenset({"output", "reasoning"})
 
 Row = Mapping[str, Any]
+
+_decode_rows = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class _RowsOnDemand(Mapping[str, Row]):
+    """The table's rows, each decoded when it is asked for: there are thousands, and few are of interest."""
+
+    def __init__(self, raw: Mapping[str, msgspec.Raw]) -> None:
+        self._raw = {name: row for name, row in raw.items() if bytes(memoryview(row)[:1]) == b"{"}
+
+    def __getitem__(self, name: str) -> Row:
+        found: Row = json.loads(bytes(self._raw[name]), parse_float=Decimal)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
 
 
 class LitellmTable(msgspec.Struct, frozen=True):
@@ -92,12 +113,14 @@ def table_in(path: Path, release: str) -> LitellmTable:
     if len(raw) > MOST_BYTES:
         raise PriceTableMissing(f"the table of litellm {release} is larger than {MOST_BYTES} bytes")
     try:
-        rows = json.loads(raw, parse_float=Decimal)
+        rows = _decode_rows(raw)
+    except msgspec.ValidationError as failure:
+        raise PriceTableMissing(f"the table of litellm {release} is not one of at most {MOST_ROWS} models") from failure
     except (ValueError, RecursionError) as failure:
         raise PriceTableMissing(f"the table of litellm {release} cannot be read as JSON") from failure
-    if not isinstance(rows, dict) or len(rows) > MOST_ROWS:
+    if len(rows) > MOST_ROWS:
         raise PriceTableMissing(f"the table of litellm {release} is not one of at most {MOST_ROWS} models")
-    return LitellmTable(release, {name: row for name, row in rows.items() if isinstance(row, dict)})
+    return LitellmTable(release, _RowsOnDemand(rows))
 
 
 def priced(table: LitellmTable, name: str) -> Price:
@@ -121,25 +144,27 @@ class _Figures(msgspec.Struct, frozen=True):
     brackets: tuple[tuple[int, Row], ...]
     """Price brackets by prompt length (`tiered_pricing`): lower bound in tokens, and the figures."""
 
-    def find(self, meter: str, above_tokens: int | None, *, batch: bool = False) -> Decimal | None:
-        """Return a meter's figure for prompts above so many tokens; the general one if longer prompts have none."""
+    def find(self, meter: str, above_tokens: int | None, *, terms: str = "") -> Decimal | None:
+        """Return a meter's figure for prompts above so many tokens; the general one if longer prompts have none.
+
+        `terms` is the ending of the names of a batch's or a service tier's figures.
+        """
         if self.brackets:
             return _first_figure(_bracket(self.brackets, above_tokens), _METERS[meter])
         tier = "" if above_tokens is None else f"_above_{above_tokens // 1000}k_tokens"
-        ending = f"{tier}_batches" if batch else tier
-        told = _first_figure(self.row, _METERS[meter], ending)
-        if batch:
-            return self._discounted(meter, above_tokens) if told is None else told
+        told = _first_figure(self.row, _METERS[meter], f"{tier}{terms}")
+        if terms:
+            return self._by_terms(meter, above_tokens, terms) if told is None else told
         return _first_figure(self.row, _METERS[meter]) if told is None else told
 
-    def _discounted(self, meter: str, above_tokens: int | None) -> Decimal | None:
-        """Return a batch figure that the table leaves out.
+    def _by_terms(self, meter: str, above_tokens: int | None, terms: str) -> Decimal | None:
+        """Return a figure of a batch or a service tier that the table leaves out.
 
-        It is the usual figure at the batch discount of its meter, else at that of input or output.
+        It is the usual figure at the discount, or surcharge, of its meter, else at that of input or output.
         """
         usual = self.find(meter, above_tokens)
         for like in (meter, "output" if meter in _OF_THE_OUTPUT else "input"):
-            in_batch, alone = _first_figure(self.row, _METERS[like], "_batches"), _first_figure(self.row, _METERS[like])
+            in_batch, alone = _first_figure(self.row, _METERS[like], terms), _first_figure(self.row, _METERS[like])
             if usual is not None and in_batch is not None and alone is not None:
                 return usual * in_batch / alone
         return usual
@@ -155,28 +180,33 @@ def _price(row: Row, version: str) -> Price | None:
     figures = _Figures(row, tuple(_brackets(row)))
     request = _positive(row.get("input_cost_per_request")) or Decimal(0)
     try:
-        base = _price_with_tiers(figures, version, request, batch=False)
-        if base is None or not _has_batches(row):
-            return base
-        return msgspec.structs.replace(base, batch=_price_with_tiers(figures, version, request, batch=True))
+        base = _price_with_tiers(figures, version, request)
+        if base is None:
+            return None
+        others = {
+            field: _price_with_tiers(figures, version, request, terms)
+            for field, terms in _TERMS.items()
+            if _has_figures(row, terms)
+        }
+        return msgspec.structs.replace(base, **others)
     except ValueError:
         # A figure beyond any price, or more lengths than a price has: what makes no sense is not known.
         return None
 
 
-def _price_with_tiers(figures: _Figures, version: str, request: Decimal, *, batch: bool) -> Price | None:
-    base = _flat_price(figures, None, version, request, batch=batch)
+def _price_with_tiers(figures: _Figures, version: str, request: Decimal, terms: str = "") -> Price | None:
+    base = _flat_price(figures, None, version, request, terms)
     if base is None:
         return None
-    tiers = [(bound, _flat_price(figures, bound, version, request, batch=batch)) for bound in figures.bounds()]
+    tiers = [(bound, _flat_price(figures, bound, version, request, terms)) for bound in figures.bounds()]
     long_prompts = tuple(LongPrompt(above_tokens=bound, price=tier) for bound, tier in tiers if tier is not None)
     return msgspec.structs.replace(base, long_prompts=long_prompts)
 
 
 def _flat_price(
-    figures: _Figures, above_tokens: int | None, version: str, request: Decimal, *, batch: bool
+    figures: _Figures, above_tokens: int | None, version: str, request: Decimal, terms: str
 ) -> Price | None:
-    found = {meter: figures.find(meter, above_tokens, batch=batch) for meter in _METERS}
+    found = {meter: figures.find(meter, above_tokens, terms=terms) for meter in _METERS}
     usd_input = found["input"] if found["input"] is not None or not request else Decimal(0)
     generates_nothing = figures.row.get("mode") in _GENERATES_NOTHING
     usd_output = found["output"] if found["output"] is not None or not generates_nothing else Decimal(0)
@@ -201,8 +231,8 @@ def _follows_output(figures: _Figures) -> bool:
     return figures.find("reasoning", None) == figures.find("output", None)
 
 
-def _has_batches(row: Row) -> bool:
-    return all(_positive(row.get(f"{side}_cost_per_token_batches")) is not None for side in ("input", "output"))
+def _has_figures(row: Row, terms: str) -> bool:
+    return all(_positive(row.get(f"{side}_cost_per_token{terms}")) is not None for side in ("input", "output"))
 
 
 def _brackets(row: Row) -> Iterator[tuple[int, Row]]:

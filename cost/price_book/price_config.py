@@ -84,7 +84,7 @@ _LongPrompts = Annotated[tuple[LongPromptPrices, ...], Field(max_length=MOST_LON
 
 
 class BatchPrices(MeterPrices):
-    """Prices of work that the provider takes as a batch."""
+    """Prices of work that the provider takes as a batch, or in a service tier."""
 
     long_prompts: _LongPrompts = Field(default=(), description="Again other prices for long prompts.")
 
@@ -102,6 +102,12 @@ class PricesConfig(MeterPrices):
         json_schema_extra={"unit": "number"},
         description="In place of `batch`: the share taken off every figure, such as 0.5.",
     )
+    flex: BatchPrices | None = Field(
+        default=None, description="What `service_tier: flex` costs; with it such requests reach the provider as flex."
+    )
+    priority: BatchPrices | None = Field(
+        default=None, description="What `service_tier: priority` costs; with it such requests reach the provider so."
+    )
     version: str = Field(
         default="",
         max_length=64,
@@ -114,11 +120,13 @@ class PricesConfig(MeterPrices):
         if self.batch is not None and self.batch_discount is not None:
             raise ValueError("give `batch` or `batch_discount`, not both")
         _refuse_gaps(self, self.long_prompts, "long_prompts")
-        if self.batch is not None:
-            _refuse_missing(self, self.batch, "batch")
-            _refuse_gaps(self.batch, self.batch.long_prompts, "batch.long_prompts")
-            if self.long_prompts and not self.batch.long_prompts:
-                raise ValueError("batch needs `long_prompts` too, because the prices beside it have some")
+        for name, other in (("batch", self.batch), ("flex", self.flex), ("priority", self.priority)):
+            if other is None:
+                continue
+            _refuse_missing(self, other, name)
+            _refuse_gaps(other, other.long_prompts, f"{name}.long_prompts")
+            if self.long_prompts and not other.long_prompts:
+                raise ValueError(f"{name} needs `long_prompts` too, because the prices beside it have some")
         return self
 
     def named_version(self) -> str:
@@ -147,13 +155,19 @@ class PricesConfig(MeterPrices):
         base = msgspec.structs.replace(
             self.flat(version, self.request), long_prompts=_tiers(self.long_prompts, version, self.request)
         )
-        if self.batch_discount is not None:
-            return msgspec.structs.replace(base, batch=_discounted(base, 1 - self.batch_discount))
-        if self.batch is None:
-            return base
-        batch = self.batch.flat(version, self.request)
-        tiers = _tiers(self.batch.long_prompts, version, self.request)
-        return msgspec.structs.replace(base, batch=msgspec.structs.replace(batch, long_prompts=tiers))
+        if self.batch_discount is None:
+            batch = self._other(self.batch, version)
+        else:
+            batch = _discounted(base, 1 - self.batch_discount)
+        flex, priority = self._other(self.flex, version), self._other(self.priority, version)
+        return msgspec.structs.replace(base, batch=batch, flex=flex, priority=priority)
+
+    def _other(self, prices: BatchPrices | None, version: str) -> Price | None:
+        """Return the price of a batch or a service tier."""
+        if prices is None:
+            return None
+        tiers = _tiers(prices.long_prompts, version, self.request)
+        return msgspec.structs.replace(prices.flat(version, self.request), long_prompts=tiers)
 
 
 class EnteredPrices(PricesConfig):

@@ -504,8 +504,9 @@ def _unit_price(group: Row, meter: str, price: Price | None) -> _UnitPrice | Non
 def _prices_within(price: Price) -> list[tuple[str, Price]]:
     """Return the prices within a version by kind, the usual one first."""
     found = [("", price), *((f"above-{each.above_tokens}", each.price) for each in price.long_prompts)]
-    if price.batch is not None:
-        found += [(f"batch-{kind}" if kind else "batch", each) for kind, each in _prices_within(price.batch)]
+    for terms, other in (("batch", price.batch), ("flex", price.flex), ("priority", price.priority)):
+        if other is not None:
+            found += [(f"{terms}-{kind}" if kind else terms, each) for kind, each in _prices_within(other)]
     return found
 
 

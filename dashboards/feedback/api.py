@@ -23,6 +23,7 @@ from proxy.errors import (
     LearningOff,
     RequestNotFound,
 )
+from proxy.policy import may_use
 
 router = APIRouter(tags=["feedback"])
 
@@ -170,15 +171,11 @@ def _check(feedback: GiveFeedback, gateway: Gateway, caller: Caller) -> None:
     if feedback.rating is not None and not 0 <= feedback.rating <= 1:
         raise BadRequest("`rating` must be between 0 (useless) and 1 (as good as it can be).", param="rating")
     better = feedback.better_target
-    known = gateway.rules().catalog.targets
-    if better is not None and (better not in known or not _may_use(caller, better)):
+    known = None if better is None else gateway.rules().catalog.named(better)
+    if better is not None and (known is None or not may_use(caller.allowed_models, known)):
         raise BadRequest(
             "`better_target` is no target that your team may use; GET /v1/models lists them.", param="better_target"
         )
-
-
-def _may_use(caller: Caller, target_id: str) -> bool:
-    return caller.allowed_models is None or target_id in caller.allowed_models
 
 
 async def _find(gateway: Gateway, team_id: str, request_id: str) -> ClassifiedRequest | None:

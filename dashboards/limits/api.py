@@ -15,7 +15,7 @@ from proxy.limits.book import places_of
 from proxy.limits.limit import Limit, Remaining
 from proxy.limits.rules import Place
 from proxy.pipeline_config import PipelineConfig
-from proxy.policy import AUTO
+from proxy.policy import AUTO, may_use
 from proxy.worker_report import QueueReport
 
 router = APIRouter(tags=["limits"])
@@ -85,8 +85,9 @@ def may_name(rules: PipelineConfig, caller: Caller, name: str) -> bool:
     """True if the caller may send this model name: `auto`, or a name with at least one target that it may use."""
     if name == AUTO:
         return True
-    targets = rules.policy.aliases.get(name) or ((name,) if name in rules.catalog.targets else ())
-    return any(caller.allowed_models is None or target in caller.allowed_models for target in targets)
+    names = rules.policy.aliases.get(name, (name,))
+    targets = [target for each in names if (target := rules.catalog.named(each)) is not None]
+    return any(may_use(caller.allowed_models, target) for target in targets)
 
 
 def sees_use(caller: Caller, place: Place, operator: str) -> bool:

@@ -19,7 +19,7 @@ from dashboards.web.openapi import described
 from providers.target import Target
 from proxy.errors import ModelNotFound
 from proxy.pipeline_config import PipelineConfig
-from proxy.policy import AUTO
+from proxy.policy import AUTO, may_use
 from proxy.wires.messages.parser import CLAUDE_PREFIX, model_named
 
 router = APIRouter(tags=["models"])
@@ -84,10 +84,17 @@ async def get_model(name: str, request: Request, caller: AuthenticatedCaller) ->
 
 
 def _visible(rules: PipelineConfig, caller: Caller) -> dict[str, dict[str, Any]]:
-    targets = [target for target in rules.catalog.targets.values() if _allowed(target.target_id, caller)]
+    catalog = rules.catalog
+    named = (catalog.named(name) for entry in catalog.wildcards.entries for name in entry.names)
+    targets = [
+        target
+        for target in (*catalog.targets.values(), *named)
+        if target is not None and may_use(caller.allowed_models, target)
+    ]
     models = {AUTO: _model(AUTO, "weighbridge")}
     for alias, names in rules.policy.aliases.items():
-        usable = [name for name in names if _allowed(name, caller)]
+        behind = [(name, catalog.named(name)) for name in names]
+        usable = [name for name, target in behind if target is not None and may_use(caller.allowed_models, target)]
         if usable:
             models[alias] = {**_model(alias, "weighbridge"), "targets": usable}
     models |= {target.target_id: _described(target) for target in targets}
@@ -100,10 +107,6 @@ def _for_anthropic(name: str) -> dict[str, Any]:
     return {"type": "model", "id": claude, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
 
 
-def _allowed(target_id: str, caller: Caller) -> bool:
-    return caller.allowed_models is None or target_id in caller.allowed_models
-
-
 def _model(name: str, owner: str) -> dict[str, Any]:
     # OpenAI's shape wants a creation time; a name in a configuration has none.
     return {"id": name, "object": "model", "created": 0, "owned_by": owner}
@@ -113,8 +116,8 @@ def _described(target: Target) -> dict[str, Any]:
     return {
         **_model(target.target_id, target.provider),
         "tier_eligibility": sorted(target.tiers),
-        "max_context_tokens": target.max_context_tokens,
-        "max_output_tokens": target.max_output_tokens,
+        "max_context_tokens": target.known("max_context_tokens"),
+        "max_output_tokens": target.known("max_output_tokens"),
         "capabilities": sorted(target.capabilities),
         "capability": target.capability,
         "usd_per_million_tokens": _prices(target.price),

@@ -1,7 +1,7 @@
 """Changes of a team's policy, each with its audit entry: quality floor, models, spill-over, escalation, and learning."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Container
 from typing import Annotated, Any, Final, Protocol
 
 import msgspec
@@ -51,7 +51,7 @@ def policy_of(team: TeamRecord) -> dict[str, Any]:
     return {"allowed_models": models, **{name: settings[name] for name in _SETTINGS}}
 
 
-def proposed(team: TeamRecord, choice: PolicyChoice, models: Collection[str] | None = None) -> TeamRecord:
+def proposed(team: TeamRecord, choice: PolicyChoice, models: Container[str] | None = None) -> TeamRecord:
     """The team with the choice applied, without writing it. Raises BadRequest, which names the field.
 
     `models` are the existing ones. An unknown name is refused, because it would allow nothing while its author believes
@@ -78,7 +78,7 @@ async def set_policy(
     *,
     reason: str,
     forget: LearningDeletion | None,
-    models: Collection[str] | None = None,
+    models: Container[str] | None = None,
 ) -> TeamRecord:
     """Apply a choice. Servers follow within `accounts.fresh_s`; learning data that may no longer be kept is deleted at
     once. Raises BadRequest.
@@ -127,8 +127,8 @@ def _validate(settings: TeamSettings, param: str) -> None:
         raise BadRequest(f"`{param}` is not valid: {error}.", param=param) from error
 
 
-def _check_models(new: frozenset[str], models: Collection[str] | None) -> None:
-    unknown = sorted(new - set(models)) if models is not None else []
+def _check_models(new: frozenset[str], models: Container[str] | None) -> None:
+    unknown = sorted(name for name in new if name not in models) if models is not None else []
     if unknown:
         raise BadRequest(
             f"There is no model `{unknown[0][:80]}` in the configuration; GET /v1/models lists them.",

@@ -122,7 +122,7 @@ async def change(view: Annotated[PageRequest, Depends(allowed("team.change"))]) 
     values = _submitted_values(form)
     try:
         choice = _choice(form, team)
-        models = view.gateway.rules().catalog.targets
+        models = view.gateway.rules().catalog
         after = proposed(team, choice, models)
         if form.text("step") != "apply":
             return await _page(view, values, after=after)
@@ -259,12 +259,12 @@ def _models(view: PageRequest, values: Mapping[str, Any]) -> list[dict[str, Any]
     """Models on offer: all of the configuration, and those that the team has allowed beside them."""
     rules = view.gateway.rules()
     auto = {target.target_id for target in choosable(rules.policy, rules.catalog, None)}
-    known = dict.fromkeys([*sorted(rules.catalog.targets), *sorted(values["models"])])
+    known = dict.fromkeys([*sorted(entry.target_id for entry in rules.catalog), *sorted(values["models"])])
     return [
         {
             "name": name,
             "chosen": name in values["models"],
-            "note": "" if name in auto else "by name only" if name in rules.catalog.targets else "no longer configured",
+            "note": "" if name in auto else "by name only" if name in rules.catalog else "no longer configured",
         }
         for name in known
     ]

@@ -22,6 +22,7 @@ from dashboards.web.patience import patience
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
 from proxy.errors import BadRequest, ModelNotFound, PriceNotFound, PricesUnavailable
+from proxy.policy import may_use
 
 router = APIRouter(tags=["prices"])
 
@@ -36,8 +37,8 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
     now_us = wall_us()
     data = [
         prices_as_json(gateway.prices.book, target_id, now_us)
-        for target_id in gateway.rules().catalog.targets
-        if caller.allowed_models is None or target_id in caller.allowed_models
+        for target_id, target in gateway.rules().catalog.targets.items()
+        if may_use(caller.allowed_models, target)
     ]
     return json_reply({"object": "list", "data": data})
 
@@ -49,7 +50,7 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
 async def set_price(target: str, request: Request, caller: OperatorCaller) -> Response:
     """Enters a price that overrides the configured ones. Every server follows within seconds."""
     gateway = gateway_of(request)
-    if target not in gateway.rules().catalog.targets:
+    if target not in gateway.rules().catalog:
         raise ModelNotFound(f"There is no target `{target[:80]}`; GET /v1/prices lists them.", param="target")
     body = await read_body(request, timeout_s=gateway.rules().body_timeout_s, most_bytes=MAX_BODY_BYTES)
     try:

@@ -53,7 +53,8 @@ def entry_told(entry: DatedPrice | None) -> dict[str, Any]:
 def figures_told(price: Price | None) -> dict[str, Any]:
     """A price's figures by meter; None without a price."""
     if price is None:
-        return {"usd_per_million_tokens": None, "usd_per_request": None, "long_prompts": [], "batch": None}
+        nothing: dict[str, Any] = {"usd_per_million_tokens": None, "usd_per_request": None, "long_prompts": []}
+        return {**nothing, "batch": None, "flex": None, "priority": None}
     return {
         "usd_per_million_tokens": _per_million(price),
         "usd_per_request": exact(usd(price.request_nanousd)),
@@ -61,7 +62,10 @@ def figures_told(price: Price | None) -> dict[str, Any]:
             {"above_tokens": each.above_tokens, "usd_per_million_tokens": _per_million(each.price)}
             for each in price.long_prompts
         ],
-        "batch": None if price.batch is None else figures_told(price.batch),
+        **{
+            terms: None if other is None else figures_told(other)
+            for terms, other in (("batch", price.batch), ("flex", price.flex), ("priority", price.priority))
+        },
     }
 
 

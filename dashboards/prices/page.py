@@ -114,7 +114,7 @@ async def enter(view: Annotated[PageRequest, Depends(allowed("prices.change"))])
     """Enters a price that overrides the configured ones, for every organisation. Every server follows within seconds."""
     gateway, form = view.gateway, await view.form()
     target = form.text("target", required=True)
-    if target not in gateway.rules().catalog.targets:
+    if target not in gateway.rules().catalog:
         raise ModelNotFound(f"There is no model `{target[:80]}`.", param="target")
     try:
         entered = checked_prices(_submitted_values(form))
@@ -157,7 +157,7 @@ async def _one(
     """The target's page. `given` is a refused entry's values, `wrong` the field and message."""
     gateway, now_us = view.gateway, view.now_us
     book = gateway.prices.book
-    is_known = target in gateway.rules().catalog.targets
+    is_known = target in gateway.rules().catalog
     known = await _known_prices(gateway, target) if "\x00" not in target else []
     if not known and not is_known:
         raise ModelNotFound(f"There is no model `{target[:80]}`.", param="target")
@@ -311,8 +311,9 @@ def _further(price: Price) -> list[str]:
         told.append(
             f"above {each.above_tokens:,} tokens {_dollars(inner.input_nanousd)} in, {_dollars(inner.output_nanousd)} out"
         )
-    if price.batch is not None:
-        told.append(f"batch {_dollars(price.batch.input_nanousd)} in, {_dollars(price.batch.output_nanousd)} out")
+    for terms, other in (("batch", price.batch), ("flex", price.flex), ("priority", price.priority)):
+        if other is not None:
+            told.append(f"{terms} {_dollars(other.input_nanousd)} in, {_dollars(other.output_nanousd)} out")
     return told
 
 

@@ -19,6 +19,8 @@ class PriceFigures(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_request: str | None
     long_prompts: list[LongPromptPriceOut]
     batch: "PriceFigures | None"
+    flex: "PriceFigures | None"
+    priority: "PriceFigures | None"
 
 
 class DatedPriceOut(PriceFigures, frozen=True, kw_only=True):

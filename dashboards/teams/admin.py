@@ -86,6 +86,6 @@ async def change_policy(desk: Annotated[AdminRequest, Depends(admin("team.change
         msgspec.structs.replace(PolicyChoice(), **fields),
         reason=asked.reason,
         forget=desk.gateway.learning,
-        models=desk.gateway.rules().catalog.targets,
+        models=desk.gateway.rules().catalog,
     )
     return desk.reply(policy_out(team))

@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from gateway.configuration.settings import GatewayConfig
+    from providers.catalog import Catalog
 
 config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -39,21 +40,26 @@ def check_config(
         )
     else:
         typer.echo(f"{file}: ok")
-    hint = _unmeasured(settings)
-    if hint:
+    for hint in _hints(settings):
         typer.echo(f"hint: {hint}", err=True)
     if missing:
         typer.echo(f"not set in this environment, and needed to serve: {', '.join(missing)}", err=True)
 
 
-def _unmeasured(settings: "GatewayConfig") -> str:
+def _hints(settings: "GatewayConfig") -> list[str]:
+    """What nobody says of a model, and what to do about targets of `auto` that were never measured."""
+    from providers.catalog import build_catalog, unknown_facts
+
+    catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
+    return [*unknown_facts(settings.providers, catalog), *filter(None, [_unmeasured(settings, catalog)])]
+
+
+def _unmeasured(settings: "GatewayConfig", catalog: "Catalog") -> str:
     """What to do about targets of `auto` for which the file names no ability; empty where there are none."""
     from gateway.wiring.policy import build_policy
-    from providers.catalog import build_catalog
     from proxy.policy import measuring_hint, unmeasured
 
     if not settings.classifier.enabled:
         return ""
-    catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
     names = unmeasured(catalog.abilities, build_policy(settings.policy, settings.cost), catalog)
     return f"no `ability` is named for these. {measuring_hint(names)}" if names else ""

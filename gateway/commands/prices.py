@@ -347,8 +347,7 @@ def _further(each: dict[str, Any]) -> str:
     if each["usd_per_request"] != "0":
         found.append(f"each request {each['usd_per_request']}")
     found += [f"above {tier['above_tokens']:,}: {_pair(tier)}" for tier in each["long_prompts"]]
-    if each["batch"] is not None:
-        found.append(f"batch {_pair(each['batch'])}")
+    found += [f"{terms} {_pair(each[terms])}" for terms in ("batch", "flex", "priority") if each[terms] is not None]
     return ", ".join(found) or "-"
 
 

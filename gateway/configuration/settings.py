@@ -405,7 +405,7 @@ def dangling(document: Document) -> list[Problem]:
     return [
         document.problem(path, _missing_target(name, names))
         for path, name in _references(document.values)
-        if name not in names
+        if name not in names and not (path[:2] in _NAMED_BY_CALLERS and _stands_for(names, name))
     ] + [
         *(document.problem(path, reserved) for path in _named_auto(document.values)),
         *(
@@ -413,6 +413,15 @@ def dangling(document: Document) -> list[Problem]:
             for path, name, known in _unknown_limited(document, names)
         ),
     ]
+
+
+_NAMED_BY_CALLERS: set[KeyPath] = {("policy", "aliases"), ("policy", "fallbacks")}
+"""Places whose names may be such as a wildcard stands for: they are looked up when a caller sends one."""
+
+
+def _stands_for(names: list[str], name: str) -> str | None:
+    """Returns the wildcard that stands for a name, or None."""
+    return next((each for each in names if each.endswith("*") and name.startswith(each[:-1]) and name != each), None)
 
 
 def _named_auto(values: dict[str, Value]) -> Iterator[KeyPath]:
@@ -427,7 +436,7 @@ def _unknown_limited(document: Document, targets: list[str]) -> Iterator[tuple[K
     """Yields models with limits that no caller can name, with path and known names; each would limit nothing."""
     known = [*targets, *_mapping(_mapping(document.values.get("policy")).get("aliases")), AUTO]
     for name in _mapping(_mapping(document.values.get("limits")).get("models")):
-        if name not in known:
+        if name not in known and not _stands_for(targets, name):
             yield ("limits", "models", name), name, known
 
 
@@ -465,6 +474,11 @@ def _names(value: Value, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _missing_target(name: str, names: list[str]) -> str:
+    wildcard = _stands_for(names, name)
+    if wildcard is not None:
+        return (
+            f"`{wildcard}` stands for `{name[:80]}` where callers name it; to use it here, give it an entry of its own"
+        )
     guess = closest(name, names)
     hint = f"; did you mean `{guess}`?" if guess else "."
     return f"there is no model `{name[:80]}`{hint} Models here: {', '.join(names[:40])}"

@@ -15,7 +15,7 @@ from gateway.configuration.settings import (
     peppers,
 )
 from gateway.wiring.policy import build_escalation, build_policy
-from providers.catalog import Catalog
+from providers.catalog import Catalog, unknown_facts
 from providers.direct import DirectLimits, DirectUpstream
 from providers.retry_budget import RetryBudget
 from providers.scripted import ScriptedUpstream
@@ -64,9 +64,13 @@ async def open_upstreams(catalog: Catalog, max_in_flight: int) -> Upstreams:
     return Upstreams(by_kind)
 
 
-def warn_of_reference(reference: str | None, catalog: Catalog) -> None:
-    """Logs that the baseline model has no batch price, so batch work is compared with its full price."""
-    target = catalog.targets.get(reference or "")
+def warn_of_models(config: GatewayConfig, catalog: Catalog) -> None:
+    """Logs, once a start, what nobody says of a model and is assumed, and that the baseline model has no batch price, so
+    batch work is compared with its full price.
+    """
+    for said in unknown_facts(config.providers, catalog):
+        _log.warning("%s", said)
+    target = catalog.targets.get(config.cost.reference_target or "")
     if target is not None and target.price is not None and target.price.batch is None:
         _log.warning(
             "the reference %s has no batch price: work of the batch tier is compared with its full price, though its "

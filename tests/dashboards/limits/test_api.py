@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from fastapi import FastAPI, Request
 from starlette.responses import Response
@@ -18,6 +19,7 @@ from accounts.caller import Caller, Role
 from accounts.errors import AccountsError, UnknownKey
 from dashboards.limits.api import router
 from dashboards.live.workers import Workers
+from providers.catalog import Catalog
 from proxy.errors import Refused, error_reply
 from proxy.limits.book import LimitBook
 from proxy.limits.limit import Limit, Limits, Remaining
@@ -28,6 +30,7 @@ from proxy.policy import Policy
 from proxy.queues.work import QueueSnapshot, QueueState
 from proxy.worker_report import QueueReport, WorkerReport
 from tests.dashboards.live.workers import worker
+from tests.providers.calls import target
 from tests.running_gateway import model, running_gateway
 
 SECTION = LimitsSection.model_validate(
@@ -101,7 +104,9 @@ class House:
         )
         rules = SimpleNamespace(
             policy=Policy(aliases={"fast": ("small", "big"), "dear": ("big",)}),
-            catalog=SimpleNamespace(targets={"big": None, "small": None}),
+            catalog=Catalog(
+                targets={name: msgspec.structs.replace(target("main"), target_id=name) for name in ("big", "small")}
+            ),
         )
         self._gateway = SimpleNamespace(
             rules=lambda: rules,

@@ -195,8 +195,8 @@ BAD = [
     ("", " providers: is required"),
     ("providers: {models: []}\n", "1: providers.models: must not be empty"),
     (
-        GOOD.replace("max_context_tokens: 128000", "max_contxt_tokens: 1"),
-        "3: providers.models[0].max_context_tokens: is required; is it the one written `max_contxt_tokens`?",
+        GOOD.replace("provider: openai", "providr: openai"),
+        "3: providers.models[0].provider: is required; is it the one written `providr`?",
     ),
     # References.
     (

@@ -1,0 +1,185 @@
+"""What is known of a model by its name: context, longest answer, capabilities, service tiers and price.
+
+All of it comes from litellm's table, which is read as data; litellm itself is not imported. A row counts only for the
+provider that it is about: the same weights cost something else elsewhere.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from cost.errors import PriceTableMissing
+from cost.price_book.litellm_table import LitellmTable, Row, read_table
+from cost.prices import SERVICE_TIERS, Price, ServiceTier
+from providers.config import DeploymentConfig, ModelConfig
+from providers.target import CHAT_CAPABILITIES, OWN_ENGINES, Capability
+
+_MOST_TOKENS: Final = 100_000_000
+_MODES: Final = frozenset({"chat", "embedding"})
+"""The rows that this gateway can call."""
+_FLAGS: Final[Mapping[Capability, tuple[str, ...]]] = {
+    "vision": ("supports_vision",),
+    "tools": ("supports_function_calling",),
+    # JSON mode is older than schemas, and has no flag of its own; whoever calls functions writes JSON.
+    "json": ("supports_response_schema", "supports_function_calling"),
+}
+_HOSTS: Final[Mapping[str, str]] = {
+    "api.openai.com": "openai",
+    "api.anthropic.com": "anthropic",
+    "api.mistral.ai": "mistral",
+    "api.deepseek.com": "deepseek",
+    "api.groq.com": "groq",
+    "api.together.xyz": "together_ai",
+    "api.together.ai": "together_ai",
+    "api.fireworks.ai": "fireworks_ai",
+    "api.deepinfra.com": "deepinfra",
+    "api.perplexity.ai": "perplexity",
+    "api.x.ai": "xai",
+    "openrouter.ai": "openrouter",
+    "generativelanguage.googleapis.com": "gemini",
+    "dashscope.aliyuncs.com": "dashscope",
+    "dashscope-intl.aliyuncs.com": "dashscope",
+}
+_PROVIDERS: Final[Mapping[str, str]] = {
+    "aws": "bedrock",
+    "azure-openai": "azure",
+    "fireworks": "fireworks_ai",
+    "google": "gemini",
+    "mistralai": "mistral",
+    "together": "together_ai",
+    "vertex": "vertex_ai",
+}
+"""The table's names of providers, by what people write for them."""
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the table says of one model; None is what it does not say. Tokens are counts, `max_input_tokens` of a prompt."""
+
+    name: str
+    """Its name in the table."""
+    max_input_tokens: int | None
+    max_output_tokens: int | None
+    capabilities: frozenset[Capability]
+    service_tiers: frozenset[ServiceTier]
+    price: Price | None
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A model's facts, and why there are none where there are none."""
+
+    facts: ModelFacts | None
+    why_not: str = ""
+
+
+@functools.cache
+def bundled_table() -> LitellmTable:
+    """The installed litellm's table, read once a process. Raises PriceTableMissing."""
+    return read_table()
+
+
+def facts_of(model: ModelConfig, name: str | None = None) -> Known:
+    """What is known of a configured model; `name` is the upstream's name where a wildcard leaves it open."""
+    if not needs_facts(model):
+        return Known(None)
+    names = list(_names(model, name))
+    if not names:
+        return Known(None, "it is your own to know: its facts depend on how it is run")
+    try:
+        table = bundled_table()
+    except PriceTableMissing as missing:
+        return Known(None, str(missing))
+    for provider, candidate in names:
+        row = table.rows.get(candidate)
+        if row is not None and row.get("mode") in _MODES and _is_of(row, provider):
+            return Known(_facts(candidate, row, table))
+    tried = " or ".join(f"`{candidate}`" for candidate in dict.fromkeys(candidate for _, candidate in names))
+    return Known(None, f"the table of litellm {table.release} has no {tried}")
+
+
+def needs_facts(model: ModelConfig) -> bool:
+    """True when the configuration leaves out something that a table may know."""
+    given = (model.prices, model.max_context_tokens, model.max_output_tokens, model.capabilities)
+    return any(each is None for each in given)
+
+
+def names_under(model: ModelConfig) -> tuple[str, ...]:
+    """The upstream names that a wildcard entry stands for, as far as the table knows them; sorted."""
+    providers = {provider for deployment in model.deployments for provider in _providers(model, deployment)}
+    if not providers:
+        return ()
+    try:
+        table = bundled_table()
+    except PriceTableMissing:
+        return ()
+    found = set()
+    for name, row in table.rows.items():
+        if row.get("mode") in _MODES:
+            found |= {name.removeprefix(f"{provider}/") for provider in providers if _is_of(row, provider)}
+    return tuple(sorted(found))
+
+
+def _names(model: ModelConfig, name: str | None) -> Iterator[tuple[str, str]]:
+    """Pairs of a provider and a name in the table, the likeliest first. An empty provider takes any."""
+    if model.known_as is not None:
+        if model.known_as:
+            yield "", model.known_as
+        return
+    for deployment in model.deployments:
+        upstream = name or deployment.upstream_model or model.model_id
+        if deployment.kind == "litellm":
+            # What litellm is called with may be a row itself, such as `bedrock/anthropic.claude-…`.
+            upstream = upstream.partition("/")[2] if name is None else upstream
+        for provider in _providers(model, deployment):
+            yield provider, f"{provider}/{upstream}"
+            yield provider, upstream
+
+
+def _providers(model: ModelConfig, deployment: DeploymentConfig) -> Iterator[str]:
+    """The table's names of a deployment's provider, none for an engine of one's own."""
+    if deployment.kind in OWN_ENGINES or deployment.kind == "scripted":
+        return
+    if deployment.kind == "litellm":
+        yield (deployment.upstream_model or "").partition("/")[0]
+        return
+    host = urlsplit(deployment.base_url).hostname or ""
+    if deployment.kind == "azure" or host.endswith((".openai.azure.com", ".services.ai.azure.com")):
+        yield "azure"
+    elif host in _HOSTS:
+        yield _HOSTS[host]
+    else:
+        said = model.provider.lower()
+        yield _PROVIDERS.get(said, said)
+
+
+def _is_of(row: Row, provider: str) -> bool:
+    """True when a row is about a provider; litellm tells some apart by their wire, such as `bedrock_converse`."""
+    said = row.get("litellm_provider")
+    return isinstance(said, str) and (
+        not provider or said == provider or said.startswith((f"{provider}-", f"{provider}_converse"))
+    )
+
+
+def _facts(name: str, row: Row, table: LitellmTable) -> ModelFacts:
+    embeds = row.get("mode") == "embedding"
+    price = table.price(name)
+    return ModelFacts(
+        name=name,
+        # Where there is no other, `max_tokens` of a chat model may be its longest answer.
+        max_input_tokens=_tokens(row.get("max_input_tokens")) or (_tokens(row.get("max_tokens")) if embeds else None),
+        max_output_tokens=None if embeds else _tokens(row.get("max_output_tokens")),
+        capabilities=frozenset({"embeddings"})
+        if embeds
+        else frozenset(each for each in CHAT_CAPABILITIES if any(row.get(flag) is True for flag in _FLAGS[each])),
+        service_tiers=frozenset(
+            tier for tier in SERVICE_TIERS if price is not None and getattr(price, tier) is not None
+        ),
+        price=price,
+    )
+
+
+def _tokens(value: Any) -> int | None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST_TOKENS
+    return value if is_count else None
