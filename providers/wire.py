@@ -55,6 +55,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, msgspec.Raw]
     model: str
     messages: list[Message]
+    alias: str = ""
+    """The name that was sent, where it is one for `auto`; `model` is `auto` then."""
     operation: Operation = "chat"
     embedded_tokens: int = 0
     """Estimated tokens of all texts to embed."""

@@ -30,7 +30,9 @@ async def take_from_limits(limiter: Limiter, context: RequestContext, caller: Ca
     unbounded = request.max_output_tokens is None and request.operation == "chat"
     guessed = DEFAULT_OUTPUT_TOKENS * request.n if unbounded else 0
     answer = (request.max_output_tokens or 0) * request.n + guessed
-    context.admission = await limiter.admit(caller, request.model, parsed.input_tokens + answer, guessed=guessed)
+    context.admission = await limiter.admit(
+        caller, request.alias or request.model, parsed.input_tokens + answer, guessed=guessed
+    )
     context.reply.headers += rate_headers(context.admission)
 
 

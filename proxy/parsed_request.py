@@ -8,6 +8,7 @@ from providers.wire import ChatRequest
 from proxy.context import RequestContext
 from proxy.deadlines.deadline import Deadline, deadline_of, own_timeout_s
 from proxy.errors import WrongTeam
+from proxy.policy import AUTO
 from proxy.request import (
     RequestHeaders,
     input_tokens,
@@ -37,6 +38,8 @@ def parsed_request(
     """Parses the body and headers. Raises BadRequest, or WrongTeam when the request names another team than the key's."""
     understood = context.wire.read(body, headers, context.config.has_model)
     request, context.dialect = understood.request, understood.dialect
+    if request.model in context.config.policy.autos and request.operation != "embeddings":
+        request = msgspec.structs.replace(request, model=AUTO, alias=request.model)
     if request.team_id is not None and request.team_id != caller.team_id:
         raise WrongTeam(
             "`x-team-id` is not the team of this key; leave it out or use that team's key.", param="x-team-id"

@@ -38,4 +38,4 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def has_model(self, name: str) -> bool:
         """True for an alias, a target, and what a wildcard stands for."""
-        return self.catalog.named(name) is not None or name in self.policy.aliases
+        return self.catalog.named(name) is not None or name in self.policy.aliases or name in self.policy.autos

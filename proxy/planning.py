@@ -1,6 +1,7 @@
 """Inputs and result of planning: the facts of a request, and the routed request. Pure."""
 
 from collections.abc import Hashable
+from typing import Final
 
 import msgspec
 
@@ -17,7 +18,7 @@ from proxy.escalation import EscalationRules, may_escalate
 from proxy.kept_answer import portion_bytes
 from proxy.parsed_request import ParsedRequest
 from proxy.pipeline_config import PipelineConfig
-from proxy.policy import AUTO, Facts, Fleet, RoutePlan, held_out, plan
+from proxy.policy import AUTO, AutoRules, Facts, Fleet, RoutePlan, held_out, plan
 from proxy.request import decisive_parameters, most_input_tokens, needs, opening_tokens, turn_key
 from proxy.routed_request import Hold, RoutedRequest
 from proxy.shadow_price import Rooms
@@ -32,7 +33,8 @@ def facts_of(
     `bounded` is True under a hard budget.
     """
     request = parsed.request
-    tolerance = _tolerance(config, caller)
+    rules = config.policy.autos.get(request.alias, _AS_AUTO)
+    tolerance = _tolerance(config, caller, rules)
     loop = NO_LOOP if downgraded else _loop_of(request, config)
     stays = config.policy.stay_in_turn and loop.steps
     return Facts(
@@ -43,7 +45,7 @@ def facts_of(
         most_input_tokens=most_input_tokens(request, len(parsed.body), parsed.input_tokens),
         max_output_tokens=request.max_output_tokens,
         choices=request.n,
-        allowed_models=caller.allowed_models,
+        allowed_models=_allowed(caller, rules),
         service_tier=request.service_tier,
         decisive=decisive_parameters(request),
         bounded=bounded,
@@ -115,7 +117,7 @@ def routed_request(
         timeouts=config.timeouts,
         retry=config.retry,
         upstream_headers=context.trace.headers() if context.trace is not None else {},
-        alias=request.model,
+        alias=request.alias or request.model,
         pools=config.pools,
         arm=arm,
         downgraded=downgraded,
@@ -141,12 +143,22 @@ def is_replaceable(request: ChatRequest) -> bool:
     return request.operation == "chat"
 
 
-def _tolerance(config: PipelineConfig, caller: Caller) -> Tolerance:
-    floor = caller.settings.quality_floor
+_AS_AUTO: Final = AutoRules()
+
+
+def _allowed(caller: Caller, rules: AutoRules) -> frozenset[str] | None:
+    """Returns the models that a request may be sent to: its caller's, as far as the alias chooses from them."""
+    if rules.targets is None or caller.allowed_models is None:
+        return caller.allowed_models if rules.targets is None else rules.targets
+    return caller.allowed_models & rules.targets
+
+
+def _tolerance(config: PipelineConfig, caller: Caller, rules: AutoRules) -> Tolerance:
+    floor = caller.settings.quality_floor if rules.quality_floor is None else rules.quality_floor
     if config.tolerances is None:
         plain = plain_tolerance(config.policy.quality_floor if floor is None else floor)
         return Tolerance(plain, plain)
-    return config.tolerances.of(floor, caller.allowed_models, caller.team_id)
+    return config.tolerances.of(floor, _allowed(caller, rules), caller.team_id)
 
 
 def _draw_arm(

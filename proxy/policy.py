@@ -91,6 +91,15 @@ class OwnPool(msgspec.Struct, frozen=True, kw_only=True):
     output_s: float = 0.0
 
 
+class AutoRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What an alias for `auto` changes."""
+
+    targets: frozenset[str] | None = None
+    """The target ids it chooses from; None for those of `auto`."""
+    quality_floor: float | None = None
+    """The share of the reference's quality to keep; None for the team's."""
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Names, fallbacks and strictness that planning follows.
 
@@ -102,6 +111,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Target ids that `auto` may choose from; None means all."""
     aliases: Mapping[str, tuple[str, ...]] = {}
     """Target ids by alias, in the order to try them."""
+    autos: Mapping[str, AutoRules] = {}
+    """The aliases under which the gateway chooses as for `auto`."""
     fallbacks: Mapping[str, tuple[str, ...]] = {}
     """Target ids to try after a named target."""
     reference: str | None = None

@@ -57,14 +57,32 @@ class ToolLoopsConfig(Section):
     )
 
 
+class AutoAlias(Section):
+    """An alias by which the gateway chooses as for `auto`, with a policy of its own."""
+
+    auto: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="The targets it chooses from, among those of `auto`; all of those when not set.",
+    )
+    quality_floor: Finite | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="The minimum quality for requests under this name; the team's, or else `policy.quality_floor`, when not set.",
+    )
+
+
 class PolicyConfig(Section):
     """Routing policy: the targets behind each name, and the strictness of `auto`."""
 
     auto: tuple[str, ...] | None = Field(
         default=None, min_length=1, description="The targets that `auto` chooses from; all of them when not set."
     )
-    aliases: dict[str, str | tuple[str, ...]] = Field(
-        default_factory=dict, description="Names that callers may send: each a target, or targets in the order to try."
+    aliases: dict[str, str | tuple[str, ...] | AutoAlias] = Field(
+        default_factory=dict,
+        description="Names that callers may send: each a target, targets in the order to try, `auto`, or a policy by which "
+        "`auto` chooses under this name (`{auto: [...], quality_floor: 0.9}`).",
     )
     fallbacks: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="For a target that a caller named: the targets to try after it."

@@ -83,7 +83,7 @@ async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
 
 def may_name(rules: PipelineConfig, caller: Caller, name: str) -> bool:
     """True if the caller may send this model name: `auto`, or a name with at least one target that it may use."""
-    if name == AUTO:
+    if name == AUTO or name in rules.policy.autos:
         return True
     names = rules.policy.aliases.get(name, (name,))
     targets = [target for each in names if (target := rules.catalog.named(each)) is not None]

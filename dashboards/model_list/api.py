@@ -91,7 +91,7 @@ def _visible(rules: PipelineConfig, caller: Caller) -> dict[str, dict[str, Any]]
         for target in (*catalog.targets.values(), *named)
         if target is not None and may_use(caller.allowed_models, target)
     ]
-    models = {AUTO: _model(AUTO, "weighbridge")}
+    models = {name: _model(name, "weighbridge") for name in (AUTO, *rules.policy.autos)}
     for alias, names in rules.policy.aliases.items():
         behind = [(name, catalog.named(name)) for name in names]
         usable = [name for name, target in behind if target is not None and may_use(caller.allowed_models, target)]

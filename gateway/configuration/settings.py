@@ -444,7 +444,9 @@ def _references(values: dict[str, Value]) -> Iterator[tuple[KeyPath, str]]:
     policy = _mapping(values.get("policy"))
     yield from _names(policy.get("auto"), ("policy", "auto"))
     for alias, targets in _mapping(policy.get("aliases")).items():
-        yield from _names(targets, ("policy", "aliases", alias))
+        if targets != AUTO:
+            yield from _names(targets, ("policy", "aliases", alias))
+        yield from _names(_mapping(targets).get("auto"), ("policy", "aliases", alias, "auto"))
     for target, others in _mapping(policy.get("fallbacks")).items():
         yield ("policy", "fallbacks", target), target
         yield from _names(others, ("policy", "fallbacks", target))

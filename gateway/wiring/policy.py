@@ -3,8 +3,8 @@
 from cost.config import CostSection
 from cost.fleet.pool_config import PoolSection, pool_of_target
 from proxy.escalation import EscalationRules
-from proxy.policy import OwnPool, Policy
-from proxy.policy_config import EscalationConfig, PolicyConfig, ToolLoopsConfig
+from proxy.policy import AUTO, AutoRules, OwnPool, Policy
+from proxy.policy_config import AutoAlias, EscalationConfig, PolicyConfig, ToolLoopsConfig
 from proxy.tool_loop import LoopRules
 
 
@@ -12,7 +12,8 @@ def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:
     """Builds the routing policy from both sections."""
     return Policy(
         auto_targets=config.auto,
-        aliases={name: (to,) if isinstance(to, str) else to for name, to in config.aliases.items()},
+        aliases={name: targets for name, to in config.aliases.items() if (targets := _targets(to))},
+        autos={name: _auto_rules(to) for name, to in config.aliases.items() if not _targets(to)},
         fallbacks=config.fallbacks,
         reference=cost.reference_target,
         pooled=frozenset(pool_of_target(cost.pools)),
@@ -24,6 +25,21 @@ def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:
         max_candidates=config.max_candidates,
         stay_in_turn=config.tool_loops.stay,
         loops=_loop_rules(config.tool_loops),
+    )
+
+
+def _targets(behind: str | tuple[str, ...] | AutoAlias) -> tuple[str, ...]:
+    """The targets behind an alias; empty for one by which the gateway chooses."""
+    if isinstance(behind, AutoAlias) or behind == AUTO:
+        return ()
+    return (behind,) if isinstance(behind, str) else behind
+
+
+def _auto_rules(behind: str | tuple[str, ...] | AutoAlias) -> AutoRules:
+    if not isinstance(behind, AutoAlias):
+        return AutoRules()
+    return AutoRules(
+        targets=None if behind.auto is None else frozenset(behind.auto), quality_floor=behind.quality_floor
     )
 
 

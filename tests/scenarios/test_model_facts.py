@@ -280,3 +280,19 @@ async def test_a_hard_budget_bounds_what_the_upstream_may_write(tmp_path: Path) 
 async def _is_bounded(ask: openai.AsyncOpenAI, served: Provider) -> bool:
     await ask.chat.completions.create(model="some-model", messages=ASK)
     return "max_tokens" in served.bodies[-1]
+
+
+async def test_an_alias_may_stand_for_auto(tmp_path: Path) -> None:
+    """The gateway chooses under that name, among the alias's own targets, and the name is what is booked."""
+    dear, cheap = DEAR_PRICES, {"input": "0.1", "output": "0.1", "version": "test"}
+    async with provider(whole) as served:
+        models = [bare("small", served, prices=cheap), bare("big", served, prices=dear, capability=1.0)]
+        policy = {"aliases": {"smart": "auto", "best": {"auto": ["big"], "quality_floor": 1.0}}}
+        async with running_gateway(tmp_path, models, policy=policy) as gateway, client(gateway) as ask:
+            for name in ("smart", "best"):
+                reply = await ask.chat.completions.with_raw_response.create(model=name, messages=ASK)
+                assert reply.headers["x-weighbridge-complexity"]
+            names = [each.id async for each in ask.models.list()]
+            rows = await gateway.rows("entry = 'settle'")
+    assert [(row["alias"], row["target_id"]) for row in rows] == [("smart", "small"), ("best", "big")]
+    assert {"smart", "best"} <= set(names)
