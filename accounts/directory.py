@@ -216,15 +216,7 @@ class Directory:
         if stored is None or stored.revoked_at is not None or (expires_at is not None and now >= expires_at):
             _put(self._unknown_until, digest, now + self._unknown_s, self._max_entries)
             return UnknownKey(_UNKNOWN)
-        caller = Caller(
-            key_id=stored.key_id,
-            key_name=stored.name,
-            team_id=stored.team_id,
-            organisation_id=stored.organisation_id,
-            allowed_models=stored.allowed_models,
-            settings=stored.settings,
-            role=stored.role,
-        )
+        caller = stored.caller
         trusted_until = _earlier(asked_at + self._fresh_s, expires_at)
         known = _CachedCaller(caller, stored.digest, trusted_until, asked_at, expires_at, now)
         _put(self._known, digest, known, self._max_entries)

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from accounts.caller import Escalation, Learning, Role, TeamSettings
+from accounts.caller import Caller, Escalation, Learning, Role, TeamSettings
 from accounts.errors import (
     BadId,
     BadName,
@@ -86,6 +86,19 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
     settings: TeamSettings = TeamSettings()
     role: Role = "member"
+
+    @property
+    def caller(self) -> Caller:
+        """Whom the key stands for."""
+        return Caller(
+            key_id=self.key_id,
+            key_name=self.name,
+            team_id=self.team_id,
+            organisation_id=self.organisation_id,
+            allowed_models=self.allowed_models,
+            settings=self.settings,
+            role=self.role,
+        )
 
 
 def utc_now() -> datetime:
@@ -385,6 +398,22 @@ class AccountStore:
         if row is None:
             return None
         return StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
+
+    async def caller_of(self, key_id: str) -> Caller | None:
+        """The caller that a key stands for, for work that was ordered with it; None when it is no longer valid."""
+        query = (
+            select(*_STORED_COLUMNS)
+            .join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id))
+            .where(col(ApiKey.key_id) == key_id)
+        )
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).first()
+        if row is None:
+            return None
+        key = StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
+        if key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= self._clock()):
+            return None
+        return key.caller
 
     async def find_keys(self, digests: Sequence[str]) -> list[StoredKey | None]:
         """The keys with these digests and their teams, in the same order and in one query; None for what is no key."""

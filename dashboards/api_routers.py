@@ -4,6 +4,8 @@ from typing import Final
 
 from fastapi import APIRouter
 
+from dashboards.batch import batches_api as batches
+from dashboards.batch import files_api as files
 from dashboards.budgets import api as budgets
 from dashboards.feedback import api as feedback
 from dashboards.finance import focus_api as focus
@@ -35,5 +37,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     prefixes.router,
     operations.router,
     feedback.router,
+    files.router,
+    batches.router,
     health.router,
 )

@@ -20,6 +20,7 @@ import classifier.learning.tables
 import classifier.measuring.tables
 import cost.tables
 import dashboards.webhooks.tables
+import proxy.batch.tables
 import proxy.idempotency.tables
 import proxy.limits.limit_tables
 import proxy.redis.process_tables
@@ -56,6 +57,10 @@ TABLES: Final = (
     proxy.limits.limit_tables.LimitRule,
     proxy.redis.process_tables.LiveProcess,
     proxy.idempotency.tables.IdempotentRequest,
+    proxy.batch.tables.StoredFile,
+    proxy.batch.tables.BatchRow,
+    proxy.batch.tables.BatchLine,
+    proxy.batch.tables.BatchResult,
     selfhosted.tables.RegisteredReplica,
     selfhosted.tables.DrainOrder,
     selfhosted.tables.ReplicaClock,

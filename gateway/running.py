@@ -41,6 +41,7 @@ from gateway.configuration.settings import (
 )
 from gateway.database import make_engine
 from gateway.wiring.admission import adopt, open_gate
+from gateway.wiring.batch import keep_batches_going, open_batch_tier
 from gateway.wiring.books import keep_rounds, open_books
 from gateway.wiring.fleet import open_both, waiting_at_gate
 from gateway.wiring.measuring import keep_measuring
@@ -63,6 +64,7 @@ from providers.upstreams import Upstreams
 from proxy.affinity import Affinity
 from proxy.answers import schema_check
 from proxy.background import background, every
+from proxy.batch.room import IdleRoom
 from proxy.dispatch import Dispatcher
 from proxy.gate import Gate
 from proxy.learning.learning_metrics import LearningMetrics
@@ -231,11 +233,13 @@ class Running:
                 workers=self._workers(ledger.boot_id, line, gate),
                 ready=self._breakers.ready,
                 operations=open_operations(engine, stack),
+                batch=open_batch_tier(engine, config, self._environment.data_dir),
                 config=lambda: self._config,
                 every_setting=self._every_setting,
                 **open_people(engine, config, peppers(config, self._environment), stack),
             )
             self._keep_going(line, gateway, accounts, stack)
+            self._keep_batches(line, gateway, gate, fleet, stack)
             await stack.enter_async_context(await keep_rounds(engine, config, metrics, claims, wall_us))
             watch = TuningWatch(learning, classifier, self._retuned)
             await watch.refresh()
@@ -319,6 +323,22 @@ class Running:
         background(stack, every(_OWN_REQUESTS_S, lambda: self._learn_own_requests(line, engine)))
         background(stack, keep_pruned(PrefixStore(engine)))
         background(stack, gateway.prices.follow(self._config.cost.prices_poll_s))
+
+    def _keep_batches(
+        self, line: RequestPipeline, gateway: Gateway, gate: Gate, fleet: Fleet, stack: contextlib.AsyncExitStack
+    ) -> None:
+        if gateway.batch is not None:
+            keep_batches_going(
+                gateway.batch,
+                accounts=gateway.accounts,
+                answering=line,
+                rules=lambda: line.config,
+                room=IdleRoom(lambda: line.config.catalog, gate.queues, fleet),
+                metrics=self._metrics.batch,
+                boot_id=gateway.ledger.boot_id,
+                is_draining=lambda: line.draining,
+                stack=stack,
+            )
 
     def _built(self, config: GatewayConfig, book: PriceBook) -> Catalog:
         """The catalog with the replicas that are known now."""

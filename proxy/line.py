@@ -17,12 +17,14 @@ from providers.breaker import Breakers
 from proxy.admitting import BudgetGate, is_downgraded, take_from_limits
 from proxy.affinity import Affinity
 from proxy.authenticating import caller_by_key
+from proxy.batch.answering import Answered, Asked
 from proxy.better_answer import BetterAnswers
 from proxy.context import RequestContext, new_context
 from proxy.dispatch import Committed, Dispatcher
 from proxy.errors import Draining, Overloaded, ReadsOnly, error_reply
 from proxy.failing import tell_failure
 from proxy.idempotency.claims import Idempotency
+from proxy.in_process import OVERLOADED, KeptReply, receive_of, scope_of
 from proxy.latency import LatencyTracker
 from proxy.learning.shadow import Shadow
 from proxy.limits.limit import Limiter
@@ -110,7 +112,20 @@ class RequestPipeline:
             refusal = wire.error(error_reply(self._guard.refusal()), request_id)
             await self._guard.refuse(send, refusal, (REQUEST_ID_HEADER, request_id.encode()))
             return
-        context = new_context(request_id, wire, send, self._clock, self.config)
+        await self._settled(new_context(request_id, wire, send, self._clock, self.config), scope, receive)
+
+    async def answer(self, wire: Wire, asked: Asked) -> Answered:
+        """Takes a request that this gateway asks for a known caller, such as a line of a batch, down the same line."""
+        kept = KeptReply()
+        if self._guard is not None and not self._guard.admits(batch=True):
+            return OVERLOADED
+        context = new_context(asked.request_id, wire, kept.send, self._clock, self.config)
+        context.caller = asked.caller
+        await self._settled(context, scope_of(asked), receive_of(asked))
+        return kept.answered(context)
+
+    async def _settled(self, context: RequestContext, scope: Scope, receive: Receive) -> None:
+        """Takes a request down the line, and settles it however that ends."""
         self._under_way.add(context)
         try:
             await self._pass(context, scope, receive)
@@ -142,7 +157,7 @@ class RequestPipeline:
             raise Draining("This gateway process is stopping; send the request again.", retry_after_s=1.0)
         headers = read_headers(scope["headers"])
         context.trace = self._tracing.begin(headers.traceparent)
-        caller = context.caller = await self.authenticate(headers)
+        caller = context.caller = context.caller or await self.authenticate(headers)
         if caller.role == "finance":
             raise ReadsOnly
         if self.in_flight > context.config.max_in_flight:

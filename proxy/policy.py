@@ -854,3 +854,21 @@ def _most_output_tokens(target: Target, facts: Facts) -> int:
     if facts.needs >= _EMBEDS:
         return 0
     return (longest_answer(target, facts) or target.max_output_tokens) * facts.choices
+
+
+def costliest_nanousd(facts: Facts, policy: Policy, catalog: Catalog) -> int | None:
+    """The most, by the estimates and in nano-dollars, that one attempt may cost at any target that could serve the request,
+    healthy or not; None where one of them has no price, and 0 where there is none.
+    """
+    try:
+        pool, kind = _named_targets(facts, policy, catalog)
+    except ModelNotFound:
+        return 0
+    everybody = {target.target_id: target.deployments or (None,) for target in pool}
+    able = [
+        target
+        for target in pool
+        if _obstacle(target, facts, everybody, policy.unpriced, auto=kind == AUTO) is None  # type: ignore[arg-type]
+    ]
+    bounds = [_bound(target, facts) for target in able]
+    return None if None in bounds else max((bound or 0 for bound in bounds), default=0)

@@ -40,6 +40,7 @@ _TAGS: Final = {
     "limits": "What may be used in a minute and at once, and what is left of it.",
     "fleet": "Our own engines: how they stand, and where they say where they are.",
     "operations": "What is open, slow, full or burning.",
+    "batch": "Files of requests that are answered in the background, in OpenAI's shapes.",
     "feedback": "What callers say of answers.",
     "health": "Liveness, readiness and metrics.",
     "audit": "Who changed what.",

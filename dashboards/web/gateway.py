@@ -38,6 +38,7 @@ from dashboards.savings import Claims
 from providers.config import ProvidersSection
 from providers.target import Deployment, Target
 from proxy.authenticating import caller_by_key
+from proxy.batch.parts import BatchTier
 from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.errors import AdminOnly, OperatorOnly, ReadsOnly
 from proxy.learning.learning_metrics import LearningMetrics
@@ -120,6 +121,8 @@ class Gateway(NamedTuple):
     every_setting: Callable[[], tuple[BaseModel, BaseModel | None]]
     """Returns the effective configuration and the process's environment settings, None where those have become invalid.
     """
+    batch: BatchTier | None = None
+    """Files and batches; None where they are turned off."""
     fleet_view: FleetView | None = None
     """State of the self-hosted fleet; None without one."""
 

@@ -29,6 +29,7 @@ from gateway.configuration.problems import check
 from providers.catalog import secret_reader
 from providers.config import ProvidersSection, SecretRef
 from providers.secret_references import inside, secrets_in
+from proxy.batch.batch_config import BatchSection
 from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.idempotency.idempotency_config import IdempotencySection
 from proxy.limits.limits_config import LimitsSection
@@ -129,6 +130,9 @@ class GatewayConfig(Section):
     )
     idempotency: IdempotencySection = Field(
         default=IdempotencySection(), description="Requests that are sent with an Idempotency-Key."
+    )
+    batch: BatchSection = Field(
+        default=BatchSection(), description="Files of requests, answered in the background until a deadline."
     )
     webhooks: WebhooksSection = Field(default=WebhooksSection(), description="Where warnings and reports are sent.")
     telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="Logs and traces.")

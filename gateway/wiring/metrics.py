@@ -6,6 +6,7 @@ from classifier.classifier_metrics import ClassifierMetrics
 from cost.budgets.budget_metrics import BudgetMetrics
 from cost.ledger.ledger_metrics import LedgerMetrics
 from dashboards.webhooks.webhook_metrics import WebhookMetrics
+from proxy.batch.batch_metrics import BatchMetrics
 from proxy.idempotency.idempotency_metrics import IdempotencyMetrics
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.limits.limit_metrics import LimitMetrics
@@ -38,6 +39,7 @@ class AllMetrics(NamedTuple):
     ledger: LedgerMetrics
     budgets: BudgetMetrics
     webhooks: WebhookMetrics
+    batch: BatchMetrics
     fleet: FleetMetrics
     watch: WatchMetrics
     discovery: DiscoveryMetrics
@@ -64,6 +66,7 @@ def all_metrics() -> AllMetrics:
         ledger=LedgerMetrics(page),
         budgets=BudgetMetrics(page),
         webhooks=WebhookMetrics(page),
+        batch=BatchMetrics(page),
         fleet=FleetMetrics(page),
         watch=WatchMetrics(page, forgets=requests.forgets),
         discovery=DiscoveryMetrics(page),

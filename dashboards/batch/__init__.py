@@ -1,0 +1,1 @@
+"""Files and batches, for programs in OpenAI's shapes and for people."""

@@ -1,0 +1,95 @@
+"""Wiring of the batch tier: its parts for routes, and the runner that answers lines on this process's request line."""
+
+import contextlib
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from accounts.store import AccountStore
+from cost.budgets.grants import GrantStore
+from gateway.configuration.settings import GatewayConfig
+from proxy.background import background, every
+from proxy.batch.answering import Answered, Answering, Asked
+from proxy.batch.batch import Batch
+from proxy.batch.batch_metrics import BatchMetrics
+from proxy.batch.blobs import LocalBlobs
+from proxy.batch.database_time import DatabaseTime
+from proxy.batch.files import FileStore
+from proxy.batch.money import BatchMoney
+from proxy.batch.parts import BatchTier
+from proxy.batch.runner import BatchRunner, Event, Room
+from proxy.batch.store import BatchStore
+from proxy.line import RequestPipeline
+from proxy.pipeline_config import PipelineConfig
+from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
+
+_FORGET_S: Final = 600.0
+_DAY_US: Final = 86_400_000_000
+_WIRES: Final = {wire.path: wire for wire in (CHAT, EMBEDDINGS)}
+_FOLDER: Final = "files"
+
+
+def open_batch_tier(engine: AsyncEngine, config: GatewayConfig, data_dir: Path) -> BatchTier | None:
+    """The tier's parts; None where it is turned off."""
+    section = config.batch
+    if not section.enabled:
+        return None
+    time = DatabaseTime(engine)
+    files = FileStore(
+        engine,
+        LocalBlobs(section.folder or data_dir / _FOLDER),
+        time,
+        max_file_bytes=section.max_file_bytes,
+        max_stored_bytes=section.max_stored_bytes,
+        keep_us=section.keep_days * _DAY_US,
+    )
+    return BatchTier(section, files, BatchStore(engine, time))
+
+
+def keep_batches_going(
+    tier: BatchTier,
+    *,
+    accounts: AccountStore,
+    answering: Answering,
+    rules: Callable[[], PipelineConfig],
+    room: Room,
+    metrics: BatchMetrics,
+    boot_id: str,
+    is_draining: Callable[[], bool],
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    """Starts this process's runner; when the stack closes, its lines are given back."""
+    batches = tier.batches
+    runner = BatchRunner(
+        section=tier.section,
+        batches=batches,
+        files=tier.files,
+        answering=answering,
+        callers=accounts,
+        room=room,
+        money=BatchMoney(batches, GrantStore(batches.engine), lambda: (rules().policy, rules().catalog)),
+        told=_untold,
+        holder=f"{boot_id[:48]}-{secrets.token_hex(4)}",
+        max_line_bytes=rules().max_body_bytes,
+        observer=metrics,
+    )
+    background(stack, runner.run(is_draining))
+    background(stack, every(_FORGET_S, runner.forget))
+
+
+class LineAnswers:
+    """The request line, which a batch's lines go down in this process."""
+
+    def __init__(self, line: RequestPipeline) -> None:
+        self._line = line
+
+    async def answer(self, asked: Asked) -> Answered:
+        """Answers one request of the batch tier."""
+        return await self._line.answer(_WIRES[asked.endpoint], asked)
+
+
+async def _untold(_connection: AsyncConnection, _batch: Batch, _event: Event) -> None:
+    """Nobody has asked to be told."""

@@ -1,0 +1,53 @@
+"""Prometheus metrics of the batch tier."""
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from proxy.batch.batch import Batch
+from proxy.batch.runner import BatchObserver, Event, LineCount
+from proxy.batch.scheduler import Laxity
+
+
+class BatchMetrics(BatchObserver):
+    """Counters of lines and batches, and gauges of what is in progress. No label names a team or a batch."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._lines = Counter(
+            "weighbridge_batch_lines",
+            "Lines of batches: answered, failed, repeated (begun again) and lost (answered after their lease had ended).",
+            ("outcome",),
+            registry=registry,
+        )
+        self._ended = Counter("weighbridge_batches_ended", "Batches that ended.", ("event",), registry=registry)
+        self._live = Gauge("weighbridge_batches_in_progress", "Batches in progress.", registry=registry)
+        self._left = Gauge("weighbridge_batch_lines_left", "Lines without an answer.", registry=registry)
+        self._tokens = Gauge("weighbridge_batch_tokens_left", "Estimated tokens without an answer.", registry=registry)
+        self._speed = Gauge(
+            "weighbridge_batch_tokens_per_second",
+            "Measured tokens a second of all processes; NaN while unknown.",
+            registry=registry,
+        )
+        self._laxity = Gauge(
+            "weighbridge_batch_least_laxity_seconds",
+            "The least time to spare of any batch with a deadline; below 0 it will be late at this speed. NaN while unknown.",
+            registry=registry,
+        )
+
+    def count_lines(self, what: LineCount, number: int = 1) -> None:
+        """Counts lines by what became of them."""
+        if number:
+            self._lines.labels(what).inc(number)
+
+    def count_batch(self, event: Event) -> None:
+        """Counts a batch that ended."""
+        self._ended.labels(event.removeprefix("batch.")).inc()
+
+    def set_live(self, batches: list[Batch], found: Mapping[str, Laxity], tokens_per_s: float | None) -> None:
+        """Shows what is in progress."""
+        self._live.set(len(batches))
+        self._left.set(sum(batch.left for batch in batches))
+        self._tokens.set(sum(batch.tokens_left for batch in batches))
+        self._speed.set(float("nan") if tokens_per_s is None else tokens_per_s)
+        known = [each.laxity_s for each in found.values() if each.laxity_s is not None]
+        self._laxity.set(min(known, default=float("nan")))

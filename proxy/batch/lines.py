@@ -1,0 +1,52 @@
+"""One line: its request id, what its answer means, and when it is begun again. Pure."""
+
+import math
+from hashlib import blake2b
+from typing import Final, Literal
+
+from proxy.batch.answering import Answered
+from proxy.batch.batch import Batch, ClaimedLine
+
+Meaning = Literal["answer", "again", "not now"]
+"""`answer` is final, `again` a failure that may pass, and `not now` says nothing of the line: limits, queues or the process
+had no room for it.
+"""
+_MAY_PASS: Final = frozenset({408, 429, 500, 502, 503, 504})
+_NO_ROOM: Final = frozenset(
+    {
+        "rate_limit_exceeded", "queue_full", "pool_full", "overloaded", "draining", "targets_unavailable",
+        "ledger_unavailable", "budgets_unavailable", "accounts_unavailable", "upstream_rate_limited",
+    }
+)  # fmt: skip
+_FIRST_WAIT_S: Final = 1.0
+_LONGEST_WAIT_S: Final = 300.0
+_LEAST_WAIT_S: Final = 0.2
+
+
+def request_id(batch: Batch, line: ClaimedLine) -> str:
+    """The id under which the ledger books one beginning of one line, and no other.
+
+    It has the shape of every request id: the batch's milliseconds since 1970, then 64 bits that follow from batch, line
+    and generation.
+    """
+    named = f"{batch.batch_id}:{line.number}:{line.generation}".encode()
+    return f"req_{batch.created_us // 1_000:012x}{blake2b(named, digest_size=8).hexdigest()}"
+
+
+def meaning_of(answered: Answered, line: ClaimedLine, tries: int) -> Meaning:
+    """What becomes of a line after a reply. A failure counts, and `tries` of them are the line's answer."""
+    if answered.status not in _MAY_PASS:
+        return "answer"
+    if answered.code in _NO_ROOM:
+        return "not now"
+    return "again" if line.failures + 1 < tries else "answer"
+
+
+def wait_s(answered: Answered, line: ClaimedLine, jitter: float) -> float:
+    """Seconds until the line is begun again: as long as the reply says, otherwise doubling with each failure.
+
+    `jitter`, from 0 to 1, spreads lines that failed together.
+    """
+    told = answered.retry_after_s
+    doubled = _FIRST_WAIT_S * math.pow(2, min(line.failures, 16))
+    return min(_LONGEST_WAIT_S, max(_LEAST_WAIT_S, doubled if told is None else told)) * (1 + jitter)

@@ -1,0 +1,15 @@
+"""The parts of the batch tier that routes use."""
+
+from typing import NamedTuple
+
+from proxy.batch.batch_config import BatchSection
+from proxy.batch.files import FileStore
+from proxy.batch.store import BatchStore
+
+
+class BatchTier(NamedTuple):
+    """Files and batches of one gateway. Its lines may be answered in another process."""
+
+    section: BatchSection
+    files: FileStore
+    batches: BatchStore

@@ -1,0 +1,61 @@
+"""What interactive work leaves for batches, from the queues of this process and the engines behind them."""
+
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from providers.catalog import Catalog
+from providers.target import Target
+from proxy.queues.work import QueueSnapshot
+from selfhosted.replica import PoolRoom
+
+_TYPICAL_TOKENS: Final = 1_000
+
+
+class QueueLooks(Protocol):
+    """The queues, as far as their fullness goes."""
+
+    def queue_of(self, target_id: str) -> str | None: ...
+
+    def snapshot(self, name: str) -> QueueSnapshot: ...
+
+
+class PoolLooks(Protocol):
+    """The pools, as far as their fullness goes."""
+
+    def free(self, target: Target, tokens: int) -> PoolRoom | None:
+        """The room of the target's pool for a prompt of so many tokens; None when it is not known."""
+        ...
+
+
+class IdleRoom:
+    """The idle share of a model's targets.
+
+    Behind a queue it is what its capacity has left, and nothing while interactive work waits there. Of a pool
+    without a queue it is what its engines say, and nothing where they do not say. What is bought has no idle engines to fill, and no interactive work beside it suffers.
+    """
+
+    def __init__(self, catalog: Callable[[], Catalog], queues: QueueLooks, pools: PoolLooks | None) -> None:
+        self._catalog = catalog
+        self._queues = queues
+        self._pools = pools
+
+    def idle(self, model: str | None) -> float:
+        """The idle share, from 0 to 1, of what serves a model; of anything, for `auto`, an alias or several models."""
+        catalog = self._catalog()
+        named = None if model is None else catalog.targets.get(model)
+        targets: Iterable[Target] = catalog if named is None else (named,)
+        return max((self._idle(target) for target in targets), default=0.0)
+
+    def _idle(self, target: Target) -> float:
+        name = self._queues.queue_of(target.target_id)
+        if name is None:
+            return 1.0 if target.pool is None else self._idle_engines(target)
+        found = self._queues.snapshot(name)
+        capacity = found.state.capacity_tokens
+        if found.waiting_interactive or found.waiting_batch or capacity <= 0:
+            return 0.0
+        return max(0.0, 1.0 - found.state.in_flight_tokens / capacity)
+
+    def _idle_engines(self, target: Target) -> float:
+        room = None if self._pools is None else self._pools.free(target, _TYPICAL_TOKENS)
+        return 0.0 if room is None or room.wait_s > 0 else max(0.0, 1.0 - room.fill)

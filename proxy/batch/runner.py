@@ -1,0 +1,489 @@
+"""The runner: validates batches, answers their lines, and writes their files. Any number of processes may run one.
+
+It observes what is in progress, decides by laxity, and claims lines; nothing that it knows is needed by another process
+to go on when it dies.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Literal, Protocol
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from accounts.caller import Caller
+from proxy.batch.answering import Answered, Answering, Asked
+from proxy.batch.batch import Batch, ClaimedLine, LineResult
+from proxy.batch.batch_config import BatchSection
+from proxy.batch.batch_errors import FileNotFound, StorageUnavailable
+from proxy.batch.files import FileStore, Owner
+from proxy.batch.lines import meaning_of, request_id, wait_s
+from proxy.batch.output import write_files
+from proxy.batch.scheduler import Laxity, Standing, laxities, shares
+from proxy.batch.speed import Speed
+from proxy.batch.store import BatchStore
+from proxy.batch.validation import Bound, Problem, Validated, Validation
+from proxy.errors import NotAuthenticated, Refused, error_reply
+
+_log: Final = logging.getLogger("weighbridge.batch")
+_DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
+_DUTY_S: Final = 1.0
+_CALLER_S: Final = 5.0
+_LEAST_PAUSE_S: Final = 0.02
+_AT_A_TIME: Final = 1_000
+"""Lines that one transaction adds, or answers that one deletes."""
+_RESULTS_AT_A_TIME: Final = 200
+_DAY_US: Final = 86_400_000_000
+_OK: Final = 200
+
+Event = Literal["batch.completed", "batch.failed", "batch.expired", "batch.cancelled"]
+LineCount = Literal["answered", "failed", "repeated", "lost"]
+Told = Callable[[AsyncConnection, Batch, Event], Awaitable[None]]
+"""Tells of a batch's end, within the transaction that ends it."""
+
+
+class Room(Protocol):
+    """What interactive work leaves."""
+
+    def idle(self, model: str | None) -> float:
+        """The idle share, from 0 to 1, of what serves a model; of anything, where lines name several."""
+        ...
+
+
+class Callers(Protocol):
+    """Who made a batch, as of now."""
+
+    async def caller_of(self, key_id: str) -> Caller | None:
+        """The caller of a key that still works; None of one that does not."""
+        ...
+
+
+class Money(Protocol):
+    """What a batch may cost, and whether budgets have room for it."""
+
+    def bound_for(self, caller: Caller) -> Bound:
+        """Bounds the cost of a caller's lines."""
+        ...
+
+    async def problem(self, caller: Caller, batch: Batch, validated: Validated) -> Problem | None:
+        """Why no budget has room for the whole batch; None where all have."""
+        ...
+
+
+class BatchObserver:
+    """Receives counts and states of the tier; this base class ignores them."""
+
+    def count_lines(self, what: LineCount, number: int = 1) -> None: ...
+
+    def count_batch(self, event: Event) -> None: ...
+
+    def set_live(self, batches: list[Batch], found: Mapping[str, Laxity], tokens_per_s: float | None) -> None: ...
+
+
+class _NotMine(Exception):
+    """Another process has taken the batch over."""
+
+
+class _Running(msgspec.Struct, eq=False):
+    line: ClaimedLine
+    task: "asyncio.Task[None]"
+
+
+class BatchRunner:
+    """One process's runner."""
+
+    def __init__(
+        self,
+        *,
+        section: BatchSection,
+        batches: BatchStore,
+        files: FileStore,
+        answering: Answering,
+        callers: Callers,
+        room: Room,
+        money: Money,
+        told: Told,
+        holder: str,
+        max_line_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+        observer: BatchObserver | None = None,
+    ) -> None:
+        self._section = section
+        self._batches = batches
+        self._files = files
+        self._answering = answering
+        self._callers = callers
+        self._room = room
+        self._money = money
+        self._told = told
+        self._holder = holder
+        self._max_line_bytes = max_line_bytes
+        self._clock = clock
+        self._jitter = jitter
+        self._observer = observer or BatchObserver()
+        self._lease_us = int(section.lease_s * 1_000_000)
+        self._running: dict[tuple[str, int], _Running] = {}
+        self._known: dict[str, tuple[float, Caller | None]] = {}
+        self._results: asyncio.Queue[LineResult] = asyncio.Queue()
+        self._wake = asyncio.Event()
+        self._job: asyncio.Task[None] | None = None
+        self._duty_at = 0.0
+        self._is_draining: Callable[[], bool] = lambda: False
+        self.speed = Speed(clock)
+
+    async def run(self, is_draining: Callable[[], bool]) -> None:
+        """Works for ever. When it is cancelled, lines that run are given back."""
+        self._is_draining = is_draining
+        others = [asyncio.create_task(self._write_results()), asyncio.create_task(self._keep_leases())]
+        try:
+            while True:
+                began = self._clock()
+                try:
+                    await self.step()
+                except _DATABASE_FAILS as error:
+                    _log.warning("batch: the database does not answer: %s", type(error).__name__)
+                except Exception:  # noqa: BLE001 - the loop must outlive any one round
+                    _log.exception("a round of the batch tier failed; the next one follows")
+                await self._pause(self._clock() - began)
+        finally:
+            await self._stop(others)
+
+    async def step(self) -> None:
+        """One round: duties, one batch to validate or finalize, and lines for the room there is."""
+        if self._clock() >= self._duty_at:
+            self._duty_at = self._clock() + _DUTY_S
+            await self._do_duties()
+        if self._is_draining():
+            return
+        if self._job is None or self._job.done():
+            batch = await self._batches.take(("validating", "finalizing", "cancelling"), self._holder, self._lease_us)
+            self._job = None if batch is None else asyncio.create_task(self._work_on(batch))
+        await self._fill()
+
+    async def _pause(self, took_s: float) -> None:
+        """Waits for a reason to look again. A slow database is asked less often."""
+        self._wake.clear()
+        await asyncio.sleep(max(_LEAST_PAUSE_S, took_s))
+        try:
+            async with asyncio.timeout(self._section.poll_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _do_duties(self) -> None:
+        batches = self._batches
+        freed = await batches.free_abandoned()
+        if freed:
+            _log.warning("batch: %d lines of a process that died are begun again", freed)
+            self._observer.count_lines("repeated", freed)
+        await batches.end_due()
+        await batches.finish_answered()
+
+    # Lines.
+
+    async def _fill(self) -> None:
+        live = await self._batches.live()
+        self.speed.look({batch.batch_id: batch.tokens_left for batch in live})
+        running: dict[str, int] = {}
+        for batch_id, _ in self._running:
+            running[batch_id] = running.get(batch_id, 0) + 1
+        standings = [
+            await self._standing(each, order, running.get(each.batch_id, 0)) for order, each in enumerate(live)
+        ]
+        found = laxities(standings, self.speed.tokens_per_s)
+        self._observer.set_live(live, found, self.speed.tokens_per_s)
+        wanted = shares(standings, found, self._section.at_once)
+        free = self._section.at_once - len(self._running)
+        for batch in live:
+            more = min(free, wanted[batch.batch_id] - running.get(batch.batch_id, 0))
+            presses = found[batch.batch_id].pressure >= 1
+            for line in await self._batches.claim(batch.batch_id, more, self._holder, self._lease_us):
+                free -= 1
+                task = asyncio.create_task(self._answer(batch, line, presses=presses))
+                self._running[line.batch_id, line.number] = _Running(line, task)
+
+    async def _standing(self, batch: Batch, order: int, running: int) -> Standing:
+        caller = await self._caller(batch.key_id)
+        left_us = None if batch.expires_us is None else batch.expires_us - self._batches.now_us()
+        return Standing(
+            batch_id=batch.batch_id,
+            team_id=batch.team_id,
+            weight=1.0 if caller is None else caller.settings.weight,
+            priority=batch.priority,
+            left_s=None if left_us is None else left_us / 1_000_000,
+            tokens_left=max(0, batch.tokens_left),
+            lines_left=batch.left,
+            running=running,
+            idle=self._room.idle(batch.model),
+            order=order,
+        )
+
+    async def _answer(self, batch: Batch, line: ClaimedLine, *, presses: bool) -> None:
+        """Answers one line. However that ends, the line is answered or waits again."""
+        named = request_id(batch, line)
+        try:
+            answered = await self._ask(batch, line, named, presses=presses)
+            meaning = meaning_of(answered, line, self._section.tries)
+            if meaning != "answer":
+                wait_us = int(wait_s(answered, line, self._jitter()) * 1_000_000)
+                await self._give_back(line, wait_us, failed=meaning == "again")
+                return
+            self._results.put_nowait(
+                LineResult(
+                    line=line,
+                    request_id=named,
+                    status=answered.status,
+                    body=answered.body,
+                    error_code=answered.code,
+                    input_tokens=answered.input_tokens,
+                    cached_tokens=answered.cached_tokens,
+                    output_tokens=answered.output_tokens,
+                    reasoning_tokens=answered.reasoning_tokens,
+                    cost_nanousd=answered.cost_nanousd,
+                )
+            )
+        except asyncio.CancelledError:
+            await asyncio.shield(self._give_back(line, 0, failed=False))
+            raise
+        except Exception:  # noqa: BLE001 - a line must not end the tier
+            _log.exception("batch %s: a line could not be asked; it is begun again", batch.batch_id)
+            await self._give_back(line, int(self._section.poll_s * 1_000_000), failed=True)
+        finally:
+            self._running.pop((line.batch_id, line.number), None)
+            self._wake.set()
+
+    async def _ask(self, batch: Batch, line: ClaimedLine, named: str, *, presses: bool) -> Answered:
+        try:
+            caller = await self._caller(batch.key_id)
+            if caller is None:
+                raise NotAuthenticated("The key that made this batch was revoked or has expired.")
+            body = await self._body_of(batch, line)
+        except Refused as error:
+            told = error_reply(error)
+            return Answered(status=told.status, body=told.body, code=told.code or "", retry_after_s=error.retry_after_s)
+        asked = Asked(
+            request_id=named,
+            caller=caller,
+            endpoint=batch.endpoint,
+            body=body,
+            # What would be late otherwise goes before other batch work.
+            priority=1 if presses else batch.priority,
+        )
+        return await self._answering.answer(asked)
+
+    async def _body_of(self, batch: Batch, line: ClaimedLine) -> bytes:
+        pieces = self._files.blobs.reading(batch.input_file_id, line.start, line.start + line.size)
+        raw = b"".join([piece async for piece in pieces])
+        try:
+            return bytes(_decode_line(raw).body)
+        except msgspec.MsgspecError as error:
+            raise FileNotFound("The input file is not what it was when the batch was validated.") from error
+
+    async def _caller(self, key_id: str) -> Caller | None:
+        at, known = self._known.get(key_id, (0.0, None))
+        if not at or self._clock() - at > _CALLER_S:
+            known = await self._callers.caller_of(key_id)
+            if len(self._known) > _AT_A_TIME:
+                self._known.clear()
+            self._known[key_id] = (self._clock(), known)
+        return known
+
+    async def _give_back(self, line: ClaimedLine, wait_us: int, *, failed: bool) -> None:
+        if failed:
+            self._observer.count_lines("repeated")
+        try:
+            await self._batches.give_back([(line, wait_us)], self._holder, failed=failed)
+        except _DATABASE_FAILS as error:
+            # Its lease ends by itself.
+            _log.warning("batch: a line could not be given back: %s", type(error).__name__)
+
+    async def _write_results(self) -> None:
+        """Writes answers as they come, many by one transaction. One that cannot be written is tried again."""
+        while True:
+            results = [await self._results.get()]
+            while not self._results.empty() and len(results) < _RESULTS_AT_A_TIME:
+                results.append(self._results.get_nowait())
+            await self._write(results)
+            self._wake.set()
+
+    async def _write(self, results: list[LineResult]) -> None:
+        while True:
+            try:
+                written = await self._batches.answer(results)
+            except _DATABASE_FAILS as error:
+                _log.warning("batch: answers wait for the database: %s", type(error).__name__)
+                await asyncio.sleep(self._section.poll_s)
+                continue
+            failed = sum(each.status != _OK for each in written)
+            self._observer.count_lines("answered", len(written) - failed)
+            self._observer.count_lines("failed", failed)
+            self._observer.count_lines("lost", len(results) - len(written))
+            return
+
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self._section.lease_s / 3)
+            try:
+                await self._batches.renew(self._holder, self._lease_us)
+            except _DATABASE_FAILS as error:
+                _log.warning("batch: leases could not be renewed: %s", type(error).__name__)
+
+    async def _stop(self, others: list["asyncio.Task[None]"]) -> None:
+        """Gives back what runs, and writes what was answered."""
+        tasks = [each.task for each in self._running.values()]
+        if self._job is not None:
+            tasks.append(self._job)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        left = [self._results.get_nowait() for _ in range(self._results.qsize())]
+        try:
+            await self._batches.answer(left)
+        except _DATABASE_FAILS as error:
+            _log.warning("batch: %d answers could not be written: %s", len(left), type(error).__name__)
+
+    # Validating and finalizing.
+
+    async def _work_on(self, batch: Batch) -> None:
+        try:
+            if batch.status == "validating":
+                await self._validate(batch)
+            else:
+                await self._finalize(batch)
+        except _NotMine:
+            _log.info("batch %s is another process's by now", batch.batch_id)
+        except (StorageUnavailable, *_DATABASE_FAILS) as error:
+            # Its lease ends, and whoever comes next begins anew.
+            _log.warning("batch %s waits: %s", batch.batch_id, type(error).__name__)
+        except Exception:  # noqa: BLE001 - the tier must outlive any one batch
+            _log.exception("working on batch %s failed; it is tried again", batch.batch_id)
+        finally:
+            self._wake.set()
+
+    async def _validate(self, batch: Batch) -> None:
+        caller = await self._caller(batch.key_id)
+        if caller is None:
+            await self._fail(
+                batch, [Problem(code="invalid_api_key", message="The key that made this batch was revoked.")]
+            )
+            return
+        validated = await self._validated(batch, caller)
+        problems = validated.problems or await self._refusals(batch, caller, validated)
+        if problems:
+            await self._fail(batch, problems)
+            return
+        for start in range(0, len(validated.lines), _AT_A_TIME):
+            await self._hold(batch)
+            await self._batches.add_lines(batch.batch_id, validated.lines[start : start + _AT_A_TIME])
+        await self._batches.start_lines(
+            batch.batch_id,
+            self._holder,
+            total=len(validated.lines),
+            tokens=validated.tokens,
+            model=validated.model,
+            bound_nanousd=validated.bound_nanousd,
+            reserved_nanousd=validated.reserved_nanousd,
+        )
+
+    async def _validated(self, batch: Batch, caller: Caller) -> Validated:
+        validation = Validation(
+            batch.endpoint,
+            max_lines=self._section.max_lines,
+            max_line_bytes=self._max_line_bytes,
+            bound=self._money.bound_for(caller),
+        )
+        held_at = self._clock()
+        try:
+            async for piece in self._files.blobs.reading(batch.input_file_id):
+                await asyncio.to_thread(validation.feed, piece)
+                if validation.is_hopeless:
+                    break
+                if self._clock() - held_at > self._section.lease_s / 3:
+                    held_at = self._clock()
+                    await self._hold(batch)
+        except FileNotFound:
+            problem = Problem(code="file_not_found", message="The input file is not there any more.")
+            return Validated(problems=[problem], lines=[], model=None)
+        return await asyncio.to_thread(validation.end)
+
+    async def _refusals(self, batch: Batch, caller: Caller, validated: Validated) -> list[Problem]:
+        """What stands against a sound file: too much waits already, or budgets have no room."""
+        owner = Owner(organisation_id=batch.organisation_id, team_id=batch.team_id)
+        waiting = await self._batches.waiting_tokens(owner)
+        most = self._section.max_queued_tokens
+        if waiting + validated.tokens > most:
+            told = (
+                f"Your team's batches have {waiting} tokens waiting, and this one would add {validated.tokens}; at most {most} "
+                "may wait. Send it again when earlier batches are done, or split it."
+            )
+            return [Problem(code="token_limit_exceeded", message=told)]
+        problem = await self._money.problem(caller, batch, validated)
+        return [] if problem is None else [problem]
+
+    async def _fail(self, batch: Batch, problems: list[Problem]) -> None:
+        errors = msgspec.json.encode(problems).decode()
+        async with self._batches.engine.begin() as connection:
+            if await self._batches.fail(connection, batch.batch_id, self._holder, errors):
+                await self._told(connection, batch, "batch.failed")
+                self._observer.count_batch("batch.failed")
+
+    async def _finalize(self, batch: Batch) -> None:
+        async def still_mine() -> None:
+            await self._hold(batch)
+
+        keep_us = self._section.keep_days * _DAY_US
+        made = await write_files(batch, self._batches, self._files, keep_us=keep_us, still_mine=still_mine)
+        owner = Owner(organisation_id=batch.organisation_id, team_id=batch.team_id)
+        event: Event = _EVENTS[batch.ending]
+        async with self._batches.engine.begin() as connection:
+            ended = await self._batches.end(
+                connection,
+                batch,
+                self._holder,
+                output_file_id=None if made.output is None else made.output.file_id,
+                error_file_id=None if made.errors is None else made.errors.file_id,
+            )
+            if not ended:
+                return
+            for record in (made.output, made.errors):
+                if record is not None:
+                    await self._files.put_in(connection, owner, record)
+            await self._told(connection, batch, event)
+        self._observer.count_batch(event)
+        while await self._batches.forget_results(batch.batch_id, _AT_A_TIME):
+            pass
+
+    async def _hold(self, batch: Batch) -> None:
+        if not await self._batches.hold(batch.batch_id, self._holder, self._lease_us):
+            raise _NotMine
+
+    async def forget(self) -> None:
+        """Deletes what nobody needs any more: answers that files have, old batches, and files that have expired."""
+        for batch_id in await self._batches.with_results():
+            while await self._batches.forget_results(batch_id, _AT_A_TIME):
+                pass
+        while await self._batches.forget_old(self._section.keep_days * _DAY_US, _AT_A_TIME):
+            pass
+        await self._files.sweep()
+
+
+_EVENTS: Final[Mapping[str, Event]] = {
+    "completed": "batch.completed",
+    "expired": "batch.expired",
+    "cancelled": "batch.cancelled",
+}
+
+
+class _Line(msgspec.Struct):
+    body: msgspec.Raw
+
+
+_decode_line: Final = msgspec.json.Decoder(_Line).decode
