@@ -14,6 +14,7 @@ from openai.types import Batch
 
 from tests.running_gateway import CHEAP_PRICES, Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
+from tests.scenarios.test_embeddings import embedding_house
 
 FAST: dict[str, Any] = {"poll_s": 0.05, "lease_s": 5}
 _DONE = {"completed", "failed", "expired", "cancelled"}
@@ -111,19 +112,19 @@ async def test_a_line_that_fails_stands_in_the_error_file(tmp_path: Path, upstre
         assert len({row["request_id"] for row in rows}) == 2
 
 
-async def test_embeddings_are_answered_too(tmp_path: Path, upstream: Upstream) -> None:
+async def test_embeddings_are_answered_too(tmp_path: Path) -> None:
     """The endpoint of a batch is the one of its lines."""
-    embedder = model("embedder", [upstream.deployment("ok")], capabilities=["embeddings"])
-    async with running_gateway(tmp_path, [*house(upstream), embedder], batch=FAST) as gateway, client(gateway) as caller:
+    async with embedding_house(tmp_path, batch=FAST) as (gateway, engine), client(gateway) as caller:
         asked = [
             {"custom_id": f"e{number}", "method": "POST", "url": "/v1/embeddings",
-             "body": {"model": "embedder", "input": ["one", "two"]}}
+             "body": {"model": "bge", "input": ["one", "two"]}}
             for number in range(3)
         ]  # fmt: skip
         batch = await ended(caller, await submit(caller, asked, endpoint="/v1/embeddings"))
         assert batch.status == "completed", batch.errors
         answers = await results(caller, batch.output_file_id)
         assert [len(each["response"]["body"]["data"]) for each in answers] == [2, 2, 2]
+        assert len(engine.asked) == 3
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class Engine:
 
 
 @contextlib.asynccontextmanager
-async def _house(tmp_path: Path) -> AsyncIterator[tuple[Running, Engine]]:
+async def embedding_house(tmp_path: Path, **sections: Any) -> AsyncIterator[tuple[Running, Engine]]:
     engine = Engine()
     app = web.Application()
     app.router.add_post("/v1/embeddings", engine.embed)
@@ -59,7 +59,7 @@ async def _house(tmp_path: Path) -> AsyncIterator[tuple[Running, Engine]]:
     )
     try:
         async with running_gateway(
-            tmp_path, [embedder, model("chatty", [{"kind": "scripted", "upstream_model": "ok"}])]
+            tmp_path, [embedder, model("chatty", [{"kind": "scripted", "upstream_model": "ok"}])], **sections
         ) as gateway:
             yield gateway, engine
     finally:
@@ -69,7 +69,7 @@ async def _house(tmp_path: Path) -> AsyncIterator[tuple[Running, Engine]]:
 async def test_texts_are_embedded_and_booked(tmp_path: Path) -> None:
     """The official client gets its vectors in order, and the team is booked the engine's own count of tokens."""
     async with (
-        _house(tmp_path) as (gateway, engine),
+        embedding_house(tmp_path) as (gateway, engine),
         openai.AsyncOpenAI(base_url=gateway.base_url, api_key=gateway.key) as client,
     ):
         answer = await client.embeddings.create(model="bge", input=["a gate", "a bridge"], encoding_format="float")
@@ -85,7 +85,7 @@ async def test_texts_are_embedded_and_booked(tmp_path: Path) -> None:
 async def test_many_texts_are_longer_than_one_may_be(tmp_path: Path) -> None:
     """The model's context bounds each text, not all of them together."""
     async with (
-        _house(tmp_path) as (gateway, _),
+        embedding_house(tmp_path) as (gateway, _),
         openai.AsyncOpenAI(base_url=gateway.base_url, api_key=gateway.key, max_retries=0) as client,
     ):
         many = await client.embeddings.create(model="bge", input=["one of many short texts"] * 100)
@@ -97,7 +97,7 @@ async def test_many_texts_are_longer_than_one_may_be(tmp_path: Path) -> None:
 async def test_tokens_may_be_sent_in_place_of_text(tmp_path: Path) -> None:
     """Lists of numbers pass as they are."""
     async with (
-        _house(tmp_path) as (gateway, engine),
+        embedding_house(tmp_path) as (gateway, engine),
         openai.AsyncOpenAI(base_url=gateway.base_url, api_key=gateway.key) as client,
     ):
         await client.embeddings.create(model="bge", input=[1, 2, 3], encoding_format="float")
@@ -128,7 +128,7 @@ _REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 async def test_what_cannot_be_embedded_is_told(tmp_path: Path) -> None:
     """With what to do instead, and before any engine sees it."""
-    async with _house(tmp_path) as (gateway, engine), aiohttp.ClientSession() as session:
+    async with embedding_house(tmp_path) as (gateway, engine), aiohttp.ClientSession() as session:
         headers = {"authorization": f"Bearer {gateway.key}"}
         for path, body, said in _REFUSED:
             async with session.post(f"{gateway.base_url}/{path}", json=body, headers=headers) as answer:
@@ -140,7 +140,7 @@ async def test_what_cannot_be_embedded_is_told(tmp_path: Path) -> None:
 
 async def test_a_repeat_with_its_key_is_embedded_once(tmp_path: Path) -> None:
     """The same vectors, byte for byte, from one call that is booked once; another text under that key is refused."""
-    async with _house(tmp_path) as (gateway, engine), aiohttp.ClientSession() as session:
+    async with embedding_house(tmp_path) as (gateway, engine), aiohttp.ClientSession() as session:
         headers = {"authorization": f"Bearer {gateway.key}", "idempotency-key": "nightly-1"}
         told = []
         for text in ("a gate", "a gate", "a bridge"):
@@ -156,7 +156,7 @@ async def test_a_repeat_with_its_key_is_embedded_once(tmp_path: Path) -> None:
 async def test_finance_sees_embeddings_apart(tmp_path: Path) -> None:
     """What was embedded is in OpenAI's usage of embeddings, what was answered in that of completions."""
     async with (
-        _house(tmp_path) as (gateway, _),
+        embedding_house(tmp_path) as (gateway, _),
         openai.AsyncOpenAI(base_url=gateway.base_url, api_key=gateway.key, admin_api_key=gateway.key) as client,
     ):
         await client.embeddings.create(model="bge", input=["a gate", "a bridge"])
