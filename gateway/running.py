@@ -239,7 +239,6 @@ class Running:
                 **open_people(engine, config, peppers(config, self._environment), stack),
             )
             self._keep_going(line, gateway, accounts, stack)
-            self._keep_batches(line, gateway, gate, fleet, stack)
             await stack.enter_async_context(await keep_rounds(engine, config, metrics, claims, wall_us))
             watch = TuningWatch(learning, classifier, self._retuned)
             await watch.refresh()
@@ -323,17 +322,16 @@ class Running:
         background(stack, every(_OWN_REQUESTS_S, lambda: self._learn_own_requests(line, engine)))
         background(stack, keep_pruned(PrefixStore(engine)))
         background(stack, gateway.prices.follow(self._config.cost.prices_poll_s))
+        self._keep_batches(line, gateway, stack)
 
-    def _keep_batches(
-        self, line: RequestPipeline, gateway: Gateway, gate: Gate, fleet: Fleet, stack: contextlib.AsyncExitStack
-    ) -> None:
-        if gateway.batch is not None:
+    def _keep_batches(self, line: RequestPipeline, gateway: Gateway, stack: contextlib.AsyncExitStack) -> None:
+        if gateway.batch is not None and self._gate is not None:
             keep_batches_going(
                 gateway.batch,
                 accounts=gateway.accounts,
                 answering=line,
                 rules=lambda: line.config,
-                room=IdleRoom(lambda: line.config.catalog, gate.queues, fleet),
+                room=IdleRoom(lambda: line.config.catalog, self._gate.queues, self._fleet),
                 metrics=self._metrics.batch,
                 boot_id=gateway.ledger.boot_id,
                 is_draining=lambda: line.draining,

@@ -12,6 +12,7 @@ import openai
 import pytest
 from openai.types import Batch
 
+from tests.processes import until
 from tests.running_gateway import CHEAP_PRICES, Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
 from tests.scenarios.test_embeddings import embedding_house
@@ -73,7 +74,11 @@ async def test_two_hundred_lines_are_answered_once_and_in_order(tmp_path: Path, 
         batch = await ended(caller, made)
         assert batch.status == "completed", batch.errors
         assert batch.request_counts is not None
-        assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (200, 200, 0)
+        assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (
+            200,
+            200,
+            0,
+        )
         assert batch.metadata == {"job": "nightly"}
         assert batch.error_file_id is None
         answers = await results(caller, batch.output_file_id)
@@ -178,9 +183,7 @@ async def test_what_was_not_begun_when_a_batch_is_cancelled_costs_nothing(tmp_pa
     section = {**FAST, "at_once": 4}
     async with running_gateway(tmp_path, slow, batch=section) as gateway, client(gateway) as caller:
         made = await submit(caller, [line(f"q{number}", "slow") for number in range(40)])
-        async with asyncio.timeout(30):
-            while not upstream.arrived():
-                await asyncio.sleep(0.01)
+        await until(lambda: bool(upstream.arrived()))
         cancelling = await caller.batches.cancel(made.id)
         assert cancelling.status in {"cancelling", "cancelled"}
         batch = await ended(caller, cancelling)

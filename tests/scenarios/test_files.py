@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-
-from gateway.configuration.settings import load, peppers
-from gateway.configuration.settings import Environment
 from pydantic import SecretStr
+
+from gateway.configuration.settings import Environment, load, peppers
+from tests.processes import until
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
@@ -35,7 +35,10 @@ def stored(folder: Path) -> list[str]:
 async def test_a_file_comes_back_as_it_was_sent(tmp_path: Path, upstream: Upstream) -> None:
     """Upload, look, list by pages, download, delete: as OpenAI's client expects it; and nobody else may read the folder."""
     content = bytes(range(256)) * 3000
-    async with running_gateway(tmp_path, [model("m", [upstream.deployment("ok")])]) as gateway, client(gateway) as caller:
+    async with (
+        running_gateway(tmp_path, [model("m", [upstream.deployment("ok")])]) as gateway,
+        client(gateway) as caller,
+    ):
         made = await caller.files.create(
             file=named(content, "fünf.jsonl"), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3_600}
         )
@@ -68,7 +71,12 @@ async def test_a_download_is_resumed_where_it_was_broken_off(tmp_path: Path, ups
     ):
         made = await caller.files.create(file=named(content), purpose="batch")
         address = f"{gateway.base_url}/files/{made.id}/content"
-        for asked, start, stop in (("0-9", 0, 10), ("400000-", 400_000, None), ("-7", -7, None), ("5-9999999", 5, None)):
+        for asked, start, stop in (
+            ("0-9", 0, 10),
+            ("400000-", 400_000, None),
+            ("-7", -7, None),
+            ("5-9999999", 5, None),
+        ):
             async with session.get(address, headers={"range": f"bytes={asked}"}) as reply:
                 assert reply.status == 206
                 assert await reply.read() == content[start:stop]
@@ -82,11 +90,12 @@ async def test_a_download_is_resumed_where_it_was_broken_off(tmp_path: Path, ups
 
 async def test_an_upload_that_is_broken_off_leaves_nothing(tmp_path: Path, upstream: Upstream) -> None:
     """Neither a row nor bytes, whether the client hangs up or the body just ends early."""
-    async with running_gateway(tmp_path, [model("m", [upstream.deployment("ok")])]) as gateway, client(gateway) as caller:
+    async with (
+        running_gateway(tmp_path, [model("m", [upstream.deployment("ok")])]) as gateway,
+        client(gateway) as caller,
+    ):
         host, _, port = gateway.url.removeprefix("http://").partition(":")
-        begin = (
-            b'--x\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n' + b"a" * 100_000
-        )
+        begin = b'--x\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n' + b"a" * 100_000
         head = (
             f"POST /v1/files HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {gateway.key}\r\n"
             "content-type: multipart/form-data; boundary=x\r\n"
@@ -94,13 +103,9 @@ async def test_an_upload_that_is_broken_off_leaves_nothing(tmp_path: Path, upstr
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(f"{head}content-length: 10000000\r\n\r\n".encode() + begin)
         await writer.drain()
-        async with asyncio.timeout(20):
-            while not stored(tmp_path):
-                await asyncio.sleep(0.01)
+        await until(lambda: bool(stored(tmp_path)))
         writer.close()
-        async with asyncio.timeout(20):
-            while stored(tmp_path):
-                await asyncio.sleep(0.01)
+        await until(lambda: not stored(tmp_path))
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(f"{head}content-length: {len(begin)}\r\nconnection: close\r\n\r\n".encode() + begin)
         reply = await reader.read()

@@ -292,6 +292,8 @@ async def _settled(running: Running, pepper: Any) -> dict[str, str]:
         "model": "m",
         "day": "2026-01-01",
         "path": "none",
+        "file_id": "none",
+        "batch_id": "none",
     }
 
 
