@@ -41,7 +41,7 @@ from gateway.configuration.settings import (
 )
 from gateway.database import make_engine
 from gateway.wiring.admission import adopt, open_gate
-from gateway.wiring.batch import keep_batches_going, open_batch_tier
+from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier
 from gateway.wiring.books import keep_rounds, open_books
 from gateway.wiring.fleet import open_both, waiting_at_gate
 from gateway.wiring.measuring import keep_measuring
@@ -329,7 +329,7 @@ class Running:
             keep_batches_going(
                 gateway.batch,
                 accounts=gateway.accounts,
-                answering=line,
+                answering=LineAnswers(line),
                 rules=lambda: line.config,
                 room=IdleRoom(lambda: line.config.catalog, self._gate.queues, self._fleet),
                 metrics=self._metrics.batch,
