@@ -7,6 +7,7 @@ Like Envoy's outlier detection, at most `max_ejected_share` of a target's deploy
 them do; one deployment may always be.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
@@ -52,13 +53,26 @@ class BreakerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class _Breaker:
     """One deployment's state. `open_until` is None while closed."""
 
-    __slots__ = ("closed_at", "ejections", "epoch", "failures", "faults", "group", "open_until", "probe", "successes")
+    __slots__ = (
+        "answered_at",
+        "closed_at",
+        "ejections",
+        "epoch",
+        "failures",
+        "faults",
+        "group",
+        "open_until",
+        "probe",
+        "successes",
+    )
 
     def __init__(self, group: "_Group", now: float) -> None:
         self.group = group
         self.failures = 0
         self.faults: deque[Fault] = deque(maxlen=FAULTS_KEPT)
         self.successes = 0
+        self.answered_at = -math.inf
+        """The last success, on the monotonic clock."""
         self.ejections = 0
         self.open_until: float | None = None
         self.closed_at = now
@@ -107,6 +121,7 @@ class Permit:
             self._failures_before = breaker.failures
         breaker.failures = 0
         breaker.successes += 1
+        breaker.answered_at = self._breakers._clock()  # noqa: SLF001  # The two are one machine.
         self._successes = breaker.successes
 
     def failure(self) -> None:
@@ -189,6 +204,11 @@ class Breakers:
         # A probe that succeeds and then breaks off counts as the failed probe that it was.
         breaker.probe = Permit(self, breaker, self._config.consecutive_failures - 1)
         return breaker.probe
+
+    def answered_since(self, deployment_id: str, moment: float) -> bool:
+        """True when the deployment has answered somebody since a moment on the monotonic clock."""
+        breaker = self._breakers.get(deployment_id)
+        return breaker is not None and breaker.answered_at >= moment
 
     def cleared(self, deployment_id: str) -> None:
         """Closes the breaker and clears its failures, for a health check that has seen the deployment work again."""

@@ -32,7 +32,7 @@ from providers.errors import (
 from providers.media_links import refuse_media_links
 from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
-from providers.upstream import UpstreamCall, UpstreamStream
+from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
 from providers.upstream_faults import error_of_status
 from providers.wire import (
     EMPTY_OBJECT,
@@ -97,7 +97,7 @@ class DirectUpstream:
             return await self._opened(connection, call)
         except ReplyTimeout as error:
             self._pool.release(connection)
-            raise UpstreamTimeout("The upstream took too long to answer.", deployment_id=deployment_id) from error
+            raise took_too_long(call) from error
         except ReplyLost as error:
             self._pool.release(connection)
             # The connection stood, so the request may have been read, and worked on, before it was lost.
@@ -233,6 +233,7 @@ class _Body:
     ) -> None:
         self._pool = pool
         self._connection = connection
+        self._call = call
         self._deployment = call.deployment
         self._limits = limits
         self._as_chunk = as_chunk
@@ -246,7 +247,7 @@ class _Body:
         try:
             body = await _read_bounded(self._connection, self._limits.max_reply_bytes)
         except _READ_ERRORS as error:
-            raise _read_error(error, deployment_id) from error
+            raise _read_error(error, self._call) from error
         if body is None:
             raise MalformedReply("The upstream's answer is too large.", deployment_id=deployment_id)
         self._ended = True
@@ -269,6 +270,7 @@ class _Stream:
     """A streamed reply of server-sent events."""
 
     __slots__ = (
+        "_call",
         "_closed",
         "_connection",
         "_deployment_id",
@@ -284,6 +286,7 @@ class _Stream:
     def __init__(self, pool: ConnectionPool, connection: Connection, call: UpstreamCall, limits: DirectLimits) -> None:
         self._pool = pool
         self._connection = connection
+        self._call = call
         self._deployment_id = call.deployment.deployment_id
         self._secret = call.deployment.api_key
         self._parser = SseParser(limits.max_event_bytes)
@@ -300,7 +303,7 @@ class _Stream:
             try:
                 data = await self._connection.read()
             except _READ_ERRORS as error:
-                raise _read_error(error, self._deployment_id) from error
+                raise _read_error(error, self._call) from error
             events = self._events(self._payloads(data))
             if not data:
                 self._end_at_eof()
@@ -382,9 +385,14 @@ class _Stream:
             return
 
 
-def _read_error(error: Exception, deployment_id: str) -> UpstreamError:
+def _read_error(error: Exception, call: UpstreamCall) -> UpstreamError:
+    deployment_id = call.deployment.deployment_id
     if isinstance(error, ReplySilent):
-        return UpstreamTimeout("The upstream fell silent in the middle of its reply.", deployment_id=deployment_id)
+        return UpstreamTimeout(
+            f"The upstream fell silent for {call.idle_timeout_s:g} s in the middle of its reply "
+            "(`providers.timeouts.idle_s`).",
+            deployment_id=deployment_id,
+        )
     if isinstance(error, ReplyTimeout):
-        return UpstreamTimeout("The upstream's reply took too long.", deployment_id=deployment_id)
+        return took_too_long(call)
     return StreamCut("The upstream's connection broke in the middle of its reply.", deployment_id=deployment_id)

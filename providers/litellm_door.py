@@ -30,7 +30,7 @@ from providers.errors import (
 from providers.media_links import refuse_links_in
 from providers.parameters import DECISIVE, MINOR, is_said
 from providers.target import Deployment
-from providers.upstream import UpstreamCall, UpstreamStream
+from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
 from providers.upstream_faults import LOST_STATUSES, error_of_status, retry_after_s
 from providers.wire import Event, decode_event, field_of
 
@@ -259,17 +259,23 @@ async def _await_within(
     waiting: Awaitable[Any], limit_s: float, call: UpstreamCall, litellm: Any, *, begun: bool
 ) -> Any:
     """Awaits litellm within `limit_s` seconds; whatever it raises comes out as an UpstreamError."""
-    deployment_id = call.deployment.deployment_id
     try:
         async with asyncio.timeout(limit_s):
             return await waiting
     except StopAsyncIteration:
         raise
     except TimeoutError as error:
-        raise UpstreamTimeout("The upstream took too long to answer.", deployment_id=deployment_id) from error
+        raise took_too_long(call) if not begun else _silent(call) from error
     except Exception as error:
         # litellm has no tree of its own for everything: any exception may come out of it.
         raise _translate(error, call.deployment, litellm, begun=begun) from error
+
+
+def _silent(call: UpstreamCall) -> UpstreamTimeout:
+    return UpstreamTimeout(
+        f"The upstream fell silent for {call.idle_timeout_s:g} s (`providers.timeouts.idle_s`).",
+        deployment_id=call.deployment.deployment_id,
+    )
 
 
 def _translate(error: Exception, deployment: Deployment, litellm: Any, *, begun: bool) -> UpstreamError:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from providers.errors import UpstreamTimeout
 from providers.target import Deployment
 from providers.wire import ChatRequest, Event
 
@@ -39,6 +40,15 @@ class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
     """Called with False while there is no connection, so that nothing of the request can have left, and with True once
     there is one. An upstream that cannot tell does not call it: the request then counts as sent from the start.
     """
+
+
+def took_too_long(call: UpstreamCall) -> UpstreamTimeout:
+    """The error for a reply that took all the time that the call had."""
+    return UpstreamTimeout(
+        f"The upstream did not finish its answer within {call.total_timeout_s:g} s (`providers.timeouts.total_s`, or less "
+        "where the request's deadline left less).",
+        deployment_id=call.deployment.deployment_id,
+    )
 
 
 class UpstreamStream(Protocol):

@@ -76,6 +76,13 @@ class DeploymentChoice:
     def has_untried(self, target: Target, tried: Collection[str]) -> bool:
         return any(each.deployment_id not in tried for each in self._breakers.available(target))
 
+    def has_answered(self, target: Target, tried: Collection[str], since: float) -> bool:
+        """Returns True when a deployment that this request has not tried has answered others since that moment."""
+        return any(
+            each.deployment_id not in tried and self._breakers.answered_since(each.deployment_id, since)
+            for each in self._breakers.available(target)
+        )
+
     def take(self, candidate: Candidate, routed: RoutedRequest, tried: Collection[str]) -> Chosen:
         """Takes a deployment, preferring those not in `tried`. Raises UpstreamUnavailable when every breaker is open."""
         target = candidate.target

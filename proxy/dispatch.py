@@ -17,7 +17,14 @@ import msgspec
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger.ledger import Books
 from providers.breaker import Breakers
-from providers.errors import CannotCarry, MalformedReply, RequestRejected, UpstreamError, UpstreamTimeout
+from providers.errors import (
+    CannotCarry,
+    FirstTokenTimeout,
+    MalformedReply,
+    RequestRejected,
+    UpstreamError,
+    UpstreamTimeout,
+)
 from providers.retry_budget import RetryBudget
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
@@ -99,8 +106,7 @@ class Dispatcher:
                 short = short or error
                 self.turned_away(candidate.target, routed.facts.input_tokens + candidate.output_tokens)
                 continue
-            # What an upstream refused unsent multiplies nothing, so it draws on no budget.
-            if failure is not None and not isinstance(failure, CannotCarry) and not self._budget.try_spend():
+            if failure is not None and not self._may_fall_back(failure, candidate, attempts):
                 _release(slot)
                 break
             try:
@@ -123,6 +129,18 @@ class Dispatcher:
         """
         slot = await self.room.take(candidate, routed, waits=False)
         return await _hand_over_slot(slot, self._attempt(candidate, routed, attempts))
+
+    def _may_fall_back(self, failure: UpstreamError, candidate: Candidate, attempts: list[Attempt]) -> bool:
+        """True when the next candidate may be tried. What an upstream refused unsent multiplies nothing, so it draws on no
+        budget, nor does a late first token where the next one has answered others meanwhile.
+        """
+        if isinstance(failure, CannotCarry):
+            return True
+        if isinstance(failure, FirstTokenTimeout) and attempts:
+            tried = _tried_deployments(attempts)
+            if self._deployments.has_answered(candidate.target, tried, attempts[-1].started_at):
+                return True
+        return self._budget.try_spend()
 
     def turned_away(self, target: Target, tokens: int) -> None:
         """Reports to a pool's autoscaler demand of `tokens` that could not be placed there."""
@@ -148,8 +166,15 @@ class Dispatcher:
                 raise routed.deadline.exceeded()
             return await self._attempt(candidate, routed, attempts)
 
+        def answering() -> bool:
+            return self._deployments.has_answered(
+                candidate.target, _tried_deployments(attempts), attempts[-1].started_at
+            )
+
         own = candidate.target.pool is not None
-        return await retrying(self._budget, untried, attempts=routed.retry.attempts, own=own, sleep=self._sleep)(again)
+        return await retrying(
+            self._budget, untried, answering=answering, attempts=routed.retry.attempts, own=own, sleep=self._sleep
+        )(again)
 
     async def _attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
         attempt = self._new_attempt(candidate, routed, attempts)
@@ -158,7 +183,7 @@ class Dispatcher:
         patience: asyncio.Timeout | None = None
         try:
             await attempt.reserve()
-            async with asyncio.timeout(patience_s(routed, candidate, self._clock())) as patience:
+            async with asyncio.timeout(self._patience_s(attempt, attempts)) as patience:
                 if attempt.lease is not None:
                     attempt.lease.when_lost = functools.partial(_expire, patience)
                 if attempt.deployment.adapter is not None and self._replicas is not None:
@@ -178,6 +203,15 @@ class Dispatcher:
                 raise
             raise cause from error
         return Committed(attempt, stream, events, whole)
+
+    def _patience_s(self, attempt: Attempt, attempts: list[Attempt]) -> float | None:
+        """How long the attempt is waited for: with a limit to its first token only where somebody else may answer."""
+        routed, target = attempt.routed, attempt.candidate.target
+        usual = self.room.usual(target, routed.facts.tier)
+        others = routed.plan.candidates[-1].target.target_id != target.target_id or self._deployments.has_untried(
+            target, _tried_deployments(attempts)
+        )
+        return patience_s(routed, self._clock(), 0.0 if usual is None else usual.ttft_s, others=others)
 
     def _new_attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Attempt:
         """Creates the next attempt on a deployment that may be called now. Raises UpstreamUnavailable."""

@@ -6,7 +6,7 @@ from accounts.caller import Caller
 from classifier.prediction import Prompt
 from providers.wire import ChatRequest
 from proxy.context import RequestContext
-from proxy.deadlines.deadline import Deadline, deadline_of, own_timeout_s
+from proxy.deadlines.deadline import CLIENT_HEADERS, Deadline, client_timeout, deadline_of, own_timeout_s
 from proxy.errors import WrongTeam
 from proxy.policy import AUTO
 from proxy.request import (
@@ -48,7 +48,11 @@ def parsed_request(
         tags.admit(caller.team_id, request.tag)
     wanted = wants_escalation(headers)
     deadline = deadline_of(
-        own_timeout_s(headers.timeout_ms), request.tier, context.config.deadlines, context.started_at
+        own_timeout_s(headers.timeout_ms),
+        request.tier,
+        context.config.deadlines,
+        context.started_at,
+        client_timeout(zip(CLIENT_HEADERS, (headers.read_timeout, headers.client_timeout), strict=True)),
     )
     prompt = prompt_of(request)
     return ParsedRequest(

@@ -8,26 +8,26 @@ import msgspec
 from providers.errors import FirstTokenTimeout, ReplicaSilent, UpstreamError
 from proxy.attempt import Attempt
 from proxy.errors import Refused
-from proxy.policy import Candidate
 from proxy.routed_request import Hold, RoutedRequest
 
 _LEAST_S: Final = 0.001
+_USUAL: Final = 3.0
+"""A first token that takes so many times the usual time is late."""
 
 
-def patience_s(routed: RoutedRequest, candidate: Candidate, now: float) -> float | None:
+def patience_s(routed: RoutedRequest, now: float, usual_s: float, *, others: bool) -> float | None:
     """Returns the time-out in seconds until an attempt must have answered; None for no limit.
 
-    For a stream it is the time to the first token, and while another candidate is left, at most half of what the tier's
-    deadline leaves. For a whole answer it is what the deadline leaves.
+    A stream is waited for until its first token as long as nobody else could answer. Where somebody could (`others`), no
+    longer than its tier's first token may take, and at most half of what the deadline leaves; but `usual_s`, the
+    target's usual time to a first token, three times over is always allowed. A whole answer has nothing to show before
+    its end, so it is waited for.
     """
-    deadline = routed.deadline
-    if routed.request.stream:
-        longest_s = routed.timeouts.first_token_s(routed.facts.tier)
-        last = routed.plan.candidates[-1].target.target_id
-        if candidate.target.target_id != last and not deadline.own:
-            longest_s = min(longest_s, max(_LEAST_S, deadline.remaining_s(now) / 2))
-        return deadline.first_token_timeout_s(now, longest_s)
-    left_s = deadline.remaining_s(now)
+    left_s = routed.deadline.remaining_s(now)
+    if others and routed.request.stream:
+        usually_s = _USUAL * usual_s
+        longest_s = max(routed.timeouts.first_token_s(routed.facts.tier), usually_s)
+        left_s = min(longest_s, max(left_s / 2, min(left_s, usually_s)))
     return None if math.isinf(left_s) else max(_LEAST_S, left_s)
 
 
@@ -50,7 +50,19 @@ def impatience(attempt: Attempt, now: float) -> UpstreamError | Refused:
     routed, patient = attempt.routed, attempt.was_patient
     if routed.deadline.passed(now) and (routed.deadline.own or not (routed.request.stream and patient)):
         return routed.deadline.exceeded()
-    late = FirstTokenTimeout("No first token in time.", deployment_id=deployment_id)
+    late = FirstTokenTimeout(_late_in_words(attempt, now), deployment_id=deployment_id)
     # What was not sent yet waited for us: for its adapter.
     late.gateway_failure = patient and attempt.sent
     return late
+
+
+def _late_in_words(attempt: Attempt, now: float) -> str:
+    routed = attempt.routed
+    if routed.deadline.passed(now):
+        return routed.deadline.exceeded().message
+    tier = routed.facts.tier
+    return (
+        f"No first token within {now - attempt.started_at:.1f} s (`providers.timeouts.first_token_{tier}_s` is "
+        f"{routed.timeouts.first_token_s(tier):g} s), and the gateway's budget for other attempts is used up "
+        "(`providers.retry`). Send it again shortly."
+    )

@@ -165,6 +165,8 @@ class RequestHeaders(msgspec.Struct, frozen=True):
     tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
     priority: str | None = msgspec.field(default=None, name="x-priority")
     timeout_ms: str | None = msgspec.field(default=None, name="x-request-timeout-ms")
+    read_timeout: str | None = msgspec.field(default=None, name="x-stainless-read-timeout")
+    client_timeout: str | None = msgspec.field(default=None, name="x-stainless-timeout")
     idempotency_key: str | None = msgspec.field(default=None, name="idempotency-key")
 
 

@@ -10,6 +10,7 @@ from tenacity.wait import wait_base
 from providers.errors import (
     AnswerLost,
     ConnectFailed,
+    FirstTokenTimeout,
     ReplicaSilent,
     StreamCut,
     UpstreamError,
@@ -34,13 +35,21 @@ Untried = Callable[[], bool]
 
 
 def retrying(
-    budget: RetryBudget, untried: Untried, *, attempts: int, own: bool, sleep: Callable[[float], Awaitable[None]]
+    budget: RetryBudget,
+    untried: Untried,
+    *,
+    answering: Untried,
+    attempts: int,
+    own: bool,
+    sleep: Callable[[float], Awaitable[None]],
 ) -> AsyncRetrying:
-    """Builds the retry loop of up to `attempts` tries. `own` marks targets whose deployments are replicas of our pools."""
+    """Builds the retry loop of up to `attempts` tries. `own` marks targets whose deployments are replicas of our pools;
+    `answering` tells whether an untried deployment has answered others since this request began.
+    """
     free = _LOST if own else _UNSENT
     return AsyncRetrying(
         retry=retry_if_exception(lambda error: worth_another(error, untried)),
-        stop=_NoRetryLeft(budget, untried, attempts=attempts, free=free),
+        stop=_NoRetryLeft(budget, untried, answering=answering, attempts=attempts, free=free),
         wait=_Backoff(free),
         sleep=sleep,
         reraise=True,
@@ -51,8 +60,8 @@ def worth_another(error: BaseException, untried: Untried) -> bool:
     """Returns True when the same target may answer another try: this deployment, or one with limits or a key of its
     own.
     """
-    if isinstance(error, UpstreamRateLimited | UpstreamRefusedUs | StreamCut):
-        # A stream that was cut before its first token has shown nothing, but who cut it may do so again.
+    if isinstance(error, UpstreamRateLimited | UpstreamRefusedUs | StreamCut | FirstTokenTimeout):
+        # A stream that was cut, or late, before its first token has shown nothing, but who did so may do it again.
         return error.retry_same or untried()
     return isinstance(error, UpstreamError) and error.retry_same
 
@@ -63,12 +72,19 @@ class _NoRetryLeft(stop_base):
     Going on to another deployment after a failed connection is free, or where an adapter is missing: no upstream saw
     the request, so nothing is multiplied, and a dead replica among healthy ones is never noticed. So is going on after
     a replica of ours was lost with all that it was working on: the more that was, the less could a budget for outages
-    hide it.
+    hide it. And so is going on from a late first token to a deployment that answers others meanwhile.
     """
 
     def __init__(
-        self, budget: RetryBudget, untried: Untried, *, attempts: int, free: tuple[type[Exception], ...]
+        self,
+        budget: RetryBudget,
+        untried: Untried,
+        *,
+        answering: Untried,
+        attempts: int,
+        free: tuple[type[Exception], ...],
     ) -> None:
+        self._answering = answering
         self._budget = budget
         self._untried = untried
         self._attempts = attempts
@@ -81,6 +97,8 @@ class _NoRetryLeft(stop_base):
         if retry_state.attempt_number >= self._attempts:
             return True
         if isinstance(failure, self._free) and self._untried():
+            return False
+        if isinstance(failure, FirstTokenTimeout) and self._answering():
             return False
         return not self._budget.try_spend()
 

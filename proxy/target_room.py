@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from providers.target import Target
+from providers.target import Target, Tier
 from proxy.deployment_choice import ReplicaDoor
-from proxy.latency import LatencyTracker
+from proxy.latency import LatencyTracker, TargetLatency
 from proxy.policy import Candidate
 from proxy.queues.work import NoRoom, QueueState, QueueWait, Slot, Work
 from proxy.routed_request import RoutedRequest
@@ -57,7 +57,7 @@ class TargetRoom:
         Raises NoRoom, or DeadlineExceeded for what the target cannot do in time.
         """
         target_id, stream, now = candidate.target.target_id, routed.request.stream, self._clock()
-        expected = None if self._latency is None else self._latency.expect(target_id, routed.facts.tier)
+        expected = self.usual(candidate.target, routed.facts.tier)
         # A prediction is a median: what cannot be done is judged by far less.
         fewest = max(1, candidate.output_tokens // _FEWEST) if routed.prediction is not None else 1
         if routed.deadline.cannot_make_it(now, expected, fewest, stream=stream):
@@ -76,6 +76,10 @@ class TargetRoom:
             start_by=routed.deadline.start_by(now, expected, fewest, stream=stream),
         )
         return await self._queues.enter(target_id, work) if waits else self._queues.try_enter(target_id, work)
+
+    def usual(self, target: Target, tier: Tier) -> TargetLatency | None:
+        """Returns the target's latency of late; None where this process has not seen enough of it."""
+        return None if self._latency is None else self._latency.expect(target.target_id, tier)
 
     def expect(self, target: Target, work: Work, prompt_tokens: int, aim_s: float) -> Room | None:
         """Returns the room of one of our own targets for work that would come now; None when it is not known.

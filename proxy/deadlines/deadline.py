@@ -1,10 +1,12 @@
 """The deadline of a request: one value that queues, dispatch and upstream calls all go by.
 
-The caller's own deadline bounds everything, to the millisecond. A tier's defaults are milder: its first token is an
-objective that bounds the wait in our queues, and its answer must have begun, or be whole where it is not streamed.
+The caller's own deadline bounds everything, to the millisecond. Otherwise a caller is waited for as long as its client says
+that it waits, and at most as long as its tier allows: by then a stream must have begun, and any other answer be whole. A
+tier's first token is an aim that bounds the wait in our queues.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -15,6 +17,9 @@ from proxy.errors import BadRequest, DeadlineExceeded
 from proxy.latency import TargetLatency
 
 TIMEOUT_HEADER: Final = "x-request-timeout-ms"
+CLIENT_HEADERS: Final = ("x-stainless-read-timeout", "x-stainless-timeout")
+"""What the clients of OpenAI and others made alike say, in seconds: how long they wait for a reply to begin."""
+_MOST_CLIENT_CHARS: Final = 16
 _MAX_TIMEOUT_MS: Final = 3_600_000
 _MAX_DIGITS: Final = 7
 _LEAST_TIMEOUT_S: Final = 0.001
@@ -37,6 +42,8 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
     answer_at: float
     own: bool
     """True when the caller set the time-out. Then `answer_at` also cuts a stream that has begun."""
+    set_by: str = ""
+    """The header or the key of the configuration that `answer_at` comes from."""
 
     def remaining_s(self, now: float) -> float:
         return self.answer_at - now
@@ -50,7 +57,7 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
         """Returns True when an upstream was waited for during a good part of the tier's time. Always False for a
         deadline that the caller set, which says nothing about the upstream.
         """
-        return not self.own and waited_s >= _GOOD_PART * (self.answer_at - self.arrived_at)
+        return not self._of_caller and waited_s >= _GOOD_PART * (self.answer_at - self.arrived_at)
 
     def start_by(self, now: float, latency: TargetLatency | None, tokens: int, *, stream: bool) -> float:
         """The latest start, on the monotonic clock, with which the request is expected to be in time.
@@ -70,15 +77,11 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
         """
         return now + wait_s + self._least_s(latency, tokens, stream=stream) >= self.answer_at
 
-    def first_token_timeout_s(self, now: float, patience_s: float) -> float:
-        """The time-out until a stream's first token: `patience_s`, cut to what the deadline leaves."""
-        return min(patience_s, max(self.answer_at - now, _LEAST_TIMEOUT_S))
-
     def total_timeout_s(self, now: float, patience_s: float, *, stream: bool) -> float:
         """The time-out of the whole reply. A stream that has begun is cut by its caller's own deadline only."""
         if stream and not self.own:
             return patience_s
-        return self.first_token_timeout_s(now, patience_s)
+        return min(patience_s, max(self.answer_at - now, _LEAST_TIMEOUT_S))
 
     @property
     def cuts_streams(self) -> bool:
@@ -103,20 +106,43 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
         return latency.fast_ttft_s + latency.fast_tpot_s * max(0, tokens - 1)
 
     @property
+    def _of_caller(self) -> bool:
+        """True when the caller's side sets it: that somebody waits no longer says nothing of an upstream."""
+        return self.own or self.set_by in CLIENT_HEADERS
+
+    @property
     def _in_words(self) -> str:
         allowed_s = self.answer_at - self.arrived_at
         if self.own:
             return f"the {round(allowed_s * 1000)} ms of `{TIMEOUT_HEADER}`"
-        return f"the {allowed_s:g} s of its tier"
+        return f"the {allowed_s:g} s of `{self.set_by}`"
 
     @property
     def _advice(self) -> str:
         if self.own:
             return "Allow more time, or ask for a shorter answer or another model."
-        return f"Set `{TIMEOUT_HEADER}` to allow more time, or stream the answer."
+        if self._of_caller:
+            return f"Give your client a longer time-out, or send `{TIMEOUT_HEADER}`; or stream the answer."
+        return (
+            f"Send `{TIMEOUT_HEADER}` to allow more time, or stream the answer; operators raise it in the gateway's "
+            "configuration."
+        )
 
 
 NO_DEADLINE: Final = Deadline(arrived_at=0.0, first_token_at=math.inf, answer_at=math.inf, own=False)
+
+
+def client_timeout(values: Iterable[tuple[str, str | None]]) -> tuple[float, str] | None:
+    """Parses what a client says of its patience, as (header, value) pairs, to seconds and the header; None where it says
+    nothing that makes sense.
+    """
+    for header, value in values:
+        if value is None or len(value) > _MOST_CLIENT_CHARS or not value.replace(".", "", 1).isdecimal():
+            continue
+        seconds = float(value) if value.isascii() else 0.0
+        if _LEAST_TIMEOUT_S <= seconds <= _MAX_TIMEOUT_MS / 1000:
+            return seconds, header
+    return None
 
 
 def own_timeout_s(value: str | None) -> float | None:
@@ -131,12 +157,22 @@ def own_timeout_s(value: str | None) -> float | None:
     )
 
 
-def deadline_of(own_s: float | None, tier: Tier, section: DeadlinesSection, arrived_at: float) -> Deadline:
+def deadline_of(
+    own_s: float | None,
+    tier: Tier,
+    section: DeadlinesSection,
+    arrived_at: float,
+    client: tuple[float, str] | None = None,
+) -> Deadline:
     """The deadline of a request. `own_s`, the caller's time-out, replaces the tier's answer time even when it is
-    longer.
+    longer; what its client waits (seconds, and the header that said so) only shortens it.
     """
     tiers = section.of(tier)
-    answer_s = tiers.answer_s if own_s is None else own_s
+    answer_s, set_by = tiers.answer_s, f"deadlines.{tier}.answer_s"
+    if own_s is not None:
+        answer_s, set_by = own_s, TIMEOUT_HEADER
+    elif client is not None and (answer_s is None or client[0] < answer_s):
+        answer_s, set_by = client
     first_token_at = _after(arrived_at, tiers.first_token_s)
     if own_s is not None:
         first_token_at = max(first_token_at, arrived_at + _OWN_WAIT * own_s)
@@ -145,6 +181,7 @@ def deadline_of(own_s: float | None, tier: Tier, section: DeadlinesSection, arri
         first_token_at=first_token_at,
         answer_at=_after(arrived_at, answer_s),
         own=own_s is not None,
+        set_by=set_by,
     )
 
 

@@ -12,8 +12,9 @@ _TO_FIRST = (
     "null lets a request wait for as long as its queue allows."
 )
 _ANSWER = (
-    "The whole answer, for a request without `x-request-timeout-ms`: what cannot make it is not started, and 504 is the "
-    "answer when it passes. A stream owes its first token by then and is not cut after it. null lifts it."
+    "How long a caller is waited for that neither sends `x-request-timeout-ms` nor has a client that says less: what cannot "
+    "make it is not started, and 504 is the answer when it passes. A stream owes its first token by then and is not cut after "
+    "it. null leaves it to `providers.timeouts.total_s`."
 )
 
 
@@ -21,7 +22,7 @@ class TierDeadlines(Section):
     """Deadlines of the tier interactive."""
 
     first_token_s: Seconds | None = Field(default=1.0, description=_TO_FIRST)
-    answer_s: Seconds | None = Field(default=10.0, description=_ANSWER)
+    answer_s: Seconds | None = Field(default=600.0, description=_ANSWER)
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -34,7 +35,6 @@ class BatchDeadlines(TierDeadlines):
     """Deadlines of the tier batch."""
 
     first_token_s: Seconds | None = Field(default=120.0, description=_TO_FIRST)
-    answer_s: Seconds | None = Field(default=600.0, description=_ANSWER)
 
 
 class DeadlinesSection(Section):

@@ -21,29 +21,38 @@ def until(answer_at: float, *, own: bool = False) -> Deadline:
     return Deadline(arrived_at=0.0, first_token_at=answer_at, answer_at=answer_at, own=own)
 
 
+@pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize(
-    ("left_s", "own", "last", "waits_s"),
+    ("left_s", "others", "usual_s", "waits_s"),
     [
-        (math.inf, False, False, 10.0),
-        (8.0, False, False, 4.0),
-        (8.0, False, True, 8.0),
-        (8.0, True, False, 8.0),
-        (30.0, False, False, 10.0),
+        (math.inf, True, 0.0, 10.0),
+        (math.inf, False, 0.0, None),
+        (8.0, True, 0.0, 4.0),
+        (8.0, False, 0.0, 8.0),
+        (30.0, True, 0.0, 10.0),
+        (30.0, False, 0.0, 30.0),
+        # A target that usually takes longer than the limit is not late for it.
+        (math.inf, True, 20.0, 60.0),
+        (30.0, True, 20.0, 30.0),
+        (8.0, True, 2.0, 6.0),
     ],
 )
-def test_a_stream_leaves_time_for_the_next_target(left_s: float, own: bool, last: bool, waits_s: float) -> None:
-    """Half of what is left while another target could answer, unless the time is the caller's own."""
+def test_a_stream_leaves_time_for_who_else_may_answer(
+    left_s: float, *, others: bool, usual_s: float, waits_s: float | None, own: bool
+) -> None:
+    """Half of what is left at most; where nobody else may answer, all that the caller allows."""
     routed = a_routed_request(
         plan=PLAN, timeouts=TIMEOUTS, deadline=until(left_s, own=own), request=chat_request(stream=True)
     )
-    assert patience_s(routed, LAST if last else FIRST, 0.0) == waits_s
+    assert patience_s(routed, 0.0, usual_s, others=others) == waits_s
 
 
+@pytest.mark.parametrize("others", [True, False])
 @pytest.mark.parametrize(("left_s", "waits_s"), [(math.inf, None), (8.0, 8.0), (-1.0, 0.001)])
-def test_a_whole_answer_has_all_the_time_that_is_left(left_s: float, waits_s: float | None) -> None:
+def test_a_whole_answer_has_all_the_time_that_is_left(left_s: float, waits_s: float | None, *, others: bool) -> None:
     """It has nothing to show before its end; what is late already ends at once."""
     routed = a_routed_request(plan=PLAN, timeouts=TIMEOUTS, deadline=until(left_s))
-    assert patience_s(routed, FIRST, 0.0) == waits_s
+    assert patience_s(routed, 0.0, 0.0, others=others) == waits_s
 
 
 @pytest.mark.parametrize(("left_s", "holds_s"), [(math.inf, 30.0), (100.0, 30.0), (8.0, 4.0), (-1.0, 0.001)])

@@ -7,18 +7,26 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from proxy.deadlines.deadline import TIMEOUT_HEADER, Deadline, deadline_of, own_timeout_s
+from proxy.deadlines.deadline import (
+    CLIENT_HEADERS,
+    TIMEOUT_HEADER,
+    Deadline,
+    client_timeout,
+    deadline_of,
+    own_timeout_s,
+)
 from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.errors import BadRequest, error_reply
 from proxy.latency import TargetLatency
 
 DEFAULTS = DeadlinesSection()
+SHORT = DeadlinesSection.model_validate({"interactive": {"answer_s": 10}})
 ARRIVED = 100.0
 LATENCY = TargetLatency(ttft_s=0.4, tpot_s=0.05, fast_ttft_s=0.2, fast_tpot_s=0.01)
 
 
 def of_tier() -> Deadline:
-    return deadline_of(None, "interactive", DEFAULTS, ARRIVED)
+    return deadline_of(None, "interactive", SHORT, ARRIVED)
 
 
 def own(timeout_s: float) -> Deadline:
@@ -85,7 +93,7 @@ def test_the_callers_own_replaces_the_tiers(timeout_s: float) -> None:
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ({"interactive": {"first_token_s": 20}}, "longer than answer_s"),
+        ({"interactive": {"first_token_s": 20, "answer_s": 10}}, "longer than answer_s"),
         ({"batch": {"answer_s": 60}}, "longer than answer_s"),
         ({"batch": {"answer_s": 0}}, "greater than 0"),
         ({"interactive": {"answer_s": math.inf}}, "finite"),
@@ -140,8 +148,6 @@ def test_what_can_make_it_may_start_now(tokens: int, stream: bool) -> None:
 
 def test_an_upstream_gets_what_is_left() -> None:
     """The lesser of our patience and the rest; a stream under way is cut by its caller's own deadline only."""
-    assert of_tier().first_token_timeout_s(ARRIVED, 15.0) == 10.0
-    assert of_tier().first_token_timeout_s(ARRIVED, 5.0) == 5.0
     assert of_tier().total_timeout_s(104.0, 600.0, stream=False) == 6.0
     assert of_tier().total_timeout_s(104.0, 600.0, stream=True) == 600.0
     assert own(10.0).total_timeout_s(104.0, 600.0, stream=True) == 6.0
@@ -169,4 +175,42 @@ def test_the_refusal_says_what_to_do() -> None:
         assert dict(told.headers)[b"x-should-retry"] == b"false"
         assert TIMEOUT_HEADER in body["message"]
     assert "1250 ms" in own(1.25).exceeded().message
-    assert "10 s of its tier" in of_tier().exceeded().message
+    assert "10 s of `deadlines.interactive.answer_s`" in of_tier().exceeded().message
+
+
+def test_nobody_is_cut_off_by_default() -> None:
+    """A tier's aim is no guillotine: a whole answer has ten minutes where neither caller nor operator says less."""
+    assert deadline_of(None, "interactive", DEFAULTS, ARRIVED).answer_at == ARRIVED + 600
+
+
+@pytest.mark.parametrize(
+    ("read", "general", "expected"),
+    [
+        ("30", None, (30.0, "x-stainless-read-timeout")),
+        ("0.5", "60", (0.5, "x-stainless-read-timeout")),
+        (None, "60", (60.0, "x-stainless-timeout")),
+        ("None", "60", (60.0, "x-stainless-timeout")),
+        ("NOT_GIVEN", None, None),
+        ("-1", None, None),
+        ("0", None, None),
+        ("1e9", None, None),
+        ("9" * 40, None, None),
+        ("²", None, None),
+    ],
+)
+def test_what_a_client_says_of_its_patience_is_read(
+    read: str | None, general: str | None, expected: tuple[float, str] | None
+) -> None:
+    """The clients of OpenAI tell how long they wait; what makes no sense is not looked at, since nobody wrote it."""
+    assert client_timeout(zip(CLIENT_HEADERS, (read, general), strict=True)) == expected
+
+
+def test_a_clients_patience_only_shortens() -> None:
+    """It bounds the wait for a reply to begin, the tier's time bounds it, and the caller's own header stands before both."""
+    client = (30.0, "x-stainless-read-timeout")
+    deadline = deadline_of(None, "interactive", DEFAULTS, ARRIVED, client)
+    assert (deadline.answer_at, deadline.own, deadline.cuts_streams) == (ARRIVED + 30, False, False)
+    assert not deadline.is_good_part(29.0)
+    assert "30 s of `x-stainless-read-timeout`" in deadline.exceeded().message
+    assert deadline_of(None, "interactive", SHORT, ARRIVED, client).answer_at == ARRIVED + 10
+    assert deadline_of(60.0, "interactive", DEFAULTS, ARRIVED, client).answer_at == ARRIVED + 60

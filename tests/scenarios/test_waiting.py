@@ -1,0 +1,77 @@
+"""How long a caller is waited for, and how a deployment that hangs is hidden from it: a whole gateway before scripts."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.running_gateway import Running, model, running_gateway
+from tests.scenarios.conftest import Upstream
+
+FIRST_TOKEN_S = 0.3
+QUICK: dict[str, Any] = {"providers": {"timeouts": {"first_token_interactive_s": FIRST_TOKEN_S}}}
+
+
+async def ask(
+    gateway: Running, name: str, *, stream: bool = False, headers: dict[str, str] | None = None
+) -> tuple[int, str]:
+    body = {"model": name, "stream": stream, "messages": [{"role": "user", "content": "Say hello."}]}
+    sent = {"authorization": f"Bearer {gateway.key}", **(headers or {})}
+    async with (
+        aiohttp.ClientSession(headers=sent) as session,
+        session.post(f"{gateway.base_url}/chat/completions", json=body) as reply,
+    ):
+        return reply.status, await reply.text()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_who_else_could_not_answer_is_waited_for(tmp_path: Path, upstream: Upstream, *, stream: bool) -> None:
+    """A first token that is later than the limit is given where there is no other deployment and no other candidate."""
+    slow = model("slow", [upstream.deployment("slow-first-token-900ms")])
+    async with running_gateway(tmp_path, [slow], **QUICK) as gateway:
+        status, text = await ask(gateway, "slow", stream=stream)
+    assert (status, "word" in text or "content" in text) == (200, True)
+    assert len(upstream.arrived()) == 1
+
+
+async def test_a_frozen_deployment_is_hidden(tmp_path: Path, upstream: Upstream) -> None:
+    """One of three says nothing: every stream is answered, by a sibling that answers others meanwhile."""
+    deployments = [upstream.deployment(script, name) for name, script in (("a", "hang"), ("b", "ok"), ("c", "ok"))]
+    async with running_gateway(tmp_path, [model("shared", deployments)], **QUICK) as gateway:
+        replies = await asyncio.gather(*(ask(gateway, "shared", stream=True) for _ in range(60)))
+    assert {status for status, _ in replies} == {200}
+
+
+async def test_a_frozen_target_falls_back_to_the_next(tmp_path: Path, upstream: Upstream) -> None:
+    """Half of a caller's own time at most is spent on it."""
+    models = [model("frozen", [upstream.deployment("hang")]), model("spare", [upstream.deployment("ok")])]
+    policy = {"fallbacks": {"frozen": ["spare"]}}
+    sections: dict[str, Any] = {"providers": {"timeouts": {"first_token_interactive_s": 60}}, "policy": policy}
+    async with running_gateway(tmp_path, models, **sections) as gateway:
+        status, _ = await ask(gateway, "frozen", stream=True, headers={"x-request-timeout-ms": "4000"})
+    assert status == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("headers", "answer_s", "told"),
+    [
+        ({"x-request-timeout-ms": "300"}, 60, "300 ms of `x-request-timeout-ms`"),
+        ({"x-stainless-read-timeout": "0.3"}, 60, "0.3 s of `x-stainless-read-timeout`"),
+        ({"x-stainless-timeout": "0.3"}, 60, "0.3 s of `x-stainless-timeout`"),
+        ({"x-stainless-read-timeout": "600"}, 0.3, "0.3 s of `deadlines.interactive.answer_s`"),
+    ],
+)
+async def test_each_504_says_whose_limit_it_was(
+    tmp_path: Path, upstream: Upstream, headers: dict[str, str], answer_s: float, told: str, *, stream: bool
+) -> None:
+    """Its name, its value, and what to set for more."""
+    deadlines = {"interactive": {"first_token_s": None, "answer_s": answer_s}}
+    silent = model("silent", [upstream.deployment("hang")])
+    async with running_gateway(tmp_path, [silent], deadlines=deadlines) as gateway:
+        status, text = await ask(gateway, "silent", stream=stream, headers=headers)
+    assert status == 504
+    assert told in text
+    assert "x-request-timeout-ms" in text or "more time" in text
