@@ -208,9 +208,12 @@ class Dispatcher:
         """How long the attempt is waited for: with a limit to its first token only where somebody else may answer."""
         routed, target = attempt.routed, attempt.candidate.target
         usual = self.room.usual(target, routed.facts.tier)
-        others = routed.plan.candidates[-1].target.target_id != target.target_id or self._deployments.has_untried(
-            target, _tried_deployments(attempts)
-        )
+        others = routed.plan.candidates[-1].target.target_id != target.target_id
+        if not others:
+            # The last try that it has here is waited for, too.
+            tries = sum(each.candidate.target.target_id == target.target_id for each in attempts)
+            untried = self._deployments.has_untried(target, _tried_deployments(attempts))
+            others = untried and tries < routed.retry.attempts
         return patience_s(routed, self._clock(), 0.0 if usual is None else usual.ttft_s, others=others)
 
     def _new_attempt(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Attempt:

@@ -10,7 +10,7 @@ import pytest
 from tests.running_gateway import Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
-FIRST_TOKEN_S = 0.3
+FIRST_TOKEN_S = 2.0
 QUICK: dict[str, Any] = {"providers": {"timeouts": {"first_token_interactive_s": FIRST_TOKEN_S}}}
 
 
@@ -29,7 +29,7 @@ async def ask(
 @pytest.mark.parametrize("stream", [True, False])
 async def test_who_else_could_not_answer_is_waited_for(tmp_path: Path, upstream: Upstream, *, stream: bool) -> None:
     """A first token that is later than the limit is given where there is no other deployment and no other candidate."""
-    slow = model("slow", [upstream.deployment("slow-first-token-900ms")])
+    slow = model("slow", [upstream.deployment("slow-first-token-3000ms")])
     async with running_gateway(tmp_path, [slow], **QUICK) as gateway:
         status, text = await ask(gateway, "slow", stream=stream)
     assert (status, "word" in text or "content" in text) == (200, True)

@@ -143,7 +143,10 @@ BAD = [
     (GOOD + "policy: {degrade: maybe}\n", "14: policy.degrade: must be true or false"),
     (GOOD + "policy: {auto: gpt-4o}\n", "14: policy.auto: must be a list"),
     (GOOD + "policy: {auto: []}\n", "14: policy.auto: must not be empty"),
-    (GOOD + "policy:\n  aliases:\n    fast: {a: b}\n", "16: policy.aliases.fast.a: is not a known key. Allowed here: auto,"),
+    (
+        GOOD + "policy:\n  aliases:\n    fast: {a: b}\n",
+        "16: policy.aliases.fast.a: is not a known key. Allowed here: auto,",
+    ),
     (GOOD + "policy:\n  aliases:\n    fast: 7\n", "16: policy.aliases.fast: must be text or a list"),
     (GOOD + "policy:\n  aliases:\n    fast:\n      - 7\n", "17: policy.aliases.fast[0]: must be text"),
     (GOOD + "telemetry: {otlp_endpoint: host}\n", "14: telemetry.otlp_endpoint: must begin with http:// or https://"),
