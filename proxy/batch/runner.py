@@ -17,13 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from accounts.caller import Caller
 from proxy.batch.answering import Answered, Answering, Asked
-from proxy.batch.batch import Batch, ClaimedLine, LineResult
+from proxy.batch.batch import WINDOW_US, Batch, ClaimedLine, LineResult
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.batch_errors import FileNotFound, StorageUnavailable
 from proxy.batch.files import FileStore, Owner
 from proxy.batch.lines import meaning_of, request_id, wait_s
 from proxy.batch.output import write_files
-from proxy.batch.scheduler import Laxity, Standing, laxities, shares
+from proxy.batch.scheduler import Laxity, Standing, laxities, left_until_due_s, shares
 from proxy.batch.speed import Speed
 from proxy.batch.store import BatchStore
 from proxy.batch.validation import Bound, Problem, Validated, Validation
@@ -209,19 +209,25 @@ class BatchRunner:
 
     async def _standing(self, batch: Batch, order: int, running: int) -> Standing:
         caller = await self._caller(batch.key_id)
-        left_us = None if batch.expires_us is None else batch.expires_us - self._batches.now_us()
         return Standing(
             batch_id=batch.batch_id,
             team_id=batch.team_id,
             weight=1.0 if caller is None else caller.settings.weight,
             priority=batch.priority,
-            left_s=None if left_us is None else left_us / 1_000_000,
+            left_s=self._left_s(batch),
             tokens_left=max(0, batch.tokens_left),
             lines_left=batch.left,
             running=running,
             idle=self._room.idle(batch.model),
             order=order,
         )
+
+    def _left_s(self, batch: Batch) -> float | None:
+        """Seconds until the batch is due; None without a deadline."""
+        window_us = WINDOW_US[batch.completion_window]
+        if window_us is None or batch.expires_us is None:
+            return None
+        return left_until_due_s((batch.expires_us - self._batches.now_us()) / 1_000_000, window_us / 1_000_000)
 
     async def _answer(self, batch: Batch, line: ClaimedLine, *, presses: bool) -> None:
         """Answers one line. However that ends, the line is answered or waits again."""

@@ -19,6 +19,8 @@ TIGHT: Final = 0.9
 """From this share on it takes everything that it may."""
 UNKNOWN: Final = 0.1
 """What is taken of a speed that was never measured, so that it can be."""
+SPARED: Final = 0.05
+"""The part of a window that is kept free at its end, for what could not be foreseen."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +32,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The team's weight, above 0."""
     priority: int = 0
     left_s: float | None
-    """Seconds to the deadline; None without one."""
+    """Seconds until it is due (`left_until_due_s`); None without a deadline."""
     tokens_left: int
     lines_left: int
     """Lines without an answer, those that run included."""
@@ -54,6 +56,13 @@ class Laxity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _RELAXED: Final = Laxity(laxity_s=None, pressure=0.0)
+
+
+def left_until_due_s(left_s: float, window_s: float) -> float:
+    """Seconds until a batch is due, that is until shortly before its deadline. A batch that is steered towards the deadline
+    itself would end there, and not before.
+    """
+    return left_s - SPARED * window_s
 
 
 def laxities(standings: Iterable[Standing], tokens_per_s: float | None) -> dict[str, Laxity]:

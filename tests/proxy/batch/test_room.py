@@ -1,0 +1,76 @@
+"""What queues and pools leave for batches."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from providers.catalog import Catalog, build_catalog
+from providers.config import ProvidersSection
+from providers.target import Target
+from proxy.batch.room import IdleRoom
+from proxy.queues.capacity import Capacity
+from proxy.queues.queues import Queues
+from proxy.queues.queues_config import QueueConfig
+from proxy.queues.work import Slot, Work
+from selfhosted.replica import PoolRoom
+from tests.running_gateway import model
+
+
+def catalog(*names: str, pool: str | None = None) -> Catalog:
+    models = [model(name, [{"kind": "scripted", "upstream_model": "ok"}]) for name in names]
+    made = build_catalog(ProvidersSection.model_validate({"models": models}), str)
+    if pool is None:
+        return made
+    return Catalog(targets={name: msgspec.structs.replace(each, pool=pool) for name, each in made.targets.items()})
+
+
+class Pools:
+    """A pool that is as full as it is told to be."""
+
+    def __init__(self, room: PoolRoom | None) -> None:
+        self.room = room
+
+    def free(self, target: Target, tokens: int) -> PoolRoom | None:
+        return self.room
+
+
+def queues(**given: Any) -> Queues:
+    config = QueueConfig.model_validate({"targets": ("own",), "tokens_in_flight": 1_000, **given})
+    return Queues({"q": config}, Capacity(lambda: 1, clock=lambda: 0.0), lambda: 0.0)
+
+
+async def begin(site: Queues, tokens: int, tier: str = "interactive") -> Slot:
+    work = Work(team_id="t", weight=1.0, tier=tier, priority=0, tokens=tokens, start_by=1_000.0)  # type: ignore[arg-type]
+    return await site.enter("own", work)
+
+
+async def test_a_queue_leaves_what_nothing_uses() -> None:
+    """Whatever uses it."""
+    site = queues(light_share=0.0, interactive_share=0.0)
+    room = IdleRoom(lambda: catalog("own"), site, None)
+    assert room.idle("own") == 1.0
+    slot = await begin(site, 400)
+    await begin(site, 100, "batch")
+    assert room.idle("own") == pytest.approx(0.5)
+    slot.release()
+    assert room.idle("own") == pytest.approx(0.9)
+    await begin(site, 900)
+    assert room.idle("own") == 0.0
+
+
+async def test_what_is_bought_leaves_everything_and_several_models_the_most() -> None:
+    """A line of `auto` may go anywhere."""
+    site = queues(light_share=0.0, interactive_share=0.0)
+    await begin(site, 1_000)
+    room = IdleRoom(lambda: catalog("own", "bought"), site, None)
+    assert (room.idle("own"), room.idle("bought"), room.idle("auto"), room.idle(None)) == (0.0, 1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "idle"), [(None, 0.0), (PoolRoom(0.0, 0.25), 0.75), (PoolRoom(0.0, 1.5), 0.0), (PoolRoom(3.0, 0.1), 0.0)]
+)
+def test_a_pool_without_a_queue_says_itself(told: PoolRoom | None, idle: float) -> None:
+    """Unknown is not idle."""
+    none = Queues({}, Capacity(lambda: 1, clock=lambda: 0.0), lambda: 0.0)
+    assert IdleRoom(lambda: catalog("m", pool="p"), none, Pools(told)).idle("m") == idle
