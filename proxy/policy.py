@@ -864,11 +864,8 @@ def costliest_nanousd(facts: Facts, policy: Policy, catalog: Catalog) -> int | N
         pool, kind = _named_targets(facts, policy, catalog)
     except ModelNotFound:
         return 0
-    everybody = {target.target_id: target.deployments or (None,) for target in pool}
-    able = [
-        target
-        for target in pool
-        if _obstacle(target, facts, everybody, policy.unpriced, auto=kind == AUTO) is None  # type: ignore[arg-type]
-    ]
+    # Whoever could serve it if only somebody were there.
+    told = ((target, _obstacle(target, facts, {}, policy.unpriced, auto=kind == AUTO)) for target in pool)
+    able = [target for target, obstacle in told if obstacle is None or obstacle.obstacle == "unavailable"]
     bounds = [_bound(target, facts) for target in able]
     return None if None in bounds else max((bound or 0 for bound in bounds), default=0)

@@ -24,9 +24,9 @@ class Speed:
         now = self._clock()
         if self._seen_at is not None and now <= self._seen_at:
             return
-        if self._seen_at is not None and self._seen:
-            # A batch that is gone was answered to its end, or closed; only what both looks saw is sure.
-            done = sum(max(0, before - tokens_left.get(name, before)) for name, before in self._seen.items())
+        # A batch that is gone was answered to its end, or closed; what was done of it is not known.
+        if self._seen_at is not None and self._seen and self._seen.keys() <= tokens_left.keys():
+            done = sum(max(0, before - tokens_left[name]) for name, before in self._seen.items())
             self._looks.append((float(done), now - self._seen_at))
         self._seen, self._seen_at = dict(tokens_left), now
         while self._looks and sum(seconds for _, seconds in self._looks) > _WINDOW_S:
