@@ -18,6 +18,7 @@ from providers.catalog import Catalog
 from providers.target import Deployment, Target
 from proxy.errors import Refused
 from proxy.policy import AUTO, Candidate, Facts, Policy, is_own, plan
+from proxy.shadow_price import NO_ROOMS, Rooms
 from selfhosted.offline.savings.demand import Demand, Whole
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 from selfhosted.offline.simulate.traces import DAY_PROFILE, Trace
@@ -42,6 +43,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: Whole
     output_tokens: Whole
     complexity: NDArray[np.float64]
+    place: Whole
+    """Which of the trace's requests each is a copy of."""
+    copy: Whole
+    """Copies of one number share prefixes, as the trace's requests do; others share nothing."""
     duration_s: float
 
 
@@ -56,6 +61,8 @@ class PlannedWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """Baseline cost of the requests that the pool is capable of."""
     refused: int
     """Requests that no model can serve."""
+    here: Whole
+    """Places in the workload of the requests that the pool is capable of, which are the demand."""
 
 
 def workload_of(trace: Trace) -> Workload:
@@ -69,6 +76,8 @@ def workload_of(trace: Trace) -> Workload:
         cached_tokens=np.array(cached, dtype=np.int64),
         output_tokens=np.fromiter((each.output_tokens for each in trace.requests), np.int64, count),
         complexity=np.array((np.arange(count) * _GOLDEN + 0.5) % 1.0, dtype=np.float64),
+        place=np.arange(count),
+        copy=np.zeros(count, dtype=np.int64),
         duration_s=trace.duration_s,
     )
 
@@ -96,7 +105,7 @@ def planned(
     """
     work_s = work_of(workload, pool)
     alone_s = work_s - workload.output_tokens * float(pool.seconds_per_million.output) / _MILLION
-    routes = _Routes(catalog, msgspec.structs.replace(policy, max_candidates=len(catalog)), frozenset(pool.targets))
+    routes = routes_of(catalog, policy, pool)
     here, elsewhere, anywhere = _decided(workload, routes)
     here &= alone_s <= first_token_s
     costs = _costs(workload, catalog, routes.names)
@@ -123,6 +132,7 @@ def planned(
         routed_nanousd=int(other[served].sum()),
         pool_baseline_nanousd=int(baseline[here].sum()),
         refused=int((~here & ~served).sum()),
+        here=index[here],
     )
 
 
@@ -161,23 +171,37 @@ def _costs(workload: Workload, catalog: Catalog, names: list[str]) -> Whole:
     return np.array([*rows, np.zeros(len(workload.at_s), dtype=np.int64)], dtype=np.int64)
 
 
-def _decided(workload: Workload, routes: "_Routes") -> tuple[NDArray[np.bool_], Whole, Whole]:
+def _decided(workload: Workload, routes: "Routes") -> tuple[NDArray[np.bool_], Whole, Whole]:
     """For each request: whether the pool may serve it, the capable model elsewhere, and any model elsewhere (-1: none)."""
-    count = len(workload.at_s)
-    levels = np.searchsorted(routes.levels, workload.complexity, side="left")
-    step = np.log(_LENGTH_STEP)
-    sizes = np.ceil(np.log(workload.input_tokens) / step).astype(np.int64)
-    answers = np.ceil(np.log(workload.output_tokens) / step).astype(np.int64)
-    keys, inverse = np.unique(np.stack((levels, sizes, answers), axis=1), axis=0, return_inverse=True)
-    inverse = inverse.reshape(count)
+    keys, inverse = np.unique(alike(workload, routes), axis=0, return_inverse=True)
+    inverse = inverse.reshape(len(workload.at_s))
     found = np.array(
-        [routes.of(int(level), round(_LENGTH_STEP**size), round(_LENGTH_STEP**answer)) for level, size, answer in keys],
-        dtype=np.int64,
+        [routes.of(level, *lengths(size, answer)) for level, size, answer in keys.tolist()], dtype=np.int64
     )
     return found[inverse, 0].astype(np.bool_), found[inverse, 1], found[inverse, 2]
 
 
-class _Routes:
+def alike(workload: Workload, routes: "Routes") -> Whole:
+    """For each request its level, and its lengths in steps: requests of the same three are planned alike."""
+    levels = np.searchsorted(routes.levels, workload.complexity, side="left")
+    step = np.log(_LENGTH_STEP)
+    sizes = np.ceil(np.log(workload.input_tokens) / step).astype(np.int64)
+    answers = np.ceil(np.log(workload.output_tokens) / step).astype(np.int64)
+    found: Whole = np.stack((levels, sizes, answers), axis=1)
+    return found
+
+
+def lengths(size: int, answer: int) -> tuple[int, int]:
+    """Tokens of the prompt and of the answer that these steps stand for."""
+    return round(_LENGTH_STEP**size), round(_LENGTH_STEP**answer)
+
+
+def routes_of(catalog: Catalog, policy: Policy, pool: PoolSection) -> "Routes":
+    """The planner's decisions with and without that pool."""
+    return Routes(catalog, msgspec.structs.replace(policy, max_candidates=len(catalog)), frozenset(pool.targets))
+
+
+class Routes:
     """The planner's decisions for requests of some complexity and length."""
 
     def __init__(self, catalog: Catalog, policy: Policy, pool: frozenset[str]) -> None:
@@ -207,12 +231,22 @@ class _Routes:
         pool_is_weak = here and with_pool[0].reason == "most-capable"
         return int(here), anywhere if pool_is_weak or not too_weak else -1, anywhere
 
+    def first_is_own(self, level: int, input_tokens: int, output_tokens: int, rooms: Rooms) -> bool:
+        """Whether the pool comes first, as its room is now, of all that are capable."""
+        found = self._plan(self._complexity(level), input_tokens, output_tokens, self._all, rooms)
+        return bool(found) and found[0].target.target_id in self._pool
+
     def _complexity(self, level: int) -> float:
         """A complexity above the levels before this one, and not above it."""
         return float(self.levels[level]) if level < len(self.levels) else min(1.0, float(self.levels[-1]) + 1e-6)
 
     def _plan(
-        self, complexity: float, input_tokens: int, output_tokens: int, fleet: Mapping[str, tuple[Deployment, ...]]
+        self,
+        complexity: float,
+        input_tokens: int,
+        output_tokens: int,
+        fleet: Mapping[str, tuple[Deployment, ...]],
+        rooms: Rooms = NO_ROOMS,
     ) -> tuple[Candidate, ...]:
         facts = Facts(
             alias=AUTO,
@@ -223,7 +257,7 @@ class _Routes:
         )
         prediction = Prediction(complexity=complexity, source="heuristic", expected_output_tokens=output_tokens)
         try:
-            return plan(facts, prediction, self._policy, self._catalog, fleet).candidates
+            return plan(facts, prediction, self._policy, self._catalog, fleet, rooms=rooms).candidates
         except Refused:
             return ()
 
@@ -244,7 +278,7 @@ def repeated(workload: Workload, *, users: int = 1, days: int = 0, speed: float 
         copies = np.tile(np.arange(len(found.at_s)), users)
         later = rng.uniform(0.0, _APART_S, len(copies))
         later[: len(found.at_s)] = 0.0
-        found = _chosen(found, copies, found.at_s[copies] + later)
+        found = _chosen(found, copies, found.at_s[copies] + later, np.repeat(np.arange(users), len(found.at_s)))
     return msgspec.structs.replace(found, at_s=found.at_s / speed, duration_s=found.duration_s / speed)
 
 
@@ -254,20 +288,24 @@ def _spread_over_days(workload: Workload, days: int, rng: np.random.Generator) -
     _refuse_many(round(len(first) * days * sum(DAY_PROFILE)))
     kept = [first[rng.random(len(first)) < DAY_PROFILE[hour % 24]] for hour in range(24 * days)]
     times = [workload.at_s[each] + hour * _HOUR_S for hour, each in enumerate(kept)]
-    found = _chosen(workload, np.concatenate(kept), np.concatenate(times))
+    hours = np.repeat(np.arange(len(kept)), [len(each) for each in kept])
+    found = _chosen(workload, np.concatenate(kept), np.concatenate(times), hours)
     return msgspec.structs.replace(found, duration_s=24 * days * _HOUR_S)
 
 
-def _chosen(workload: Workload, places: NDArray[np.int64], at_s: NDArray[np.float64]) -> Workload:
-    """The requests at these places of a workload, at these times."""
+def _chosen(workload: Workload, places: NDArray[np.int64], at_s: NDArray[np.float64], copy: Whole) -> Workload:
+    """The requests at these places of a workload, at these times, as copies of these numbers."""
     order = np.argsort(at_s, kind="stable")
     places = places[order]
+    copies = 1 + int(workload.copy.max(initial=0))
     return Workload(
         at_s=at_s[order],
         input_tokens=workload.input_tokens[places],
         cached_tokens=workload.cached_tokens[places],
         output_tokens=workload.output_tokens[places],
         complexity=workload.complexity[places],
+        place=workload.place[places],
+        copy=workload.copy[places] + copies * copy[order],
         duration_s=max(workload.duration_s, float(at_s.max(initial=0.0))),
     )
 

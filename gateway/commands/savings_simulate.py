@@ -14,9 +14,15 @@ from gateway.commands.shared import ConfigOption, fail, print_json
 if TYPE_CHECKING:
     from cost.fleet.pool_config import PoolSection
     from gateway.commands.savings_demand import PlannedWorkload, Workload
+    from gateway.commands.savings_lateness import Engines
     from gateway.configuration.settings import GatewayConfig
-    from selfhosted.config import ScaleConfig
+    from providers.catalog import Catalog
+    from selfhosted.config import PoolConfig, ScaleConfig
     from selfhosted.offline.savings.bills import FleetBill
+    from selfhosted.offline.savings.lateness import LatenessModel
+    from selfhosted.offline.savings.windows import Share
+    from selfhosted.offline.simulate.machines import Machine
+    from selfhosted.offline.simulate.traces import Trace
 
 _SHOWN_FIXED = 12
 _PLACES = Decimal("0.0001")
@@ -33,20 +39,39 @@ def simulate(
         int,
         typer.Option(min=0, max=92, help="Days of the trace's first hour, by an office day's profile; 0: as it is."),
     ] = 0,
+    model: Annotated[
+        str | None, typer.Option(help="What the engines run, as `plan` knows it; by upstream_model if left out.")
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="On what, as `plan` knows it.")] = "h100",
+    lateness: Annotated[
+        bool, typer.Option(help="Simulate windows request by request, for late first tokens; otherwise bills alone.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Of the windows and draws: same seed, same figures.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw a PNG (the extra `plots`).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tell what a trace would have cost: at the baseline model, elsewhere with routing, and on fleets of our own."""
     from gateway.commands.savings_demand import repeated, workload_of
+    from gateway.commands.savings_lateness import with_lateness
     from gateway.configuration.settings import load, read_environment
     from selfhosted.offline.simulate.traces import read_trace
 
     settings = load(config, read_environment(), secrets_from=None)
     chosen, scale = _pool(settings, pool)
-    workload = repeated(workload_of(read_trace(trace)), users=users, days=days, speed=speed)
+    read = read_trace(trace)
+    workload = repeated(workload_of(read), users=users, days=days, speed=speed)
     planned = _planned(settings, chosen, workload)
+    machine = _machine(settings, chosen, model, gpu) if lateness and len(planned.demand) else None
     bills = _bills(settings, planned, chosen, scale)
-    told = _as_json(settings, chosen, scale, trace, workload, planned, bills)
+    told = _as_json(settings, chosen, scale, trace, workload, planned)
+    if machine is not None:
+        found, engines = _lateness_model(
+            settings, chosen, scale, read, workload, planned, machine=machine, fleets=len(bills), seed=seed
+        )
+        bills = with_lateness(bills, found, _progress)
+        told["lateness"] = _lateness_as_json(found, engines, bills, seed)
+    _progress_done()
+    told |= _bills_as_json(settings, chosen, planned, bills)
     if as_json:
         print_json(told)
     else:
@@ -69,24 +94,36 @@ def _pool(settings: "GatewayConfig", name: str | None) -> "tuple[PoolSection, Sc
         )
     if not found.seconds_per_million.input:
         fail(f"cost.pools `{found.name}`: seconds_per_million.input is 0, so nobody knows what a replica carries", 2)
-    watched = next((each for each in settings.selfhosted.pools if each.name == found.name), None)
+    watched = _watched(settings, found)
     scale = None if watched is None else watched.scale
     return found, ScaleConfig() if scale is None else scale
+
+
+def _watched(settings: "GatewayConfig", pool: "PoolSection") -> "PoolConfig | None":
+    return next((each for each in settings.selfhosted.pools if each.name == pool.name), None)
+
+
+def _catalog(settings: "GatewayConfig") -> "Catalog":
+    from providers.catalog import build_catalog
+
+    return build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
+
+
+def _first_token_s(settings: "GatewayConfig") -> float:
+    first_token_s = settings.deadlines.interactive.first_token_s
+    return float("inf") if first_token_s is None else first_token_s
 
 
 def _planned(settings: "GatewayConfig", pool: "PoolSection", workload: "Workload") -> "PlannedWorkload":
     from gateway.commands.savings_demand import planned
     from gateway.wiring.policy import build_policy
-    from providers.catalog import build_catalog
 
-    catalog = build_catalog(settings.providers, lambda _reference: "unused", pools=settings.selfhosted.pool_of_target())
-    first_token_s = settings.deadlines.interactive.first_token_s
     return planned(
         workload,
-        catalog=catalog,
+        catalog=_catalog(settings),
         policy=build_policy(settings.policy, settings.cost),
         pool=pool,
-        first_token_s=float("inf") if first_token_s is None else first_token_s,
+        first_token_s=_first_token_s(settings),
     )
 
 
@@ -96,17 +133,55 @@ def _bills(
     from selfhosted.offline.savings.bills import fleet_bills
     from selfhosted.offline.savings.fluid import Steps
 
-    first_token_s = settings.deadlines.interactive.first_token_s
-    wait_s = float("inf") if first_token_s is None else first_token_s
-    bills = list(fleet_bills(Steps(planned.demand), pool, scale, wait_s=wait_s, progress=_progress))
-    if sys.stderr.isatty():
-        typer.echo("\r" + " " * 40 + "\r", nl=False, err=True)
-    return bills
+    wait_s = _first_token_s(settings)
+    return list(fleet_bills(Steps(planned.demand), pool, scale, wait_s=wait_s, progress=_progress))
+
+
+def _machine(settings: "GatewayConfig", pool: "PoolSection", model: str | None, gpu: str) -> "Machine":
+    from gateway.commands.savings_lateness import machine_for
+
+    return machine_for(pool, _watched(settings, pool), model, gpu)
+
+
+def _lateness_model(
+    settings: "GatewayConfig",
+    pool: "PoolSection",
+    scale: "ScaleConfig",
+    trace: "Trace",
+    workload: "Workload",
+    planned: "PlannedWorkload",
+    *,
+    machine: "Machine",
+    fleets: int,
+    seed: int,
+) -> "tuple[LatenessModel, Engines]":
+    from gateway.commands.savings_lateness import lateness_model
+    from gateway.wiring.policy import build_policy
+
+    return lateness_model(
+        trace,
+        workload,
+        planned,
+        machine=machine,
+        catalog=_catalog(settings),
+        policy=build_policy(settings.policy, settings.cost),
+        pool=pool,
+        watched=_watched(settings, pool),
+        scale=scale,
+        first_token_s=_first_token_s(settings),
+        fleets=fleets,
+        seed=seed,
+    )
 
 
 def _progress(name: str, part: float) -> None:
     if sys.stderr.isatty():
-        typer.echo(f"\r{name}: {part:4.0%}        ", nl=False, err=True)
+        typer.echo(f"\r{name}: {part:4.0%}{'':16}", nl=False, err=True)
+
+
+def _progress_done() -> None:
+    if sys.stderr.isatty():
+        typer.echo("\r" + " " * 56 + "\r", nl=False, err=True)
 
 
 def _as_json(
@@ -116,22 +191,11 @@ def _as_json(
     trace: Path,
     workload: "Workload",
     planned: "PlannedWorkload",
-    bills: "Sequence[FleetBill]",
 ) -> dict[str, Any]:
     from cost.fleet.bill import rate_of
     from cost.times import HOUR_US
-    from selfhosted.offline.savings.bills import ECONOMIC, best_fixed, needed_utilisation
 
-    demand, target = planned.demand, settings.cost.savings_target
-    work_s = float(demand.work_s.sum())
-    needed = needed_utilisation(pool, work_s, planned.pool_baseline_nanousd, target)
-    best = best_fixed(list(bills))
-    economic = next(each for each in bills if each.name == ECONOMIC)
-    rows = [
-        _elsewhere("everything at the baseline model", planned.baseline_nanousd, planned, target, settings),
-        _elsewhere("commercial only, with routing", planned.routed_nanousd, planned, target, settings),
-        *(_row(each, planned, len(workload.at_s), target, settings) for each in bills),
-    ]
+    demand = planned.demand
     return {
         "trace": trace.name,
         "requests": len(workload.at_s),
@@ -149,12 +213,57 @@ def _as_json(
         "max_replicas": scale.max_replicas,
         "aim_s": scale.ttft_target_s,
         "reference_target": settings.cost.reference_target,
-        "savings_target": target,
-        "bills": rows,
+        "savings_target": settings.cost.savings_target,
+        "lateness": None,
+    }
+
+
+def _bills_as_json(
+    settings: "GatewayConfig", pool: "PoolSection", planned: "PlannedWorkload", bills: "Sequence[FleetBill]"
+) -> dict[str, Any]:
+    from selfhosted.offline.savings.bills import best_fixed, economic, needed_utilisation
+
+    target = settings.cost.savings_target
+    work_s = float(planned.demand.work_s.sum())
+    needed = needed_utilisation(pool, work_s, planned.pool_baseline_nanousd, target)
+    best, chosen = best_fixed(bills), economic(bills)
+    return {
+        "bills": [
+            _elsewhere("everything at the baseline model", planned.baseline_nanousd, planned, target, settings),
+            _elsewhere("commercial only, with routing", planned.routed_nanousd, planned, target, settings),
+            *(_row(each, planned, target, settings) for each in bills),
+        ],
         "best_fixed": None if best is None else best.fixed,
-        "economic_to_best_fixed": None if best is None else _share(economic.nanousd, best.nanousd),
-        "utilisation": _rounded(economic.utilisation),
+        "economic_to_best_fixed": None if best is None else _share(chosen.nanousd, best.nanousd),
+        "utilisation": _rounded(chosen.utilisation),
         "needed_utilisation": None if needed is None else _rounded(float(needed)),
+    }
+
+
+def _lateness_as_json(
+    model: "LatenessModel", engines: "Engines", bills: "Sequence[FleetBill]", seed: int
+) -> dict[str, Any]:
+    from selfhosted.offline.savings.bills import best_fixed, economic
+    from selfhosted.offline.savings.windows import LEAD_S
+
+    sample, machine = model.sample, engines.machine
+    best, chosen = best_fixed(bills), economic(bills)
+    later = None
+    if best is not None and best.lateness is not None and chosen.lateness is not None:
+        later = model.later(chosen.lateness, best.lateness)
+    return {
+        "model": machine.model,
+        "gpu": machine.gpu,
+        "gpus_per_replica": machine.gpus,
+        "speed_factor": round(1 / engines.factor, 4),
+        "whole_trace": sample.length_s is None,
+        "windows": len(sample.runs),
+        "window_s": sample.length_s,
+        "lead_s": 0.0 if sample.length_s is None else LEAD_S,
+        "requests": sample.requests,
+        "seed": seed,
+        "economic_less_best_fixed": _interval(later),
+        "misses_no_more": None if later is None else later.low <= 0,
     }
 
 
@@ -169,15 +278,15 @@ def _elsewhere(
         **_verdict(nanousd, planned, target, settings),
         "replica_hours": Decimal("0.00"),
         "utilisation": None,
-        "late": 0,
-        "late_share": Decimal(0),
+        "late": None,
+        "overflow": None,
+        "overflow_billed": None,
         "allowed": True,
     }
 
 
-def _row(
-    bill: "FleetBill", planned: "PlannedWorkload", requests: int, target: Decimal, settings: "GatewayConfig"
-) -> dict[str, Any]:
+def _row(bill: "FleetBill", planned: "PlannedWorkload", target: Decimal, settings: "GatewayConfig") -> dict[str, Any]:
+    found = bill.lateness
     return {
         "fleet": bill.name,
         "gpu_usd": _usd(bill.gpu_nanousd),
@@ -186,10 +295,17 @@ def _row(
         **_verdict(bill.nanousd, planned, target, settings),
         "replica_hours": bill.replica_hours,
         "utilisation": _rounded(bill.utilisation),
-        "late": bill.late,
-        "late_share": _share(bill.late, requests),
+        "late": None if found is None else _interval(found.late),
+        "overflow": None if found is None else _interval(found.overflow),
+        "overflow_billed": _overflow_billed(bill),
         "allowed": bill.allowed,
     }
+
+
+def _overflow_billed(bill: "FleetBill") -> Decimal | None:
+    """The part of the pool's requests that the bill has elsewhere."""
+    found = bill.outcome
+    return None if found is None else _share(found.requests_elsewhere, found.requests_here + found.requests_elsewhere)
 
 
 def _verdict(nanousd: int, planned: "PlannedWorkload", target: Decimal, settings: "GatewayConfig") -> dict[str, Any]:
@@ -220,12 +336,13 @@ def _print(told: dict[str, Any]) -> None:
             each["verdict"],
             f"{each['replica_hours']:,}",
             "-" if each["utilisation"] is None else f"{each['utilisation']:.1%}",
-            f"{each['late']:,} ({each['late_share']:.2%})",
+            _shown_interval(each["late"]),
+            _shown_interval(each["overflow"]),
         ]
         for each in _shown(told)
     ]
-    headings = ["fleet", "GPUs", "elsewhere", "bill", "saved", "target", "replica-hours", "busy", "late first tokens"]
-    print_table(headings, rows, right=(1, 2, 3, 4, 6, 7, 8))
+    headings = ["fleet", "GPUs", "elsewhere", "bill", "saved", "target", "replica-hours", "busy", "late", "overflowed"]
+    print_table(headings, rows, right=(1, 2, 3, 4, 6, 7, 8, 9))
     _print_findings(told)
 
 
@@ -262,10 +379,55 @@ def _print_findings(told: dict[str, Any]) -> None:
         )
     if told["refused"]:
         typer.echo(f"! {told['refused']:,} requests fit no model and are in no bill but the baseline's")
+    if told["lateness"] is not None:
+        _print_lateness(told, told["lateness"])
     typer.echo(
         "prompts of a trace have no text: complexity is spread evenly, declared capability decides; every fleet, fixed ones "
         "too, is ordered when the trace begins"
     )
+
+
+def _print_lateness(told: dict[str, Any], late: dict[str, Any]) -> None:
+    typer.echo(
+        f"late: first tokens after {told['aim_s']:g} s; overflowed: elsewhere for want of room; both of the pool's "
+        f"{told['pool_requests']:,} requests, with 95 % confidence"
+    )
+    engines = f"{late['gpus_per_replica']} x {late['gpu']} with {late['model']}"
+    how = (
+        "every request was simulated"
+        if late["whole_trace"]
+        else f"{late['requests']:,} requests in {late['windows']} windows of {late['window_s']:g} s were simulated, the "
+        f"busiest one and two drawn from each equal part of the trace (seed {late['seed']})"
+    )
+    typer.echo(
+        f"{how}, with the month's number of replicas, the planner and the balancer before engines of {engines} at "
+        f"{late['speed_factor']:.2f} times what data sheets allow, which is `seconds_per_million`"
+    )
+    billed = told["bills"][-1]
+    typer.echo(
+        f"bills come from rates of work, by which {billed['overflow_billed']:.2%} overflow under the economic scaler, where "
+        f"{billed['overflow']['share']:.2%} did on engines"
+    )
+    less = late["economic_less_best_fixed"]
+    if less is not None:
+        verdict = "misses no more" if late["misses_no_more"] else "MISSES MORE"
+        typer.echo(
+            f"the economic scaler {verdict} than the best fixed fleet: {less['share']:+.2%} of first tokens "
+            f"({less['low']:+.2%} to {less['high']:+.2%})"
+        )
+
+
+def _interval(found: "Share | None") -> dict[str, float] | None:
+    if found is None:
+        return None
+    return {"share": round(found.share, 6), "low": round(found.low, 6), "high": round(found.high, 6)}
+
+
+def _shown_interval(found: dict[str, float] | None) -> str:
+    if found is None:
+        return "-"
+    half = (found["high"] - found["low"]) / 2
+    return f"{found['share']:.2%}" + (f" ±{half:.2%}" if half else "")
 
 
 def _usd(nanousd: int) -> Decimal:

@@ -1,6 +1,6 @@
 """Bills of a trace: each fleet's GPU hours by the books' own arithmetic, and what its overflow costs elsewhere."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -13,6 +13,7 @@ from cost.fleet.pool_config import PoolSection
 from cost.times import HOUR_US
 from selfhosted.config import ScaleConfig
 from selfhosted.offline.savings.fluid import FluidFleet, FluidSpec, Outcome, Steps
+from selfhosted.offline.savings.lateness import Lateness
 from selfhosted.scale.policy import ScalePolicy
 
 MOST_FIXED: Final = 64
@@ -30,7 +31,7 @@ class FleetBill(msgspec.Struct, frozen=True, kw_only=True):
     """False for a fixed fleet that the configuration's minimum, maximum or budget forbids."""
     gpu_nanousd: int = 0
     elsewhere_nanousd: int = 0
-    late: int = 0
+    lateness: Lateness | None = None
     requests_here: int = 0
     replica_hours: Decimal = Decimal(0)
     utilisation: float | None = None
@@ -73,19 +74,24 @@ def fleet_bills(
         )
         allowed = scale.min_replicas <= replicas <= most
         yield _bill(name, run.run(), steps, pool, fixed=replicas, allowed=allowed)
-    for name, economic in ((_TODAY, False), (ECONOMIC, True)):
+    for name, by_money in ((_TODAY, False), (ECONOMIC, True)):
         policy = ScalePolicy(
             scale,
             usd_per_replica_hour=hour_usd,
             output_weight=output_weight,
             busy_carries=1 / spec.input_s,
-            economic=economic,
+            economic=by_money,
         )
         run = FluidFleet(steps, spec, policy, progress=partial(progress, name))
         yield _bill(name, run.run(), steps, pool)
 
 
-def best_fixed(bills: list[FleetBill]) -> FleetBill | None:
+def economic(bills: Sequence[FleetBill]) -> FleetBill:
+    """The bill of the economic scaler."""
+    return next(each for each in bills if each.name == ECONOMIC)
+
+
+def best_fixed(bills: Sequence[FleetBill]) -> FleetBill | None:
     """The cheapest of the fixed fleets that the configuration allows, with all that came in hindsight."""
     allowed = [bill for bill in bills if bill.fixed is not None and bill.allowed]
     return min(allowed, key=lambda bill: bill.nanousd, default=None)
@@ -113,7 +119,6 @@ def _bill(
         allowed=allowed,
         gpu_nanousd=bill_of(pool, outcome.up_us).nanousd,
         elsewhere_nanousd=outcome.elsewhere_nanousd + steps.demand.others_nanousd,
-        late=outcome.late,
         requests_here=outcome.requests_here,
         replica_hours=(Decimal(outcome.up_us) / HOUR_US).quantize(Decimal("0.01")),
         utilisation=outcome.utilisation,

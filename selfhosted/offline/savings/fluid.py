@@ -67,6 +67,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     changes: int = 0
     samples: list[tuple[float, int, float]] = msgspec.field(default_factory=list)
     """Time, replicas that cost, and the work that arrived since the sample before, in replicas."""
+    ready: list[tuple[float, int]] = msgspec.field(default_factory=list)
+    """Every change of how many replicas take requests: the time from which on, and how many."""
 
     @property
     def utilisation(self) -> float | None:
@@ -137,6 +139,8 @@ class FluidFleet:
         for step in range(self._steps.count):
             at_s = step * STEP_S
             self._grow(at_s)
+            if not self.outcome.ready or self.outcome.ready[-1][1] != self._ready:
+                self.outcome.ready.append((at_s, self._ready))
             arrived += self._live(step, at_s)
             if step % every == 0:
                 self.outcome.samples.append((at_s, self._up, arrived / (STEP_S * every)))

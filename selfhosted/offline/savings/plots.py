@@ -15,11 +15,14 @@ def draw(path: Path, bills: Sequence[FleetBill], routed_nanousd: int, *, title: 
     """Writes one PNG. A folder gets `savings.png`. Returns the file's path."""
     target = path / "savings.png" if path.is_dir() or not path.suffix else path
     target.parent.mkdir(parents=True, exist_ok=True)
-    figure = figure_maker()(figsize=(10.0, 7.2), layout="constrained")
+    judged = [bill for bill in bills if bill.lateness is not None]
+    figure = figure_maker()(figsize=(10.0, 10.8 if judged else 7.2), layout="constrained")
     figure.suptitle(title)
-    axes = figure.subplots(2, 1)
+    axes = figure.subplots(3 if judged else 2, 1)
     _bars(axes[0], bills, routed_nanousd)
     _course(axes[1], bills)
+    if judged:
+        _lateness(axes[2], judged)
     figure.savefig(target, dpi=_DOTS)
     return target
 
@@ -36,7 +39,7 @@ def _bars(axes: Any, bills: Sequence[FleetBill], routed_nanousd: int) -> None:
 
 
 def _course(axes: Any, bills: Sequence[FleetBill]) -> None:
-    best = best_fixed(list(bills))
+    best = best_fixed(bills)
     shown = [bill for bill in bills if bill.outcome is not None and (bill.fixed is None or bill is best)]
     for index, bill in enumerate(shown):
         samples = [] if bill.outcome is None else bill.outcome.samples
@@ -46,4 +49,24 @@ def _course(axes: Any, bills: Sequence[FleetBill]) -> None:
         axes.step(hours, [up for _, up, _ in samples], where="post", label=bill.name, linewidth=1)
     axes.set_ylabel("replicas")
     axes.set_xlabel("hours")
+    axes.legend(fontsize=8)
+
+
+def _lateness(axes: Any, bills: Sequence[FleetBill]) -> None:
+    found = [bill.lateness for bill in bills if bill.lateness is not None]
+    for shift, label, shares in (
+        (-0.2, "late", [each.late for each in found]),
+        (0.2, "overflowed", [each.overflow for each in found]),
+    ):
+        axes.bar(
+            [place + shift for place in range(len(shares))],
+            [each.share * 100 for each in shares],
+            width=0.38,
+            yerr=[(each.high - each.low) * 50 for each in shares],
+            capsize=2,
+            label=label,
+        )
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("of the pool's requests, %")
+    axes.set_xticks(range(len(bills)), [bill.name for bill in bills], rotation=30, ha="right", fontsize=8)
     axes.legend(fontsize=8)

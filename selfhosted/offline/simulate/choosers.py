@@ -15,7 +15,7 @@ from selfhosted.balance.policies import LeastLoaded, RandomTwo, RoundRobin
 from selfhosted.config import BalanceConfig, RoomConfig
 from selfhosted.offline.simulate.engine import Engine, Job
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
-from selfhosted.replica import PoolSnapshot, ReplicaRequest
+from selfhosted.replica import PoolRoom, PoolSnapshot, ReplicaRequest
 
 
 class Chooser(Protocol):
@@ -26,6 +26,10 @@ class Chooser(Protocol):
         ...
 
     def full(self, snapshot: PoolSnapshot, now: float) -> bool: ...
+
+    def free(self, snapshot: PoolSnapshot, tokens: int, now: float) -> PoolRoom | None:
+        """The room for one more request with a prompt of so many tokens; None when it is not known."""
+        ...
 
     def first_token(self, job: Job, at: float) -> None: ...
 
@@ -54,6 +58,9 @@ class Balanced:
 
     def full(self, snapshot: PoolSnapshot, now: float) -> bool:
         return self._balancer.full(snapshot, now)
+
+    def free(self, snapshot: PoolSnapshot, tokens: int, now: float) -> PoolRoom | None:
+        return self._balancer.free(snapshot, tokens, now)
 
     def first_token(self, job: Job, at: float) -> None:
         self._leases[job].first_token(at)
@@ -84,6 +91,10 @@ class _BaselineChooser:
     def full(self, snapshot: PoolSnapshot, now: float) -> bool:
         del snapshot, now
         return False
+
+    def free(self, snapshot: PoolSnapshot, tokens: int, now: float) -> PoolRoom | None:
+        del snapshot, tokens, now
+        return None
 
     def first_token(self, job: Job, at: float) -> None: ...
 

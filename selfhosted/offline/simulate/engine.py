@@ -59,6 +59,7 @@ class Job:
     __slots__ = (
         "arrived_at",
         "blocks",
+        "bound",
         "cached_tokens",
         "first_token_at",
         "gateway",
@@ -81,6 +82,7 @@ class Job:
         self.blocks = blocks
         self.priority = priority
         self.root = 0
+        self.bound = False
         self.gateway = 0
         self.replica: str | None = None
         self.cached_tokens = 0

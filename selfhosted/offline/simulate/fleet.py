@@ -11,7 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -22,7 +22,7 @@ from selfhosted.offline.simulate.engine import Engine, EngineSpec, Happening, Jo
 from selfhosted.offline.simulate.scaling import rule_of
 from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 from selfhosted.offline.simulate.traces import Trace, TraceRequest, family
-from selfhosted.replica import Address, PoolSnapshot, Replica, ReplicaRequest
+from selfhosted.replica import Address, PoolRoom, PoolSnapshot, Replica, ReplicaRequest
 from selfhosted.scale.policy import ScaleRule
 from selfhosted.scale.signals import FirstTokens, SignalReader, Signals
 
@@ -60,6 +60,16 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):
     ttft_target_s: float = 1.0
     tpot_target_s: float = 0.05
     usd_per_replica_hour: float | None = None
+    tail_s: float | None = None
+    """Seconds after the last arrival at which the simulation ends, whatever is still open; None: when all is served."""
+
+
+class Planner(Protocol):
+    """Who decides, before a replica is chosen, whether a request goes to the fleet at all."""
+
+    def overflows(self, request: TraceRequest, room: PoolRoom | None) -> bool:
+        """True when it goes elsewhere, given the room of the fleet as its gateway knows it; None: not known."""
+        ...
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -149,10 +159,21 @@ class Fleet:
     """A simulation of one trace. Runs once."""
 
     def __init__(
-        self, spec: FleetSpec, steps: StepTimes, trace: Trace, progress: Callable[[float], None] = lambda _part: None
+        self,
+        spec: FleetSpec,
+        steps: StepTimes,
+        trace: Trace,
+        progress: Callable[[float], None] = lambda _part: None,
+        *,
+        rule: ScaleRule | None = None,
+        planner: Planner | None = None,
+        arrived: Callable[[Job], None] = lambda _job: None,
     ) -> None:
-        """`progress` is called now and then with the arrived fraction of the trace. Raises SimulationRefused."""
-        if spec.replicas == 0 and spec.scaler == "fixed":
+        """`progress` is called now and then with the arrived fraction of the trace. `rule` scales in place of the spec's
+        scaler, `planner` sends requests elsewhere before the balancer sees them, and `arrived` is called with each job,
+        whose fields tell afterwards what became of it. Raises SimulationRefused.
+        """
+        if spec.replicas == 0 and spec.scaler == "fixed" and rule is None:
             raise SimulationRefused("there is no replica, and nothing would ever start one")
         self._spec = spec
         self._steps = steps
@@ -169,7 +190,9 @@ class Fleet:
         self._expected_output = max(1, round(trace.output_tokens / len(trace.requests)))
         self.measured = Measured(spec=spec, requests=len(trace.requests))
         self._gateways = [_Gateway(self._chooser(index)) for index in range(spec.gateways)]
-        self._rule: ScaleRule | None = rule_of(
+        self._planner = planner
+        self._arrived = arrived
+        self._rule: ScaleRule | None = rule or rule_of(
             spec.scaler, spec.scale, trace, spec.engine, steps, spec.usd_per_replica_hour
         )
         self._reader = SignalReader(spec.ttft_target_s)
@@ -186,7 +209,8 @@ class Fleet:
             self._arrive(request)
             if index % part == 0:
                 self._progress(index / len(self._trace.requests))
-        while self._timers and (self._open or not self._idle()):
+        ends_at = math.inf if self._spec.tail_s is None else self._trace.duration_s + self._spec.tail_s
+        while self._timers and (self._open or not self._idle()) and self._timers[0][0] <= ends_at:
             if self._timers[0][0] > self._trace.duration_s + _LONGEST_TAIL_S:
                 raise SimulationRefused(f"{self._open:,} requests were not served a week after the last one came")
             self._next_timer()
@@ -257,13 +281,23 @@ class Fleet:
             priority=request.priority,
         )
         job.root = family(request)
+        job.bound = request.bound
         job.gateway = self._rng.randrange(len(self._gateways)) if len(self._gateways) > 1 else 0
         self._open += 1
-        self._send(job, request.at_s)
+        self._arrived(job)
+        if self._planner is not None and self._planned_elsewhere(self._planner, job, request):
+            self._overflow(job)
+        else:
+            self._send(job, request.at_s)
+
+    def _planned_elsewhere(self, planner: Planner, job: Job, request: TraceRequest) -> bool:
+        gateway, now = self._gateways[job.gateway], request.at_s
+        return planner.overflows(request, gateway.chooser.free(gateway.snapshot, job.prompt_tokens, now))
 
     def _send(self, job: Job, now: float) -> None:
         gateway = self._gateways[job.gateway]
-        if self._spec.spill and gateway.chooser.full(gateway.snapshot, now):
+        spills = self._spec.spill and not job.bound
+        if spills and gateway.chooser.full(gateway.snapshot, now):
             self._overflow(job)
             return
         if not self._fits(job):
@@ -272,7 +306,7 @@ class Fleet:
         if name is not None:
             job.replica = name
             self._nodes[name].engine.enqueue(job, now)
-        elif self._spec.spill:
+        elif spills:
             self._overflow(job)
         else:
             gateway.queue.append(job)
@@ -282,7 +316,7 @@ class Fleet:
         blocks = -(-(job.prompt_tokens + job.output_tokens) // spec.block_tokens)
         if blocks <= spec.kv_tokens // spec.block_tokens:
             return True
-        if self._spec.spill:
+        if self._spec.spill and not job.bound:
             self._overflow(job)
         else:
             self.measured.refused += 1

@@ -60,8 +60,18 @@ def demand_of(trace: Trace) -> Callable[[float], float]:
     return demand
 
 
-def most_work_per_s(trace: Trace, spec: EngineSpec, steps: StepTimes) -> float:
-    """Work per second of one engine that never waits for work, measured on the trace's own requests, all at once."""
+class FullEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine that never waits for work did."""
+
+    seconds: float
+    prompt_tokens: int
+    cached_tokens: int
+    """Those of the prompt tokens that were found in its cache."""
+    output_tokens: int
+
+
+def full_engine(trace: Trace, spec: EngineSpec, steps: StepTimes) -> FullEngine:
+    """One engine on the trace's first requests, all at once. Raises SimulationRefused where none fits it."""
     jobs = [
         Job(arrived_at=0.0, prompt_tokens=each.prompt_tokens, output_tokens=each.output_tokens, blocks=each.blocks)
         for each in trace.requests[:_SATURATING]
@@ -80,4 +90,15 @@ def most_work_per_s(trace: Trace, spec: EngineSpec, steps: StepTimes) -> float:
     engine.advance(1e12)
     if not taken or last <= 0:
         raise SimulationRefused(f"{trace.name}: none of its first {len(jobs)} requests fits one engine's KV cache")
-    return sum(job.prompt_tokens + OUTPUT_WEIGHT * job.output_tokens for job in taken) / last
+    return FullEngine(
+        seconds=last,
+        prompt_tokens=sum(job.prompt_tokens for job in taken),
+        cached_tokens=sum(job.cached_tokens for job in taken),
+        output_tokens=sum(job.output_tokens for job in taken),
+    )
+
+
+def most_work_per_s(trace: Trace, spec: EngineSpec, steps: StepTimes) -> float:
+    """Work per second of one engine that never waits for work, measured on the trace's own requests."""
+    full = full_engine(trace, spec, steps)
+    return (full.prompt_tokens + OUTPUT_WEIGHT * full.output_tokens) / full.seconds

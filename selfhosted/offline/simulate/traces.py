@@ -47,6 +47,10 @@ class TraceRequest(msgspec.Struct, frozen=True):
     blocks: tuple[int, ...]
     priority: int = 0
     """Priority as in vLLM: the lower goes first."""
+    number: int = 0
+    """Its place in a longer trace that this one is a part of."""
+    bound: bool = False
+    """True when nobody else can serve it, so that it waits for room."""
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -60,6 +64,11 @@ class Trace(msgspec.Struct, frozen=True):
     @property
     def duration_s(self) -> float:
         return self.requests[-1].at_s
+
+    @property
+    def highest_block(self) -> int:
+        """The highest id of a block; 0 where no request has any."""
+        return max(max(each.blocks, default=0) for each in self.requests)
 
     @property
     def prompt_tokens(self) -> int:
@@ -211,7 +220,7 @@ def multiplied(trace: Trace, times: int, rng: random.Random) -> Trace:
     if times == 1:
         return trace
     _refuse_many(trace, len(trace.requests) * times)
-    widest = _widest(trace)
+    widest = 1 + trace.highest_block
     grown = [
         msgspec.structs.replace(
             each,
@@ -251,7 +260,7 @@ def tiled(trace: Trace, days: int, rng: random.Random) -> Trace:
     No two hours share a prefix. Conversations are kept or left out as a whole, so that hit rates survive.
     """
     hour_s = 3_600.0
-    widest = _widest(trace)
+    widest = 1 + trace.highest_block
     kept: list[TraceRequest] = []
     for hour in range(24 * days):
         part, salt = DAY_PROFILE[hour % 24], rng.getrandbits(64)
@@ -267,10 +276,6 @@ def tiled(trace: Trace, days: int, rng: random.Random) -> Trace:
                 )
         _refuse_many(trace, len(kept))
     return msgspec.structs.replace(trace, requests=tuple(kept))
-
-
-def _widest(trace: Trace) -> int:
-    return 1 + max(max(each.blocks, default=0) for each in trace.requests)
 
 
 def _refuse_many(trace: Trace, count: int) -> None:
