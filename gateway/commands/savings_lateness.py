@@ -21,8 +21,8 @@ from selfhosted.offline.simulate.simulation_errors import SimulationRefused
 from selfhosted.offline.simulate.traces import Trace, TraceRequest
 from selfhosted.replica import PoolRoom
 
-MOST_SIMULATED = 1_200_000
-"""Requests that are simulated for all fleets together, so that a month is a matter of minutes."""
+# Simulated for all fleets together, and for each: a month is to be a matter of minutes.
+_MOST_SIMULATED = 1_200_000
 _MOST_EACH = 150_000
 _CALIBRATING = 600
 _MILLION = 1e6
@@ -114,10 +114,10 @@ def lateness_model(
     watched: PoolConfig | None,
     scale: ScaleConfig,
     first_token_s: float,
-    fleets: int,
+    most: int,
     seed: int,
 ) -> tuple[LatenessModel, Engines]:
-    """The model by which all fleets are judged. Raises SimulationRefused."""
+    """The model by which all fleets are judged, with about `most` requests each. Raises SimulationRefused."""
     requests = Requests(trace, workload, planned)
     spec = FleetSpec(replicas=0, engine=machine.engine, scale=scale, ttft_target_s=scale.ttft_target_s, seed=seed)
     if watched is not None:
@@ -133,7 +133,6 @@ def lateness_model(
         output_s=float(weights.output) / _MILLION,
     )
     demand = planned.demand
-    most = min(_MOST_EACH, MOST_SIMULATED // max(1, fleets))
     model = LatenessModel(
         sample_of(demand.at_s, demand.duration_s, most=most, seed=seed),
         requests.between,
@@ -143,6 +142,11 @@ def lateness_model(
         block_tokens=trace.block_tokens,
     )
     return model, Engines(machine=machine, factor=factor)
+
+
+def most_for(fleets: int) -> int:
+    """Requests to simulate under each of so many fleets."""
+    return min(_MOST_EACH, _MOST_SIMULATED // max(1, fleets))
 
 
 def with_lateness(

@@ -46,13 +46,19 @@ def simulate(
     lateness: Annotated[
         bool, typer.Option(help="Simulate windows request by request, for late first tokens; otherwise bills alone.")
     ] = True,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="About so many requests are simulated under each fleet; otherwise what takes minutes."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the windows and draws: same seed, same figures.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw a PNG (the extra `plots`).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tell what a trace would have cost: at the baseline model, elsewhere with routing, and on fleets of our own."""
     from gateway.commands.savings_demand import repeated, workload_of
-    from gateway.commands.savings_lateness import with_lateness
+    from gateway.commands.savings_lateness import most_for, with_lateness
     from gateway.configuration.settings import load, read_environment
     from selfhosted.offline.simulate.traces import read_trace
 
@@ -66,7 +72,15 @@ def simulate(
     told = _as_json(settings, chosen, scale, trace, workload, planned)
     if machine is not None:
         found, engines = _lateness_model(
-            settings, chosen, scale, read, workload, planned, machine=machine, fleets=len(bills), seed=seed
+            settings,
+            chosen,
+            scale,
+            read,
+            workload,
+            planned,
+            machine=machine,
+            most=sample or most_for(len(bills)),
+            seed=seed,
         )
         bills = with_lateness(bills, found, _progress)
         told["lateness"] = _lateness_as_json(found, engines, bills, seed)
@@ -152,7 +166,7 @@ def _lateness_model(
     planned: "PlannedWorkload",
     *,
     machine: "Machine",
-    fleets: int,
+    most: int,
     seed: int,
 ) -> "tuple[LatenessModel, Engines]":
     from gateway.commands.savings_lateness import lateness_model
@@ -169,7 +183,7 @@ def _lateness_model(
         watched=_watched(settings, pool),
         scale=scale,
         first_token_s=_first_token_s(settings),
-        fleets=fleets,
+        most=most,
         seed=seed,
     )
 

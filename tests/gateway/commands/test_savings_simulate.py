@@ -25,6 +25,7 @@ selfhosted:
   pools:
     - name: own
       targets: [llama]
+      upstream_model: meta-llama/Meta-Llama-3-8B-Instruct
       replicas: [{name: one, url: "http://127.0.0.1:9"}]
       scale: {min_replicas: %d, max_replicas: 6, cold_start_s: 120}
 providers:
@@ -84,19 +85,19 @@ def bills(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("price", ["0.1", "1", "4", "20"])
 @pytest.mark.parametrize("least", [0, 2])
 def test_the_economic_scaler_is_about_as_cheap_as_the_best_fixed_fleet(tmp_path: Path, least: int, price: str) -> None:
-    """Whatever the work costs elsewhere, and with no more late first tokens."""
-    found = told(run(tmp_path, trace(tmp_path, per_minute=240), "--json", least=least, price=price))
+    """Whatever the work costs elsewhere."""
+    path = trace(tmp_path, per_minute=240)
+    found = told(run(tmp_path, path, "--json", "--no-lateness", least=least, price=price))
     every = bills(found)
     best = every[f"fixed {found['best_fixed']}"]
     assert best["allowed"]
     assert Decimal(found["economic_to_best_fixed"]) <= Decimal("1.05")
-    assert every["economic scaler"]["late"] <= best["late"]
     assert every["economic scaler"]["replica_hours"] >= least * Decimal("0.95")
 
 
 def test_the_bills_are_the_prices_times_the_tokens(tmp_path: Path) -> None:
     """To the nano-dollar: the baseline is every token at the large model's price, and a fixed fleet's hours the books'."""
-    found = told(run(tmp_path, trace(tmp_path), "--json"))
+    found = told(run(tmp_path, trace(tmp_path), "--json", "--no-lateness"))
     every = bills(found)
     baseline = (Decimal(found["input_tokens"]) * 5 + Decimal(found["output_tokens"]) * 20) / 1_000_000
     assert Decimal(every["everything at the baseline model"]["usd"]) == baseline
@@ -106,7 +107,7 @@ def test_the_bills_are_the_prices_times_the_tokens(tmp_path: Path) -> None:
 
 def test_people_get_a_table_with_the_verdict_and_the_utilisation_that_it_needs(tmp_path: Path) -> None:
     """Every fleet is a row, and the target's verdict says what it would take."""
-    result = run(tmp_path, trace(tmp_path))
+    result = run(tmp_path, trace(tmp_path, minutes=20))
     assert result.exit_code == 0
     for row in (
         "everything at the baseline model",
@@ -118,11 +119,55 @@ def test_people_get_a_table_with_the_verdict_and_the_utilisation_that_it_needs(t
         assert row in result.stdout
     assert "best fixed fleet in hindsight" in result.stdout
     assert "of their hours" in result.stdout
+    assert "every request was simulated" in result.stdout
+    assert "the economic scaler misses no more than the best fixed fleet" in result.stdout
+
+
+@pytest.mark.parametrize(("least", "price"), [(0, "1"), (2, "4")])
+def test_the_economic_scaler_misses_no_more_than_the_best_fixed_fleet(tmp_path: Path, least: int, price: str) -> None:
+    """Within the interval, on engines behind the real balancer; and there is something to miss."""
+    path = trace(tmp_path, minutes=12, per_minute=720)
+    found = told(run(tmp_path, path, "--json", "--seed", "3", least=least, price=price))
+    every, late = bills(found), found["lateness"]
+    best = every[f"fixed {found['best_fixed']}"]
+    assert late["misses_no_more"] is True
+    difference = late["economic_less_best_fixed"]
+    assert difference["low"] <= 0
+    assert difference["share"] == pytest.approx(every["economic scaler"]["late"]["share"] - best["late"]["share"])
+    assert every["fixed 1"]["overflow"]["share"] > every["fixed 2"]["overflow"]["share"] > 0
+    assert every["fixed 1"]["late"]["share"] > 0
+    assert every["commercial only, with routing"]["late"] is None
+
+
+def test_a_long_trace_is_judged_by_windows_of_it(tmp_path: Path) -> None:
+    """The busiest and two others at least, and every fleet has an interval."""
+    found = told(run(tmp_path, trace(tmp_path), "--sample", "700", "--json", least=1))
+    late = found["lateness"]
+    assert late["whole_trace"] is False
+    assert late["windows"] >= 3
+    assert 0 < late["requests"] < found["pool_requests"]
+    for each in found["bills"][2:]:
+        assert each["late"]["low"] <= each["late"]["share"] <= each["late"]["high"]
+
+
+def test_without_lateness_there_are_bills_alone(tmp_path: Path) -> None:
+    """And no engine is needed for them."""
+    found = told(run(tmp_path, trace(tmp_path), "--no-lateness", "--gpu", "abacus", "--json"))
+    assert found["lateness"] is None
+    assert {each["late"] for each in found["bills"]} == {None}
+
+
+def test_engines_that_do_not_fit_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    """A model of 405 thousand million parameters on one GPU."""
+    result = run(tmp_path, trace(tmp_path), "--model", "llama-3.1-405b")
+    assert result.exit_code == 2
+    assert "--model" in result.stderr
+    assert "--no-lateness" in result.stderr
 
 
 def test_days_are_made_of_the_first_hour(tmp_path: Path) -> None:
     """Two days by an office's profile, twice the users."""
-    found = told(run(tmp_path, trace(tmp_path), "--days", "2", "--users", "2", "--json"))
+    found = told(run(tmp_path, trace(tmp_path), "--days", "2", "--users", "2", "--json", "--no-lateness"))
     assert found["duration_s"] == pytest.approx(2 * 86_400, abs=15)
     assert found["economic_to_best_fixed"] <= 1
 
