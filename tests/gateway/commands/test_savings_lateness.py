@@ -1,6 +1,5 @@
 """The planner before the simulated fleets of `savings simulate`."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

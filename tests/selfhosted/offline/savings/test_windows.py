@@ -90,7 +90,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     """Lateness that comes in stretches, more of it where more comes; 95 of 100 are promised, and small samples are noisy."""
     at_s = arrivals(20, per_hour=300)
     rng = np.random.default_rng(3)
-    stretch = np.repeat(rng.random(20 * 24 * 12) < 0.3, 1)
+    stretch = rng.random(20 * 24 * 12) < 0.3
     late = stretch[(at_s // 300).astype(int)] & (rng.random(len(at_s)) < 0.4)
     truth = float(late.mean())
     held = 0
@@ -107,4 +107,5 @@ def test_what_was_never_seen_may_still_happen() -> None:
     at_s = arrivals(2, per_hour=100)
     sample = sample_of(at_s, 2 * DAY_S, most=500, seed=0)
     found = share_of(sample, [0] * len(drawn(sample)))
-    assert (found.share, found.high) == (0.0, pytest.approx(3 / sample.requests))
+    assert found.share == 0
+    assert found.high == pytest.approx(3 / sample.requests)
