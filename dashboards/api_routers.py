@@ -21,9 +21,11 @@ from dashboards.model_list import api as models
 from dashboards.operations import api as operations
 from dashboards.policy import api as policy
 from dashboards.prices import api as price_routes
+from dashboards.responses import api as responses
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     models.router,
+    responses.router,
     usage.router,
     focus.router,
     savings.router,

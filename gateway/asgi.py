@@ -11,8 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy.request_id import REQUEST_ID_HEADER, new_request_id
 from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
 from proxy.wires.messages.wire import COUNT_TOKENS, MESSAGES
+from proxy.wires.responses.wire import INPUT_TOKENS, RESPONSES
 
-_WIRES: Final = {wire.path: wire for wire in (CHAT, EMBEDDINGS, MESSAGES, COUNT_TOKENS)}
+_WIRES: Final = {wire.path: wire for wire in (CHAT, EMBEDDINGS, MESSAGES, COUNT_TOKENS, RESPONSES, INPUT_TOKENS)}
 
 
 class AsgiApp:

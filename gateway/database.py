@@ -24,6 +24,7 @@ import proxy.batch.tables
 import proxy.idempotency.tables
 import proxy.limits.limit_tables
 import proxy.redis.process_tables
+import proxy.stored_responses.tables
 import selfhosted.tables
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -61,6 +62,7 @@ TABLES: Final = (
     proxy.batch.tables.BatchRow,
     proxy.batch.tables.BatchLine,
     proxy.batch.tables.BatchResult,
+    proxy.stored_responses.tables.StoredResponse,
     selfhosted.tables.RegisteredReplica,
     selfhosted.tables.DrainOrder,
     selfhosted.tables.ReplicaClock,

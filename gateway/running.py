@@ -80,6 +80,9 @@ from proxy.observers.telemetry import Tracing, build_tracing
 from proxy.overload import AcceptBacklog
 from proxy.pipeline_config import PipelineConfig
 from proxy.queues.queues_config import QueueConfig
+from proxy.stored_responses.sealing import Sealing
+from proxy.stored_responses.store import ResponseStore
+from proxy.stored_responses.stored_responses import StoredResponses
 from proxy.tolerance import learn_from_own_requests
 from proxy.worker_report import WorkerReport, report_of
 from selfhosted.fleet import Fleet
@@ -90,6 +93,7 @@ _log = logging.getLogger("weighbridge.app")
 _TICK_S = 1.0
 _RETENTION_S = 600.0
 _OWN_REQUESTS_S = 300.0
+_PURGE_S = 300.0
 
 
 class Running:
@@ -234,6 +238,7 @@ class Running:
                 ready=self._breakers.ready,
                 operations=open_operations(engine, stack),
                 batch=open_batch_tier(engine, config, self._environment.data_dir),
+                responses=self._stored_responses(engine),
                 config=lambda: self._config,
                 every_setting=self._every_setting,
                 **open_people(engine, config, peppers(config, self._environment), stack),
@@ -299,8 +304,13 @@ class Running:
             habits=open_prefix_tracker(
                 self._config, self._environment, PrefixStore(engine), self._metrics.prefixes, stack
             ),
+            responses=self._stored_responses(engine),
         )
         return dispatcher, line
+
+    def _stored_responses(self, engine: AsyncEngine) -> StoredResponses:
+        sealing = Sealing(peppers(self._config, self._environment))
+        return StoredResponses(ResponseStore(engine), sealing, lambda: self._config.responses)
 
     def _workers(self, boot_id: str, line: RequestPipeline, gate: Gate) -> Workers:
         async def ask() -> list[WorkerReport]:
@@ -321,6 +331,7 @@ class Running:
         background(stack, every(_RETENTION_S, lambda: self._expire_learning(gateway.learning, accounts)))
         background(stack, every(_OWN_REQUESTS_S, lambda: self._learn_own_requests(line, engine)))
         background(stack, keep_pruned(PrefixStore(engine)))
+        background(stack, every(_PURGE_S, gateway.responses.purge))
         background(stack, gateway.prices.follow(self._config.cost.prices_poll_s))
         self._keep_batches(line, gateway, stack)
 

@@ -83,6 +83,10 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """True when the caller spoke another dialect, so that chat's fields are the gateway's choice."""
     for_engines: Mapping[str, msgspec.Raw] = MappingProxyType({})
     """Fields beside `fields` for engines of one's own, as other hosts refuse them."""
+    for_openai: Mapping[str, msgspec.Raw] = MappingProxyType({})
+    """Fields beside `fields` for OpenAI itself and Azure."""
+    for_reasoners: Mapping[str, msgspec.Raw] = MappingProxyType({})
+    """Fields beside `for_openai` for its models that reason; the others refuse them."""
     for_anthropic: Callable[[], Mapping[str, Any]] | None = None
     """Makes the decoded fields that stand in place of those in `fields` for targets that speak Anthropic's dialect."""
     service_tier: ServiceTier | None = None
@@ -393,11 +397,17 @@ def upstream_body(
 # Deprecated by OpenAI, whose newer models refuse it; the name that every other host knows.
 _MAX_TOKENS: Final = "max_tokens"
 _OPENAI_HOST: Final = "//api.openai.com/"
+_REASONER: Final = re.compile(r"o\d|gpt-[5-9]|codex")
 
 
 def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:
     """Chooses among chat's fields those that this deployment takes, for a caller that did not choose them."""
     if deployment.kind in OWN_ENGINES:
         fields.update(request.for_engines)
-    elif _MAX_TOKENS in fields and (deployment.kind == "azure" or _OPENAI_HOST in deployment.base_url):
+    if deployment.kind != "azure" and _OPENAI_HOST not in deployment.base_url:
+        return
+    fields.update(request.for_openai)
+    if _REASONER.match(deployment.upstream_model):
+        fields.update(request.for_reasoners)
+    if _MAX_TOKENS in fields:
         fields["max_completion_tokens"] = fields.pop(_MAX_TOKENS)

@@ -164,6 +164,11 @@ class Attempt:
         """The attempt's place among the target's work in flight, released when it settles."""
         self.lease: Lease | None = None
 
+    @property
+    def now_us(self) -> int:
+        """The wall clock now, in microseconds since 1970."""
+        return self._now_us()
+
     async def reserve(self) -> None:
         """Books the attempt's reservation, its maximum cost; durable on return. Raises LedgerUnavailable,
         BudgetExceeded, BudgetsUnavailable or UnpricedUnderBudget.

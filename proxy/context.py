@@ -1,7 +1,7 @@
 """The request context: everything known of one request, from its first byte to its settlement."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -20,7 +20,7 @@ from proxy.pipeline_config import PipelineConfig
 from proxy.reply import Reply
 from proxy.request_id import REQUEST_ID_HEADER
 from proxy.routed_request import RoutedRequest
-from proxy.wires.wire import Dialect, EventWriter, Wire
+from proxy.wires.wire import Dialect, EventWriter, Kept, Wire
 
 Cut = Literal["caller_gone", "slow_upload", "slow_reader", "cut_off"]
 """The reason that a request is cut from outside: the caller hung up, the body came too slowly, the caller reads too
@@ -54,6 +54,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     """How the answer is written; known once the body is parsed."""
     writer: EventWriter | None = None
     """The writer of the answer's stream, from its beginning on."""
+    keeper: Callable[[Kept], Awaitable[bool]] | None = None
+    """Keeps the answer for its caller; False when it could not."""
     prompt: Prompt | None = None
     recording: Recording | None = None
     """The recording of the reply, for a request with an Idempotency-Key: it runs to its end even when its caller hangs

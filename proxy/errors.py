@@ -179,6 +179,14 @@ class RequestNotFound(Refused):
     """No such request, or another team's: the two must look the same."""
 
 
+class ResponseNotFound(Refused):
+    """No such kept response, or another team's: the two must look the same."""
+
+
+class ResponsesUnavailable(Refused):
+    """The database does not answer, so kept responses cannot be read."""
+
+
 class LearningOff(Refused):
     """Feedback for a request of a team that keeps no learning data to attach it to."""
 
@@ -370,6 +378,8 @@ TABLE: dict[type[BaseException], Fault] = {
     MetricsClosed: Fault(403, "permission_error", "metrics_closed"),
     TeamNotFound: Fault(404, _INVALID, "team_not_found"),
     RequestNotFound: Fault(404, _INVALID, "request_not_found"),
+    ResponseNotFound: Fault(404, _INVALID, "response_not_found"),
+    ResponsesUnavailable: Fault(503, _SERVER, "responses_unavailable"),
     LearningOff: Fault(409, _INVALID, "learning_off"),
     FeedbackUnavailable: Fault(503, _SERVER, "feedback_unavailable"),
     UnpricedModel: Fault(400, _INVALID, "unpriced_model"),

@@ -20,6 +20,7 @@ from proxy.authenticating import caller_by_key
 from proxy.batch.answering import Answered, Asked
 from proxy.better_answer import BetterAnswers
 from proxy.context import RequestContext, new_context
+from proxy.continuing import body_with_earlier
 from proxy.dispatch import Committed, Dispatcher
 from proxy.errors import Draining, Overloaded, ReadsOnly, error_reply
 from proxy.failing import tell_failure
@@ -42,6 +43,7 @@ from proxy.request_id import REQUEST_ID_HEADER, new_request_id
 from proxy.routed_request import RoutedRequest
 from proxy.routing import Routing
 from proxy.settling import Settling
+from proxy.stored_responses.stored_responses import StoredResponses
 from proxy.tags import TagBounds
 from proxy.watching import body_in_time, cut_off, cut_the_slow, watch_caller
 from proxy.wires.wire import Wire
@@ -69,6 +71,7 @@ class RequestPipeline:
         once: Idempotency | None = None,
         latency: LatencyTracker | None = None,
         habits: PrefixTracker | None = None,
+        responses: StoredResponses | None = None,
     ) -> None:
         self.config = config
         self.draining = False
@@ -87,6 +90,7 @@ class RequestPipeline:
         self._guard = guard
         self._once = once
         self._habits = habits
+        self._responses = responses
         self._tags = TagBounds()
         self._under_way: set[RequestContext] = set()
 
@@ -207,6 +211,8 @@ class RequestPipeline:
     ) -> ParsedRequest:
         """The body, read within its bounds and understood. Raises BodyTooLarge, UploadTimeout, BadRequest, WrongTeam."""
         body = await body_in_time(context, scope, receive, self._clock())
+        if context.wire.continuing is not None and self._responses is not None:
+            body = await body_with_earlier(self._responses, context, caller, body)
         parsed = parsed_request(context, caller, headers, body, self._tags)
         context.prompt = parsed.prompt
         return parsed

@@ -19,6 +19,7 @@ from proxy.wires.wire import Dialect, EventWriter, Served, Tally
 from selfhosted.prefixes.tracker import PrefixTracker
 from selfhosted.rendering import instructions
 
+_SECOND_US = 1_000_000
 _FOREVER = contextlib.nullcontext()
 
 
@@ -78,7 +79,8 @@ def _served(attempt: Attempt) -> Served:
         request_id=attempt.routed.request_id,
         target_id=attempt.deployment.target_id,
         input_tokens=attempt.routed.facts.input_tokens,
-        created_at=attempt.began_us // 1_000_000,
+        created_at=attempt.began_us // _SECOND_US,
+        now_s=lambda: attempt.now_us // _SECOND_US,
         tally=lambda: Tally(*attempt.preview()),
     )
 
@@ -92,15 +94,17 @@ async def _relay_whole(context: RequestContext, committed: Committed, headers: l
     served = _served(attempt)
     tally = served.tally()
     money = money_headers(tally.cost_nanousd, tally.baseline_nanousd)
-    body = _dialect_of(context).whole(events[-1].payload, served)
     await _book(attempt)
+    await _keep(context, events[-1].payload, served)
+    body = _dialect_of(context).whole(events[-1].payload, served)
     await context.reply.whole(200, body, [*headers, *money])
 
 
 async def _relay_stream(context: RequestContext, committed: Committed, headers: list[Header]) -> None:
     attempt, reply = committed.attempt, context.reply
     deadline = attempt.routed.deadline
-    writer = context.writer = _dialect_of(context).events(_served(attempt))
+    served = _served(attempt)
+    writer = context.writer = _dialect_of(context).events(served)
     await reply.begin_events(headers)
     try:
         async with asyncio.timeout(deadline.remaining_s(reply.now)) if deadline.cuts_streams else _FOREVER:
@@ -115,6 +119,7 @@ async def _relay_stream(context: RequestContext, committed: Committed, headers: 
         await reply.end(writer.failed(error_reply(exceeded)))
         raise exceeded from None
     await _book(attempt)
+    await _keep(context, None, served)
     await reply.end(writer.last_words())
 
 
@@ -127,6 +132,15 @@ async def _relay_events(context: RequestContext, committed: Committed, writer: E
         batch = await committed.stream.read()
         if batch is not None:
             committed.attempt.observe(batch)
+
+
+async def _keep(context: RequestContext, payload: bytes | None, served: Served) -> None:
+    """Keeps the answer, if its caller wants that, before it learns that the answer is whole."""
+    dialect = _dialect_of(context)
+    if not dialect.keeps:
+        return
+    kept = dialect.to_keep(payload, served)
+    dialect.keeps = kept is not None and context.keeper is not None and await context.keeper(kept)
 
 
 async def _book(attempt: Attempt) -> None:

@@ -17,8 +17,8 @@ from dashboards.web.gateway import RIGHT_OF
 from dashboards.web.openapi import PREFIX, refusals, schemas
 
 _ABOUT: Final = (
-    "The gateway's control plane. What models are asked through, `POST /v1/chat/completions`, `/v1/embeddings` and "
-    "`/v1/messages`, takes and gives what OpenAI's and Anthropic's APIs do under the same addresses; GET /v1/models lists the "
+    "The gateway's control plane. What models are asked through, `POST /v1/chat/completions`, `/v1/responses`, "
+    "`/v1/messages` and `/v1/embeddings`, takes and gives what OpenAI's and Anthropic's APIs do under the same addresses; GET /v1/models lists the "
     "names. Under /v1/admin every "
     "PUT says how a thing is to be, so sending it twice changes nothing; DELETE of what is gone already says 404. Whatever "
     "changes stands in the audit log. Money is an exact decimal number of US dollars; days are UTC. A parameter that is a "
@@ -30,6 +30,7 @@ _ABOUT_ADMIN: Final = (
 )
 _TAGS: Final = {
     "models": "What a key may name as `model`.",
+    "responses": "Responses that were kept for who asked.",
     "usage": "What was used and what it cost.",
     "savings": "What was saved, against whom.",
     "organization": "Usage and costs in the shapes of OpenAI's organization API. A project is a team.",

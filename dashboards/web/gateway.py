@@ -48,6 +48,7 @@ from proxy.observers.metrics import Metrics
 from proxy.pipeline_config import PipelineConfig
 from proxy.policy_config import PolicyConfig
 from proxy.request import read_headers
+from proxy.stored_responses.stored_responses import StoredResponses
 from selfhosted.fleet_view import FleetView
 from selfhosted.registry.registry_metrics import RegistryMetrics
 
@@ -114,6 +115,7 @@ class Gateway(NamedTuple):
     operations: Operations
     providers: Providers
     """OpenID providers for sign-in."""
+    responses: StoredResponses
     peppers: tuple[Pepper, ...]
     """Peppers, the current one first."""
     config: Callable[[], Settings]

@@ -36,6 +36,7 @@ from proxy.limits.limits_config import LimitsSection
 from proxy.policy_config import PolicyConfig
 from proxy.queues.queues_config import QueuesSection
 from proxy.redis.redis_config import RedisSection, address_problem
+from proxy.stored_responses.stored_responses_config import ResponsesSection
 from selfhosted.config import SelfhostedSection
 from settings.types import Finite, Section
 from settings.words import closest, in_words
@@ -133,6 +134,9 @@ class GatewayConfig(Section):
     )
     batch: BatchSection = Field(
         default=BatchSection(), description="Files of requests, answered in the background until a deadline."
+    )
+    responses: ResponsesSection = Field(
+        default=ResponsesSection(), description="Responses that are kept, so that conversations can go on from them."
     )
     webhooks: WebhooksSection = Field(default=WebhooksSection(), description="Where warnings and reports are sent.")
     telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="Logs and traces.")

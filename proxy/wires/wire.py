@@ -4,7 +4,7 @@ Reading turns a body into a `ChatRequest` and a dialect. The dialect belongs to 
 chat completion as this wire's reply or events, and may remember what the caller sent.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -36,6 +36,8 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     """The estimated tokens of the prompt, for what has to be told before the upstream counted."""
     created_at: int
     """When the attempt began, in seconds since 1970."""
+    now_s: Callable[[], int]
+    """The same clock now."""
     tally: Callable[[], Tally]
 
 
@@ -55,8 +57,19 @@ class EventWriter(Protocol):
         ...
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """An answer that its caller may ask for, and go on from, later."""
+
+    response_id: str
+    record: bytes
+    """The response and its whole input, as JSON."""
+
+
 class Dialect(Protocol):
     """Writes the answer to one request."""
+
+    keeps: bool
+    """True when the caller wants the answer kept. Set to False when it cannot be, before the end is written."""
 
     def whole(self, payload: bytes, served: Served) -> bytes:
         """A whole chat completion as this wire's reply, in JSON."""
@@ -64,12 +77,25 @@ class Dialect(Protocol):
 
     def events(self, served: Served) -> EventWriter: ...
 
+    def to_keep(self, payload: bytes | None, served: Served) -> Kept | None:
+        """What is to be kept of a whole answer, or, without a payload, of the stream whose events were all rendered."""
+        ...
+
 
 class Understood(msgspec.Struct, frozen=True):
     """A body that was read."""
 
     request: ChatRequest
     dialect: Dialect
+
+
+class Continuing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a body that goes on from kept answers becomes one that holds them. Both functions raise BadRequest."""
+
+    names: Callable[[bytes], tuple[str, ...]]
+    """The ids of the answers that a body refers to; empty for most."""
+    continued: Callable[[bytes, Mapping[str, bytes]], bytes]
+    """The body with what the records, by id, say."""
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +110,8 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """An error reply in this wire's shape, for a request id."""
     error_event: Callable[[ErrorReply, str], bytes]
     """An error in a stream of which nothing else is known."""
+    continuing: Continuing | None = None
+    """For a wire whose answers can be kept; None for all others."""
     request_id_header: bytes | None = None
     """A second header with the request id, for clients that look for it there."""
     answer: Callable[[ChatRequest, int], tuple[bytes, tuple[Header, ...]]] | None = None

@@ -21,6 +21,8 @@ _DONE: Final = b"data: [DONE]\n\n"
 class ChatDialect:
     """Passes chat completions, and replies to embeddings, through."""
 
+    keeps = False
+
     def __init__(self, request: ChatRequest) -> None:
         self._wants_usage = request.include_usage
 
@@ -29,6 +31,9 @@ class ChatDialect:
 
     def events(self, served: Served) -> EventWriter:
         return _EventWriter(served, wants_usage=self._wants_usage)
+
+    def to_keep(self, payload: bytes | None, served: Served) -> None:
+        """Nothing: who chats sends the whole conversation again."""
 
 
 class _EventWriter:

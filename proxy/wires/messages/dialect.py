@@ -29,6 +29,8 @@ _SILENT_BATCHES: Final = 16
 class MessagesDialect:
     """`thinks`: the caller asked to see what the model thought."""
 
+    keeps = False
+
     def __init__(self, *, thinks: bool) -> None:
         self._thinks = thinks
 
@@ -50,6 +52,9 @@ class MessagesDialect:
 
     def events(self, served: Served) -> EventWriter:
         return _EventWriter(served, thinks=self._thinks)
+
+    def to_keep(self, payload: bytes | None, served: Served) -> None:
+        """Nothing: this wire's callers send the whole conversation again."""
 
     def _blocks(self, said: Said) -> list[dict[str, Any]]:
         blocks = _thinking_blocks(said) if self._thinks else []

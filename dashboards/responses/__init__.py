@@ -1,0 +1,1 @@
+"""Kept responses: read, listed and deleted by the team that asked for them."""

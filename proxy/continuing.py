@@ -1,0 +1,34 @@
+"""Continuing stage: a request that goes on from kept responses gets what they hold, and its own answer can be kept."""
+
+import functools
+
+from accounts.caller import Caller
+from proxy.context import RequestContext
+from proxy.errors import BadRequest, BodyTooLarge, ResponseNotFound
+from proxy.stored_responses.stored_responses import StoredResponses
+
+
+async def body_with_earlier(responses: StoredResponses, context: RequestContext, caller: Caller, body: bytes) -> bytes:
+    """The body with all earlier turns in it. Raises BadRequest, BodyTooLarge or ResponsesUnavailable."""
+    continuing = context.wire.continuing
+    assert continuing is not None  # noqa: S101  # The one caller looked.
+    context.keeper = functools.partial(responses.keep, caller)
+    names = continuing.names(body)
+    if not names:
+        return body
+    try:
+        records = {name: await responses.find(caller.team_id, name) for name in names}
+    except ResponseNotFound as error:
+        raise BadRequest(
+            f"{error.message} Send the whole conversation as `input`.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        ) from error
+    whole = continuing.continued(body, records)
+    most = context.config.max_body_bytes
+    if len(whole) > most:
+        raise BodyTooLarge(
+            f"The conversation that this request goes on from has become larger than {most} bytes, the limit of this "
+            "gateway: begin a new one with a shorter `input`."
+        )
+    return whole

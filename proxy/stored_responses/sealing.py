@@ -1,0 +1,62 @@
+"""Sealing of kept responses: compressed, then AES-256-GCM under a key of the team's own.
+
+The key is derived from the pepper, which is not in the database, so a stolen database shows nobody's prompts. The row's
+place is part of what is authenticated: a record that is moved to another team or name does not open.
+"""
+
+import secrets
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from accounts.keys import Pepper
+
+_NONCE_BYTES: Final = 12
+_KEY_BYTES: Final = 32
+_PURPOSE: Final = b"weighbridge stored responses"
+_LEVEL: Final = 1
+
+
+class CannotOpen(Exception):
+    """The record was sealed under a pepper that is gone, was changed, or stands in another's place."""
+
+
+class Sealing:
+    """Seals under the first pepper, and opens what any of them sealed."""
+
+    def __init__(
+        self, peppers: tuple[Pepper, ...], *, random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    ) -> None:
+        self._peppers = {pepper.id: pepper for pepper in peppers}
+        self.pepper_id = peppers[0].id
+        self._random_bytes = random_bytes
+
+    def seal(self, team_id: str, response_id: str, record: bytes) -> bytes:
+        nonce = self._random_bytes(_NONCE_BYTES)
+        cipher = AESGCM(self._key(self.pepper_id, team_id))
+        return nonce + cipher.encrypt(nonce, zlib.compress(record, _LEVEL), _place(team_id, response_id))
+
+    def open(self, team_id: str, response_id: str, pepper_id: str, sealed: bytes, *, max_bytes: int) -> bytes:
+        """The record. Raises CannotOpen."""
+        if pepper_id not in self._peppers:
+            raise CannotOpen(f"pepper {pepper_id!r} is not known")
+        cipher = AESGCM(self._key(pepper_id, team_id))
+        nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+        try:
+            compressed = cipher.decrypt(nonce, rest, _place(team_id, response_id))
+        except (InvalidTag, ValueError) as error:
+            raise CannotOpen("the record is not what was sealed in this place") from error
+        return zlib.decompressobj().decompress(compressed, max_bytes)
+
+    def _key(self, pepper_id: str, team_id: str) -> bytes:
+        secret = self._peppers[pepper_id].secret
+        return HKDF(algorithm=SHA256(), length=_KEY_BYTES, salt=team_id.encode(), info=_PURPOSE).derive(secret)
+
+
+def _place(team_id: str, response_id: str) -> bytes:
+    return f"{team_id}\x00{response_id}".encode()

@@ -1,0 +1,83 @@
+"""Storage of kept responses. Every question names the team, so none can reach another's."""
+
+from typing import Final
+
+from sqlalchemy import ColumnElement, and_, delete, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
+
+from proxy.stored_responses.tables import StoredResponse
+
+_TRIM_BATCH: Final = 1_000
+
+
+class ResponseStore:
+    """The only writer of the table `stored_response`."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def add(self, row: StoredResponse) -> None:
+        values = row.model_dump()
+        async with self._engine.begin() as connection:
+            await connection.execute(insert(StoredResponse).values(**values))
+
+    async def find(self, team_id: str, response_id: str, now_us: int) -> tuple[str, bytes] | None:
+        """The pepper's id and the sealed record."""
+        question = select(col(StoredResponse.pepper_id), col(StoredResponse.sealed)).where(
+            _place(team_id, response_id), col(StoredResponse.expires_us) > now_us
+        )
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(question)).first()
+        return None if row is None else (row[0], row[1])
+
+    async def remove(self, team_id: str, response_id: str, now_us: int) -> bool:
+        """Returns False when there was none."""
+        there = and_(_place(team_id, response_id), col(StoredResponse.expires_us) > now_us)
+        async with self._engine.begin() as connection:
+            return (await connection.execute(delete(StoredResponse).where(there))).rowcount == 1
+
+    async def size(self, team_id: str) -> int:
+        """Bytes that the team's responses take."""
+        question = select(func.coalesce(func.sum(col(StoredResponse.size)), 0)).where(
+            col(StoredResponse.team_id) == team_id
+        )
+        async with self._engine.connect() as connection:
+            return int(await connection.scalar(question) or 0)
+
+    async def trim(self, team_id: str, max_bytes: int) -> None:
+        """Deletes the team's oldest responses, a batch of them at most, until the rest fits."""
+        newest_first = (col(StoredResponse.created_us).desc(), col(StoredResponse.response_id).desc())
+        running = func.sum(col(StoredResponse.size)).over(order_by=newest_first).label("running")
+        sizes = (
+            select(col(StoredResponse.response_id), col(StoredResponse.created_us), running)
+            .where(col(StoredResponse.team_id) == team_id)
+            .subquery()
+        )
+        oldest = (
+            select(sizes.c.response_id)
+            .where(sizes.c.running > max_bytes)
+            .order_by(sizes.c.created_us)
+            .limit(_TRIM_BATCH)
+        )
+        async with self._engine.begin() as connection:
+            names = (await connection.execute(oldest)).scalars().all()
+            beyond = and_(col(StoredResponse.team_id) == team_id, col(StoredResponse.response_id).in_(names))
+            await connection.execute(delete(StoredResponse).where(beyond))
+
+    async def purge(self, now_us: int, limit: int) -> int:
+        """Deletes up to `limit` responses that expired, of whatever team, and returns how many."""
+        expired = (
+            select(col(StoredResponse.team_id), col(StoredResponse.response_id))
+            .where(col(StoredResponse.expires_us) <= now_us)
+            .limit(limit)
+        )
+        async with self._engine.begin() as connection:
+            found = (await connection.execute(expired)).all()
+            for team_id, response_id in found:
+                await connection.execute(delete(StoredResponse).where(_place(team_id, response_id)))
+        return len(found)
+
+
+def _place(team_id: str, response_id: str) -> ColumnElement[bool]:
+    return and_(col(StoredResponse.team_id) == team_id, col(StoredResponse.response_id) == response_id)

@@ -1,0 +1,32 @@
+"""The `responses` section of the configuration: how long responses are kept, and how much of them."""
+
+from pydantic import Field
+
+from settings.types import Finite, Section
+
+
+class ResponsesSection(Section):
+    """Responses that their callers want kept (`store`, which is so unless they say otherwise)."""
+
+    keep_days: int = Field(
+        default=30, ge=0, le=365, description="How long a response can be asked for and gone on from; 0 keeps none."
+    )
+    max_response_bytes: int = Field(
+        default=4 * 1024 * 1024,
+        ge=1_024,
+        le=64 * 1024 * 1024,
+        description="A response that is larger with its whole input is not kept, and says `store: false`.",
+    )
+    max_bytes_per_team: int = Field(
+        default=1024 * 1024 * 1024,
+        ge=1_024,
+        le=1024**4,
+        description="What a team's responses may take in the database, compressed; its oldest go first. Several processes "
+        "that keep at the same time may pass it by what they keep within a minute.",
+    )
+    timeout_s: Finite = Field(
+        default=2.0,
+        ge=0.05,
+        le=60.0,
+        description="How long a response waits for the database before it is given without being kept.",
+    )

@@ -1,0 +1,362 @@
+"""Chat completions as responses: whole, and as the published sequence of numbered events.
+
+A whole answer is written by the same writer as a stream, of which nobody sees the events.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from cost.usage import Usage
+from providers.wire import Event
+from proxy.errors import ErrorReply
+from proxy.wires.completions_of_chat import Call, Choice, Said, completion_of, sse, to_json
+from proxy.wires.own_fields import own_fields
+from proxy.wires.responses.items import Item, sealed_thinking
+from proxy.wires.responses.tools import INPUT, Tool, Toolbox
+from proxy.wires.wire import EventWriter, Kept, Served
+
+_PREFIX: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+_INCOMPLETE: Final[Mapping[Any, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_ECHOED: Final[Mapping[str, Any]] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
+    "temperature": 1.0,
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "user": None,
+}
+"""What a response repeats of its request, and what it says where the request said nothing."""
+_LOGPROBS: Final = ("token", "logprob", "bytes", "top_logprobs")
+_Part = Literal["output_text", "refusal", "reasoning_text"]
+
+
+class ResponsesDialect:
+    """`fields` is the request's body, `items` its input with all earlier turns."""
+
+    def __init__(self, fields: Mapping[str, Any], items: list[Item], box: Toolbox) -> None:
+        self._fields = fields
+        self._items = items
+        self._box = box
+        self._writer: _EventWriter | None = None
+        self.keeps = fields.get("store") is not False
+        """False once it turned out that the response cannot be kept, and `store` has to say so."""
+
+    def whole(self, payload: bytes, served: Served) -> bytes:
+        return to_json(self._written(payload, served))
+
+    def events(self, served: Served) -> EventWriter:
+        self._writer = _EventWriter(self, served, self._box)
+        return self._writer
+
+    def to_keep(self, payload: bytes | None, served: Served) -> Kept | None:
+        """What is to be kept of a whole answer, or of the stream that was written."""
+        if not self.keeps:
+            return None
+        if payload is not None:
+            response = self._written(payload, served)
+        else:
+            assert self._writer is not None  # noqa: S101  # A stream was written.
+            self._writer.settle()
+            response = self._writer.finished()
+        number = response["id"].removeprefix("resp_")
+        items = [{"id": f"{_id_prefix(item)}_{number}_i{index}", **item} for index, item in enumerate(self._items)]
+        return Kept(response["id"], to_json({"response": response, "items": items}))
+
+    def response(self, served: Served, status: str, output: list[Item], **more: Any) -> dict[str, Any]:
+        """A response object at this point of its life."""
+        fields = self._fields
+        text = fields.get("text") or {}
+        reasoning = fields.get("reasoning") or {}
+        return {
+            "id": f"resp_{served.request_id.removeprefix('req_')}",
+            "object": "response",
+            "created_at": served.created_at,
+            "completed_at": None,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            **{name: default if fields.get(name) is None else fields[name] for name, default in _ECHOED.items()},
+            "model": served.target_id,
+            "output": output,
+            "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+            "service_tier": "default",
+            "store": self.keeps,
+            "text": {"format": {"type": "text"}, "verbosity": "medium", **text},
+            "truncation": "disabled",
+            "usage": None,
+            **more,
+        }
+
+    def _written(self, payload: bytes, served: Served) -> dict[str, Any]:
+        writer = _EventWriter(self, served, self._box)
+        writer.say(payload, [])
+        writer.settle()
+        return writer.finished()
+
+
+def _id_prefix(item: Item) -> str:
+    return _PREFIX.get(item.get("type") or "message", "item")
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    """OpenAI's usage of a response."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_input_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+        },
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+
+
+class _EventWriter:
+    """One item is open at a time, and in a message or a reasoning one part at a time."""
+
+    def __init__(self, dialect: ResponsesDialect, served: Served, box: Toolbox) -> None:
+        self._dialect = dialect
+        self._served = served
+        self._box = box
+        self._number = 0
+        self._begun = False
+        self._model = served.target_id
+        self._output: list[Item] = []
+        """All items so far, the open one last."""
+        self._is_open = False
+        self._part: _Part | None = None
+        self._said: list[str] = []
+        """The pieces of the open part, or of the open call's arguments."""
+        self._logprobs: list[Any] = []
+        self._signed: list[Any] = []
+        self._call: Call | None = None
+        self._tool = Tool("")
+        self._finish: Any = None
+        self._last: list[bytes] = []
+
+    def render(self, events: Iterable[Event]) -> bytes:
+        parts: list[bytes] = []
+        for event in events:
+            if event.choices:
+                self.say(event.payload, parts)
+        return b"".join(parts)
+
+    def last_words(self) -> bytes:
+        self.settle()
+        response = self.finished()
+        self._tell(f"response.{response['status']}", self._last, response=response)
+        return b"".join(self._last)
+
+    def failed(self, told: ErrorReply) -> bytes:
+        """An `error` event, and the response as it failed."""
+        parts: list[bytes] = []
+        self._begin(parts)
+        self._tell("error", parts, code=told.code, message=told.message, param=told.param)
+        error = {"code": "server_error", "message": told.message}
+        self._tell("response.failed", parts, response=self._response("failed", error=error))
+        return b"".join(parts)
+
+    def settle(self) -> None:
+        """Closes what is open; its events come with the last words."""
+        self._begin(self._last)
+        self._close(self._last)
+
+    def finished(self) -> dict[str, Any]:
+        """The response, once it is settled."""
+        tally = self._served.tally()
+        reason = _INCOMPLETE.get(self._finish)
+        response = self._response(
+            "completed" if reason is None else "incomplete",
+            incomplete_details=None if reason is None else {"reason": reason},
+            usage=usage_of(tally.usage),
+            **own_fields(self._served, tally),
+        )
+        if reason is None:
+            response["completed_at"] = self._served.now_s()
+        return response
+
+    def say(self, payload: bytes, parts: list[bytes]) -> None:
+        """Takes in a chunk or a whole completion."""
+        completion = completion_of(payload)
+        if isinstance(completion.model, str):
+            self._model = completion.model
+        self._begin(parts)
+        # One answer: this wire has no others.
+        choice = next((each for each in completion.choices if each.index in {0, None}), None)
+        if choice is None:
+            return
+        self._speak(choice.delta or choice.message or Said(), choice, parts)
+        if choice.finish_reason is not None:
+            self._finish = choice.finish_reason
+
+    def _close(self, parts: list[bytes]) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        item = self._output[-1]
+        self._close_part(item, parts)
+        if item["type"] in {"function_call", "custom_tool_call"}:
+            self._close_call(item, parts)
+        if self._signed:
+            item["encrypted_content"] = sealed_thinking(self._signed)
+            self._signed = []
+        item["status"] = "incomplete" if self._finish in _INCOMPLETE else "completed"
+        self._tell("response.output_item.done", parts, output_index=len(self._output) - 1, item=item)
+
+    def _response(self, status: str, **more: Any) -> dict[str, Any]:
+        return self._dialect.response(self._served, status, self._output, **{"model": self._model, **more})
+
+    def _begin(self, parts: list[bytes]) -> None:
+        if not self._begun:
+            self._begun = True
+            started = {**self._response("in_progress"), "model_used": self._served.target_id}
+            self._tell("response.created", parts, response=started)
+            self._tell("response.in_progress", parts, response=started)
+
+    def _speak(self, said: Said, choice: Choice, parts: list[bytes]) -> None:
+        if said.thought:
+            self._write("reasoning", "reasoning_text", said.thought, parts)
+        for block in said.thinking_blocks if isinstance(said.thinking_blocks, list) else ():
+            if isinstance(block, dict) and (block.get("signature") or block.get("data")):
+                self._sign(block, parts)
+        if said.text:
+            self._write("message", "output_text", said.text, parts, _logprobs_of(choice.logprobs))
+        if said.declined:
+            self._write("message", "refusal", said.declined, parts)
+        for call in said.tool_calls or ():
+            self._call_tool(call, parts)
+
+    def _sign(self, block: Item, parts: list[bytes]) -> None:
+        """Keeps what a Claude signed, so that its thinking can go back to it. Its text came in pieces before."""
+        if not (self._is_open and self._output[-1]["type"] == "reasoning"):
+            self._open("reasoning", parts, summary=[], content=[])
+        if block.get("type") == "thinking" and not block.get("thinking"):
+            block = {**block, "thinking": "".join(self._said)}
+        self._signed.append(block)
+
+    def _write(self, kind: str, part: _Part, words: str, parts: list[bytes], logprobs: list[Any] | None = None) -> None:
+        if not (self._is_open and self._output[-1]["type"] == kind):
+            if kind == "message":
+                self._open(kind, parts, role="assistant", content=[])
+            else:
+                self._open(kind, parts, summary=[], content=[])
+        item = self._output[-1]
+        if self._part != part:
+            self._close_part(item, parts)
+            self._part = part
+            self._tell("response.content_part.added", parts, **self._where(item), part=_part(part, "", []))
+        self._said.append(words)
+        told: dict[str, Any] = {**self._where(item), "delta": words}
+        if part == "output_text":
+            self._logprobs += logprobs or []
+            told["logprobs"] = logprobs or []
+        self._tell(f"response.{part}.delta", parts, **told)
+
+    def _close_part(self, item: Item, parts: list[bytes]) -> None:
+        if self._part is None:
+            return
+        kind, words = self._part, "".join(self._said)
+        made = _part(kind, words, self._logprobs)
+        told: dict[str, Any] = {**self._where(item), ("refusal" if kind == "refusal" else "text"): words}
+        if kind == "output_text":
+            told["logprobs"] = self._logprobs
+        self._tell(f"response.{kind}.done", parts, **told)
+        self._tell("response.content_part.done", parts, **self._where(item), part=made)
+        item["content"].append(made)
+        self._part, self._said, self._logprobs = None, [], []
+
+    def _call_tool(self, call: Call, parts: list[bytes]) -> None:
+        if not self._continues(call):
+            named = call.function.name if call.function is not None else None
+            tool = self._box.called(named if isinstance(named, str) else "")
+            kind = "custom_tool_call" if tool.custom else "function_call"
+            call_id = call.id if isinstance(call.id, str) and call.id else f"call_{len(self._output)}"
+            begun: Item = {"call_id": call_id, "name": tool.name, ("input" if tool.custom else "arguments"): ""}
+            if tool.namespace is not None:
+                begun["namespace"] = tool.namespace
+            self._open(kind, parts, **begun)
+            self._call, self._tool = call, tool
+        arguments = call.function.arguments if call.function is not None else None
+        if not isinstance(arguments, str) or not arguments:
+            return
+        self._said.append(arguments)
+        # A custom tool's text stands in JSON, which is read once it is whole.
+        if not self._tool.custom:
+            self._tell("response.function_call_arguments.delta", parts, **self._at(), delta=arguments)
+
+    def _continues(self, call: Call) -> bool:
+        """True for a piece of the open call. Some hosts number none of their calls."""
+        before = self._call
+        if before is None or not self._is_open or self._output[-1].get("call_id") is None:
+            return False
+        return call.index == before.index and call.id in {None, "", before.id}
+
+    def _close_call(self, item: Item, parts: list[bytes]) -> None:
+        arguments, self._said, self._call = "".join(self._said), [], None
+        if not self._tool.custom:
+            item["arguments"] = arguments
+            told = {**self._at(), "name": item["name"], "arguments": arguments}
+            self._tell("response.function_call_arguments.done", parts, **told)
+            return
+        item["input"] = _custom_input(arguments)
+        self._tell("response.custom_tool_call_input.delta", parts, **self._at(), delta=item["input"])
+        self._tell("response.custom_tool_call_input.done", parts, **self._at(), input=item["input"])
+
+    def _open(self, kind: str, parts: list[bytes], **fields: Any) -> None:
+        self._close(parts)
+        number = self._served.request_id.removeprefix("req_")
+        item: Item = {"id": f"{_PREFIX[kind]}_{number}_{len(self._output)}", "type": kind, "status": "in_progress"}
+        self._output.append(item | fields)
+        self._is_open, self._part, self._said = True, None, []
+        index = len(self._output) - 1
+        self._tell("response.output_item.added", parts, output_index=index, item=self._output[-1])
+
+    def _at(self) -> dict[str, Any]:
+        return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
+
+    def _where(self, item: Item) -> dict[str, Any]:
+        return {**self._at(), "content_index": len(item["content"])}
+
+    def _tell(self, kind: str, parts: list[bytes], **fields: Any) -> None:
+        parts.append(sse(kind.encode(), {"type": kind, "sequence_number": self._number, **fields}))
+        self._number += 1
+
+
+def _part(kind: _Part, words: str, logprobs: list[Any]) -> Item:
+    match kind:
+        case "output_text":
+            return {"type": kind, "text": words, "annotations": [], "logprobs": logprobs}
+        case "refusal":
+            return {"type": kind, "refusal": words}
+        case "reasoning_text":
+            return {"type": kind, "text": words}
+
+
+def _logprobs_of(told: Any) -> list[Any]:
+    content = told.get("content") if isinstance(told, dict) else None
+    found = [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
+    return [
+        {"bytes": [], "top_logprobs": []} | {name: each[name] for name in _LOGPROBS if name in each} for each in found
+    ]
+
+
+def _custom_input(arguments: str) -> str:
+    """The text within the function's arguments; those of a model that wrote something else, as they are."""
+    try:
+        found = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return arguments
+    given = found.get(INPUT) if isinstance(found, dict) else None
+    return given if isinstance(given, str) else arguments

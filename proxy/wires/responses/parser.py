@@ -1,0 +1,132 @@
+"""The body of a response's request as the internal chat request. No I/O."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from proxy.request import RequestHeaders, parse_chat
+from proxy.wires.reading import an_object, encoded, object_of, own_fields_of, text, unsupported, whole_number, wrong
+from proxy.wires.responses.dialect import ResponsesDialect
+from proxy.wires.responses.items import Item, chat_messages, items_of
+from proxy.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of
+from proxy.wires.wire import IsModel, Understood
+
+_SAME: Final = ("temperature", "top_p", "stream", "parallel_tool_calls", "user")
+"""Fields that chat has under the same name, with the same meaning."""
+_OPENAI_ONLY: Final = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier")
+_ELSEWHERE: Final = {
+    "prompt": "Prompts are not kept here: send `instructions` and `input`",
+    "conversation": "Conversations are not kept here: send `previous_response_id`, or the whole `input`",
+    "background": "Nothing is answered in the background here: leave out `background`, and stream what takes long",
+}
+_EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+"""Efforts in the words that every engine knows."""
+_LOGPROBS: Final = "message.output_text.logprobs"
+
+
+def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
+    """Parses a request whose earlier turns stand in its `input`. Raises BadRequest."""
+    del is_model
+    fields = object_of(body)
+    for name, why in _ELSEWHERE.items():
+        if fields.get(name):
+            raise unsupported(name, f"{why}.")
+    items = items_of(fields.get("input"))
+    box = toolbox_of(fields.get("tools") or [])
+    choice, offered = chat_tool_choice(fields.get("tool_choice") or "auto", box)
+    instructions = fields.get("instructions")
+    chat: dict[str, Any] = {
+        **own_fields_of(fields),
+        "model": text(fields.get("model"), "model"),
+        "messages": chat_messages(instructions, items, signed=False),
+        **{name: fields[name] for name in _SAME if fields.get(name) is not None},
+        **_asked(fields),
+        **_tools(offered, choice),
+    }
+    if not offered.functions:
+        # A host without tools to call refuses to be told how.
+        chat.pop("parallel_tool_calls", None)
+    if fields.get("prompt_cache_key") is not None:
+        chat["prompt_cache_key"] = text(fields["prompt_cache_key"], "prompt_cache_key")
+    request = parse_chat(encoded(chat), headers)
+    request.fields.pop("prompt_cache_key", None)
+    effort = _effort(fields)
+    return Understood(
+        msgspec.structs.replace(
+            request,
+            translated=True,
+            for_engines=_raw({"reasoning_effort": _EFFORTS.get(effort or "")}),
+            for_openai=_raw({name: fields.get(name) for name in _OPENAI_ONLY}),
+            for_reasoners=_raw({"reasoning_effort": effort, "verbosity": _text_config(fields).get("verbosity")}),
+            for_anthropic=lambda: _for_anthropic(instructions, items, effort),
+        ),
+        ResponsesDialect(fields, items, box),
+    )
+
+
+def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
+    """Parses a request whose tokens are to be counted. Raises BadRequest."""
+    fields = object_of(body)
+    fields.pop("stream", None)
+    fields.setdefault("model", "auto")
+    return read_response(encoded(fields), headers, is_model)
+
+
+def _asked(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked of the answer, in chat's fields."""
+    asked: dict[str, Any] = {}
+    if fields.get("max_output_tokens") is not None:
+        asked["max_tokens"] = whole_number(fields["max_output_tokens"], "max_output_tokens")
+        if asked["max_tokens"] < 1:
+            raise wrong("max_output_tokens", "at least 1")
+    if _LOGPROBS in (fields.get("include") or ()) or fields.get("top_logprobs"):
+        asked["logprobs"] = True
+        asked["top_logprobs"] = whole_number(fields.get("top_logprobs") or 0, "top_logprobs")
+    form = _text_config(fields).get("format")
+    if form is not None:
+        asked |= _response_format(an_object(form, "text.format"))
+    return asked
+
+
+def _response_format(form: Mapping[str, Any]) -> dict[str, Any]:
+    match form.get("type"):
+        case "text":
+            return {}
+        case "json_object":
+            return {"response_format": {"type": "json_object"}}
+        case "json_schema":
+            named = {
+                name: form[name] for name in ("name", "description", "schema", "strict") if form.get(name) is not None
+            }
+            an_object(named.get("schema"), "text.format.schema")
+            return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", **named}}}
+        case _:
+            raise wrong("text.format.type", "`text`, `json_object` or `json_schema`")
+
+
+def _text_config(fields: Mapping[str, Any]) -> dict[str, Any]:
+    config = fields.get("text")
+    return {} if config is None else an_object(config, "text")
+
+
+def _effort(fields: Mapping[str, Any]) -> str | None:
+    reasoning = fields.get("reasoning")
+    effort = None if reasoning is None else an_object(reasoning, "reasoning").get("effort")
+    return None if effort is None else text(effort, "reasoning.effort")
+
+
+def _tools(offered: Toolbox, choice: Any) -> dict[str, Any]:
+    if not offered.functions:
+        return {}
+    return {"tools": offered.functions, **({} if choice == "auto" else {"tool_choice": choice})}
+
+
+def _for_anthropic(instructions: Any, items: list[Item], effort: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"messages": chat_messages(instructions, items, signed=True)}
+    known = _EFFORTS.get(effort or "")
+    return found if known is None else {**found, "reasoning_effort": known}
+
+
+def _raw(fields: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields.items() if value is not None}

@@ -1,0 +1,48 @@
+"""The wire of POST /v1/responses, and that of its token count, which asks no model."""
+
+from typing import Final
+
+import msgspec
+
+from providers.wire import ChatRequest
+from proxy.errors import ErrorReply
+from proxy.wires.completions_of_chat import sse
+from proxy.wires.responses.continuing import continued, names_in
+from proxy.wires.responses.parser import read_for_counting, read_response
+from proxy.wires.wire import Continuing, Header, Wire
+
+_ESTIMATED: Final[tuple[Header, ...]] = ((b"x-weighbridge-token-count", b"estimated"),)
+_CONTINUING: Final = Continuing(names=names_in, continued=continued)
+
+
+def _count(_request: ChatRequest, input_tokens: int) -> tuple[bytes, tuple[Header, ...]]:
+    return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": input_tokens}), _ESTIMATED
+
+
+def _as_told(told: ErrorReply, _request_id: str) -> ErrorReply:
+    return told
+
+
+def error_event(told: ErrorReply, _request_id: str) -> bytes:
+    """An error in a stream of which nothing else is known."""
+    error = {"type": "error", "sequence_number": 0, "code": told.code, "message": told.message, "param": told.param}
+    return sse(b"error", error)
+
+
+RESPONSES: Final = Wire(
+    name="responses",
+    path="/v1/responses",
+    read=read_response,
+    error=_as_told,
+    error_event=error_event,
+    continuing=_CONTINUING,
+)
+INPUT_TOKENS: Final = Wire(
+    name="responses",
+    path="/v1/responses/input_tokens",
+    read=read_for_counting,
+    error=_as_told,
+    error_event=error_event,
+    continuing=_CONTINUING,
+    answer=_count,
+)
