@@ -380,7 +380,7 @@ def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
 _WITHOUT_EFFECT = {"classifier": {"second_weigher": "there is no second weigher"}}
 """Keys by section that files may still have, and why they have no effect."""
 _DATABASES = {"sqlite", "postgres", "postgresql"}
-_LIVE_SECTIONS = {"policy", "limits", "queues", "deadlines"}
+_LIVE_SECTIONS = {"policy", "limits", "queues", "deadlines", "responses"}
 _LIVE_KEYS = {
     "providers.models",
     "providers.timeouts",

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from gateway.configuration.settings import Environment, load, peppers
-from tests.running_gateway import CHEAP_PRICES, PEPPER, Running, model, running_gateway
+from tests.running_gateway import CHEAP_PRICES, PEPPER, Running, gateway_at, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
 TOOL: Final[Any] = {

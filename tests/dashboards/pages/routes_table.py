@@ -172,6 +172,10 @@ OTHER_ROUTES: Final[Mapping[str, Who]] = {
     "PUT /v1/prices/{target:path}": "operators",
     "DELETE /v1/prices/{target:path}/{version}": "operators",
     "GET /v1/queues": "operators",
+    "DELETE /v1/responses/{response_id}": "who may act",
+    "GET /v1/responses/{response_id}": "who may act",
+    "POST /v1/responses/{response_id}/cancel": "who may act",
+    "GET /v1/responses/{response_id}/input_items": "who may act",
     "GET /v1/savings": "every key",
     "GET /v1/usage": "every key",
 }

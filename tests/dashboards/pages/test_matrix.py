@@ -271,6 +271,7 @@ async def _settled(running: Running, pepper: Any) -> dict[str, str]:
     entry = await AuditLog(running.engine).note(actor, "person.invited", "person", MARK)
     return {
         "team_id": "team_a",
+        "response_id": "resp_0",
         "key_id": minted.key_id,
         "key": minted.key_id,
         "budget_id": "b1",
