@@ -397,7 +397,7 @@ def upstream_body(
 # Deprecated by OpenAI, whose newer models refuse it; the name that every other host knows.
 _MAX_TOKENS: Final = "max_tokens"
 _OPENAI_HOST: Final = "//api.openai.com/"
-_REASONER: Final = re.compile(r"o\d|gpt-[5-9]|codex")
+_REASONER: Final = re.compile(r"(?:o\d|gpt-[5-9]|codex)(?!.*chat)")
 
 
 def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:

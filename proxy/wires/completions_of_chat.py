@@ -62,7 +62,7 @@ class Completion(msgspec.Struct):
     choices: list[Choice] = []
     id: Any = None
     model: Any = None
-    created: Any = None
+    service_tier: Any = None
 
 
 _NOTHING: Final = Completion()

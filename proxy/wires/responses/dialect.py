@@ -90,7 +90,6 @@ class ResponsesDialect:
             "model": served.target_id,
             "output": output,
             "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
-            "service_tier": "default",
             "store": self.keeps,
             "text": {"format": {"type": "text"}, "verbosity": "medium", **text},
             "truncation": "disabled",
@@ -133,6 +132,7 @@ class _EventWriter:
         self._number = 0
         self._begun = False
         self._model = served.target_id
+        self._tier: str | None = None
         self._output: list[Item] = []
         """All items so far, the open one last."""
         self._is_open = False
@@ -192,6 +192,8 @@ class _EventWriter:
         completion = completion_of(payload)
         if isinstance(completion.model, str):
             self._model = completion.model
+        if isinstance(completion.service_tier, str):
+            self._tier = completion.service_tier
         self._begin(parts)
         # One answer: this wire has no others.
         choice = next((each for each in completion.choices if each.index in {0, None}), None)
@@ -216,7 +218,8 @@ class _EventWriter:
         self._tell("response.output_item.done", parts, output_index=len(self._output) - 1, item=item)
 
     def _response(self, status: str, **more: Any) -> dict[str, Any]:
-        return self._dialect.response(self._served, status, self._output, **{"model": self._model, **more})
+        told = {"model": self._model, "service_tier": self._tier, **more}
+        return self._dialect.response(self._served, status, self._output, **told)
 
     def _begin(self, parts: list[bytes]) -> None:
         if not self._begun:
