@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from fastapi import FastAPI
+
 from dashboards.admin_routers import ROUTERS as ADMIN
 from dashboards.api_docs.document import Described
 from dashboards.api_routers import ROUTERS as API
 from dashboards.page_routers import ROUTERS as PAGES
 from dashboards.web.error_replies import add_error_replies
-from gateway.asgi import AsgiApp
 from gateway.configuration.settings import (
     Environment,
     GatewayConfig,
@@ -15,7 +16,7 @@ from gateway.configuration.settings import (
 from gateway.running import Running
 
 
-def create_app(config: GatewayConfig, environment: Environment, config_path: Path | None = None) -> AsgiApp:
+def create_app(config: GatewayConfig, environment: Environment, config_path: Path | None = None) -> FastAPI:
     """The gateway as an ASGI application. `config_path` is the file that SIGHUP reads again."""
     running = Running(config, environment, config_path)
     app = Described(
@@ -31,5 +32,6 @@ def create_app(config: GatewayConfig, environment: Environment, config_path: Pat
         app.include_router(router)
     add_error_replies(app)
     app.state.begin_drain, app.state.cut_off, app.state.reload = running.begin_drain, running.cut_off, running.reload
-    app.state.watch_backlog = running.watch_backlog
-    return AsgiApp(app, app.state)
+    app.state.hot_routes = running.hot_routes
+    app.state.watch_backlog, app.state.adopt_server = running.watch_backlog, running.adopt_server
+    return app

@@ -1,43 +1,130 @@
-"""The outermost ASGI application: inference goes straight to the request line, everything else through FastAPI.
+"""ASGI applications behind the data plane's server: their start and end, and one request of theirs."""
 
-The line uses nothing of FastAPI's routing and dependency solving: it reads the body within its limits and writes the
-reply itself.
-"""
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Final, cast
 
-from typing import Any, Final
+from starlette.types import ASGIApp, Message, Scope
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
+from proxy.http.exchange import CallerGone, Exchange
 from proxy.request_id import REQUEST_ID_HEADER, new_request_id
-from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
-from proxy.wires.messages.wire import COUNT_TOKENS, MESSAGES
-from proxy.wires.responses.wire import INPUT_TOKENS, RESPONSES
 
-_WIRES: Final = {wire.path: wire for wire in (CHAT, EMBEDDINGS, MESSAGES, COUNT_TOKENS, RESPONSES, INPUT_TOKENS)}
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+_LENGTH: Final = b"content-length"
 
 
-class AsgiApp:
-    """Wraps the FastAPI application `app`, which holds the lifespan and every plain route."""
-
-    def __init__(self, app: ASGIApp, state: Any) -> None:
-        self.app = app
-        self.state = state
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-        elif scope["method"] == "POST" and (wire := _WIRES.get(scope["path"])) is not None:
-            await self.state.line.serve(wire, scope, receive, send)
-        else:
-            await self.app(scope, receive, _named(send))
+class StartFailed(Exception):
+    """The application cannot serve; its own log says why."""
 
 
-def _named(send: Send) -> Send:
-    """Adds `x-request-id` to replies of FastAPI routes; the line writes its own, which its ledger entries share."""
+class AsgiBridge:
+    """Answers exchanges by an ASGI application, with bodies streamed both ways."""
 
-    async def send_named(message: Message) -> None:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._state: dict[str, Any] = {}
+
+    @contextlib.asynccontextmanager
+    async def alive(self) -> AsyncIterator[None]:
+        """Starts the application, and ends it. Raises StartFailed."""
+        said: asyncio.Queue[Message] = asyncio.Queue()
+        answered: asyncio.Queue[Message] = asyncio.Queue()
+        scope: Scope = {"type": "lifespan", "asgi": _ASGI, "state": self._state}
+        life = asyncio.ensure_future(self._app(scope, said.get, answered.put))
+        try:
+            await _told(said, answered, life, "startup")
+            yield
+            await _told(said, answered, life, "shutdown")
+        finally:
+            life.cancel()
+            await asyncio.wait({life})
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Serves one request."""
+        await self._app(self._scope(exchange), _Incoming(exchange), _Outgoing(exchange))
+
+    def _scope(self, exchange: Exchange) -> Scope:
+        return {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": exchange.version,
+            "method": exchange.method,
+            "scheme": "https" if exchange.tls else "http",
+            "path": exchange.path,
+            "raw_path": exchange.raw_path,
+            "query_string": exchange.query,
+            "root_path": "",
+            "headers": exchange.headers,
+            "client": exchange.peer,
+            "server": None,
+            "state": self._state.copy(),
+        }
+
+
+async def _told(
+    said: asyncio.Queue[Message], answered: asyncio.Queue[Message], life: asyncio.Future[Any], step: str
+) -> None:
+    await said.put({"type": f"lifespan.{step}"})
+    answer = asyncio.ensure_future(answered.get())
+    await asyncio.wait({answer, life}, return_when=asyncio.FIRST_COMPLETED)
+    if not answer.done():
+        answer.cancel()
+        raise StartFailed(step) from life.exception()
+    if answer.result()["type"] != f"lifespan.{step}.complete":
+        raise StartFailed(str(answer.result().get("message", step))) from None
+
+
+class _Incoming:
+    """The `receive` of one request."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._is_read = False
+
+    async def __call__(self) -> Message:
+        exchange = self._exchange
+        if not self._is_read:
+            try:
+                data = await exchange.read()
+            except CallerGone:
+                return {"type": "http.disconnect"}
+            self._is_read = exchange.at_end
+            return {"type": "http.request", "body": data, "more_body": not self._is_read}
+        left = asyncio.get_running_loop().create_future()
+
+        def leave() -> None:
+            if not left.done():
+                left.set_result(None)
+
+        exchange.on_gone = leave
+        if exchange.gone is None and not exchange.ended:
+            await left
+        return {"type": "http.disconnect"}
+
+
+class _Outgoing:
+    """The `send` of one request."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._start: Message | None = None
+
+    async def __call__(self, message: Message) -> None:
+        exchange = self._exchange
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), (REQUEST_ID_HEADER, new_request_id().encode())]
-        await send(message)
-
-    return send_named
+            self._start = message
+            return
+        data, more = message.get("body", b""), message.get("more_body", False)
+        if self._start is not None:
+            start, self._start = self._start, None
+            headers = [*start.get("headers", ()), (REQUEST_ID_HEADER, new_request_id().encode())]
+            if not more and not any(name == _LENGTH for name, _ in headers):
+                exchange.respond(start["status"], headers, data)
+                return
+            exchange.start(start["status"], cast("list[tuple[bytes, bytes]]", headers))
+        if not more:
+            exchange.end(data)
+            return
+        exchange.write(data)
+        await exchange.drained()

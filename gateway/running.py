@@ -44,6 +44,7 @@ from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier
 from gateway.wiring.books import keep_rounds, open_books
 from gateway.wiring.fleet import open_both, waiting_at_gate
+from gateway.wiring.http import connection_limits
 from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import all_metrics
 from gateway.wiring.people import open_people
@@ -67,6 +68,8 @@ from proxy.background import background, every
 from proxy.batch.room import IdleRoom
 from proxy.dispatch import Dispatcher
 from proxy.gate import Gate
+from proxy.hot_routes import hot_routes
+from proxy.http.server import HttpServer, Routes
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.learning.measuring import MeasuringRules
 from proxy.learning.retention import forget_what_may_not_stay
@@ -116,6 +119,7 @@ class Running:
         self._queues: dict[str, QueueConfig] = {}
         self._metrics = all_metrics()
         self._prices: PriceWatch | None = None
+        self._server: HttpServer | None = None
 
     def begin_drain(self) -> None:
         """Readiness turns false and new work is refused; what runs goes on."""
@@ -133,6 +137,14 @@ class Running:
         """The overload guard sees from now on who waits to be accepted."""
         if self._gate is not None:
             self._gate.guard.watch(backlog)
+
+    def hot_routes(self) -> Routes:
+        """What the line serves itself, once it is open."""
+        return {} if self._line is None else hot_routes(self._line)
+
+    def adopt_server(self, server: HttpServer) -> None:
+        """The server's limits follow the configuration from now on."""
+        self._server = server
 
     def _every_setting(self) -> tuple[GatewayConfig, Environment | None]:
         try:
@@ -479,7 +491,6 @@ class Running:
         return next((each for each in deployments if each.deployment_id == deployment_id), None)
 
     async def _tick(self, line: RequestPipeline, gateway: Gateway) -> None:
-        line.cut_slow_callers()
         self._resize()
         gate = self._gate
         if self._fleet is not None and gate is not None:
@@ -538,6 +549,8 @@ class Running:
             _log.error("reload refused, the old configuration stays: %s", error)
             return
         self._config = answer.config
+        if self._server is not None:
+            self._server.limits = connection_limits(answer.config.server)
         self._prices.adopt(configured)
         self._catalog = rules.catalog
         self._line.config = rules

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
 import msgspec
-from starlette.types import Send
 
 from accounts.caller import Caller
 from classifier.prediction import Prompt
@@ -13,6 +12,7 @@ from providers.wire import Operation
 from proxy.answers.weak_answer import Weakness
 from proxy.attempt import Attempt
 from proxy.ending import Ending
+from proxy.http.exchange import Exchange
 from proxy.idempotency.recording import Recording
 from proxy.limits.limit import Admission
 from proxy.observers.telemetry import RequestTrace
@@ -22,9 +22,8 @@ from proxy.request_id import REQUEST_ID_HEADER
 from proxy.routed_request import RoutedRequest
 from proxy.wires.wire import Dialect, EventWriter, Kept, Wire
 
-Cut = Literal["caller_gone", "slow_upload", "slow_reader", "cut_off"]
-"""The reason that a request is cut from outside: the caller hung up, the body came too slowly, the caller reads too
-slowly, or the process must stop.
+Cut = Literal["caller_gone", "slow_reader", "cut_off"]
+"""The reason that a request is cut from outside: the caller hung up or reads too slowly, or the process must stop.
 """
 EndedBy = Literal["answered", "failed", "cancelled"] | Cut
 """The way a request ended. `answered`: a whole reply, replays included. `failed`: an error reply or error event.
@@ -32,7 +31,7 @@ EndedBy = Literal["answered", "failed", "cancelled"] | Cut
 """
 
 _CUT_SHORT: Final = frozenset({"caller_gone", "slow_reader", "cut_off"})
-"""The cuts after which no reply is awaited. A slow upload still gets an error reply."""
+"""The endings after which no reply is awaited."""
 _ENDINGS: Final[dict[EndedBy | None, Ending]] = {"slow_reader": "slow_reader", "caller_gone": "caller_gone"}
 
 
@@ -48,8 +47,6 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     task: asyncio.Task[Any]
     trace: RequestTrace | None = None
     caller: Caller | None = None
-    reading_since: float | None = None
-    """The start of reading the body, on the monotonic clock; None when no body is being read."""
     dialect: Dialect | None = None
     """How the answer is written; known once the body is parsed."""
     writer: EventWriter | None = None
@@ -105,12 +102,12 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
 
 
 def new_context(
-    request_id: str, wire: Wire, send: Send, clock: Callable[[], float], config: PipelineConfig
+    request_id: str, wire: Wire, exchange: Exchange, clock: Callable[[], float], config: PipelineConfig
 ) -> RequestContext:
     """Creates the context of a request that runs in the current task; its reply carries `x-request-id`."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101  # A server runs each request in a task.
-    reply = Reply(send, clock)
+    reply = Reply(exchange, clock)
     reply.headers.append((REQUEST_ID_HEADER, request_id.encode()))
     if wire.request_id_header is not None:
         reply.headers.append((wire.request_id_header, request_id.encode()))

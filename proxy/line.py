@@ -7,8 +7,6 @@ own work in the modules that they call. Streaming or not, a request takes the sa
 import asyncio
 from collections.abc import Callable
 
-from starlette.types import Receive, Scope, Send
-
 from accounts.caller import Caller
 from accounts.directory import Directory
 from classifier.prediction import Classifier, Prediction
@@ -24,8 +22,9 @@ from proxy.continuing import body_with_earlier
 from proxy.dispatch import Committed, Dispatcher
 from proxy.errors import Draining, Overloaded, ReadsOnly, error_reply
 from proxy.failing import tell_failure
+from proxy.http.exchange import CallerGone, Exchange
 from proxy.idempotency.claims import Idempotency
-from proxy.in_process import OVERLOADED, KeptReply, receive_of, scope_of
+from proxy.in_process import OVERLOADED, answered, exchange_of
 from proxy.latency import LatencyTracker
 from proxy.learning.shadow import Shadow
 from proxy.limits.limit import Limiter
@@ -45,7 +44,7 @@ from proxy.routing import Routing
 from proxy.settling import Settling
 from proxy.stored_responses.stored_responses import StoredResponses
 from proxy.tags import TagBounds
-from proxy.watching import body_in_time, cut_off, cut_the_slow, watch_caller
+from proxy.watching import cut_off, watch_caller
 from proxy.wires.wire import Wire
 from selfhosted.prefixes.tracker import PrefixTracker
 
@@ -102,38 +101,33 @@ class RequestPipeline:
         """Ends everything that is under way, because the process has to stop: each is told, and settled."""
         cut_off(self._under_way)
 
-    def cut_slow_callers(self) -> None:
-        """Refuses uploads that take too long, and cuts callers whose buffer has been full for too long.
-
-        Called about once a second for all requests together, which costs less than a timer for each.
-        """
-        cut_the_slow(self._under_way, self._clock(), self.config.slow_reader_s, self.config.body_timeout_s)
-
-    async def serve(self, wire: Wire, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one POST of this wire as an ASGI application: takes it down the line, and settles it however that ends."""
+    async def serve(self, wire: Wire, exchange: Exchange) -> None:
+        """Serves one POST of this wire: takes it down the line, and settles it however that ends."""
         request_id = new_request_id()
-        if self._guard is not None and not self._guard.admits(batch=says_batch(scope["headers"])):
+        if self._guard is not None and not self._guard.admits(batch=says_batch(exchange.headers)):
             refusal = wire.error(error_reply(self._guard.refusal()), request_id)
-            await self._guard.refuse(send, refusal, (REQUEST_ID_HEADER, request_id.encode()))
+            self._guard.refuse(exchange, refusal, (REQUEST_ID_HEADER, request_id.encode()))
             return
-        await self._settled(new_context(request_id, wire, send, self._clock, self.config), scope, receive)
+        await self._settled(new_context(request_id, wire, exchange, self._clock, self.config), exchange)
 
     async def answer(self, wire: Wire, asked: Asked) -> Answered:
         """Takes a request that this gateway asks for a known caller, such as a line of a batch, down the same line."""
-        kept = KeptReply()
         if self._guard is not None and not self._guard.admits(batch=True):
             return OVERLOADED
-        context = new_context(asked.request_id, wire, kept.send, self._clock, self.config)
+        exchange = exchange_of(asked)
+        context = new_context(asked.request_id, wire, exchange, self._clock, self.config)
         context.caller = asked.caller
-        await self._settled(context, scope_of(asked), receive_of(asked))
-        return kept.answered(context)
+        await self._settled(context, exchange)
+        return answered(context, exchange)
 
-    async def _settled(self, context: RequestContext, scope: Scope, receive: Receive) -> None:
+    async def _settled(self, context: RequestContext, exchange: Exchange) -> None:
         """Takes a request down the line, and settles it however that ends."""
         self._under_way.add(context)
         try:
-            await self._pass(context, scope, receive)
+            await self._pass(context, exchange)
             context.end("answered")
+        except CallerGone:
+            context.end("caller_gone")
         except asyncio.CancelledError:
             if not context.was_cut_short:
                 context.end("cancelled")
@@ -148,6 +142,7 @@ class RequestPipeline:
         except Exception as error:  # noqa: BLE001 - every failure is told to the caller and counted
             await tell_failure(context, error)
         finally:
+            exchange.on_gone = None
             self._under_way.discard(context)
             try:
                 self.settle(context)
@@ -155,11 +150,11 @@ class RequestPipeline:
                 if context.recording is not None:
                     await context.recording.close()
 
-    async def _pass(self, context: RequestContext, scope: Scope, receive: Receive) -> None:
+    async def _pass(self, context: RequestContext, exchange: Exchange) -> None:
         """The line itself."""
         if self.draining:
             raise Draining("This gateway process is stopping; send the request again.", retry_after_s=1.0)
-        headers = read_headers(scope["headers"])
+        headers = read_headers(exchange.headers)
         context.trace = self._tracing.begin(headers.traceparent)
         caller = context.caller = context.caller or await self.authenticate(headers)
         if caller.role == "finance":
@@ -171,46 +166,46 @@ class RequestPipeline:
                 "try again shortly.",
                 retry_after_s=1.0,
             )
-        parsed = await self.parse(context, caller, headers, scope, receive)
+        parsed = await self.parse(context, caller, headers, exchange)
         if context.wire.answer is not None:
             await take_from_limits(self._limiter, context, caller, parsed)
             body, told = context.wire.answer(parsed.request, parsed.input_tokens)
             await context.reply.whole(200, body, told)
             return
-        watching = asyncio.ensure_future(watch_caller(context, receive))
+        watch_caller(context, exchange)
+        if parsed.idempotency_key is not None:
+            # Limits first: neither what they refuse nor repeats without end may keep the database from others.
+            await take_from_limits(self._limiter, context, caller, parsed)
+            if self._once is not None and await is_answered_again(
+                self._once, context, caller, parsed.idempotency_key, parsed.body, exchange
+            ):
+                return
+        downgraded = await self.admit(context, caller, parsed)
+        prediction = self.classify(context, caller, parsed, downgraded=downgraded)
+        routed = context.routed = self.plan(context, caller, parsed, prediction, downgraded=downgraded)
         try:
-            if parsed.idempotency_key is not None:
-                # Limits first: neither what they refuse nor repeats without end may keep the database from others.
-                await take_from_limits(self._limiter, context, caller, parsed)
-                if self._once is not None and await is_answered_again(
-                    self._once, context, caller, parsed.idempotency_key, parsed.body, scope
-                ):
-                    return
-            downgraded = await self.admit(context, caller, parsed)
-            prediction = self.classify(context, caller, parsed, downgraded=downgraded)
-            routed = context.routed = self.plan(context, caller, parsed, prediction, downgraded=downgraded)
-            try:
-                committed = await self.dispatch(context, routed)
-            except BudgetExceeded as exceeded:
-                if not exceeded.downgrade or not may_downgrade(context, routed):
-                    raise
-                # What was wanted does not fit any more; the cheapest that is good enough may.
-                prediction = self.classify(context, caller, parsed, downgraded=True)
-                routed = context.routed = self.plan(context, caller, parsed, prediction, downgraded=True)
-                committed = await self.dispatch(context, routed)
-            await self.relay(context, committed)
-        finally:
-            watching.cancel()
+            committed = await self.dispatch(context, routed)
+        except BudgetExceeded as exceeded:
+            if not exceeded.downgrade or not may_downgrade(context, routed):
+                raise
+            # What was wanted does not fit any more; the cheapest that is good enough may.
+            prediction = self.classify(context, caller, parsed, downgraded=True)
+            routed = context.routed = self.plan(context, caller, parsed, prediction, downgraded=True)
+            committed = await self.dispatch(context, routed)
+        await self.relay(context, committed)
 
     async def authenticate(self, headers: RequestHeaders) -> Caller:
         """The key's owner. Raises NotAuthenticated or an accounts error."""
         return await caller_by_key(self._directory, headers)
 
     async def parse(
-        self, context: RequestContext, caller: Caller, headers: RequestHeaders, scope: Scope, receive: Receive
+        self, context: RequestContext, caller: Caller, headers: RequestHeaders, exchange: Exchange
     ) -> ParsedRequest:
-        """The body, read within its bounds and understood. Raises BodyTooLarge, UploadTimeout, BadRequest, WrongTeam."""
-        body = await body_in_time(context, scope, receive, self._clock())
+        """The body, read within its bounds and understood.
+
+        Raises BodyTooLarge, UploadTimeout, CallerGone, Overloaded, BadRequest or WrongTeam.
+        """
+        body = await exchange.body(context.config.max_body_bytes)
         if context.wire.continuing is not None and self._responses is not None:
             body = await body_with_earlier(self._responses, context, caller, body)
         parsed = parsed_request(context, caller, headers, body, self._tags)

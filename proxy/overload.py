@@ -14,9 +14,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from starlette.types import Send
-
 from proxy.errors import ErrorReply, Overloaded
+from proxy.http.exchange import Exchange
 
 _TICK_S: Final = 0.025
 _REPORT_S: Final = 1.0
@@ -190,16 +189,11 @@ class OverloadGuard:
             retry_after_s=mean_s * self._rng.uniform(0.5, 1.5),
         )
 
-    async def refuse(self, send: Send, told: ErrorReply, request_id_header: tuple[bytes, bytes]) -> None:
+    def refuse(self, exchange: Exchange, told: ErrorReply, request_id_header: tuple[bytes, bytes]) -> None:
         """Sends the refusal without parsing anything of the request. The body may still be on its way."""
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(told.body)).encode()),
-            request_id_header,
-            *told.headers,
-        ]
-        await send({"type": "http.response.start", "status": told.status, "headers": headers})
-        await send({"type": "http.response.body", "body": told.body})
+        exchange.respond(
+            told.status, [(b"content-type", b"application/json"), request_id_header, *told.headers], told.body
+        )
 
     def measured(self, lag_s: float, own_s: float, now: float) -> None:
         """Takes one measurement: `lag_s` of lateness, of which `own_s` was spent computing. The smaller counts, as

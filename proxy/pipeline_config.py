@@ -26,7 +26,6 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_in_flight: int
     max_body_bytes: int
     body_timeout_s: float
-    slow_reader_s: float
     escalation: EscalationRules = EscalationRules()
     pools: Mapping[str, str] = {}
     """Pool of our own GPUs by target id."""

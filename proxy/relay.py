@@ -105,7 +105,7 @@ async def _relay_stream(context: RequestContext, committed: Committed, headers: 
     deadline = attempt.routed.deadline
     served = _served(attempt)
     writer = context.writer = _dialect_of(context).events(served)
-    await reply.begin_events(headers)
+    reply.begin_events(headers)
     try:
         async with asyncio.timeout(deadline.remaining_s(reply.now)) if deadline.cuts_streams else _FOREVER:
             await _relay_events(context, committed, writer)

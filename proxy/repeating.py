@@ -1,21 +1,20 @@
 """Idempotency stage: replays the answer of a repeated request, or claims its key and records the reply."""
 
-from starlette.types import Scope
-
 from accounts.caller import Caller
 from proxy.context import RequestContext
+from proxy.http.exchange import Exchange
 from proxy.idempotency.claims import Idempotency, Replay, fingerprint_of
 from proxy.idempotency.recording import Recording, is_worth_keeping, replay
 
 
 async def is_answered_again(
-    once: Idempotency, context: RequestContext, caller: Caller, key: str, body: bytes, scope: Scope
+    once: Idempotency, context: RequestContext, caller: Caller, key: str, body: bytes, exchange: Exchange
 ) -> bool:
     """Replays the kept answer and returns True if there is one; otherwise starts recording and returns False.
 
     Raises BadRequest, KeyReused, KeyInFlight, AnswerNotKept, TooManyKeys or IdempotencyUnavailable.
     """
-    fingerprint = fingerprint_of(scope["path"], scope["headers"], body)
+    fingerprint = fingerprint_of(exchange.path, exchange.headers, body)
     found = await once.claim(caller.team_id, key, fingerprint, context.request_id)
     if isinstance(found, Replay):
         await replay(context.reply, found)

@@ -28,7 +28,7 @@ _MODULES: Final = (
     "gateway.process.serve",
     "classifier.onnx_classifier",
     "onnxruntime",
-    "uvicorn.config",
+    "gateway.process.app_process",
 )
 
 

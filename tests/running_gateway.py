@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import uvicorn
 import yaml
+from fastapi import FastAPI
 from pydantic import SecretStr
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,14 +17,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from accounts.store import AccountStore
 from dashboards.web.patience import be_more_patient
 from gateway.app import create_app
-from gateway.asgi import AsgiApp
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.asgi import AsgiBridge
+from gateway.configuration.settings import Environment, GatewayConfig, load, peppers
 from gateway.database import make_engine
-from gateway.process.protocol import BoundedProtocol, ServerConnections
+from gateway.wiring.http import connection_limits
+from proxy.http.server import HttpServer
 from tests.sqlite import newest_sqlite
 
 PEPPER = "a pepper for tests only, 32 bytes and more"
 CHEAP_PRICES = {"input": "0.4", "output": "0.4", "cached_input": "0.4", "version": "test"}
+_LAST_REQUESTS: Final = 200
+"""How often it is looked, a hundredth of a second apart, whether the last requests have ended."""
 TRAINED: Final[Mapping[str, Any]] = {}
 """As `classifier` of a gateway: prompts are weighed by the model that is shipped, as everywhere but in these tests."""
 DEAR_PRICES = {"input": "2.5", "output": "10", "cached_input": "1.25", "version": "test"}
@@ -35,7 +38,7 @@ class Running(msgspec.Struct, frozen=True):
 
     url: str
     key: str
-    app: AsgiApp
+    app: FastAPI
     engine: AsyncEngine
     accounts: AccountStore
     config_path: Path
@@ -107,41 +110,34 @@ async def gateway_at(
     config_path: Path, environment: Environment, engine: AsyncEngine, key: str
 ) -> AsyncIterator[Running]:
     """Starts a gateway over a database that is there already, and stops it in order."""
-    app = create_app(load(config_path, environment), environment, config_path)
-    async with _served(app) as url:
+    config = load(config_path, environment)
+    app = create_app(config, environment, config_path)
+    async with _served(app, config) as url:
         yield Running(url, key, app, engine, AccountStore(engine), config_path)
 
 
 @contextlib.asynccontextmanager
-async def _served(app: AsgiApp) -> AsyncIterator[str]:
+async def _served(app: FastAPI, config: GatewayConfig) -> AsyncIterator[str]:
     # asyncio sets TCP_NODELAY only on sockets that name their protocol, and waits for acknowledgements without it.
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        server = uvicorn.Server(
-            uvicorn.Config(app, http=BoundedProtocol, lifespan="on", log_config=None, timeout_graceful_shutdown=2)
-        )
-        server.server_state = ServerConnections()
-        # The test owns the signals.
-        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
-        serving = asyncio.create_task(_serve(server, listener))
-        try:
-            while not server.started:
-                if serving.done():
-                    serving.result()
-                    raise RuntimeError("the gateway did not start")
-                await asyncio.sleep(0.01)
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await serving
-
-
-async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
-    """A start that fails is this test's failure: an exit out of a task tears the loop from all fixtures that come after."""
-    # A busy machine is no database that does not answer.
-    be_more_patient(5)
-    try:
-        await server.serve(sockets=[listener])
-    except SystemExit as error:
-        raise RuntimeError("the gateway did not start") from error
+        listener.setblocking(False)
+        port = listener.getsockname()[1]
+        # A busy machine is no database that does not answer.
+        be_more_patient(5)
+        bridge = AsgiBridge(app)
+        async with bridge.alive():
+            server = HttpServer(app.state.hot_routes(), bridge, connection_limits(config.server))
+            app.state.adopt_server(server)
+            await server.listen(listener)
+            try:
+                yield f"http://127.0.0.1:{port}"
+            finally:
+                app.state.begin_drain()
+                server.close_doors()
+                for _ in range(_LAST_REQUESTS):
+                    if not server.tasks:
+                        break
+                    await asyncio.sleep(0.01)
+                await server.aclose()

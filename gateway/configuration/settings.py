@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -54,6 +54,13 @@ _NO_CONFIG = (
 )
 
 
+class TlsSection(Section):
+    """The certificate of the public socket."""
+
+    certificate: Path = Field(description="The certificate and its chain, a PEM file. Read at the start.")
+    key: Path = Field(description="The certificate's private key, a PEM file without a password.")
+
+
 class ServerConfig(Section):
     """Settings of the HTTP server."""
 
@@ -62,6 +69,22 @@ class ServerConfig(Section):
     workers: int = Field(default=1, ge=1, le=128, description="Processes that serve; about one a core.")
     max_body_bytes: int = Field(
         default=20_000_000, ge=1_000, le=200_000_000, description="A larger request body is refused with 413."
+    )
+    max_bodies_bytes: int = Field(
+        default=256_000_000,
+        ge=1_000,
+        le=64_000_000_000,
+        description="The bytes of request bodies that one worker holds at once; what exceeds them gets 503.",
+    )
+    tls: TlsSection | None = Field(
+        default=None,
+        description="With it the public socket speaks HTTPS. Without, something before it does, or nothing.",
+    )
+    cors_origins: list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Origins whose pages may call the API from a browser, such as `https://app.example`; `*` for all. None "
+        "may otherwise.",
     )
     body_timeout_s: float = Field(
         default=30.0, gt=0, le=600, description="A body that takes longer to arrive is refused with 408."

@@ -115,7 +115,6 @@ def pipeline_config(config: GatewayConfig, catalog: Catalog, classifier: Classif
         max_in_flight=config.server.max_in_flight,
         max_body_bytes=config.server.max_body_bytes,
         body_timeout_s=config.server.body_timeout_s,
-        slow_reader_s=config.server.slow_reader_s,
         escalation=build_escalation(config.policy.escalation),
         deadlines=config.deadlines,
     )

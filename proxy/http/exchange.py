@@ -193,6 +193,11 @@ class Exchange:
             await self._more()
         raise self._failure or _too_large(limit)
 
+    @property
+    def at_end(self) -> bool:
+        """Whether all of the body was read."""
+        return self.whole and not self._pieces
+
     async def _more(self) -> None:
         self._wire.more_wanted(whole=self._limit is not None)
         self._waiter = asyncio.get_running_loop().create_future()
@@ -270,9 +275,10 @@ class Exchange:
         self._wire.reply_ended()
 
     def abort(self) -> None:
-        """Cuts the connection: a reply that has begun must not be taken for whole."""
-        self.ended = True
-        self._wire.abort()
+        """Cuts the connection, unless the reply has ended: what has begun must not be taken for whole."""
+        if not self.ended:
+            self.ended = True
+            self._wire.abort()
 
     def _begin(self, status: int, headers: Sequence[Header], framing: bytes) -> bytes:
         if self.started:

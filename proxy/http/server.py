@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from email.utils import formatdate
 from typing import Final
 
-from proxy.errors import MethodNotAllowed, Refused, UnsupportedEncoding, error_reply
+from proxy.errors import Draining, MethodNotAllowed, Refused, UnsupportedEncoding, error_reply
 from proxy.http.accept_queue import AcceptQueue
 from proxy.http.connection import Connection, ConnectionLimits
 from proxy.http.cors import Cors
@@ -49,6 +49,7 @@ class HttpServer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits or ConnectionLimits()
+        """May be replaced; what is open then follows at its next step."""
         self.held = HeldBytes(self.limits.max_bodies_bytes)
         self.now = clock
         self.leaving = False
@@ -102,14 +103,19 @@ class HttpServer:
         self._doors.clear()
 
     async def aclose(self) -> None:
-        """Cuts what is left, and ends."""
+        """Ends at once: what is left of requests is cancelled, and told as far as it can be."""
         self.close_doors()
-        for connection in tuple(self.connections):
-            connection.abort()
         tasks = tuple(self.tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in tuple(self.connections):
+            connection.close()
+        # What was written leaves in the next turn.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for connection in tuple(self.connections):
+            connection.abort()
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.wait({self._ticking})
@@ -241,7 +247,7 @@ class HttpServer:
                 _log.error("a request was not answered to its end")
                 exchange.abort()
         except asyncio.CancelledError:
-            exchange.abort()
+            refuse(exchange, Draining("This gateway process had to stop before the request was answered."))
         except CallerGone:
             exchange.abort()
         except Refused as refused:
@@ -258,7 +264,7 @@ class HttpServer:
 
 
 def refuse(exchange: Exchange, error: Exception) -> None:
-    """Answers with an error, or cuts a reply that has begun."""
+    """Answers with an error, or cuts a reply that has begun and not ended."""
     if exchange.started:
         exchange.abort()
         return

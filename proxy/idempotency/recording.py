@@ -1,15 +1,13 @@
 """Recording of replies under an Idempotency-Key, and their replay.
 
-A reply is seen message by message on its way to the caller. It is kept before its last message goes out, so that whoever
-has a whole answer gets the same one again, also if this process dies in that moment. The messages are seen whether or not
+A reply is seen piece by piece on its way to the caller. It is kept before its last piece goes out, so that whoever
+has a whole answer gets the same one again, also if this process dies in that moment. The pieces are seen whether or not
 anybody still listens: a caller that hung up sends its key again and gets what it missed.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
-
-from starlette.types import Message
 
 from proxy.attempt import Attempt
 from proxy.idempotency.claims import Claim, Header, Replay
@@ -61,14 +59,15 @@ class Recording:
         self.too_large = False
         self.whole = False
 
-    async def saw(self, message: Message) -> None:
-        """Records an ASGI message before it is sent. Before the last one the answer is stored. Never raises."""
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            self._headers = tuple(_worth_repeating(message.get("headers", ())))
-            return
-        self._record_body(message.get("body", b""))
-        if not message.get("more_body", False) and not self.whole:
+    def began(self, status: int, headers: Iterable[Header]) -> None:
+        """Records the head of the reply before it is sent."""
+        self.status = status
+        self._headers = tuple(_worth_repeating(headers))
+
+    async def wrote(self, data: bytes, *, last: bool) -> None:
+        """Records a piece of the body before it is sent. Before the last one the answer is stored. Never raises."""
+        self._record_body(data)
+        if last and not self.whole:
             self.whole = True
             await self._conclude()
 
@@ -124,7 +123,7 @@ async def _give(reply: Reply, found: Replay) -> None:
     if not names.get(_TYPE, b"").startswith(_EVENTS):
         await reply.whole(found.status, found.body, headers)
         return
-    await reply.begin_events(headers)
+    reply.begin_events(headers)
     last = max(0, (len(found.body) - 1) // _PIECE_BYTES * _PIECE_BYTES)
     for start in range(0, last, _PIECE_BYTES):
         await reply.events(found.body[start : start + _PIECE_BYTES])

@@ -3,8 +3,6 @@
 import asyncio
 from typing import Any
 
-from starlette.types import Message
-
 from accounts.caller import Caller
 from cost.claim.comparators import Comparators
 from cost.ledger.ledger import MemoryLedger
@@ -19,22 +17,10 @@ from proxy.policy import Candidate, Facts, Policy, RoutePlan
 from proxy.routed_request import RoutedRequest
 from proxy.wires.chat.dialect import CHAT
 from tests.providers.calls import chat_request
+from tests.proxy.exchanges import HeardExchange
 from tests.proxy.test_policy import target
 
 ALICE = Caller(key_id="k", key_name="k", team_id="payments", organisation_id="acme")
-
-
-class Sent:
-    """A caller that reads what it is sent, unless it was told to wait."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.reads = asyncio.Event()
-        self.reads.set()
-
-    async def __call__(self, message: Message) -> None:
-        await self.reads.wait()
-        self.messages.append(message)
 
 
 def a_config(**changes: Any) -> PipelineConfig:
@@ -47,14 +33,13 @@ def a_config(**changes: Any) -> PipelineConfig:
         "max_in_flight": 10,
         "max_body_bytes": 1_000,
         "body_timeout_s": 1.0,
-        "slow_reader_s": 1.0,
     }
     return PipelineConfig(**fields | changes)
 
 
-def a_context(send: Sent | None = None, **config: Any) -> RequestContext:
+def a_context(exchange: HeardExchange | None = None, **config: Any) -> RequestContext:
     """The context of a request that the running task serves, at the loop's time."""
-    return new_context("req_1", CHAT, send or Sent(), asyncio.get_running_loop().time, a_config(**config))
+    return new_context("req_1", CHAT, exchange or HeardExchange(), asyncio.get_running_loop().time, a_config(**config))
 
 
 def a_routed_request(**changes: Any) -> RoutedRequest:

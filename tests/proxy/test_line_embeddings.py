@@ -1,6 +1,5 @@
 """What the line does with texts to be embedded where it does more than pass them on: never by way of another model."""
 
-import asyncio
 import json
 from collections import deque
 from collections.abc import Sequence
@@ -8,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from starlette.types import Message
 
 from accounts.caller import TeamSettings
 from cost.budgets.holds import BudgetCheck
@@ -21,6 +19,7 @@ from providers.upstream import UpstreamCall
 from providers.wire import Event, decode_embeddings
 from proxy.limits.limit import Limit
 from proxy.wires.chat.dialect import EMBEDDINGS
+from tests.proxy.exchanges import HeardExchange
 from tests.proxy.test_line_money import Gate, TightBooks, exceeded, headers_of, settled
 from tests.proxy.test_policy import price
 from tests.scenarios.test_rules import MINTED, House
@@ -71,36 +70,17 @@ def house_of(upstream: Vectors, embedders: int = 1, **more: Any) -> House:
     return house
 
 
-async def embed(house: House, *headers: tuple[bytes, bytes], **fields: Any) -> list[Message]:
-    """One request over ASGI."""
+async def embed(house: House, *headers: tuple[bytes, bytes], **fields: Any) -> list[dict[str, Any]]:
+    """One request."""
     body = json.dumps({"model": "t0", "input": "a gate", **fields}).encode()
-    sent: list[Message] = []
-    incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-    async def receive() -> Message:
-        message = next(incoming, None)
-        if message is None:
-            await asyncio.Event().wait()
-        assert message is not None
-        return message
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "path": "/v1/embeddings",
-        "headers": [
-            (b"authorization", f"Bearer {MINTED.plaintext}".encode()),
-            (b"content-length", str(len(body)).encode()),
-            *headers,
-        ],
-    }
-    await house.line.serve(EMBEDDINGS, scope, receive, send)
-    return sent
+    exchange = HeardExchange(
+        body, [(b"authorization", f"Bearer {MINTED.plaintext}".encode()), *headers], path="/v1/embeddings"
+    )
+    await house.line.serve(EMBEDDINGS, exchange)
+    return exchange.messages
 
 
-def told(sent: Sequence[Message]) -> Any:
+def told(sent: Sequence[dict[str, Any]]) -> Any:
     return json.loads(sent[1]["body"])
 
 

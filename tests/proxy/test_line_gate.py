@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from starlette.types import Message
 
 from accounts.caller import TeamSettings
 from proxy.deadlines.deadlines_config import DeadlinesSection, TierDeadlines
@@ -18,7 +17,6 @@ from proxy.queues.capacity import Capacity
 from proxy.queues.queues import Queues
 from proxy.queues.queues_config import QueueConfig
 from proxy.queues.work import Work
-from proxy.wires.chat.dialect import CHAT
 from tests.proxy.test_line_money import TightBooks
 from tests.scenarios.test_rules import House, said
 
@@ -45,11 +43,11 @@ def _all_of_it(tokens: int = 10_000) -> Work:
     return Work(team_id="other", weight=1, tier="interactive", priority=1, tokens=tokens, start_by=math.inf)
 
 
-def _headers(sent: list[Message]) -> dict[bytes, bytes]:
+def _headers(sent: list[dict[str, Any]]) -> dict[bytes, bytes]:
     return dict(sent[0]["headers"])
 
 
-def _error(sent: list[Message]) -> dict[str, Any]:
+def _error(sent: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(said(sent))["error"]
     return found
 
@@ -294,23 +292,3 @@ async def test_a_guess_makes_no_request_too_large() -> None:
     refused = await house.ask(stream=False, max_tokens=100)
     assert refused[0]["status"] == 429
     assert _headers(refused)[b"x-should-retry"] == b"false"
-
-
-async def test_who_does_not_even_read_a_refusal_is_cut_off_too() -> None:
-    """The process has to stop: no request is left, and nothing is raised into the server."""
-    house = House("ok")
-    house.line.draining = True
-    reads = asyncio.Event()
-
-    async def send(_message: Message) -> None:
-        await reads.wait()
-
-    async def receive() -> Message:
-        raise AssertionError("nothing is read of what is refused at the door")
-
-    asking = asyncio.create_task(house.line.serve(CHAT, {"type": "http", "headers": []}, receive, send))
-    await asyncio.sleep(0)
-    house.line.cut_off()
-    await asking
-    assert asking.cancelling() == 0
-    assert house.line.in_flight == 0

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from starlette.types import Message
 
 from accounts.caller import Role
 from cost.budgets.holds import BudgetCheck
@@ -60,7 +59,7 @@ def exceeded(*, downgrade: bool = False) -> BudgetExceeded:
     )
 
 
-def headers_of(sent: list[Message]) -> dict[str, str]:
+def headers_of(sent: list[dict[str, Any]]) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in sent[0]["headers"]}
 
 

@@ -83,8 +83,9 @@ async def neighbours(
     async with contextlib.AsyncExitStack() as stack:
         one = await stack.enter_async_context(running_gateway(folder, models, **sections))
         environment = Environment(data_dir=folder, pepper=SecretStr(PEPPER))
-        other = create_app(load(one.config_path, environment), environment, one.config_path)
-        urls = (one.url, await stack.enter_async_context(_served(other)))
+        config = load(one.config_path, environment)
+        other = create_app(config, environment, one.config_path)
+        urls = (one.url, await stack.enter_async_context(_served(other, config)))
         headers = {"authorization": f"Bearer {one.key}"}
         made = [Neighbour(await stack.enter_async_context(aiohttp.ClientSession(url, headers=headers))) for url in urls]
         yield made[0], made[1]

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from starlette.types import Message
 
 from accounts.caller import Escalation, TeamSettings
 from cost.ledger.entries import Entry
@@ -33,12 +32,12 @@ def rules(house: House, **changes: Any) -> None:
     house.line.config = msgspec.structs.replace(house.line.config, escalation=escalation)
 
 
-def headers(sent: Sequence[Message]) -> dict[str, str]:
+def headers(sent: Sequence[dict[str, Any]]) -> dict[str, str]:
     named = ((name.decode(), value.decode()) for name, value in sent[0]["headers"])
     return {name.removeprefix("x-weighbridge-"): value for name, value in named}
 
 
-def text(sent: Sequence[Message]) -> str:
+def text(sent: Sequence[dict[str, Any]]) -> str:
     """What was said, streamed or not."""
     if "text/event-stream" not in headers(sent)["content-type"]:
         return json.loads(said(sent))["choices"][0]["message"]["content"] or ""

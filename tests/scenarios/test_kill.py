@@ -21,15 +21,17 @@ import aiohttp
 import msgspec
 import pytest
 from pydantic import SecretStr
-from starlette.types import ASGIApp, Message
 
 from cost.ledger.ledger import unbooked_path
 from cost.ledger.segments import boots, read_segment, segment_path
 from gateway.app import create_app
+from gateway.asgi import AsgiBridge
 from gateway.configuration.settings import Environment, load
 from providers.scripted_server import LogLine
+from proxy.wires.chat.dialect import CHAT
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, Site, make_site, oracle, start
+from tests.proxy.exchanges import HeardExchange
 from tests.running_gateway import PEPPER, model
 from tests.scenarios.conftest import Upstream
 
@@ -263,31 +265,6 @@ async def test_kills_with_a_database_that_outlives_the_gateway(tmp_path: Path, p
     await _story(tmp_path, 6, await postgres.database())
 
 
-@contextlib.asynccontextmanager
-async def _lifespan(app: ASGIApp) -> AsyncIterator[dict[str, Any]]:
-    """The app, started, without a server around it; yields the state that requests carry."""
-    state: dict[str, Any] = {}
-    started, stopping = asyncio.Event(), asyncio.Event()
-
-    async def receive() -> Message:
-        if not started.is_set():
-            return {"type": "lifespan.startup"}
-        await stopping.wait()
-        return {"type": "lifespan.shutdown"}
-
-    async def send(message: Message) -> None:
-        assert message["type"].endswith(".complete")
-        started.set()
-
-    running = asyncio.ensure_future(app({"type": "lifespan", "state": state}, receive, send))
-    await started.wait()
-    try:
-        yield state
-    finally:
-        stopping.set()
-        await running
-
-
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_last_byte_of_an_answer_leaves_after_its_booking(
     tmp_path: Path, upstream: Upstream, stream: bool
@@ -301,27 +278,13 @@ async def test_the_last_byte_of_an_answer_leaves_after_its_booking(
     )
     booked_by_then: list[str] = []
 
-    async def send(message: Message) -> None:
-        if message["type"] == "http.response.body" and not message.get("more_body"):
+    def heard() -> None:
+        if exchange.ended:
             paths = [segment_path(site.journal, boot_id, 0) for boot_id in boots(site.journal)]
             booked_by_then.extend(entry.entry for path in paths for entry in read_segment(path) if entry)
 
+    exchange = HeardExchange(body, [(b"authorization", f"Bearer {site.key}".encode())], heard=heard)
     app = create_app(load(site.config_path, environment), environment, site.config_path)
-    async with _lifespan(app) as state:
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/v1/chat/completions",
-            "headers": [
-                (b"authorization", f"Bearer {site.key}".encode()),
-                (b"content-length", str(len(body)).encode()),
-            ],
-            "state": state,
-        }
-        incoming: list[Message] = [{"type": "http.request", "body": body}]
-
-        async def receive() -> Message:
-            return incoming.pop() if incoming else await asyncio.Future()
-
-        await app(scope, receive, send)
+    async with AsgiBridge(app).alive():
+        await app.state.line.serve(CHAT, exchange)
     assert booked_by_then == ["reserve", "settle"]

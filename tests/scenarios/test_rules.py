@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from starlette.types import Message
 
 from accounts.caller import Caller, Role, TeamSettings
 from accounts.directory import Directory
@@ -44,6 +43,7 @@ from proxy.pipeline_config import PipelineConfig
 from proxy.policy import Policy
 from proxy.target_room import QueueDoor
 from proxy.wires.chat.dialect import CHAT
+from tests.proxy.exchanges import HeardExchange
 from tests.proxy.test_policy import price, target
 
 pytestmark = pytest.mark.usefixtures("leaping_time")
@@ -135,7 +135,6 @@ class House:
                 max_in_flight=100,
                 max_body_bytes=100_000,
                 body_timeout_s=1,
-                slow_reader_s=1,
                 deadlines=deadlines or DeadlinesSection(),
             ),
             directory=Directory(OneKey(settings or TeamSettings(), role), [PEPPER], loop.time),
@@ -174,8 +173,8 @@ class House:
         tag: str | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
         **more: Any,
-    ) -> list[Message]:
-        """One request over ASGI; the caller hangs up after so many messages of the reply, or so long after asking."""
+    ) -> list[dict[str, Any]]:
+        """One request; the caller hangs up after so many messages of the reply, or so long after asking."""
         fields: dict[str, Any] = {"model": "auto", "stream": stream, "n": n, **more}
         if include_usage:
             fields["stream_options"] = {"include_usage": True}
@@ -189,32 +188,23 @@ class House:
             sent_headers.append((b"x-weighbridge-escalate", escalate.encode()))
         if tag is not None:
             sent_headers.append((b"x-weighbridge-tag", tag.encode()))
-        gone = asyncio.Event()
-        sent: list[Message] = []
-        incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
+        loop = asyncio.get_running_loop()
+
+        def heard() -> None:
+            if hang_up_after is not None and len(exchange.messages) == hang_up_after:
+                # Not from inside of what is told to it.
+                loop.call_soon(exchange.hang_up)
+
+        exchange = HeardExchange(body, sent_headers, heard=heard)
         if hang_up_after == 0:
-            gone.set()
-
-        async def receive() -> Message:
-            message = next(incoming, None)
-            if message is None:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(hang_up_after_s):
-                        await gone.wait()
-                return {"type": "http.disconnect"}
-            return message
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-            if hang_up_after is not None and len(sent) >= hang_up_after:
-                gone.set()
-            await asyncio.sleep(0)
-
-        await self.line.serve(CHAT, {"type": "http", "headers": sent_headers}, receive, send)
-        return sent
+            exchange.hang_up()
+        if hang_up_after_s is not None:
+            loop.call_later(hang_up_after_s, exchange.hang_up)
+        await self.line.serve(CHAT, exchange)
+        return exchange.messages
 
 
-def said(sent: Sequence[Message]) -> bytes:
+def said(sent: Sequence[dict[str, Any]]) -> bytes:
     return b"".join(message.get("body", b"") for message in sent)
 
 
@@ -268,7 +258,7 @@ async def test_no_fallback_after_commit(broken: str) -> None:
     assert [call.deployment.target_id for call in house.upstream.calls] == ["t0"]
     assert b'"error"' in said(sent)
     assert b"[DONE]" not in said(sent)
-    assert sent[-1]["more_body"] is False
+    assert sent[-1]["more"] is False
 
 
 @pytest.mark.parametrize("broken", ["cut-6", "hang-6", "malformed-6", "error-at-6", "truncated"])
@@ -315,19 +305,10 @@ async def test_books_that_refuse_let_no_request_through() -> None:
 async def test_nothing_is_read_of_a_caller_without_a_key() -> None:
     """The body is not even asked for."""
     house = House("ok")
-    read: list[Any] = []
-
-    async def receive() -> Message:
-        read.append(1)
-        return {"type": "http.disconnect"}
-
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    await house.line.serve(CHAT, {"type": "http", "headers": [(b"content-length", b"5")]}, receive, send)
-    assert (sent[0]["status"], read) == (401, [])
+    exchange = HeardExchange(None)
+    await house.line.serve(CHAT, exchange)
+    assert exchange.messages[0]["status"] == 401
+    assert exchange._limit is None
 
 
 async def test_a_draining_line_refuses_new_work() -> None:

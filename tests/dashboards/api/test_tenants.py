@@ -116,7 +116,7 @@ async def finance(tmp_path: Path) -> AsyncIterator[Finance]:
 
 def routes(finance: Finance) -> list[str]:
     """Every GET route of the gateway that tells figures to keys, whoever wrote it. Pages take none: test_matrix has them."""
-    app = finance.gateway.app.app
+    app = finance.gateway.app
     assert isinstance(app, FastAPI)
     found = set(_paths(app.routes))
     assert found >= set(OURS)

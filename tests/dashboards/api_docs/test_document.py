@@ -45,7 +45,7 @@ async def document(finance: Finance, path: str = "/v1/openapi.json", who: str = 
 
 
 def app_of(finance: Finance) -> Described:
-    app = finance.gateway.app.app
+    app = finance.gateway.app
     assert isinstance(app, Described)
     return app
 

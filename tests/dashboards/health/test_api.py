@@ -53,7 +53,7 @@ async def test_metrics_are_for_this_machine_unless_a_token_is_set(
 async def test_unknown_paths_answer_in_openais_shape(tmp_path: Path) -> None:
     """Also for a method that a path does not have."""
     async with running_gateway(tmp_path, [model("m", SCRIPTED)]) as gateway:
-        for path in ("/v1/nothing", "/v1/chat/completions"):
+        for path, expected in (("/v1/nothing", 404), ("/v1/chat/completions", 405), ("/v1/feedback", 405)):
             status, body = await get(gateway, path)
-            assert status == 404
+            assert status == expected
             assert '"error":{"message":' in body

@@ -243,7 +243,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place_]:
         yield Place_(
             running=running,
             session=session,
-            targets=targets_of(running.app.app.routes),  # type: ignore[attr-defined]
+            targets=targets_of(running.app.routes),
             fills=fills,
             keys=keys,
             sessions=Sessions(running.engine, config.sign_in, pepper, now_us=wall_us),

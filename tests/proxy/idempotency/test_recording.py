@@ -1,7 +1,7 @@
 """A reply is recorded as it goes out, kept before its end does, and given again byte by byte."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
-from starlette.types import Message
 
 from proxy.errors import KeyInFlight, error_reply
 from proxy.idempotency.claims import Claim, Replay
 from proxy.idempotency.recording import Recording, is_worth_keeping, replay
 from proxy.reply import Reply
+from tests.proxy.exchanges import HeardExchange
 from tests.proxy.idempotency.processes import Clock, Process, rows, small_database
 
 DECISION = [
@@ -24,21 +24,15 @@ DECISION = [
 ]
 
 
-class Caller:
-    """Takes messages, each seen by the recording first, as `Reply` has it."""
+class Caller(HeardExchange):
+    """What it is told may be recorded first."""
 
-    def __init__(self, recording: Recording | None = None) -> None:
+    def __init__(self, recording: Recording | None = None, heard: Callable[[], None] = lambda: None) -> None:
+        super().__init__(heard=heard)
         self.recording = recording
-        self.messages: list[Message] = []
-        self.kept: list[bool] = []
-
-    async def send(self, message: Message) -> None:
-        if self.recording is not None:
-            await self.recording.saw(message)
-        self.messages.append(message)
 
     @property
-    def headers(self) -> dict[bytes, bytes]:
+    def told_headers(self) -> dict[bytes, bytes]:
         return dict(self.messages[0]["headers"])
 
     @property
@@ -47,7 +41,8 @@ class Caller:
 
 
 def reply_to(caller: Caller, request_id: bytes = b"req_0") -> Reply:
-    reply = Reply(caller.send, lambda: 0.0)
+    reply = Reply(caller, lambda: 0.0)
+    reply.recording = caller.recording
     reply.headers.append((b"x-request-id", request_id))
     return reply
 
@@ -80,9 +75,8 @@ async def test_a_whole_answer_is_given_again(process: Process) -> None:
     await reply_to(first).whole(200, b'{"a":1}', DECISION)
     again = await given_again(await process.replayed())
     assert again.told == first.told == (200, b'{"a":1}')
-    assert again.headers == {
+    assert again.told_headers == {
         b"content-type": b"application/json",
-        b"content-length": b"7",
         b"x-request-id": b"req_9",
         b"x-weighbridge-target": b"own",
         b"x-weighbridge-cost-usd": b"0.1",
@@ -98,36 +92,30 @@ async def test_a_stream_is_given_again(engine: AsyncEngine, size: int) -> None:
     process = Process("one", engine, Clock())
     first = Caller(Recording(await process.claimed(), always))
     reply = reply_to(first)
-    await reply.begin_events(DECISION)
+    reply.begin_events(DECISION)
     await reply.events(b"x" * size)
     await reply.end(b"data: [DONE]\n\n")
     again = await given_again(await process.replayed())
     assert again.told == first.told
     assert max(len(each["body"]) for each in again.messages[1:]) <= 65_536
-    assert again.messages[-1]["more_body"] is False
+    assert again.messages[-1]["more"] is False
     same = (b"content-type", b"cache-control", b"x-accel-buffering", b"x-weighbridge-target")
-    assert [again.headers[name] for name in same] == [first.headers[name] for name in same]
+    assert [again.told_headers[name] for name in same] == [first.told_headers[name] for name in same]
     assert [name for name, _ in again.messages[0]["headers"]].count(b"content-type") == 1
 
 
 async def test_an_answer_is_kept_before_its_end_goes_out(process: Process) -> None:
     """Whoever has a whole answer gets the same again; before that the key is in flight."""
-    seen: list[str] = []
-    recording = Recording(await process.claimed(), always)
-
-    async def send(message: Message) -> None:
-        await recording.saw(message)
-        try:
-            await process.replayed()
-            seen.append("kept")
-        except KeyInFlight:
-            seen.append("in flight")
-
-    reply = Reply(send, lambda: 0.0)
-    await reply.begin_events()
+    caller = Caller(Recording(await process.claimed(), always))
+    reply = reply_to(caller)
+    reply.begin_events()
     await reply.events(b"1")
+    with pytest.raises(KeyInFlight):
+        await process.replayed()
+    kept: list[asyncio.Task[Replay]] = []
+    caller._heard = lambda: kept.append(asyncio.ensure_future(process.replayed()))
     await reply.end(b"2")
-    assert seen == ["in flight", "in flight", "kept"]
+    assert (await kept[0]).body == b"12"
 
 
 async def test_an_error_that_cost_something_is_given_again(process: Process) -> None:
@@ -137,7 +125,7 @@ async def test_an_error_that_cost_something_is_given_again(process: Process) -> 
     await reply_to(first).error(told)
     again = await given_again(await process.replayed())
     assert again.told == (500, told.body)
-    assert again.headers[b"x-should-retry"] == b"false"
+    assert again.told_headers[b"x-should-retry"] == b"false"
 
 
 async def test_what_is_not_worth_keeping_frees_the_key(process: Process, engine: AsyncEngine) -> None:
@@ -155,7 +143,7 @@ async def test_an_answer_over_the_bound_is_not_kept(process: Process, pieces: li
     recording = Recording(await process.claimed(), always)
     caller = Caller(recording)
     reply = reply_to(caller)
-    await reply.begin_events()
+    reply.begin_events()
     for size in pieces:
         await reply.events(b"x" * size)
         assert process.once.recorded_bytes <= 2_000
@@ -190,7 +178,7 @@ async def test_an_answer_that_broke_off_frees_the_key(
     recording = Recording(await process.claimed(), always)
     reply = reply_to(Caller(recording))
     if sent:
-        await reply.begin_events()
+        reply.begin_events()
     if sent == 2:
         await reply.events(b"secret")
     await recording.close()
@@ -204,14 +192,10 @@ async def test_an_answer_that_broke_off_frees_the_key(
 async def test_a_whole_answer_stays_whatever_comes_after_it(process: Process) -> None:
     """The caller is gone when its end is written: it is kept, and closing does not free it."""
     recording = Recording(await process.claimed(), always)
-
-    async def gone(message: Message) -> None:
-        await recording.saw(message)
-        if recording.whole:
-            raise OSError("the caller is gone")
-
-    with pytest.raises(OSError, match="gone"):
-        await Reply(gone, lambda: 0.0).whole(200, b"1")
+    caller = Caller(recording)
+    caller.hang_up()
+    await reply_to(caller).whole(200, b"1")
+    assert not caller.messages
     await recording.close()
     assert (await process.replayed()).body == b"1"
 
@@ -288,7 +272,7 @@ def test_any_pieces_come_back_as_one(pieces: list[bytes]) -> None:
         recording = Recording(Kept(), always)  # type: ignore[arg-type]
         for index, piece in enumerate(pieces or [b""]):
             last = index == max(0, len(pieces) - 1)
-            await recording.saw({"type": "http.response.body", "body": piece, "more_body": not last})
+            await recording.wrote(piece, last=last)
 
     asyncio.run(record())
     whole = b"".join(pieces)

@@ -1,0 +1,75 @@
+"""Exchanges without a connection: requests that this process makes itself, whose replies are kept."""
+
+from collections.abc import Sequence
+
+from proxy.http.exchange import Exchange
+from proxy.http.head import Head, Header
+from proxy.http.held_bytes import HeldBytes
+
+
+class _NoWire:
+    """The connection that there is not: whatever would be written is kept before it."""
+
+    blocked_since = None
+    peer = None
+    tls = False
+
+    def write(self, data: bytes) -> None:
+        """Keeps nothing."""
+
+    async def drained(self) -> None:
+        """Waits for nobody."""
+
+    def abort(self) -> None:
+        """Cuts nothing."""
+
+    def more_wanted(self, *, whole: bool) -> None:
+        """All there will ever be is there."""
+
+    def tail(self, exchange: Exchange, *, closes: bool) -> bytes:  # noqa: ARG002 - the connection's signature
+        """The end of a head that nobody reads."""
+        return b"\r\n"
+
+    def reply_ended(self) -> None:
+        """Nothing follows."""
+
+
+class InMemoryExchange(Exchange):
+    """A POST of this process's own. A `body` of None never comes."""
+
+    def __init__(self, body: bytes | None, headers: Sequence[Header] = (), path: str = "") -> None:
+        head = Head(
+            method="POST",
+            path=path,
+            raw_path=path.encode(),
+            query=b"",
+            version="1.1",
+            headers=list(headers),
+            length=None if body is None else len(body),
+            keeps=True,
+            noted={},
+        )
+        super().__init__(head, _NoWire(), HeldBytes(len(body or b"")))
+        self.reply_headers: list[Header] = []
+        self.reply_pieces: list[bytes] = []
+        """The body of the reply as it was sent."""
+        if body:
+            self.came(body)
+            self.came_whole()
+
+    def respond(self, status: int, headers: Sequence[Header], body: bytes = b"") -> None:
+        super().respond(status, headers, body)
+        self.reply_headers = list(headers)
+        self.reply_pieces.append(body)
+
+    def start(self, status: int, headers: Sequence[Header], *, probe: bytes = b"") -> None:
+        super().start(status, headers, probe=probe)
+        self.reply_headers = list(headers)
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self.reply_pieces.append(data)
+
+    def end(self, data: bytes = b"") -> None:
+        super().end(data)
+        self.reply_pieces.append(data)
