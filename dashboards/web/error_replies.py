@@ -1,6 +1,7 @@
 """The replies to failures of plain routes: as JSON for programs, as a page for people."""
 
 import logging
+from http import HTTPStatus
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -62,7 +63,8 @@ async def _invalid_reply(request: Request, error: Exception) -> Response:
 async def _http_reply(request: Request, error: Exception) -> Response:
     """Unknown paths and methods answer in the same shape as everything else."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for exactly this
-    told = error_reply(BadRequest(f"{request.method} {request.scope['path'][:200]}: {error.detail}.", code="not_found"))
+    code = "method_not_allowed" if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else "not_found"
+    told = error_reply(BadRequest(f"{request.method} {request.scope['path'][:200]}: {error.detail}.", code=code))
     if is_page(request):
         return error_page(error, error.status_code, "There is no such page; the address may be mistyped.")
     return Response(told.body, error.status_code, error.headers, media_type="application/json")
