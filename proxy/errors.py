@@ -307,6 +307,10 @@ class Draining(Refused):
     """The process is stopping and takes no new work."""
 
 
+class ControlPlaneAway(Refused):
+    """The control plane, which serves pages and everything but the models, does not answer."""
+
+
 class HeadTooLarge(Refused):
     """The request line and the header fields are too long or too many."""
 
@@ -410,6 +414,7 @@ TABLE: dict[type[BaseException], Fault] = {
     IdempotencyUnavailable: Fault(503, _SERVER, "idempotency_unavailable"),
     Overloaded: Fault(503, _SERVER, "overloaded"),
     Draining: Fault(503, _SERVER, "draining"),
+    ControlPlaneAway: Fault(503, _SERVER, "control_plane_away"),
     HeadTooLarge: Fault(431, _INVALID, "request_header_fields_too_large"),
     InvalidHttp: Fault(400, _INVALID, "invalid_http"),
     UnsupportedVersion: Fault(505, _INVALID, "http_version_not_supported"),

@@ -66,6 +66,12 @@ class Caller:
             return await self.reader.read()
         return b""
 
+    async def rest_of(self, count: int) -> bytes:
+        """So many bytes of a chunked reply, and its end."""
+        _, body = await self.reply()
+        assert len(body) == count
+        return body
+
     async def leave(self) -> None:
         self.writer.close()
         with contextlib.suppress(ConnectionError):

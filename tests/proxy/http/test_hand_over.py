@@ -1,0 +1,379 @@
+"""Requests handed over a Unix socket to a real application on a real server, and what happens when it is away."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+from proxy.http.hand_over import HandOver
+from tests.cost.entries import until
+from tests.proxy.http.callers import Caller, chunked, post, serving
+
+_GET = b"GET %b HTTP/1.1\r\nHost: a\r\n%b\r\n"
+
+
+class Control:
+    """The application, and the gates that its streams wait at."""
+
+    def __init__(self) -> None:
+        self.app = FastAPI()
+        self.gate = asyncio.Event()
+        self.taken = 0
+        self.left = asyncio.Event()
+        self.app.add_api_route("/told", self.tell, methods=["GET", "POST", "DELETE"])
+        self.app.add_api_route("/count", self.count, methods=["POST"])
+        self.app.add_api_route("/early", self.early, methods=["POST"])
+        self.app.add_api_route("/large", self.large, methods=["GET"])
+        self.app.add_api_route("/events", self.events, methods=["GET"])
+        self.app.add_api_route("/held", self.held, methods=["GET", "POST"])
+        self.app.add_api_route("/cut", self.cut, methods=["GET"])
+
+    async def tell(self, request: Request) -> Response:
+        body = {
+            "method": request.method,
+            "path": request.url.path,
+            "query": request.url.query,
+            "headers": request.headers.items(),
+            "body": (await request.body()).decode("latin-1"),
+        }
+        response = Response(json.dumps(body), media_type="application/json")
+        response.set_cookie("a", "1")
+        response.set_cookie("b", "2")
+        return response
+
+    async def count(self, request: Request) -> int:
+        async for piece in request.stream():
+            self.taken += len(piece)
+            if self.taken > 500_000:
+                await self.gate.wait()
+        return self.taken
+
+    async def early(self) -> Response:
+        return Response("no", 413)
+
+    async def large(self) -> StreamingResponse:
+        async def pieces() -> AsyncIterator[bytes]:
+            for _ in range(1000):
+                self.taken += 10_000
+                yield b"x" * 10_000
+
+        return StreamingResponse(pieces())
+
+    async def events(self, request: Request) -> StreamingResponse:
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                yield b"data: 1\n\n"
+                await self.gate.wait()
+                yield b"data: 2\n\n"
+            finally:
+                self.left.set()
+
+        return StreamingResponse(pieces(), media_type="text/event-stream")
+
+    async def held(self) -> str:
+        try:
+            await self.gate.wait()
+        finally:
+            self.left.set()
+        return "held"
+
+    async def cut(self) -> StreamingResponse:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"begun"
+            raise RuntimeError("made up")
+
+        return StreamingResponse(pieces())
+
+
+@contextlib.asynccontextmanager
+async def control_plane(app: Any, path: Path) -> AsyncIterator[uvicorn.Server]:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108 - nothing blocks here
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                proxy_headers=False,
+                date_header=False,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        await until(lambda: server.started)
+        try:
+            yield server
+        finally:
+            server.should_exit = True
+            await running
+
+
+class Planes:
+    """Both planes, and one caller."""
+
+    def __init__(self, control: Control, hand_over: HandOver, caller: Caller, served: Any) -> None:
+        self.control = control
+        self.hand_over = hand_over
+        self.caller = caller
+        self.served = served
+
+
+@contextlib.asynccontextmanager
+async def both(folder: Path, **options: Any) -> AsyncIterator[Planes]:
+    control = Control()
+    hand_over = HandOver(folder / "web", **options)
+    async with control_plane(control.app, folder / "web"), serving(hand_over) as served:
+        try:
+            yield Planes(control, hand_over, await served.call(), served)
+        finally:
+            control.gate.set()
+            await hand_over.aclose()
+
+
+async def _told(caller: Caller) -> tuple[dict[str, str], Any]:
+    _, headers, body = await caller.whole_reply()
+    return headers, json.loads(body)
+
+
+async def test_a_request_arrives_as_it_was_sent(tmp_path: Path) -> None:
+    """Method, target, fields and body, of any framing; the reply comes back with each of its fields."""
+    async with both(tmp_path) as planes:
+        for framed in (post, chunked):
+            await planes.caller.send(framed(b"/told?x=%20y", b"body", extra=b"X-A: b\r\nCookie: c=d\r\n"))
+            head = await planes.caller.reader.readuntil(b"\r\n\r\n")
+            assert head.count(b"set-cookie: ") == 2
+            assert head.count(b"date: ") == 1
+            length = int(head.partition(b"content-length: ")[2].partition(b"\r")[0])
+            told = json.loads(await planes.caller.reader.readexactly(length))
+            assert (told["method"], told["path"], told["query"], told["body"]) == ("POST", "/told", "x=%20y", "body")
+            assert {"x-a": "b", "cookie": "c=d", "host": "a"}.items() <= dict(told["headers"]).items()
+        await planes.caller.send(b"DELETE /told HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await _told(planes.caller))[1]["method"] == "DELETE"
+        # One connection was enough for all of them.
+        assert len(planes.hand_over._open) == 1
+
+
+async def test_who_asked_is_said_by_us_alone(tmp_path: Path) -> None:
+    """What a caller says of its peer is left out, as are fields of its connection; forwarded ones are as they came."""
+    async with both(tmp_path) as planes:
+        forged = b"X-Weighbridge-Peer: 10.0.0.1 1\r\nX-Weighbridge-TLS: 1\r\nX-Forwarded-For: 10.0.0.2\r\n"
+        await planes.caller.send(
+            _GET % (b"/told", forged + b"Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nTE: trailers\r\n")
+        )
+        fields = (await _told(planes.caller))[1]["headers"]
+        named = {name: [value for found, value in fields if found == name] for name, _ in fields}
+        own = planes.caller.writer.get_extra_info("sockname")
+        assert named["x-weighbridge-peer"] == [f"{own[0]} {own[1]}"]
+        assert named["x-forwarded-for"] == ["10.0.0.2"]
+        assert named.keys().isdisjoint({"x-weighbridge-tls", "x-hop", "te", "connection"})
+
+
+async def test_replies_without_bodies(tmp_path: Path) -> None:
+    """Of HEAD, which says a length, and of a missing page; the connection goes on."""
+    async with both(tmp_path) as planes:
+        planes.control.app.add_api_route("/told", planes.control.tell, methods=["HEAD"])
+        await planes.caller.send(b"HEAD /told HTTP/1.1\r\nHost: a\r\n\r\n")
+        status, headers = await planes.caller.head()
+        assert status == 200
+        assert int(headers["content-length"]) > 0
+        await planes.caller.send(_GET % (b"/nowhere", b""))
+        assert (await planes.caller.reply())[0] == 404
+        await planes.caller.send(b"GET /told HTTP/1.0\r\n\r\n")
+        assert (await planes.caller.head())[0] == 200
+
+
+async def test_a_large_body_waits_for_its_reader(tmp_path: Path) -> None:
+    """While the control plane takes nothing, little is taken from the caller."""
+    async with both(tmp_path) as planes:
+        sending = asyncio.ensure_future(planes.caller.send(post(b"/count", b"x" * 20_000_000)))
+        await until(lambda: planes.control.taken > 500_000)
+        await asyncio.sleep(0.1)
+        assert not sending.done()
+        assert planes.served.server.held.held < 1_000_000
+        planes.control.gate.set()
+        assert await planes.caller.reply() == (200, b"20000000")
+        await sending
+
+
+async def test_a_large_reply_waits_for_its_reader(tmp_path: Path) -> None:
+    """While the caller takes nothing, little is taken from the control plane."""
+    async with both(tmp_path) as planes:
+        caller = await planes.served.call(limit=1024)
+        await caller.send(_GET % (b"/large", b""))
+        await until(lambda: planes.control.taken > 1_000_000)
+        await asyncio.sleep(0.1)
+        assert planes.control.taken < 9_000_000
+        assert len(await caller.rest_of(10_000_000)) == 10_000_000
+
+
+async def test_an_early_answer_is_given(tmp_path: Path) -> None:
+    """The control plane refuses a body that it has not read: its caller is told, whatever it still sends."""
+    async with both(tmp_path) as planes:
+        await planes.caller.send(post(b"/early", b"x" * 5_000_000)[:100_000])
+        assert (await planes.caller.reply())[0] == 413
+
+
+async def test_a_body_that_breaks_off_is_not_answered(tmp_path: Path) -> None:
+    """The control plane sees the end of its connection, not a shorter body."""
+    async with both(tmp_path) as planes:
+        await planes.caller.send(post(b"/count", b"x" * 1000)[:-10])
+        await until(lambda: planes.control.taken == 990)
+        planes.served.later(31)
+        assert (await planes.caller.error())[:2] == (408, "request_timeout")
+
+
+@pytest.mark.parametrize("path", [b"/held", b"/events"])
+async def test_a_caller_that_hangs_up_is_gone_there_too(tmp_path: Path, path: bytes) -> None:
+    async with both(tmp_path) as planes:
+        await planes.caller.send(_GET % (path, b""))
+        await until(lambda: len(planes.hand_over._open) == 1)
+        if path == b"/events":
+            await planes.caller.head()
+            await planes.caller.reader.readuntil(b"data: 1\n\n")
+        await planes.caller.leave()
+        await until(lambda: not planes.hand_over._open)
+        await until(lambda: not planes.served.server.tasks)
+
+
+async def test_streams_end_when_they_are_to(tmp_path: Path) -> None:
+    """Replies of events end whole, those that begin later at once; other replies go on."""
+    async with both(tmp_path) as planes:
+        await planes.caller.send(_GET % (b"/events", b""))
+        await planes.caller.head()
+        await planes.caller.reader.readuntil(b"data: 1\n\n\r\n")
+        other = await planes.served.call()
+        await other.send(_GET % (b"/held", b""))
+        await until(lambda: len(planes.hand_over._open) == 2)
+        planes.hand_over.end_streams()
+        assert await planes.caller.reader.readexactly(5) == b"0\r\n\r\n"
+        await planes.caller.send(_GET % (b"/events", b""))
+        await planes.caller.reply()
+        planes.control.gate.set()
+        assert await other.reply() == (200, b'"held"')
+
+
+async def test_a_reply_that_breaks_off_is_cut(tmp_path: Path) -> None:
+    """Its caller must not take it for whole."""
+    async with both(tmp_path) as planes:
+        await planes.caller.send(_GET % (b"/cut", b""))
+        told = await planes.caller.rest()
+        assert b"begun" in told
+        assert not told.endswith(b"0\r\n\r\n")
+
+
+async def test_a_restart_is_waited_for(tmp_path: Path) -> None:
+    """A request that finds nobody is answered by the control plane that comes up meanwhile, its body whole."""
+    control = Control()
+    hand_over = HandOver(tmp_path / "web")
+    async with serving(hand_over) as served:
+        caller = await served.call()
+        await caller.send(post(b"/told", b"body"))
+        await until(lambda: bool(served.server.tasks))
+        await asyncio.sleep(0.05)
+        async with control_plane(control.app, tmp_path / "web"):
+            assert (await _told(caller))[1]["body"] == "body"
+            await hand_over.aclose()
+
+
+async def test_kept_connections_outlive_no_restart(tmp_path: Path) -> None:
+    """What was kept with the one before is not used with the one after."""
+    control = Control()
+    hand_over = HandOver(tmp_path / "web")
+    async with serving(hand_over) as served:
+        caller = await served.call()
+        for _ in range(2):
+            async with control_plane(control.app, tmp_path / "web"):
+                await caller.send(post(b"/told", b"body"))
+                assert (await _told(caller))[1]["body"] == "body"
+        await hand_over.aclose()
+
+
+async def test_a_control_plane_that_stays_away_is_said_to_be(tmp_path: Path) -> None:
+    """503 with a time to come again, and what still works."""
+    async with serving(HandOver(tmp_path / "web", restart_s=0.0)) as served:
+        caller = await served.call()
+        await caller.send(post(b"/told", b"body"))
+        status, headers, body = await caller.whole_reply()
+        error = json.loads(body)["error"]
+        assert (status, error["code"], headers["retry-after"]) == (503, "control_plane_away", "1")
+        assert "models are served" in error["message"]
+
+
+@pytest.mark.parametrize(("method", "repeated"), [("GET", True), ("POST", False)])
+async def test_a_control_plane_that_dies_amid_a_request(tmp_path: Path, method: str, *, repeated: bool) -> None:
+    """What changes nothing is asked again of the next one; of anything else its caller has to look whether it is done."""
+    asked = 0
+
+    async def die_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        if asked > 1:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+            await writer.drain()
+        writer.close()
+
+    hand_over = HandOver(tmp_path / "web")
+    async with serving(hand_over) as served:
+        server = await asyncio.start_unix_server(die_once, tmp_path / "web")
+        caller = await served.call()
+        await caller.send(b"%b /told HTTP/1.1\r\nHost: a\r\n\r\n" % method.encode())
+        status, _, body = await caller.whole_reply()
+        assert ((status, body) == (200, b"ok")) == repeated
+        assert (status == 503) != repeated
+        assert asked == 1 + repeated
+        server.close()
+        await hand_over.aclose()
+
+
+@pytest.mark.parametrize(
+    "reply", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20_000, b"HTTP/1.1 200 OK\r\nx: y"]
+)
+async def test_no_reply_is_no_reply(tmp_path: Path, reply: bytes) -> None:
+    """Nonsense, a head without bound or without end is 503 and not believed."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            writer.write(reply)
+            await writer.drain()
+        writer.close()
+
+    hand_over = HandOver(tmp_path / "web")
+    async with serving(hand_over) as served:
+        server = await asyncio.start_unix_server(answer, tmp_path / "web")
+        caller = await served.call()
+        await caller.send(b"POST /told HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await caller.error())[:2] == (503, "control_plane_away")
+        server.close()
+        await hand_over.aclose()
+
+
+async def test_requests_at_once_are_bounded(tmp_path: Path) -> None:
+    """As many as there may be connections; one more is told to come again."""
+    async with both(tmp_path, max_connections=2) as planes:
+        callers = [planes.caller, await planes.served.call()]
+        for caller in callers:
+            await caller.send(_GET % (b"/held", b""))
+        await until(lambda: len(planes.hand_over._open) == 2)
+        third = await planes.served.call()
+        await third.send(_GET % (b"/told", b""))
+        assert (await third.error())[:2] == (503, "overloaded")
+        planes.control.gate.set()
+        for caller in callers:
+            assert (await caller.reply())[0] == 200
+        await third.send(_GET % (b"/told", b""))
+        assert (await third.reply())[0] == 200
