@@ -166,7 +166,7 @@ class Running:
             engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")
             stack.push_async_callback(engine.dispose)
             metrics = self._metrics
-            ledger, holds, books = await open_books(engine, config, metrics, wall_us, stack)
+            ledger, drain, holds, books = await open_books(engine, config, metrics, wall_us, stack)
             claims = Claims(engine, lambda: self._config.cost, wall_us, operator=config.accounts.operator)
             directory = self._directory(engine)
             stack.push_async_callback(directory.aclose)
@@ -230,6 +230,7 @@ class Running:
                 is_draining=lambda: line.draining,
                 fleet_view=probing.view,
                 ledger=ledger,
+                drain=drain,
                 usage=UsageReader(engine),
                 metrics=metrics.requests,
                 ledger_metrics=metrics.ledger,
@@ -261,8 +262,8 @@ class Running:
             await watch.refresh()
             background(stack, every(config.classifier.learning.poll_s, watch.refresh))
             self._listen_for_reload(stack)
-            app.state.ledger, app.state.gateway, app.state.tuning_watch = ledger, gateway, watch
-            app.state.line, app.state.breakers = line, self._breakers
+            app.state.ledger, app.state.drain, app.state.holds, app.state.gateway = ledger, drain, holds, gateway
+            app.state.tuning_watch, app.state.line, app.state.breakers = watch, line, self._breakers
             yield {"gateway": gateway}
             line.draining = True
 
@@ -495,7 +496,8 @@ class Running:
         gate = self._gate
         if self._fleet is not None and gate is not None:
             self._fleet.tick(_TICK_S, lambda pool: waiting_at_gate(pool, gate))
-        self._metrics.ledger.set_journal_depth(gateway.ledger.depth)
+        self._metrics.ledger.set_journal(gateway.ledger.state())
+        self._metrics.ledger.set_drain(gateway.drain.counts)
         self._metrics.requests.write()
         self._metrics.requests.set_in_flight(line.in_flight)
         for target in line.config.catalog.targets.values():

@@ -49,7 +49,7 @@ class Running(msgspec.Struct, frozen=True):
 
     async def rows(self, where: str = "1 = 1") -> list[dict[str, Any]]:
         """Ledger rows, oldest first, once everything journaled so far has reached the database."""
-        await self.app.state.ledger.drain()
+        assert await self.app.state.drain.drain_now()
         async with self.engine.connect() as connection:
             found = await connection.execute(text(f"SELECT * FROM ledger_entry WHERE {where} ORDER BY at_us, attempt"))  # noqa: S608
             return [dict(row) for row in found.mappings()]

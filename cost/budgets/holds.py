@@ -21,7 +21,7 @@ from cost.budgets.budget import Budget, BudgetStatus, Scope, tag_id
 from cost.budgets.grants import Grant, GrantNeed, GrantRequest, Grants
 from cost.budgets.periods import end_us
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
-from cost.ledger.entries import TERMINAL, Entry
+from cost.ledger.entries import AttemptKey, Entry
 from cost.times import moment, wall_us
 
 _log: Final = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _TICK_S: Final = 0.25
 _IDLE_S: Final = 1.0
 """Interval at which unused grants of all budgets are given back."""
 _SETTLING_S: Final = 0.02
-"""Pause before a second look: long enough for `booked` to hear of a commit."""
+"""Pause before a second look: long enough for the drain to tell of a commit."""
 _MAX_WAITING: Final = 20_000
 _DUTY_PATIENCE: Final = 5
 """Timeout of a background duty, as a multiple of `patience_s`."""
@@ -39,9 +39,6 @@ _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 _UNAVAILABLE: Final = (
     "Whether the budgets have room cannot be told now: the database does not answer. Try again shortly."
 )
-
-Key = tuple[str, int]
-"""An attempt: request id and attempt number."""
 
 
 class BudgetCheck(msgspec.Struct, frozen=True):
@@ -141,7 +138,7 @@ class _Hold(msgspec.Struct, frozen=True):
 
 
 class _Waiter(msgspec.Struct):
-    key: Key
+    key: AttemptKey
     hold: _Hold
     future: "asyncio.Future[None]"
     looks: int = 0
@@ -159,18 +156,21 @@ class Holds:
         poll_s: float = 2.0,
         now_us: Callable[[], int] = wall_us,
         refused: Callable[[Scope], None] = lambda _scope: None,
+        look: Callable[[], object] = lambda: None,
     ) -> None:
+        """`look` makes whoever calls `booked` do so now, for all that the database has by now."""
         self._grants = grants
         self._boot_id = boot_id
         self._patience_s = patience_s
         self._poll_s = poll_s
         self.now_us = now_us
         self._refused = refused
+        self._look = look
         self._learned = False
         self._budgets: dict[str, _LocalBudget] = {}
         self._index: dict[tuple[str, str], tuple[_LocalBudget, ...]] = {}
-        self._open: dict[Key, _Hold] = {}
-        self._unbooked: dict[Key, _Hold] = {}
+        self._open: dict[AttemptKey, _Hold] = {}
+        self._unbooked: dict[AttemptKey, _Hold] = {}
         self._waiting: list[_Waiter] = []
         self._learning = asyncio.Lock()
         self._changing = asyncio.Lock()
@@ -242,12 +242,14 @@ class Holds:
             for local in hold.budgets:
                 local.unbooked += cost
 
-    def booked(self, entries: Iterable[Entry]) -> None:
-        """Take note that the database has these entries: their cost leaves this process's grant."""
-        if not self._unbooked:
-            return
-        for entry in entries:
-            settled = self._unbooked.pop((entry.request_id, entry.attempt), None) if entry.entry in TERMINAL else None
+    def awaits(self, key: AttemptKey) -> bool:
+        """Return True if this attempt's cost is part of a grant until the database has it."""
+        return key in self._unbooked
+
+    def booked(self, keys: Iterable[AttemptKey]) -> None:
+        """Take note that the database has the ends of these attempts: their cost leaves this process's grant."""
+        for key in keys:
+            settled = self._unbooked.pop(key, None)
             if settled is None:
                 continue
             for local in settled.budgets:
@@ -292,6 +294,7 @@ class Holds:
     async def tidy(self, *, scarce_only: bool = False) -> None:
         """Give back unused grants; a budget used since the last call, and not scarce, keeps what it has."""
         async with self._changing:
+            self._look()
             asks: list[tuple[_LocalBudget, GrantNeed]] = []
             for local in self._budgets.values():
                 if scarce_only and not local.scarce:
@@ -386,20 +389,20 @@ class Holds:
 
     # Taking and dropping holds.
 
-    def _take_hold(self, key: Key, hold: _Hold) -> None:
+    def _take_hold(self, key: AttemptKey, hold: _Hold) -> None:
         self._open[key] = hold
         for local in hold.budgets:
             local.held += hold.amount_nanousd
             local.used += hold.amount_nanousd
 
-    def _drop_hold(self, key: Key) -> _Hold | None:
+    def _drop_hold(self, key: AttemptKey) -> _Hold | None:
         hold = self._open.pop(key, None)
         if hold is not None:
             for local in hold.budgets:
                 local.held -= hold.amount_nanousd
         return hold
 
-    async def _wait_for_grant(self, key: Key, hold: _Hold) -> None:
+    async def _wait_for_grant(self, key: AttemptKey, hold: _Hold) -> None:
         if self._closed or len(self._waiting) >= _MAX_WAITING:
             raise BudgetsUnavailable(_UNAVAILABLE)
         waiter = _Waiter(key, hold, asyncio.get_running_loop().create_future())
@@ -436,6 +439,8 @@ class Holds:
 
     async def _serve_batch(self) -> bool:
         """Serve all that wait now, in order; return True if some are to be looked at again a little later."""
+        # What the database counts as spent already must not be held here too.
+        self._look()
         batch = [waiter for waiter in self._waiting if not waiter.future.done()]
         wanted: dict[str, int] = {}
         budgets: dict[str, _LocalBudget] = {}

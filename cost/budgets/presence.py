@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from cost.budgets.grants import Grants
-from cost.ledger.ledger import ProcessPresence
+from cost.ledger.drain import ProcessPresence
 
 
 class BudgetPresence:
@@ -13,14 +13,13 @@ class BudgetPresence:
         self._presence = presence
         self._grants = grants
 
-    @property
-    def may_be_given_up(self) -> bool:
-        """True if other processes may have closed attempts of this one."""
-        return self._presence.may_be_given_up
+    def may_be_given_up(self, boot_id: str) -> bool:
+        """Return True if other hosts may have closed attempts of this process."""
+        return self._presence.may_be_given_up(boot_id)
 
-    async def show(self, boot_id: str) -> None:
-        """Record that this process is alive."""
-        await self._presence.show(boot_id)
+    async def show(self, boot_ids: Collection[str], *, drained: Collection[str] = ()) -> None:
+        """Record that these processes are alive."""
+        await self._presence.show(boot_ids, drained=drained)
 
     async def forget(self, boot_id: str) -> None:
         """Forget a process that has nothing open. Grants go first: if that fails, the caller asks again."""

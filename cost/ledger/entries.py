@@ -11,6 +11,8 @@ from cost.usage import UsageSource
 EntryKind = Literal["reserve", "settle", "void", "expire", "adjust"]
 Origin = Literal["caller", "shadow", "true-up", "idle", "correction", "reconciliation"]
 """Cause of an entry: a caller's request, a shadow call behind it, or a posting of the ledger's own."""
+AttemptKey = tuple[str, int]
+"""An attempt: request id and attempt number."""
 Arm = Literal["", "holdout", "control"]
 """Arm of the holdout experiment: `holdout` goes to the reference, `control` is routed as usual but counted apart."""
 

@@ -3,6 +3,9 @@
 All entries of one turn of the event loop share one write. In `process` mode an entry is safe as soon as the kernel has
 it: it survives a kill -9 of this process. In `power` mode it is flushed to the disk as well, in a thread, and all that
 came in meanwhile share the next flush.
+
+What is in the files is not kept in memory. The drain (`cost.ledger.drain`), in whatever process, reads the files and
+writes beside them how far the database has them; `look` reads that, and deletes the segments that are done with.
 """
 
 import asyncio
@@ -10,16 +13,27 @@ import errno
 import logging
 import os
 import secrets
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
+
+import msgspec
 
 from cost.errors import LedgerUnavailable
-from cost.ledger.entries import Entry, void_of
-from cost.ledger.segments import BootLock, encode_line, segment_path
+from cost.ledger.entries import TERMINAL, AttemptKey, Entry, void_of
+from cost.ledger.segments import (
+    BootLock,
+    Drained,
+    decode_drained,
+    drained_path,
+    encode_line,
+    first_entry,
+    segment_path,
+    write_drained,
+)
 
 _log: Final = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
@@ -28,23 +42,56 @@ _MAX_REFUSED: Final = 4096
 _UNWRITABLE: Final = "the journal cannot be written"
 
 _Write = Callable[[int, memoryview], int]
-_Line = tuple[Entry, bytes, asyncio.Future[None] | None, bool]
-"""Entry, encoded line, future of whoever waits for it, and whether it is in the queue already."""
+_Line = tuple[Entry, bytes, asyncio.Future[None] | None]
+"""Entry, encoded line, and future of whoever waits for it."""
+
+
+class Awaiting(Protocol):
+    """Whoever has to know which attempts the database has; implemented by `cost.budgets.holds.Holds`."""
+
+    def awaits(self, key: AttemptKey) -> bool:
+        """Return True if this attempt's end is to be told by `booked`. Asked when the end is written to the file."""
+        ...
+
+    def booked(self, keys: Iterable[AttemptKey]) -> None:
+        """Take note that the database has the ends of these attempts."""
+        ...
+
+
+class JournalState(msgspec.Struct, frozen=True, kw_only=True):
+    """How a journal is, for health checks, metrics and pages."""
+
+    depth: int
+    """Entries that the database does not have yet."""
+    oldest_age_s: float
+    """Seconds that the oldest of them has waited; 0 if none waits."""
+    accepting: bool
+    """True if a reserve would be taken now."""
+    write_failures: int
+    """Times that the disk refused a write or a flush."""
+    unwritten: int
+    """Entries that wait in memory for the disk to work again; they are part of `depth`."""
 
 
 class _Segment:
-    """One open file of the journal; removed when it is full and the database has all of it."""
+    """One file of the journal, open until the next one is begun."""
 
-    __slots__ = ("bytes", "descriptor", "path", "undrained")
+    __slots__ = ("bytes", "descriptor", "lines", "number", "path")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, number: int) -> None:
         self.path = path
+        self.number = number
         self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.bytes = 0
-        self.undrained = 0
+        self.lines = 0
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
     def remove(self) -> None:
-        os.close(self.descriptor)
+        self.close()
         self.path.unlink(missing_ok=True)
 
 
@@ -59,12 +106,15 @@ class Journal:
         sync: Literal["process", "power"] = "process",
         max_bytes: int = 128 * 1024 * 1024,
         segment_bytes: int = 8 * 1024 * 1024,
+        awaiting: Awaiting | None = None,
         write: _Write = os.write,
         flush_to_disk: Callable[[int], None] = os.fdatasync,
         random_token: Callable[[int], str] = secrets.token_hex,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.directory = directory
         self.boot_id = boot_id or random_token(8)
+        """Id of this process; fixed once the journal is open."""
         self.write_failures = 0
         """Times that the disk refused a write or a flush."""
         self._chosen_id = boot_id is not None
@@ -72,9 +122,11 @@ class Journal:
         self._max_bytes = max_bytes
         # A full segment is only deleted after the next one was begun, so several must fit.
         self._segment_bytes = min(segment_bytes, max_bytes // 4)
+        self._awaiting = awaiting
         self._write = write
         self._flush_to_disk = flush_to_disk
         self._random_token = random_token
+        self._clock = clock
         self._lock: BootLock | None = None
         self._segments: deque[_Segment] = deque()
         self._next_number = 0
@@ -84,28 +136,38 @@ class Journal:
         self._buffered_bytes = 0
         self._flush_due = False
         self._unwritten: list[_Line] = []
-        self._refused: dict[tuple[str, int], None] = {}
+        self._refused: dict[AttemptKey, None] = {}
         # While set, the disk is known to fail, and only the timer tries it again.
         self._retry: asyncio.TimerHandle | None = None
-        self._queue: deque[tuple[Entry, _Segment | None]] = deque()
         self._unflushed: list[_Line] = []
         self._flushing: asyncio.Task[None] | None = None
         self._executor: ThreadPoolExecutor | None = None
+        self._drained = Drained()
+        self._told = b""
+        self._awaited: deque[tuple[tuple[int, int], list[AttemptKey]]] = deque()
+        """Ends that `awaiting` has to hear of, by the place behind which the database has them."""
 
     @property
     def depth(self) -> int:
-        """Entries that the database does not have yet."""
-        return len(self._queue) + len(self._buffer)
+        """Entries that the database does not have yet, as far as this process has looked."""
+        drained = self._drained
+        written = sum(segment.lines for segment in self._segments if segment.number >= drained.segment)
+        if self._segments and self._segments[0].number == drained.segment:
+            written -= drained.lines
+        return max(0, written) + len(self._unwritten) + len(self._buffer)
+
+    @property
+    def is_drained(self) -> bool:
+        """True if the database has everything, as far as this process has looked."""
+        last = self._segments[-1] if self._segments else None
+        return not (self._unwritten or self._buffer) and (
+            last is None or self._drained.place >= (last.number, last.bytes)
+        )
 
     @property
     def size_bytes(self) -> int:
         """Bytes in the files, and about to be written to them."""
         return self._bytes + self._buffered_bytes
-
-    @property
-    def oldest_at_us(self) -> int | None:
-        """`at_us` of the oldest entry that the database does not have; None if it has all."""
-        return self._queue[0][0].at_us if self._queue else None
 
     @property
     def accepting(self) -> bool:
@@ -116,8 +178,25 @@ class Journal:
     def _failing(self) -> bool:
         return self._retry is not None or bool(self._unwritten)
 
+    def state(self) -> JournalState:
+        """Return how the journal is now. Looks at the files, so it is not for every request."""
+        self.look()
+        oldest_us = self._oldest_at_us()
+        return JournalState(
+            depth=self.depth,
+            oldest_age_s=0.0 if oldest_us is None else max(0.0, self._clock() - oldest_us / 1_000_000),
+            accepting=self.accepting,
+            write_failures=self.write_failures,
+            unwritten=len(self._unwritten),
+        )
+
     def open(self) -> None:
-        """Take the lock that shows other processes that this one lives. Raises LedgerUnavailable."""
+        """Take the lock that shows other processes that this one lives; nothing to do where it is open.
+
+        Raises LedgerUnavailable, and OSError where the directory cannot be written.
+        """
+        if self._lock is not None:
+            return
         self.directory.mkdir(parents=True, exist_ok=True)
         for _ in range(_LOCK_TRIES):
             self._lock = BootLock.take(self.directory, self.boot_id)
@@ -129,6 +208,8 @@ class Journal:
             self.boot_id = self._random_token(8)
         else:
             raise LedgerUnavailable(f"no lock could be taken in {self.directory}")
+        # Written now, so that a disk that is full later has its block for what the drain tells.
+        write_drained(self.directory, self.boot_id, self._drained)
         if self._power:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="journal-flush")
 
@@ -158,13 +239,13 @@ class Journal:
             # The reserve was refused: closing it would write an entry for each of them, without limit.
             del self._refused[entry.request_id, entry.attempt]
         elif self._failing and not self._flush_due:
-            self._queue_unwritten(entry, encode_line(entry))
+            self._unwritten.append((entry, encode_line(entry), None))
         else:
             self._append(asyncio.get_running_loop(), entry, None)
 
     def _append(self, loop: asyncio.AbstractEventLoop, entry: Entry, safe: asyncio.Future[None] | None) -> None:
         line = encode_line(entry)
-        self._buffer.append((entry, line, safe, False))
+        self._buffer.append((entry, line, safe))
         self._buffered_bytes += len(line)
         if not self._flush_due:
             self._flush_due = True
@@ -179,39 +260,55 @@ class Journal:
         self._buffer, self._unwritten, self._buffered_bytes = [], [], 0
         try:
             segment = self._current_segment()
-            self._write_all(segment, b"".join([line for _, line, _, _ in lines]))
         except OSError as failure:
             self._handle_write_failure(lines, failure)
             return
-        self._stop_retrying()
-        for entry, _, _, queued in lines:
-            if not queued:
-                self._queue.append((entry, segment))
-                segment.undrained += 1
-        if self._power:
-            self._flush_soon(lines)
-        else:
-            _mark_durable(lines)
+        refusal = self._write_all(segment, b"".join([line for _, line, _ in lines]))
+        if refusal is None:
+            self._stop_retrying()
+            self._took(segment, lines)
+            return
+        why, written = refusal
+        whole = self._cut_torn(segment, lines, written)
+        self._took(segment, lines[:whole])
+        self._handle_write_failure(lines[whole:], why)
 
-    def pending(self, most: int) -> list[Entry]:
-        """Return at most `most` of the oldest entries that the database does not have."""
-        return [entry for entry, _ in islice(self._queue, most)]
+    def look(self) -> bool:
+        """Read how far the database has this journal; True if that is news. Called again and again, by a timer."""
+        if self._lock is None:
+            return False
+        try:
+            content = drained_path(self.directory, self.boot_id).read_bytes()
+        except OSError:
+            # Nobody deletes it while this process holds its lock. If it is gone all the same, the drain writes a new one.
+            return False
+        if content == self._told:
+            return False
+        drained = decode_drained(content)
+        if drained is None:
+            # It is being written at this moment.
+            return False
+        self._told = content
+        return self.drained(drained)
 
-    def drained(self, count: int) -> None:
-        """Drop the oldest `count` entries, which the database has now, and the segments that are empty by that."""
-        for _ in range(count):
-            _, segment = self._queue.popleft()
-            if segment is not None:
-                segment.undrained -= 1
-        while len(self._segments) > 1 and self._segments[0].undrained == 0:
+    def drained(self, drained: Drained) -> bool:
+        """Take note of how far the database has this journal: tell who awaits that, and delete whole segments.
+
+        False where that is known already.
+        """
+        if drained.place <= self._drained.place:
+            return False
+        self._drained = drained
+        while self._segments and self._is_done_with(self._segments[0]):
             segment = self._segments.popleft()
             self._bytes -= segment.bytes
             segment.remove()
+        self._tell_booked()
+        return True
 
-    async def aclose(self, *, keep: bool = False) -> None:
-        """Write what is left, close the files and release the lock. Deletes the files if the database has everything.
-
-        With `keep` they stay, so that the next start looks for reserves that nobody closed.
+    async def aclose(self) -> None:
+        """Write what is left, close the files and release the lock. The files stay: the drain reads what it has not yet,
+        closes reserves that nobody closed, and deletes them.
         """
         if self._lock is None:
             return
@@ -221,15 +318,44 @@ class Journal:
         self._stop_retrying()
         if self._executor is not None:
             self._executor.shutdown()
-        delete = not self._queue and not keep
+        if self._unwritten:
+            _log.error(
+                "%d entries could not be written; their attempts are settled at an estimate", len(self._unwritten)
+            )
         for segment in self._segments:
-            if delete:
-                segment.remove()
-            else:
-                os.close(segment.descriptor)
+            segment.close()
         self._segments.clear()
-        self._lock.release(delete=delete)
+        self._lock.release(delete=False)
         self._lock = None
+
+    def _is_done_with(self, segment: _Segment) -> bool:
+        if segment.number < self._drained.segment:
+            return True
+        done = self._drained.place >= (segment.number, segment.bytes)
+        # The last one is written on, unless the disk is full: then its room may be all that is needed.
+        return done and (len(self._segments) > 1 or (self._failing and self._flushing is None))
+
+    def _tell_booked(self) -> None:
+        keys: list[AttemptKey] = []
+        while self._awaited and self._awaited[0][0] <= self._drained.place:
+            keys += self._awaited.popleft()[1]
+        if keys and self._awaiting is not None:
+            refused = set(self._drained.refused)
+            self._awaiting.booked([key for key in keys if key not in refused])
+
+    def _oldest_at_us(self) -> int | None:
+        place = self._drained.place
+        for segment in self._segments:
+            if place < (segment.number, segment.bytes):
+                offset = place[1] if place[0] == segment.number else 0
+                try:
+                    entry = first_entry(self.directory, self.boot_id, segment.number, offset)
+                except OSError:
+                    entry = None
+                if entry is not None:
+                    return entry.at_us
+        waiting = self._unwritten or self._buffer
+        return waiting[0][0].at_us if waiting else None
 
     def _current_segment(self) -> _Segment:
         current = self._segments[-1] if self._segments else None
@@ -237,15 +363,18 @@ class Journal:
             return current
         if self._power and current is not None:
             self._flush_to_disk(current.descriptor)
-        segment = _Segment(segment_path(self.directory, self.boot_id, self._next_number))
+        segment = _Segment(segment_path(self.directory, self.boot_id, self._next_number), self._next_number)
         self._next_number += 1
         self._torn = False
+        if current is not None:
+            current.close()
         self._segments.append(segment)
         if self._power:
             _flush_directory(self.directory)
         return segment
 
-    def _write_all(self, segment: _Segment, data: bytes) -> None:
+    def _write_all(self, segment: _Segment, data: bytes) -> tuple[OSError, int] | None:
+        """Write it all and return None, or why not and how many bytes were."""
         rest = memoryview(data)
         try:
             while rest:
@@ -253,42 +382,61 @@ class Journal:
                 if written <= 0:
                     raise OSError(errno.EIO, "nothing was written")  # noqa: TRY301  A short write is handled like a failed one.
                 rest = rest[written:]
-        except OSError:
-            self._truncate_torn(segment)
-            raise
-        segment.bytes += len(data)
-        self._bytes += len(data)
+        except OSError as failure:
+            return failure, len(data) - len(rest)
+        return None
 
-    def _truncate_torn(self, segment: _Segment) -> None:
-        """Truncate what a failed write left, so that the next line does not continue half of another."""
+    def _cut_torn(self, segment: _Segment, lines: Sequence[_Line], written: int) -> int:
+        """Return how many lines a failed write left whole, and truncate the rest of it.
+
+        The drain may have read the whole ones already, so they stand. Half a line it leaves alone.
+        """
+        whole = size = 0
+        for _, line, _ in lines:
+            if size + len(line) > written:
+                break
+            size += len(line)
+            whole += 1
         try:
-            os.ftruncate(segment.descriptor, segment.bytes)
+            os.ftruncate(segment.descriptor, segment.bytes + size)
         except OSError:
+            # The next line must not continue half of another.
             self._torn = True
+        return whole
+
+    def _took(self, segment: _Segment, lines: list[_Line]) -> None:
+        """Note lines that the kernel has."""
+        if not lines:
+            return
+        size = sum([len(line) for _, line, _ in lines])
+        segment.bytes += size
+        segment.lines += len(lines)
+        self._bytes += size
+        awaiting = self._awaiting
+        if awaiting is not None:
+            ends = [(entry.request_id, entry.attempt) for entry, _, _ in lines if entry.entry in TERMINAL]
+            keys = [key for key in ends if awaiting.awaits(key)]
+            if keys:
+                self._awaited.append(((segment.number, segment.bytes), keys))
+        if self._power:
+            self._flush_soon(lines)
+        else:
+            _mark_durable(lines)
 
     def _handle_write_failure(self, lines: Sequence[_Line], failure: OSError) -> None:
         self.write_failures += 1
         _log.error("the journal cannot be written: %s", os.strerror(failure.errno or errno.EIO))
-        for entry, line, safe, queued in lines:
-            if queued:
-                self._unwritten.append((entry, line, None, True))
-            elif safe is None:
-                self._queue_unwritten(entry, line)
+        for entry, line, safe in lines:
+            if safe is None:
+                self._unwritten.append((entry, line, None))
             else:
                 self._refuse(entry, safe)
-                if self._torn:
-                    self._void_refused(entry)
         self._retry_later()
 
-    def _queue_unwritten(self, entry: Entry, line: bytes) -> None:
-        """Queue an entry that must be booked while the disk fails: for the database now, for the file later."""
-        self._queue.append((entry, None))
-        self._unwritten.append((entry, line, None, True))
-
     def _void_refused(self, reserve: Entry) -> None:
-        """Void a refused reserve that may still stand in the file, so that it is not charged."""
+        """Void a refused reserve that stands in the file all the same, so that it is not charged."""
         void = void_of(reserve)
-        self._queue_unwritten(void, encode_line(void))
+        self._unwritten.append((void, encode_line(void), None))
 
     def _refuse(self, reserve: Entry, safe: asyncio.Future[None]) -> None:
         self._remember_refused(reserve)
@@ -306,6 +454,10 @@ class Journal:
             self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._retry_flush)
 
     def _retry_flush(self) -> None:
+        if self._segments and self._is_done_with(self._segments[0]):
+            segment = self._segments.popleft()
+            self._bytes -= segment.bytes
+            segment.remove()
         self._retry = None
         self.flush()
 
@@ -323,7 +475,7 @@ class Journal:
         loop = asyncio.get_running_loop()
         while self._unflushed:
             lines, self._unflushed = self._unflushed, []
-            # A copy, because the segment may be drained and closed meanwhile.
+            # A copy, because the segment may be full and closed meanwhile.
             descriptor = os.dup(self._segments[-1].descriptor)
             try:
                 await loop.run_in_executor(self._executor, self._flush_to_disk, descriptor)
@@ -340,7 +492,7 @@ class Journal:
         _log.error("the journal cannot be flushed to the disk: %s", os.strerror(failure.errno or errno.EIO))
         # After a failed flush the kernel may have dropped the pages: nothing more goes into this file.
         self._torn = True
-        for entry, _, safe, _ in lines:
+        for entry, _, safe in lines:
             if safe is not None:
                 self._refuse(entry, safe)
                 self._void_refused(entry)
@@ -348,7 +500,7 @@ class Journal:
 
 
 def _mark_durable(lines: Sequence[_Line]) -> None:
-    for _, _, safe, _ in lines:
+    for _, _, safe in lines:
         if safe is not None and not safe.done():
             safe.set_result(None)
 

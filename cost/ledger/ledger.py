@@ -1,30 +1,20 @@
-"""The ledger of one process: a reserve before each attempt, one closing entry after it, and no loss in between.
+"""The ledger as a data-plane process has it: a reserve before each attempt, one closing entry after it, into its journal.
 
-Entries go to the journal first and from there to the database, as often as it takes. Journals of dead processes are
-recovered by whoever notices first; an attempt that nobody closed is then settled at the most it may have cost, and
-marked as an estimate.
+No database is touched here. The drain (`cost.ledger.drain`), in this process or another, brings the journal into the
+database; when this process dies, the drain settles what it left open at the most that it may have cost, as an estimate.
 """
 
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from itertools import islice
-from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
-from cost.errors import EntriesRefused, LedgerUnavailable, StoreUnreachable
-from cost.ledger.entries import Entry, orphan_settlement, void_of
-from cost.ledger.journal import Journal
-from cost.ledger.segments import DeadJournal, boots, encode_line
+from cost.errors import LedgerUnavailable
+from cost.ledger.entries import Entry, void_of
+from cost.ledger.journal import Journal, JournalState
 
 _log: Final = logging.getLogger(__name__)
-_MAX_BACKOFF_S: Final = 5.0
-_SHOW_EVERY_S: Final = 30.0
-_EXPIRE_EVERY_S: Final = 60.0
-
-_Answer = TypeVar("_Answer")
+_SOON_S: Final = 0.02
 
 
 class Books(Protocol):
@@ -47,98 +37,13 @@ class Books(Protocol):
         ...
 
 
-class EntryStore(Protocol):
-    """Database of entries; implemented by LedgerStore."""
-
-    async def insert(self, entries: Sequence[Entry], *, careful: bool = False) -> int:
-        """Write entries, idempotently, and return how many were new.
-
-        EntriesRefused is final; other errors may be retried. `careful` is for entries of a process that others may have given up for lost.
-        """
-        ...
-
-    async def open_reserves(self, boot_ids: Sequence[str]) -> list[Entry]:
-        """Return the reserves of these processes that no entry closes."""
-        ...
-
-
-class ProcessPresence(Protocol):
-    """Registry of live processes; implemented by `cost.ledger.sweep.Sweep`."""
-
-    @property
-    def may_be_given_up(self) -> bool:
-        """True if other processes may have closed attempts of this one."""
-        ...
-
-    async def show(self, boot_id: str) -> None:
-        """Record that this process is alive."""
-        ...
-
-    async def forget(self, boot_id: str) -> None:
-        """Forget a process that has nothing open."""
-        ...
-
-    async def expire(self, ours: Collection[str]) -> None:
-        """Close what lost hosts left open; processes in `ours` are recovered from their journals instead."""
-        ...
-
-
-class SingleProcess:
-    """Presence of a process that shares its database with no other; does nothing."""
-
-    may_be_given_up = False
-
-    async def show(self, boot_id: str) -> None:
-        """Do nothing: no other process looks."""
-
-    async def forget(self, boot_id: str) -> None:
-        """Do nothing: nothing was recorded."""
-
-    async def expire(self, ours: Collection[str]) -> None:
-        """Do nothing: there is no other host to lose."""
-
-
-def nothing(entries: Sequence[Entry]) -> None:
-    """Ignore entries that were booked; the default callback."""
-
-
 class Ledger:
-    """The ledger of one process. `booked` is called with entries once the database has them, drained or recovered."""
+    """The books of one process."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        store: EntryStore,
-        clock: Callable[[], float] = time.time,
-        *,
-        drain_batch: int = 500,
-        drain_interval_s: float = 0.15,
-        recover_every_s: float = 15.0,
-        store_timeout_s: float = 30.0,
-        booked: Callable[[Sequence[Entry]], None] = nothing,
-        presence: ProcessPresence | None = None,
-    ) -> None:
+    def __init__(self, journal: Journal, *, look_every_s: float = 0.25) -> None:
         self._journal = journal
-        self._store = store
-        self._clock = clock
-        self._drain_batch = drain_batch
-        self._drain_interval_s = drain_interval_s
-        self._recover_every_s = recover_every_s
-        self._store_timeout_s = store_timeout_s
-        self._booked = booked
-        self._presence = presence or SingleProcess()
-        self._show_at = 0.0
-        self._expire_at = clock() + _EXPIRE_EVERY_S
-        self._draining = asyncio.Lock()
-        self._loop: asyncio.Task[None] | None = None
-        self.drain_failures = 0
-        """Times that the database did not take entries."""
-        self.unbooked_rows = 0
-        """Entries that the database refuses for what they are; kept in a file of their own."""
-        self.orphans_settled = 0
-        """Attempts of dead processes that were settled at an estimate."""
-        self.damaged_lines = 0
-        """Unreadable lines in dead processes' journals; a kill tears at most the last one."""
+        self._look_every_s = look_every_s
+        self._looking: asyncio.Task[None] | None = None
         self.settle_failures = 0
         """Entries that could not even be queued; a bug, and logged as one."""
 
@@ -149,7 +54,7 @@ class Ledger:
 
     @property
     def depth(self) -> int:
-        """Entries that the database does not have yet."""
+        """Entries that the database does not have yet, as far as this process has looked."""
         return self._journal.depth
 
     @property
@@ -157,26 +62,14 @@ class Ledger:
         """True if a reserve would be taken now."""
         return self._journal.accepting
 
-    @property
-    def write_failures(self) -> int:
-        """Times that the disk refused the journal."""
-        return self._journal.write_failures
-
-    @property
-    def oldest_age_s(self) -> float:
-        """Seconds that the oldest entry has waited for the database; 0 if none waits."""
-        oldest = self._journal.oldest_at_us
-        return 0.0 if oldest is None else max(0.0, self._clock() - oldest / 1_000_000)
+    def state(self) -> JournalState:
+        """Return how the journal is now."""
+        return self._journal.state()
 
     async def start(self) -> None:
-        """Open the journal, recover dead processes' journals, and start to drain."""
+        """Open the journal and begin to look how far it is drained."""
         self._journal.open()
-        try:
-            await self._heartbeat()
-            await self.recover()
-        except StoreUnreachable:
-            _log.warning("journals of dead processes wait for the database")
-        self._loop = asyncio.create_task(self._drain_forever(), name="ledger-drain")
+        self._looking = asyncio.create_task(self._look_on(), name="journal-look")
 
     async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:  # noqa: ARG002  No budgets here.
         """Book the most that an attempt may cost; durable when it returns. Raises LedgerUnavailable."""
@@ -196,145 +89,34 @@ class Ledger:
             self.settle_failures += 1
             _log.exception("an entry of request %s could not be booked", entry.request_id)
 
-    async def drain(self) -> bool:
-        """Write everything booked so far to the database; False when it does not answer."""
+    async def wait_drained(self, deadline_s: float = 5.0) -> bool:
+        """Wait for at most `deadline_s` until the database has everything; False if it does not."""
         self._journal.flush()
-        left = self._journal.depth
-        async with self._draining:
-            try:
-                while left > 0 and (batch := self._journal.pending(min(left, self._drain_batch))):
-                    await self._insert_batch(batch)
-                    self._journal.drained(len(batch))
-                    left -= len(batch)
-            except StoreUnreachable:
-                return False
-        return True
-
-    async def recover(self) -> None:
-        """Book what dead processes left. Raises StoreUnreachable; their journals then stay for the next try."""
-        directory = self._journal.directory
-        for boot_id in boots(directory):
-            dead = None if boot_id == self.boot_id else DeadJournal.claim(directory, boot_id)
-            if dead is None:
-                continue
-            booked = False
-            try:
-                await self._recover_one(dead)
-                booked = True
-            finally:
-                dead.close(delete=booked)
-
-    async def aclose(self, deadline_s: float = 5.0) -> None:
-        """Drain for at most `deadline_s`; what is left stays in the journal for the next start."""
-        if self._loop is not None:
-            self._loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._loop
-            self._loop = None
-        finished = False
-        with contextlib.suppress(TimeoutError, StoreUnreachable):
+        self._journal.look()
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
-                # A reserve that is still open is left for the next start to settle.
-                finished = await self.drain() and not await self._open_reserves(self.boot_id)
-                if finished:
-                    await self._query(self._presence.forget(self.boot_id))
-        await self._journal.aclose(keep=not finished)
+                while not self._journal.is_drained:
+                    await asyncio.sleep(_SOON_S)
+                    self._journal.look()
+        return self._journal.is_drained
 
-    async def _drain_forever(self) -> None:
-        pause_s = self._drain_interval_s
-        recover_at = self._clock() + self._recover_every_s
+    async def aclose(self) -> None:
+        """Close the journal. The drain recovers what is left in it, and deletes it."""
+        if self._looking is not None:
+            self._looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._looking
+            self._looking = None
+        await self._journal.aclose()
+
+    async def _look_on(self) -> None:
         while True:
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(self._look_every_s)
             try:
-                await self._heartbeat()
-                drained = await self.drain()
-                if drained and self._clock() >= recover_at:
-                    recover_at = self._clock() + self._recover_every_s
-                    await self.recover()
-            except StoreUnreachable:
-                drained = False
-            except Exception:  # noqa: BLE001  Without this loop nothing would reach the database any more.
-                _log.exception("draining the journal failed")
-                drained = False
-            pause_s = self._drain_interval_s if drained else min(pause_s * 2, _MAX_BACKOFF_S)
-
-    async def _heartbeat(self) -> None:
-        """Show this process and expire lost hosts, each at its own interval."""
-        now = self._clock()
-        if now >= self._show_at:
-            await self._query(self._presence.show(self.boot_id))
-            self._show_at = now + _SHOW_EVERY_S
-        if now >= self._expire_at:
-            self._expire_at = now + _EXPIRE_EVERY_S
-            await self._query(self._presence.expire(boots(self._journal.directory)))
-
-    async def _recover_one(self, dead: DeadJournal) -> None:
-        entries = dead.entries()
-        found = 0
-        while batch := list(islice(entries, self._drain_batch)):
-            await self._insert_batch(batch, careful=True)
-            found += len(batch)
-        # The database has now all that this process ever wrote, drained by itself or just now.
-        orphans = await self._open_reserves(dead.boot_id)
-        for start in range(0, len(orphans), self._drain_batch):
-            batch = [orphan_settlement(each) for each in orphans[start : start + self._drain_batch]]
-            await self._insert_batch(batch, careful=True)
-        await self._query(self._presence.forget(dead.boot_id))
-        self.orphans_settled += len(orphans)
-        self.damaged_lines += dead.damaged_lines
-        _log.info(
-            "recovered the journal of %s: %d entries, %d orphans settled at an estimate, %d damaged lines",
-            dead.boot_id,
-            found,
-            len(orphans),
-            dead.damaged_lines,
-        )
-
-    async def _open_reserves(self, boot_id: str) -> list[Entry]:
-        return await self._query(self._store.open_reserves([boot_id]))
-
-    async def _query(self, question: Awaitable[_Answer]) -> _Answer:
-        """Await a query of the database under the store's timeout. Raises StoreUnreachable for any failure."""
-        try:
-            async with asyncio.timeout(self._store_timeout_s):
-                return await question
-        except Exception as failure:
-            raise self._as_unreachable(failure) from failure
-
-    async def _insert_batch(self, batch: Sequence[Entry], *, careful: bool = False) -> None:
-        """Write a batch; a refused one is halved, so that one bad entry does not hold up the others."""
-        careful = careful or self._presence.may_be_given_up
-        try:
-            async with asyncio.timeout(self._store_timeout_s):
-                await self._store.insert(batch, careful=careful)
-        except EntriesRefused as refusal:
-            if len(batch) == 1:
-                self._write_unbooked(batch[0], refusal)
-                return
-        except Exception as failure:
-            raise self._as_unreachable(failure) from failure
-        else:
-            self._booked(batch)
-            return
-        middle = len(batch) // 2
-        await self._insert_batch(batch[:middle], careful=careful)
-        await self._insert_batch(batch[middle:], careful=careful)
-
-    def _as_unreachable(self, failure: Exception) -> StoreUnreachable:
-        self.drain_failures += 1
-        _log.warning("the database does not take entries: %s", type(failure).__name__)
-        return StoreUnreachable(type(failure).__name__)
-
-    def _write_unbooked(self, entry: Entry, refusal: EntriesRefused) -> None:
-        self.unbooked_rows += 1
-        _log.error("the database refuses an entry of request %s: %s", entry.request_id, refusal)
-        with unbooked_path(self._journal.directory).open("ab") as file:
-            file.write(encode_line(entry))
-
-
-def unbooked_path(directory: Path) -> Path:
-    """Return the file of entries that the database refuses, for a person to look at."""
-    return directory / "unbooked.log"
+                if not self._journal.is_drained:
+                    self._journal.look()
+            except Exception:  # noqa: BLE001  Without this loop the journal would fill for ever.
+                _log.exception("looking how far the journal is drained failed")
 
 
 class MemoryLedger:
@@ -361,9 +143,9 @@ class MemoryLedger:
         """Keep the entry."""
         self.entries.append(entry)
 
-    async def drain(self) -> bool:
+    async def wait_drained(self, deadline_s: float = 5.0) -> bool:  # noqa: ARG002  There is nothing to wait for.
         """Return True: there is no database to write to."""
         return True
 
-    async def aclose(self, deadline_s: float = 5.0) -> None:
+    async def aclose(self) -> None:
         """Do nothing: there is nothing to close."""

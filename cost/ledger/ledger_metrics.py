@@ -1,12 +1,16 @@
-"""Prometheus metrics of the ledger: its journal, and the last check of its roll-ups."""
+"""Prometheus metrics of the ledger: each process's journal, the drain, and the last check of the roll-ups."""
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from cost.ledger.drain import DrainCounts
+from cost.ledger.journal import JournalState
 from cost.ledger.watch import Checked
+
+_NO_COUNTS = DrainCounts()
 
 
 class LedgerMetrics:
-    """Gauges of the journal's depth and of the last check of the roll-ups."""
+    """Metrics of a process's journal and drain, and gauges of the last check of the roll-ups."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._journal_depth = Gauge(
@@ -15,6 +19,25 @@ class LedgerMetrics:
             registry=registry,
             multiprocess_mode="livesum",
         )
+        self._journal_oldest = Gauge(
+            "weighbridge_journal_oldest_seconds",
+            "Seconds that the oldest entry in a journal has waited for the database; with several workers the longest.",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._write_failures = Counter(
+            "weighbridge_journal_write_failures_total",
+            "Times that the disk refused a write or a flush of a journal.",
+            registry=registry,
+        )
+        self._drain = Counter(
+            "weighbridge_ledger_drain_total",
+            "What went wrong on entries' way from journals to the database, by event.",
+            ["event"],
+            registry=registry,
+        )
+        self._written_before = 0
+        self._counted = _NO_COUNTS
         # Every process knows of the last check, whoever did it, so the newest view is the true one.
         self._differences = Gauge(
             "weighbridge_ledger_differences",
@@ -29,9 +52,18 @@ class LedgerMetrics:
             multiprocess_mode="livemostrecent",
         )
 
-    def set_journal_depth(self, entries: int) -> None:
-        """Set the number of entries that the database does not have yet."""
-        self._journal_depth.set(entries)
+    def set_journal(self, state: JournalState) -> None:
+        """Set how this process's journal is now."""
+        self._journal_depth.set(state.depth)
+        self._journal_oldest.set(state.oldest_age_s)
+        self._write_failures.inc(state.write_failures - self._written_before)
+        self._written_before = state.write_failures
+
+    def set_drain(self, counts: DrainCounts) -> None:
+        """Count what this process's drain has counted since the last call."""
+        for event in counts.__struct_fields__:
+            self._drain.labels(event).inc(getattr(counts, event) - getattr(self._counted, event))
+        self._counted = counts
 
     def set_ledger_check(self, checked: Checked) -> None:
         """Set the result and time of the last check."""

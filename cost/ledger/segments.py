@@ -1,24 +1,27 @@
-"""Journal files: line format, naming, and the lock that says whose files may be recovered.
+"""Journal files: line format, naming, the lock that says whose files may be recovered, and how far the database has them.
 
 A process writes `boot-<id>-<n>.log` and holds a lock on `boot-<id>.lock` for as long as it lives. The kernel lets go of
 the lock with the process, however that ended; so whoever can take it knows that the process is dead, and is alone in
-recovering it.
+recovering it. `boot-<id>.drained` is what the drain tells the process: how far the database has its journal.
 """
 
 import fcntl
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
 import msgspec
 
-from cost.ledger.entries import Entry
+from cost.ledger.entries import AttemptKey, Entry
 
 _MAX_LINE_BYTES: Final = 1024 * 1024
 _CRC_CHARS: Final = 8
+_DRAINED_BYTES: Final = 4096
+_MAX_REFUSED: Final = 16
+_NEWLINE: Final = ord("\n")
 _LOCK: Final = re.compile(r"boot-([0-9a-z]{1,64})\.lock")
 _SEGMENT: Final = re.compile(r"boot-([0-9a-z]{1,64})-([0-9]{1,12})\.log")
 
@@ -26,21 +29,64 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Entry).decode
 
 
+class Drained(msgspec.Struct, frozen=True):
+    """How far the database has a journal: all before `segment`, and of it the first `offset` bytes."""
+
+    segment: int = 0
+    offset: int = 0
+    lines: int = 0
+    """Lines in those bytes."""
+    refused: tuple[AttemptKey, ...] = ()
+    """The newest attempts whose end the database refused for what it is: they are behind this place, and not booked."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Segment and offset; the larger is the later."""
+        return self.segment, self.offset
+
+    def with_refused(self, refused: Sequence[AttemptKey]) -> "Drained":
+        """Return the same place with more refused attempts, of which the newest are kept."""
+        return msgspec.structs.replace(self, refused=(*self.refused, *refused)[-_MAX_REFUSED:])
+
+
+_decode_drained: Final = msgspec.json.Decoder(Drained).decode
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """What of one process's journal the database does not have yet."""
+
+    boot_id: str
+    alive: bool
+    """False for a process that is dead and not recovered yet."""
+    entries: int
+    bytes: int
+    oldest_at_us: int | None
+    """`at_us` of the first that waits; None if none does."""
+
+
 def encode_line(entry: Entry) -> bytes:
     """Encode an entry: CRC-32 of the body in hexadecimal, a space, the entry as a JSON array, a newline."""
-    body = _encode(entry)
-    return b"%08x %b\n" % (zlib.crc32(body), body)
+    return _checked(_encode(entry))
 
 
 def decode_line(line: bytes) -> Entry | None:
     """Return the entry, or None when the line is torn or damaged."""
+    body = _body(line)
+    try:
+        return None if body is None else _decode(body)
+    except msgspec.DecodeError:
+        return None
+
+
+def _checked(body: bytes) -> bytes:
+    return b"%08x %b\n" % (zlib.crc32(body), body)
+
+
+def _body(line: bytes) -> bytes | None:
     body = line[_CRC_CHARS + 1 : -1]
     if line[-1:] != b"\n" or line[: _CRC_CHARS + 1] != b"%08x " % zlib.crc32(body):
         return None
-    try:
-        return _decode(body)
-    except msgspec.DecodeError:
-        return None
+    return body
 
 
 def read_segment(path: Path) -> Iterator[Entry | None]:
@@ -55,18 +101,207 @@ def segment_path(directory: Path, boot_id: str, number: int) -> Path:
     return directory / f"boot-{boot_id}-{number}.log"
 
 
+def drained_path(directory: Path, boot_id: str) -> Path:
+    """Return the path of the file that says how far the database has a process's journal."""
+    return directory / f"boot-{boot_id}.drained"
+
+
+def encode_drained(drained: Drained) -> bytes:
+    """Encode the whole file: a checked line and blanks up to one block, so that a full disk takes each new version."""
+    room = _DRAINED_BYTES - _CRC_CHARS - 2
+    body = _encode(drained)
+    while len(body) > room:
+        drained = msgspec.structs.replace(drained, refused=drained.refused[1:])
+        body = _encode(drained)
+    return _checked(body.ljust(room))
+
+
+def decode_drained(content: bytes) -> Drained | None:
+    """Return what the file says; None where it is damaged, or was being written."""
+    body = _body(content)
+    try:
+        return None if body is None else _decode_drained(body)
+    except msgspec.DecodeError:
+        return None
+
+
+def write_drained(directory: Path, boot_id: str, drained: Drained) -> None:
+    """Write the file in its place, in one call of the kernel. Raises OSError."""
+    descriptor = os.open(drained_path(directory, boot_id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, encode_drained(drained), 0)
+    finally:
+        os.close(descriptor)
+
+
+def read_drained(directory: Path, boot_id: str) -> Drained | None:
+    """Return how far the database has a journal; None where that is not known. Raises OSError."""
+    try:
+        return decode_drained(drained_path(directory, boot_id).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def journals(directory: Path) -> dict[str, list[int]]:
+    """Return the numbers of each process's segments, oldest first; none for one that left a lock alone.
+
+    The directory may be missing.
+    """
+    found: dict[str, list[int]] = {}
+    try:
+        names = sorted(os.listdir(directory))  # noqa: PTH208  Asked several times a second: names are enough.
+    except FileNotFoundError:
+        return found
+    for name in names:
+        if (segment := _SEGMENT.fullmatch(name)) is not None:
+            found.setdefault(segment[1], []).append(int(segment[2]))
+        elif (lock := _LOCK.fullmatch(name)) is not None:
+            found.setdefault(lock[1], [])
+    for numbers in found.values():
+        numbers.sort()
+    return dict(sorted(found.items()))
+
+
 def boots(directory: Path) -> list[str]:
     """Return the ids of processes that left a lock or a segment in the directory."""
-    names = [path.name for path in directory.iterdir()]
-    found = [match[1] for name in names if (match := _LOCK.fullmatch(name) or _SEGMENT.fullmatch(name))]
-    return sorted(set(found))
+    return list(journals(directory))
 
 
 def segments_of(directory: Path, boot_id: str) -> list[Path]:
     """Return one process's segments, oldest first."""
-    matches = [match for path in directory.iterdir() if (match := _SEGMENT.fullmatch(path.name)) is not None]
-    mine = sorted((match for match in matches if match[1] == boot_id), key=lambda match: int(match[2]))
-    return [directory / match[0] for match in mine]
+    return [segment_path(directory, boot_id, number) for number in journals(directory).get(boot_id, ())]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Entries that follow on a place in a journal, and the place behind them."""
+
+    entries: list[Entry]
+    upto: Drained
+    damaged_lines: int = 0
+
+
+class JournalReader:
+    """Reads a process's journal in pieces, while it is written or afterwards. A piece counts once `took` is told so."""
+
+    def __init__(self, directory: Path, boot_id: str) -> None:
+        """Begins where the database's part ends. Raises OSError."""
+        self.boot_id = boot_id
+        self.place = read_drained(directory, boot_id) or Drained()
+        self._directory = directory
+        self._told = self.place
+
+    def read(self, numbers: Sequence[int], most: int, *, ended: bool = False) -> Piece:
+        """Read at most `most` lines of these segments, which were listed before.
+
+        Behind the last line that is whole the last segment may be written on, unless the process has `ended`.
+        """
+        entries: list[Entry] = []
+        place, damaged = self.place, 0
+        for number in numbers:
+            if number < place.segment:
+                continue
+            if number > place.segment:
+                place = Drained(number, refused=place.refused)
+            more, place, unreadable = self._read_segment(place, most - len(entries) - damaged)
+            entries += more
+            damaged += unreadable
+            if len(entries) + damaged >= most:
+                break
+            if ended or number != numbers[-1]:
+                place, torn = self._past_torn(place)
+                damaged += torn
+        return Piece(entries, place, damaged)
+
+    def took(self, piece: Piece, refused: Sequence[AttemptKey] = ()) -> None:
+        """Note that the database has a piece, but for what it refused, and tell the process so. Raises OSError."""
+        self.place = piece.upto.with_refused(refused) if refused else piece.upto
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the process how far the database has its journal, where that failed before. Raises OSError."""
+        if self._told != self.place:
+            write_drained(self._directory, self.boot_id, self.place)
+            self._told = self.place
+
+    def _read_segment(self, place: Drained, most: int) -> tuple[list[Entry], Drained, int]:
+        entries: list[Entry] = []
+        offset, lines, damaged = place.offset, place.lines, 0
+        try:
+            file = segment_path(self._directory, self.boot_id, place.segment).open("rb")
+        except FileNotFoundError:
+            # Its process deleted it, because the database has all of it.
+            return entries, place, damaged
+        with file:
+            file.seek(offset)
+            while len(entries) + damaged < most and (line := file.readline(_MAX_LINE_BYTES)):
+                if line[-1] != _NEWLINE and len(line) < _MAX_LINE_BYTES:
+                    break
+                entry = decode_line(line)
+                if entry is None:
+                    damaged += 1
+                else:
+                    entries.append(entry)
+                offset += len(line)
+                lines += 1
+        return entries, Drained(place.segment, offset, lines, place.refused), damaged
+
+    def _past_torn(self, place: Drained) -> tuple[Drained, int]:
+        """Return the place behind half a line that nobody will finish, and whether there was one."""
+        size = _size(self._directory, self.boot_id, place.segment)
+        if size <= place.offset:
+            return place, 0
+        return msgspec.structs.replace(place, offset=size), 1
+
+
+def waiting(directory: Path) -> list[Waiting]:
+    """Return what the database does not have yet of each journal in the directory, be its process alive or dead."""
+    return [_waiting_of(directory, boot_id, numbers) for boot_id, numbers in journals(directory).items()]
+
+
+def _waiting_of(directory: Path, boot_id: str, numbers: Sequence[int]) -> Waiting:
+    place = read_drained(directory, boot_id) or Drained()
+    size = entries = 0
+    oldest: Entry | None = None
+    for number in numbers:
+        if number < place.segment:
+            continue
+        offset = place.offset if number == place.segment else 0
+        try:
+            with segment_path(directory, boot_id, number).open("rb") as file:
+                file.seek(offset)
+                oldest = oldest or decode_line(file.readline(_MAX_LINE_BYTES))
+                file.seek(offset)
+                while chunk := file.read(_MAX_LINE_BYTES):
+                    size += len(chunk)
+                    entries += chunk.count(b"\n")
+        except FileNotFoundError:
+            continue
+    return Waiting(
+        boot_id=boot_id,
+        alive=is_alive(directory, boot_id),
+        entries=entries,
+        bytes=size,
+        oldest_at_us=None if oldest is None else oldest.at_us,
+    )
+
+
+def end_of(directory: Path, boot_id: str, numbers: Sequence[int]) -> tuple[int, int]:
+    """Return how far a journal of these segments is written now: the last one's number and size."""
+    return (numbers[-1], _size(directory, boot_id, numbers[-1])) if numbers else (0, 0)
+
+
+def first_entry(directory: Path, boot_id: str, number: int, offset: int) -> Entry | None:
+    """Return the entry at a place; None if none stands there. Raises OSError."""
+    with segment_path(directory, boot_id, number).open("rb") as file:
+        file.seek(offset)
+        return decode_line(file.readline(_MAX_LINE_BYTES))
+
+
+def _size(directory: Path, boot_id: str, number: int) -> int:
+    try:
+        return segment_path(directory, boot_id, number).stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 class BootLock:
@@ -100,14 +335,30 @@ class BootLock:
         os.close(self._descriptor)
 
 
+def is_alive(directory: Path, boot_id: str) -> bool:
+    """Return True while a process holds the lock of this journal."""
+    try:
+        descriptor = os.open(directory / f"boot-{boot_id}.lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class DeadJournal:
     """Journal of a dead process, held by its lock while it is being recovered."""
 
     def __init__(self, directory: Path, boot_id: str, lock: BootLock) -> None:
         self.boot_id = boot_id
-        self.damaged_lines = 0
+        self._directory = directory
         self._lock = lock
-        self._paths = segments_of(directory, boot_id)
+        self.numbers = journals(directory).get(boot_id, [])
+        """Numbers of its segments, oldest first."""
 
     @classmethod
     def claim(cls, directory: Path, boot_id: str) -> Self | None:
@@ -115,19 +366,10 @@ class DeadJournal:
         lock = BootLock.take(directory, boot_id)
         return None if lock is None else cls(directory, boot_id, lock)
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield every readable entry; others are counted. A kill tears the tail, which was never acknowledged."""
-        self.damaged_lines = 0
-        for path in self._paths:
-            for entry in read_segment(path):
-                if entry is None:
-                    self.damaged_lines += 1
-                else:
-                    yield entry
-
     def close(self, *, delete: bool) -> None:
         """Release the journal; with `delete` remove its files, because the database has all of it."""
         if delete:
-            for path in self._paths:
-                path.unlink(missing_ok=True)
+            for number in self.numbers:
+                segment_path(self._directory, self.boot_id, number).unlink(missing_ok=True)
+            drained_path(self._directory, self.boot_id).unlink(missing_ok=True)
         self._lock.release(delete=delete)

@@ -5,8 +5,8 @@ nothing but its reserves in the database. When it was not seen for long, they ar
 reserve's cost. Should it come back after all and bring the true end of an attempt, both may not count: an `adjust`
 reverses the expiry exactly, in the transaction that writes the other.
 
-Only a process that was not seen for half that time can have been given up, and it knows that itself; so all others
-write without looking. Hosts' clocks may differ, so it is the database's clock that says how long ago that was.
+Only a process that was not seen for half that time can have been given up, and whoever shows it knows that; so what
+the others wrote is booked without looking. Hosts' clocks may differ, so it is the database's clock that says how long ago that was.
 """
 
 import logging
@@ -20,8 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.database_clock import DATABASE_US
+from cost.ledger.drain import EntryStore
 from cost.ledger.entries import TERMINAL, Entry, reversal_of, undivided
-from cost.ledger.ledger import EntryStore
 from cost.ledger.rollups import LOST_HOST
 from cost.ledger.rows import ALL, read
 from cost.tables import Boot, LedgerEntry
@@ -91,7 +91,7 @@ async def _lock_closings(connection: AsyncConnection, entries: Sequence[Entry]) 
 
 
 class Sweep:
-    """Heartbeat of one process, and expiry of what lost hosts left open."""
+    """Heartbeats of the processes of one host, and expiry of what lost hosts left open."""
 
     def __init__(
         self,
@@ -108,41 +108,60 @@ class Sweep:
         self._lost_after_us = int(lost_after_s * 1_000_000)
         self._given_clock = clock
         self._clock = clock or time.time
-        self._started_us = self._now_us()
-        self._seen_us: int | None = None
-        self._given_up = False
+        self._seen_us: dict[str, int] = {}
+        self._given_up: set[str] = set()
         self.expired = 0
         """Attempts of lost hosts that this process closed at an estimate."""
 
-    @property
-    def may_be_given_up(self) -> bool:
-        """True if others may have taken this process for lost at any time of its life.
+    def may_be_given_up(self, boot_id: str) -> bool:
+        """Return True if others may have taken this process for lost at any time of its life, or if it was never shown.
 
         What was reserved before such a time may be settled long after, so it stays true.
         """
-        if self._seen_us is not None and self._now_us() - self._seen_us > self._lost_after_us // 2:
-            self._given_up = True
-        return self._given_up
+        seen_us = self._seen_us.get(boot_id)
+        if seen_us is not None and self._now_us() - seen_us > self._lost_after_us // 2:
+            self._given_up.add(boot_id)
+        return seen_us is None or boot_id in self._given_up
 
-    async def show(self, boot_id: str) -> None:
-        """Record in the table `boot` that this process is alive."""
+    async def show(self, boot_ids: Collection[str], *, drained: Collection[str] = ()) -> None:
+        """Record in the table `boot` that these processes are alive.
+
+        Of those in `drained` the database had entries before this process showed them: if it knows them no more, or not
+        for long, others may have given them up.
+        """
+        if not boot_ids:
+            return
         now_us = self._now_us()
-        # Reading the property notices a gap before this heartbeat closes it.
-        _ = self.may_be_given_up
+        for boot_id in boot_ids:
+            # Asking notices a gap before this heartbeat closes it.
+            self.may_be_given_up(boot_id)
         async with self._engine.begin() as connection:
-            values: dict[str, Any] = {"host": self._host[:200], "seen_us": await self._shared_us(connection)}
-            found = await connection.execute(update(Boot).where(col(Boot.boot_id) == boot_id).values(**values))
-            if found.rowcount == 0:
-                # The row is gone, so another process gave this one up.
-                self._given_up = self._given_up or self._seen_us is not None
-                new = Boot(boot_id=boot_id, started_us=self._started_us, **values)
-                await connection.execute(Boot.__table__.insert().values(**new.model_dump()))  # type: ignore[attr-defined]
-        self._seen_us = now_us
+            shared_us = await self._shared_us(connection)
+            query = select(col(Boot.boot_id), col(Boot.seen_us)).where(col(Boot.boot_id).in_(sorted(boot_ids)))
+            there = {boot_id: int(seen_us) for boot_id, seen_us in await connection.execute(query)}
+            given_up = {each for each in boot_ids if self._was_given_up(each, there.get(each), shared_us, drained)}
+            values: dict[str, Any] = {"host": self._host[:200], "seen_us": shared_us}
+            await connection.execute(update(Boot).where(col(Boot.boot_id).in_(sorted(there))).values(**values))
+            new = [
+                Boot(boot_id=each, started_us=now_us, **values).model_dump() for each in boot_ids if each not in there
+            ]
+            if new:
+                await connection.execute(Boot.__table__.insert(), new)  # type: ignore[attr-defined]
+        self._given_up |= given_up
+        self._seen_us.update(dict.fromkeys(boot_ids, now_us))
+
+    def _was_given_up(self, boot_id: str, seen_us: int | None, shared_us: int, drained: Collection[str]) -> bool:
+        """Return True if the table says that another host may have given the process up."""
+        if seen_us is None:
+            return boot_id in self._seen_us or boot_id in drained
+        return shared_us - seen_us > self._lost_after_us // 2
 
     async def forget(self, boot_id: str) -> None:
         """Delete the `boot` row of a process that left nothing open."""
         async with self._engine.begin() as connection:
             await connection.execute(delete(Boot).where(col(Boot.boot_id) == boot_id))
+        self._seen_us.pop(boot_id, None)
+        self._given_up.discard(boot_id)
 
     async def expire(self, ours: Collection[str]) -> None:
         """Close what lost hosts left open. Processes in `ours` are skipped: their journals are here to recover."""

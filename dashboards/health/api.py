@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import JSONResponse, Response
 
+from cost.times import wall_us
 from dashboards.web.gateway import Gateway, gateway_of
 from dashboards.web.openapi import described
 from proxy.errors import MetricsClosed
@@ -20,6 +21,7 @@ from proxy.errors import MetricsClosed
 router = APIRouter(tags=["health"])
 
 _DATABASE_TIMEOUT_S = 1.0
+_JOURNAL_OLD_S = 60.0
 _FORWARDED = {"forwarded", "x-forwarded-for", "x-real-ip", "via"}
 
 
@@ -29,11 +31,23 @@ class Alive(msgspec.Struct, frozen=True, kw_only=True):
     status: str
 
 
+class Journals(msgspec.Struct, frozen=True, kw_only=True):
+    """What this host's processes, dead ones included, booked and the database does not have yet."""
+
+    processes: int
+    """Processes of which anything waits."""
+    waiting: int
+    """Entries that wait."""
+    oldest_s: float
+    """How long the oldest has waited; 0 if none waits."""
+
+
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Readiness for traffic, the checks behind it, and the classifier in use."""
+    """Readiness for traffic, the checks behind it, what waits to be booked, and the classifier in use."""
 
     status: str
     checks: dict[str, bool]
+    journals: Journals
     classifier: dict[str, str | None]
 
 
@@ -68,16 +82,33 @@ async def alive() -> JSONResponse:
 async def ready(request: Request) -> JSONResponse:
     """Readiness for traffic, with its checks. 503 while the process drains or its ledger does not accept entries."""
     gateway = gateway_of(request)
+    journals = await _journals(gateway)
     checks = {
         "accepting": not gateway.is_draining(),
         "ledger": gateway.ledger.accepting,
+        "journals": journals.oldest_s < _JOURNAL_OLD_S,
         "database": await _database_answers(gateway),
     }
-    # An unreachable database alone is no reason to leave: known keys are served and the journal holds the books.
+    # An unreachable database alone is no reason to leave: known keys are served and the journals hold the books.
     fine = checks["accepting"] and checks["ledger"]
     return JSONResponse(
-        {"status": "ready" if fine else "not ready", "checks": checks, "classifier": _classifier(gateway)},
+        {
+            "status": "ready" if fine else "not ready",
+            "checks": checks,
+            "journals": msgspec.to_builtins(journals),
+            "classifier": _classifier(gateway),
+        },
         status_code=200 if fine else 503,
+    )
+
+
+async def _journals(gateway: Gateway) -> Journals:
+    found = [each for each in await gateway.drain.waiting() if each.entries]
+    oldest_us = min((each.oldest_at_us for each in found if each.oldest_at_us is not None), default=None)
+    return Journals(
+        processes=len(found),
+        waiting=sum(each.entries for each in found),
+        oldest_s=0.0 if oldest_us is None else round(max(0.0, (wall_us() - oldest_us) / 1_000_000), 3),
     )
 
 
@@ -104,7 +135,7 @@ async def _database_answers(gateway: Gateway) -> bool:
 async def metrics(request: Request, _reader: Annotated[None, Depends(MetricsReader())]) -> Response:
     """Prometheus metrics of all workers together, for this machine or with `telemetry.metrics_token`."""
     gateway = gateway_of(request)
-    gateway.ledger_metrics.set_journal_depth(gateway.ledger.depth)
+    gateway.ledger_metrics.set_journal(gateway.ledger.state())
     gateway.metrics.write()
     # Many teams make many series: render off the event loop.
     body, media_type = await asyncio.to_thread(gateway.metrics.render)

@@ -126,7 +126,7 @@ async def stores_snapshot(gateway: Gateway, workers: WorkersNow, now_us: int) ->
     told: dict[str, Any] = {
         "database": await stores.database(gateway.database),
         "redis": stores.redis(workers.redis),
-        "journal": stores.journal(gateway.ledger),
+        "journal": stores.journal(gateway.ledger, gateway.drain),
         "processes": [],
         "books_check": {"done_us": None, "differences": None},
         "webhooks": {"waiting": None, "oldest_us": None},

@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
+from cost.ledger.drain import Drain
 from cost.ledger.ledger import Ledger
 from cost.tables import Boot, LedgerCheck
 from cost.times import wall_us
@@ -69,17 +70,19 @@ def redis(state: RedisState | None) -> dict[str, Any]:
     }
 
 
-def journal(ledger: Ledger) -> dict[str, Any]:
+def journal(ledger: Ledger, drain: Drain) -> dict[str, Any]:
     """Entries not yet in the database, and failures of the books since the process began."""
+    state, counts = ledger.state(), drain.counts
     return {
-        "accepting": ledger.accepting,
-        "waiting": ledger.depth,
-        "oldest_s": ledger.oldest_age_s,
-        "write_failures": ledger.write_failures,
-        "database_failures": ledger.drain_failures,
-        "unbooked": ledger.unbooked_rows,
-        "orphans_settled": ledger.orphans_settled,
-        "damaged_lines": ledger.damaged_lines,
+        "accepting": state.accepting,
+        "waiting": state.depth,
+        "oldest_s": state.oldest_age_s,
+        "write_failures": state.write_failures,
+        "unwritten": state.unwritten,
+        "database_failures": counts.failures,
+        "unbooked": counts.unbooked,
+        "orphans_settled": counts.orphans,
+        "damaged_lines": counts.damaged,
         "settle_failures": ledger.settle_failures,
     }
 

@@ -26,6 +26,7 @@ from classifier.heuristic import HeuristicClassifier
 from classifier.learning.store import LearningStore
 from classifier.onnx_classifier import OnnxClassifier
 from cost.config import CostSection
+from cost.ledger.drain import Drain
 from cost.ledger.ledger import Ledger
 from cost.ledger.ledger_metrics import LedgerMetrics
 from cost.price_book.watch import PriceWatch
@@ -84,6 +85,8 @@ class Gateway(NamedTuple):
     limit_book: LimitBook
     is_draining: Callable[[], bool]
     ledger: Ledger
+    drain: Drain
+    """Brings all journals of this host into the database, or stands by while another process does."""
     usage: UsageReader
     metrics: Metrics
     ledger_metrics: LedgerMetrics

@@ -35,15 +35,15 @@ def sound_query() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def reading(gateway: Gateway, *, on: bool = False) -> AsyncIterator[None]:
-    """A bounded number of concurrent reads of the books, with a timeout. Waits for this process's own bookings to reach
-    them first, unless `on`. Raises UsageUnavailable.
+    """A bounded number of concurrent reads of the books, with a timeout. Waits first until what this host's processes
+    booked has reached them, unless `on`. Raises UsageUnavailable.
     """
     try:
         with sound_query():
             # Heavy readers queue among themselves: requests need database connections too.
             async with patience(_PATIENCE_S), gateway.reads:
                 if not on:
-                    await gateway.ledger.drain()
+                    await gateway.drain.drain_now()
                 yield
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise UsageUnavailable("The ledger's database does not answer; nothing is lost, try again shortly.") from error

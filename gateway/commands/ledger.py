@@ -33,12 +33,17 @@ def verify(
     to_day: Annotated[datetime | None, _TO_OPTION] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Sum the ledger up anew and hold it against every roll-up. Exit status 1: they differ; 2: no telling."""
+    """Sum the ledger up anew and hold it against every roll-up. Exit status 1: they differ; 2: no telling.
+
+    What waits in this host's journals is not in the ledger yet; it is counted apart.
+    """
     found = asyncio.run(_checked(*_range(from_day, to_day)))
+    waits = _waiting()
     if as_json:
-        print_json(_plain(found))
+        print_json(_plain(found) | {"waiting": waits})
     else:
         _print(found)
+        _print_waiting(waits)
     if found.differences:
         raise typer.Exit(1)
 
@@ -121,6 +126,41 @@ async def _checked(from_us: int, to_us: int) -> "Verification":
 
     async with open_engine() as engine:
         return await check(engine, from_us, to_us, now_us=wall_us())
+
+
+def _waiting() -> dict[str, Any] | None:
+    """What this host's journals have and the database does not yet; None without a configuration that says where."""
+    from cost.ledger.segments import waiting
+    from gateway.commands.shared import read_config
+    from gateway.configuration.settings import read_environment
+
+    if read_environment().config is None:
+        return None
+    found = [each for each in waiting(read_config(None).cost.journal_dir) if each.entries]
+    oldest = [each.oldest_at_us for each in found if each.oldest_at_us is not None]
+    return {
+        "entries": sum(each.entries for each in found),
+        "processes": len(found),
+        "dead_processes": sum(not each.alive for each in found),
+        "oldest_s": round(max(0.0, (wall_us() - min(oldest)) / 1_000_000), 3) if oldest else 0.0,
+    }
+
+
+def _print_waiting(waits: dict[str, Any] | None) -> None:
+    from gateway.table import counted
+
+    if waits is None:
+        typer.echo("journals were not counted: WEIGHBRIDGE_CONFIG is not set", err=True)
+    elif waits["entries"]:
+        entries, processes = (
+            counted(waits["entries"], "entry", "entries"),
+            counted(waits["processes"], "process", "processes"),
+        )
+        text = (
+            f"not in the database yet: {entries} in journals of {processes}, the oldest for {waits['oldest_s']:,.0f} s"
+        )
+        dead = f"; {waits['dead_processes']:,} of them dead" if waits["dead_processes"] else ""
+        typer.echo(text + dead, err=True)
 
 
 async def _listed(from_us: int, to_us: int) -> "list[Posting]":

@@ -1,6 +1,7 @@
 """Wiring of the books: ledger, budgets, and the periodic rounds of billing, checks, alerts and reports."""
 
 import contextlib
+import functools
 import socket
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,13 +12,16 @@ from cost.budgets.alerts import Alerts
 from cost.budgets.books import BudgetedBooks
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.budget_metrics import BudgetMetrics
-from cost.budgets.grants import GrantStore
+from cost.budgets.grants import Grants, GrantStore
 from cost.budgets.holds import Holds
 from cost.budgets.presence import BudgetPresence
 from cost.budgets.watch import BudgetWatch, Teller
 from cost.close.checks import MonthChecks
-from cost.ledger.journal import Journal
+from cost.config import CostSection
+from cost.ledger.drain import Drain
+from cost.ledger.journal import Awaiting, Journal
 from cost.ledger.ledger import Ledger
+from cost.ledger.segments import boots
 from cost.ledger.store import LedgerStore
 from cost.ledger.sweep import Sweep
 from cost.ledger.watch import LedgerWatch
@@ -36,12 +40,97 @@ _FORGET_S = 600.0
 _MONTHS_S = 20.0
 
 
-class OpenBooks(NamedTuple):
-    """The opened books. `books` is what attempts book through: the ledger behind the budgets."""
+class WorkerBooks(NamedTuple):
+    """The books of a process that serves requests. `books` is what attempts book through: the ledger behind the budgets."""
 
     ledger: Ledger
     holds: Holds
     books: BudgetedBooks
+
+
+class OpenBooks(NamedTuple):
+    """The books of a process that serves requests and drains journals."""
+
+    ledger: Ledger
+    drain: Drain
+    holds: Holds
+    books: BudgetedBooks
+
+
+def open_journal(section: CostSection, awaiting: Awaiting | None = None) -> Journal:
+    """Opens this process's journal. `awaiting` is told of attempts that the database has. Raises LedgerUnavailable."""
+    journal = Journal(
+        section.journal_dir, sync=section.journal_sync, max_bytes=section.max_journal_bytes, awaiting=awaiting
+    )
+    journal.open()
+    return journal
+
+
+async def open_worker_books(
+    section: CostSection,
+    grants: Grants,
+    metrics: AllMetrics,
+    now_us: Callable[[], int],
+    stack: contextlib.AsyncExitStack,
+) -> WorkerBooks:
+    """Opens journal, ledger and budgets; none of them touches a database but through `grants`."""
+    journal: Journal
+    holds = Holds(
+        grants,
+        lambda: journal.boot_id,
+        patience_s=section.budgets.patience_s,
+        poll_s=section.budgets.poll_s,
+        now_us=now_us,
+        refused=metrics.budgets.count_refusal,
+        look=lambda: journal.look(),  # noqa: PLW0108  It is opened below, for the holds.
+    )
+    journal = open_journal(section, holds)
+    ledger = Ledger(journal)
+    await ledger.start()
+    # The lock is let go last: once it is, the drain takes the process for dead, and its grants with it.
+    stack.push_async_callback(ledger.aclose)
+    await holds.start()
+    # What is not in the database by then stays covered.
+    stack.push_async_callback(holds.aclose)
+    stack.push_async_callback(ledger.wait_drained)
+    return WorkerBooks(ledger, holds, BudgetedBooks(ledger, holds))
+
+
+async def open_drain(
+    engine: AsyncEngine,
+    config: GatewayConfig,
+    metrics: AllMetrics,
+    now_us: Callable[[], int],
+    stack: contextlib.AsyncExitStack,
+    boot_id: str | None = None,
+) -> Drain:
+    """Opens the drain of this host's journals, and the watch over all budgets.
+
+    What dead processes left behind is recovered before this returns, if no other process drains. `boot_id` is this
+    process's own, if it has no journal.
+    """
+    section = config.cost
+    store, grants = LedgerStore(engine), GrantStore(engine)
+    sweep = Sweep(engine, store, host=socket.gethostname(), lost_after_s=section.lost_host_after_s)
+    drain = Drain(
+        section.journal_dir,
+        store,
+        boot_id=boot_id,
+        presence=BudgetPresence(sweep, grants),
+        batch=section.drain_batch,
+        interval_s=section.drain_interval_s,
+    )
+    await drain.start()
+    stack.push_async_callback(drain.aclose)
+    watch = BudgetWatch(
+        grants,
+        functools.partial(boots, section.journal_dir),
+        _teller(engine, config, metrics.budgets),
+        poll_s=section.budgets.poll_s,
+        now_us=now_us,
+    )
+    background(stack, watch.run())
+    return drain
 
 
 async def open_books(
@@ -51,41 +140,10 @@ async def open_books(
     now_us: Callable[[], int],
     stack: contextlib.AsyncExitStack,
 ) -> OpenBooks:
-    """Opens ledger and budgets; entries that dead processes left behind are recovered before this returns."""
-    section = config.cost
-    journal = Journal(section.journal_dir, sync=section.journal_sync, max_bytes=section.max_journal_bytes)
-    store, grants = LedgerStore(engine), GrantStore(engine)
-    holds = Holds(
-        grants,
-        lambda: journal.boot_id,
-        patience_s=section.budgets.patience_s,
-        poll_s=section.budgets.poll_s,
-        now_us=now_us,
-        refused=metrics.budgets.count_refusal,
-    )
-    sweep = Sweep(engine, store, host=socket.gethostname(), lost_after_s=section.lost_host_after_s)
-    ledger = Ledger(
-        journal,
-        store,
-        presence=BudgetPresence(sweep, grants),
-        booked=holds.booked,
-        drain_batch=section.drain_batch,
-        drain_interval_s=section.drain_interval_s,
-    )
-    await ledger.start()
-    # Closed after the books: what they could not bring into the database stays covered.
-    await holds.start()
-    stack.push_async_callback(holds.aclose)
-    stack.push_async_callback(ledger.aclose)
-    watch = BudgetWatch(
-        grants,
-        lambda: (journal.boot_id,),
-        _teller(engine, config, metrics.budgets),
-        poll_s=section.budgets.poll_s,
-        now_us=now_us,
-    )
-    background(stack, watch.run())
-    return OpenBooks(ledger, holds, BudgetedBooks(ledger, holds))
+    """Opens both in one process. Of several processes with one folder of journals, one drains for all."""
+    drain = await open_drain(engine, config, metrics, now_us, stack)
+    ledger, holds, books = await open_worker_books(config.cost, GrantStore(engine), metrics, now_us, stack)
+    return OpenBooks(ledger, drain, holds, books)
 
 
 async def keep_rounds(

@@ -22,7 +22,7 @@ import msgspec
 import pytest
 from pydantic import SecretStr
 
-from cost.ledger.ledger import unbooked_path
+from cost.ledger.drain import unbooked_path
 from cost.ledger.segments import boots, read_segment, segment_path
 from gateway.app import create_app
 from gateway.asgi import AsgiBridge

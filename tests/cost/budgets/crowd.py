@@ -1,7 +1,7 @@
 """Processes that spend from the same budgets, as the tests of holds need them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from cost.budgets.grants import Grants
 from cost.budgets.holds import Holds
 from cost.budgets.memory import MemoryGrants
 from cost.errors import BudgetExceeded
-from cost.ledger.entries import Entry
+from cost.ledger.entries import TERMINAL, AttemptKey, Entry
 from cost.ledger.ledger import MemoryLedger
 from cost.ledger.store import LedgerStore
 from tests.cost.entries import reserve, settle
@@ -33,6 +33,11 @@ def budget(limit_nanousd: int = 100, **changes: Any) -> Budget:
         limit_nanousd=limit_nanousd,
     )
     return msgspec.structs.replace(usual, **changes)
+
+
+def ends_of(entries: Iterable[Entry]) -> list[AttemptKey]:
+    """The attempts that these entries close, as the holds are told of them."""
+    return [(entry.request_id, entry.attempt) for entry in entries if entry.entry in TERMINAL]
 
 
 class Clock:
@@ -82,7 +87,7 @@ class Process:
         entries = [each for each in self.ledger.entries if each.boot_id == self.boot_id]
         self.ledger.entries = []
         await self._insert(entries)
-        self.holds.booked(entries)
+        self.holds.booked(ends_of(entries))
 
     async def _insert(self, entries: Sequence[Entry]) -> None:
         if self.store is not None:

@@ -13,9 +13,10 @@ from cost.budgets.memory import MemoryGrants
 from cost.budgets.presence import BudgetPresence
 from cost.budgets.store import BudgetStore
 from cost.errors import BudgetExceeded
+from cost.ledger.drain import Drain, SingleHost
 from cost.ledger.entries import Entry
 from cost.ledger.journal import Journal
-from cost.ledger.ledger import Books, Ledger, SingleProcess
+from cost.ledger.ledger import Books, Ledger
 from cost.ledger.store import LedgerStore
 from tests.cost.budgets.crowd import NOON_US, budget
 from tests.cost.entries import reserve, settle, until
@@ -24,10 +25,19 @@ from tests.cost.entries import reserve, settle, until
 async def test_hold_reserve_settle_and_drain(tmp_path: Path, engine: AsyncEngine) -> None:
     """With a real journal, ledger and database: what is settled is spent, and nothing is held in the end."""
     await BudgetStore(engine).put(budget(100))
-    grants, journal = GrantStore(engine), Journal(tmp_path)
-    holds = Holds(grants, lambda: journal.boot_id, now_us=lambda: NOON_US)
-    presence = BudgetPresence(SingleProcess(), grants)
-    ledger = Ledger(journal, LedgerStore(engine), booked=holds.booked, presence=presence, drain_interval_s=3_600)
+    grants = GrantStore(engine)
+    holds = Holds(grants, lambda: ledger.boot_id, now_us=lambda: NOON_US, look=lambda: journal.look())  # noqa: PLW0108
+    journal = Journal(tmp_path, awaiting=holds)
+    # It looks by itself only where a budget would refuse.
+    ledger = Ledger(journal, look_every_s=3_600)
+    drain = Drain(
+        tmp_path,
+        LedgerStore(engine),
+        presence=BudgetPresence(SingleHost(), grants),
+        interval_s=3_600,
+        recover_every_s=0,
+    )
+    await drain.start()
     await ledger.start()
     await holds.start()
     books: Books = BudgetedBooks(ledger, holds)
@@ -35,13 +45,39 @@ async def test_hold_reserve_settle_and_drain(tmp_path: Path, engine: AsyncEngine
     with pytest.raises(BudgetExceeded):
         await books.reserve(reserve("r2", cost_nanousd=21, boot_id=books.boot_id))
     books.settle(settle("r1", cost_nanousd=60, boot_id=books.boot_id))
-    await ledger.drain()
+    assert await drain.drain_now()
     await books.reserve(reserve("r3", cost_nanousd=40, boot_id=books.boot_id))
     books.settle(settle("r3", cost_nanousd=40, boot_id=books.boot_id))
-    await ledger.aclose()
+    assert await drain.drain_now()
+    assert await ledger.wait_drained()
     await holds.aclose()
+    await ledger.aclose()
+    await drain.aclose()
     (standing,) = await grants.standings(NOON_US)
     assert (standing.spent_nanousd, standing.held_nanousd) == (100, 0)
+
+
+async def test_what_is_not_drained_stays_covered(tmp_path: Path, engine: AsyncEngine) -> None:
+    """A process that ends while nobody drains leaves its spending held, until it is recovered and counts as spent."""
+    await BudgetStore(engine).put(budget(100))
+    grants = GrantStore(engine)
+    holds = Holds(grants, lambda: ledger.boot_id, now_us=lambda: NOON_US)
+    ledger = Ledger(Journal(tmp_path, awaiting=holds))
+    await ledger.start()
+    await holds.start()
+    books = BudgetedBooks(ledger, holds)
+    await books.reserve(reserve("r1", cost_nanousd=50, boot_id=books.boot_id), 80)
+    books.settle(settle("r1", cost_nanousd=60, boot_id=books.boot_id))
+    assert not await ledger.wait_drained(0.01)
+    await holds.aclose()
+    await ledger.aclose()
+    (standing,) = await grants.standings(NOON_US)
+    assert (standing.spent_nanousd, standing.held_nanousd) == (0, 60)
+    drain = Drain(tmp_path, LedgerStore(engine), presence=BudgetPresence(SingleHost(), grants))
+    await drain.start()
+    await drain.aclose()
+    (standing,) = await grants.standings(NOON_US)
+    assert (standing.spent_nanousd, standing.held_nanousd) == (60, 0)
 
 
 async def test_a_reserve_that_is_cancelled_gives_its_hold_back() -> None:
@@ -74,9 +110,9 @@ async def test_who_is_recovered_has_no_grants_any_more(engine: AsyncEngine) -> N
     await BudgetStore(engine).put(budget(100))
     grants = GrantStore(engine)
     await grants.regrant("dead", {"b1": GrantNeed(floor_nanousd=9)}, [], NOON_US)
-    presence = BudgetPresence(SingleProcess(), grants)
-    await presence.show("living")
+    presence = BudgetPresence(SingleHost(), grants)
+    await presence.show(["living"])
     await presence.expire([])
     await presence.forget("dead")
     (standing,) = await grants.standings(NOON_US)
-    assert (standing.held_nanousd, presence.may_be_given_up) == (0, False)
+    assert (standing.held_nanousd, presence.may_be_given_up("living")) == (0, False)

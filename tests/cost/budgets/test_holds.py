@@ -21,7 +21,7 @@ from cost.ledger.entries import Entry, orphan_settlement, void_of
 from cost.ledger.store import LedgerStore
 from cost.tables import Boot
 from cost.times import DAY_US
-from tests.cost.budgets.crowd import NOON_US, TEAM, Clock, Process, budget
+from tests.cost.budgets.crowd import NOON_US, TEAM, Clock, Process, budget, ends_of
 from tests.cost.entries import reserve, until
 
 HOUR_US = 3_600_000_000
@@ -309,7 +309,7 @@ async def test_money_that_is_committed_but_not_told_yet_refuses_nobody(real: Rea
     process.settle("r1", 50)
     committed = list(process.ledger.entries)
     await real.store.insert(committed)
-    asyncio.get_running_loop().call_later(0.01, process.holds.booked, committed)
+    asyncio.get_running_loop().call_later(0.01, process.holds.booked, ends_of(committed))
     assert await process.reserve("r2", 50)
     assert not await process.reserve("r3", 1)
 
@@ -327,7 +327,7 @@ async def test_what_is_booked_while_a_grant_is_changed_is_not_free_twice() -> No
     entries = list(process.ledger.entries)
     # Committed after the database was read: its answer does not know of it.
     grants.gate.set()
-    process.holds.booked(entries)
+    process.holds.booked(ends_of(entries))
     assert await waiting
     grants.book("team", TEAM, NOON_US, 60)
     assert not await process.reserve("r3", 1)

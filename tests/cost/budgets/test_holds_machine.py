@@ -20,7 +20,7 @@ from cost.ledger.entries import TERMINAL, Entry, orphan_settlement, void_of
 from cost.ledger.store import LedgerStore
 from cost.times import DAY_US
 from gateway.database import make_engine
-from tests.cost.budgets.crowd import NOON_US, Clock, Process, budget
+from tests.cost.budgets.crowd import NOON_US, Clock, Process, budget, ends_of
 from tests.sqlite import newest_sqlite
 
 LIMIT = 100
@@ -85,7 +85,7 @@ class World:
     async def told(self, place: int) -> None:
         """Now it has."""
         process = self._of(place)
-        process.holds.booked(self.committed.pop(process.boot_id, []))
+        process.holds.booked(ends_of(self.committed.pop(process.boot_id, [])))
 
     async def drain(self, place: int) -> None:
         await self.commit(place)

@@ -1,6 +1,6 @@
 """A process that books without end until it is killed, and tells each reserve that returned.
 
-Run as `python -m tests.cost.ledger.booking_child DATABASE_URL JOURNAL_FOLDER NAME SEED SYNC`.
+Run as `python -m tests.cost.ledger.booking_child JOURNAL_FOLDER NAME SEED SYNC`.
 """
 
 import asyncio
@@ -12,27 +12,24 @@ from typing import Literal, cast
 
 from cost.ledger.journal import Journal
 from cost.ledger.ledger import Ledger
-from cost.ledger.store import LedgerStore
-from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
 
-_CONCURRENCY = 16
+_CONCURRENCY = 4
 
 
 async def _book(ledger: Ledger, request_id: str, chance: random.Random) -> None:
     await ledger.reserve(reserve(request_id, boot_id=ledger.boot_id))
     # One write of a short line is not torn, so whoever reads it may rely on it.
     os.write(sys.stdout.fileno(), f"{request_id}\n".encode())
-    await asyncio.sleep(chance.random() * 0.02)
+    await asyncio.sleep(chance.random() * 0.04)
     if chance.random() < 0.8:
         ledger.settle(settle(request_id, boot_id=ledger.boot_id))
     await asyncio.sleep(chance.random() * 0.002)
 
 
-async def main(url: str, folder: Path, name: str, seed: int, sync: Literal["process", "power"]) -> None:
+async def main(folder: Path, name: str, seed: int, sync: Literal["process", "power"]) -> None:
     chance = random.Random(seed)
-    journal = Journal(folder, sync=sync, segment_bytes=20_000)
-    ledger = Ledger(journal, LedgerStore(make_engine(url)), drain_interval_s=0.03, drain_batch=50)
+    ledger = Ledger(Journal(folder, sync=sync, segment_bytes=20_000), look_every_s=0.02)
     await ledger.start()
 
     async def book_on(lane: int) -> None:
@@ -45,5 +42,5 @@ async def main(url: str, folder: Path, name: str, seed: int, sync: Literal["proc
 
 
 if __name__ == "__main__":
-    _, url, folder, name, seed, sync = sys.argv
-    asyncio.run(main(url, Path(folder), name, int(seed), cast("Literal['process', 'power']", sync)))
+    _, folder, name, seed, sync = sys.argv
+    asyncio.run(main(Path(folder), name, int(seed), cast("Literal['process', 'power']", sync)))

@@ -3,15 +3,15 @@
 import asyncio
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from cost.errors import LedgerUnavailable
-from cost.ledger.entries import Entry, void_of
-from cost.ledger.journal import Journal
-from cost.ledger.segments import boots, read_segment, segments_of
+from cost.ledger.entries import AttemptKey, Entry, void_of
+from cost.ledger.journal import Awaiting, Journal, JournalState
+from cost.ledger.segments import Drained, encode_line, read_segment, segments_of, write_drained
 from tests.cost.entries import reserve, settle, until
 
 
@@ -23,14 +23,22 @@ class Disk:
         self.flushes = 0
         self.full = False
         self.flush_fails = False
+        self.full_after: int | None = None
+        self.torn_to: int | None = None
         self.most_bytes: int | None = None
         self.before_flush: Callable[[], None] = lambda: None
 
     def write(self, descriptor: int, data: memoryview) -> int:
         self.writes += 1
         if self.full:
-            os.write(descriptor, data[:7])  # A full disk often takes a part first.
+            os.write(self.torn_to or descriptor, data[:7])  # A full disk often takes a part first.
             raise OSError(errno.ENOSPC, "no space")
+        if self.full_after is not None:
+            if not self.full_after:
+                raise OSError(errno.ENOSPC, "no space")
+            data = data[: self.full_after]
+            self.full_after -= len(data)
+            return os.write(descriptor, data)
         return os.write(descriptor, data[: self.most_bytes])
 
     def flush(self, _descriptor: int) -> None:
@@ -46,7 +54,13 @@ def disk() -> Disk:
 
 
 def _opened(
-    folder: Path, disk: Disk, *, power: bool = False, max_bytes: int = 10**8, segment_bytes: int = 10**7
+    folder: Path,
+    disk: Disk,
+    *,
+    power: bool = False,
+    max_bytes: int = 10**8,
+    segment_bytes: int = 10**7,
+    awaiting: Awaiting | None = None,
 ) -> Journal:
     journal = Journal(
         folder,
@@ -56,9 +70,22 @@ def _opened(
         segment_bytes=segment_bytes,
         write=disk.write,
         flush_to_disk=disk.flush,
+        awaiting=awaiting,
+        clock=lambda: reserve().at_us / 1_000_000 + 5,
     )
     journal.open()
     return journal
+
+
+def _drain(folder: Path, journal: Journal, entries: int | None = None) -> bool:
+    """Tells the journal that the database has its first entries, or all; they are of one size where they are counted."""
+    paths = segments_of(folder, "me")
+    last = paths[-1]
+    number, lines, offset = int(last.stem.rpartition("-")[2]), last.read_bytes().count(b"\n"), last.stat().st_size
+    if entries is not None:
+        number, lines, offset = entries - 1, 1, len(encode_line(reserve("req_0")))
+    write_drained(folder, "me", Drained(number, offset, lines))
+    return journal.look()
 
 
 def _written(folder: Path) -> list[Entry | None]:
@@ -102,14 +129,84 @@ async def test_segments_go_when_the_database_has_them(tmp_path: Path, disk: Disk
     journal = _opened(tmp_path, disk, segment_bytes=1)
     for number in range(4):
         await journal.reserve(reserve(f"req_{number}"))
-    assert len(segments_of(tmp_path, "me")) == 4
-    assert [entry.request_id for entry in journal.pending(2)] == ["req_0", "req_1"]
-    journal.drained(2)
+    assert len(segments_of(tmp_path, "me")) == journal.depth == 4
+    assert not journal.look()
+    assert _drain(tmp_path, journal, 2)
     assert [path.name for path in segments_of(tmp_path, "me")] == ["boot-me-2.log", "boot-me-3.log"]
-    journal.drained(2)
-    assert len(segments_of(tmp_path, "me")) == 1
+    assert (journal.depth, journal.is_drained) == (2, False)
+    assert _drain(tmp_path, journal)
+    assert [path.name for path in segments_of(tmp_path, "me")] == ["boot-me-3.log"]
+    assert (journal.depth, journal.is_drained) == (0, True)
     await journal.aclose()
-    assert boots(tmp_path) == []
+    assert len(segments_of(tmp_path, "me")) == 1
+
+
+async def test_what_is_drained_in_part_stays_in_the_file(tmp_path: Path, disk: Disk) -> None:
+    """A place within a segment frees nothing, and what is told twice, late or damaged changes nothing."""
+    journal = _opened(tmp_path, disk)
+    for number in range(4):
+        await journal.reserve(reserve(f"req_{number}"))
+    size = len(encode_line(reserve("req_0")))
+    journal.drained(Drained(0, 3 * size, 3))
+    assert journal.depth == 1
+    journal.drained(Drained(0, 2 * size, 2))
+    assert journal.depth == 1
+    (tmp_path / "boot-me.drained").write_bytes(b"half of it")
+    assert not journal.look()
+    (tmp_path / "boot-me.drained").unlink()
+    assert not journal.look()
+    assert (journal.depth, len(_written(tmp_path))) == (1, 4)
+    await journal.aclose()
+
+
+async def test_nothing_is_kept_in_memory_that_is_in_the_file(tmp_path: Path, disk: Disk) -> None:
+    """However long nobody drains, what the process keeps is a count a segment; the age is read from the file."""
+    journal = _opened(tmp_path, disk)
+    for number in range(500):
+        await journal.reserve(reserve(f"req_{number}"))
+    held = [value for value in vars(journal).values() if isinstance(value, (list, dict))]
+    assert not any(held)
+    assert len(journal._segments) == 1
+    assert not journal._awaited
+    assert journal.state() == JournalState(depth=500, oldest_age_s=5.0, accepting=True, write_failures=0, unwritten=0)
+    _drain(tmp_path, journal)
+    assert (journal.state().depth, journal.state().oldest_age_s) == (0, 0.0)
+    await journal.aclose()
+
+
+class Holding:
+    """Awaits some attempts, and writes down which are booked."""
+
+    def __init__(self, *keys: AttemptKey) -> None:
+        self.keys = {*keys}
+        self.told: list[AttemptKey] = []
+
+    def awaits(self, key: AttemptKey) -> bool:
+        return key in self.keys
+
+    def booked(self, keys: Iterable[AttemptKey]) -> None:
+        self.told += keys
+
+
+async def test_who_awaits_an_attempt_is_told_once_it_is_booked(tmp_path: Path, disk: Disk) -> None:
+    """Only those attempts, only their ends, only when the database has them, and not those that it refused."""
+    holding = Holding(("a", 1), ("b", 1), ("c", 1))
+    journal = _opened(tmp_path, disk, awaiting=holding)
+    for name in ("a", "b", "c", "other"):
+        await journal.reserve(reserve(name))
+    journal.append(settle("a"))
+    journal.flush()
+    place = Drained(0, journal.size_bytes, 5)
+    for name in ("other", "b", "c"):
+        journal.append(settle(name))
+    journal.flush()
+    journal.drained(Drained(0, place.offset - 1, 4))
+    assert holding.told == []
+    journal.drained(place)
+    assert holding.told == [("a", 1)]
+    journal.drained(Drained(0, journal.size_bytes, 8, refused=(("b", 1),)))
+    assert holding.told == [("a", 1), ("c", 1)]
+    await journal.aclose()
 
 
 async def test_a_full_journal_refuses_reserves_and_takes_settlements(tmp_path: Path, disk: Disk) -> None:
@@ -123,7 +220,7 @@ async def test_a_full_journal_refuses_reserves_and_takes_settlements(tmp_path: P
     journal.append(settle())
     assert journal.depth == depth + 1
     journal.flush()
-    journal.drained(journal.depth)
+    assert _drain(tmp_path, journal)
     assert journal.accepting
     await journal.reserve(reserve("again"))
     await journal.aclose()
@@ -140,12 +237,67 @@ async def test_a_full_disk_refuses_reserves_and_keeps_settlements(tmp_path: Path
     assert journal.write_failures == 1
     assert not journal.accepting
     assert _written(tmp_path) == [reserve("before")]
-    assert [entry.entry for entry in journal.pending(9)] == ["reserve", "settle"]
+    assert (journal.depth, journal.state().unwritten, journal.is_drained) == (2, 1, False)
     disk.full = False
     journal.flush()
     assert _written(tmp_path) == [reserve("before"), settle("before")]
     await journal.reserve(reserve("after"))
-    assert [entry.request_id for entry in journal.pending(9)] == ["before", "before", "after"]
+    assert _written(tmp_path) == [reserve("before"), settle("before"), reserve("after")]
+    assert (journal.depth, journal.state().unwritten) == (3, 0)
+    await journal.aclose()
+
+
+async def test_what_a_full_disk_took_whole_stands(tmp_path: Path, disk: Disk) -> None:
+    """A drain may have read it already: of a write that stops within a line, the lines before it are as good as any."""
+    journal = _opened(tmp_path, disk)
+    first, second = journal.reserve(reserve("req_0")), journal.reserve(reserve("req_1"))
+    journal.append(settle("req_0"))
+    disk.full_after = len(encode_line(reserve("req_0"))) + 20
+    await first
+    with pytest.raises(LedgerUnavailable):
+        await second
+    assert _written(tmp_path) == [reserve("req_0")]
+    assert (journal.depth, journal.state().unwritten) == (2, 1)
+    disk.full_after = None
+    journal.flush()
+    assert _written(tmp_path) == [reserve("req_0"), settle("req_0")]
+    await journal.aclose()
+
+
+async def test_a_torn_line_that_cannot_be_cut_off_is_left_behind(tmp_path: Path, disk: Disk) -> None:
+    """The next line goes to a new file, so that it does not continue half of another."""
+    journal = _opened(tmp_path, disk)
+    await journal.reserve(reserve("before"))
+    disk.full = True
+    journal.append(settle("before"))
+    descriptor = journal._segments[-1].descriptor
+    # What cannot be cut: the same file, opened so that nobody may write to it.
+    journal._segments[-1].descriptor = os.open(segments_of(tmp_path, "me")[0], os.O_RDONLY)
+    disk.torn_to = descriptor
+    journal.flush()
+    disk.full = False
+    journal.flush()
+    os.close(descriptor)
+    assert _written(tmp_path) == [reserve("before"), None, settle("before")]
+    assert len(segments_of(tmp_path, "me")) == 2
+    await journal.aclose()
+
+
+async def test_a_full_disk_gets_the_room_of_what_is_drained(tmp_path: Path, disk: Disk) -> None:
+    """The last segment goes too when the disk is full and the database has it, and entries that wait follow at once."""
+    journal = _opened(tmp_path, disk)
+    await journal.reserve(reserve("before"))
+    disk.full = True
+    journal.append(settle("before"))
+    journal.flush()
+    assert _drain(tmp_path, journal)
+    assert segments_of(tmp_path, "me") == []
+    disk.full = False
+    await until(lambda: _written(tmp_path))
+    assert _written(tmp_path) == [settle("before")]
+    assert (journal.depth, journal.is_drained) == (1, False)
+    assert _drain(tmp_path, journal)
+    assert journal.is_drained
     await journal.aclose()
 
 
@@ -185,7 +337,7 @@ async def test_many_refusals_ask_a_full_disk_only_now_and_then(tmp_path: Path, d
     await journal.reserve(reserve("after"))
     booked = [*(f"open_{n}" for n in range(20)), *(f"open_{n}" for n in range(20)), "after"]
     assert [entry and entry.request_id for entry in _written(tmp_path)] == booked
-    assert [entry.request_id for entry in journal.pending(99)] == booked
+    assert journal.depth == len(booked)
     await journal.aclose()
 
 
@@ -258,14 +410,14 @@ async def test_a_failed_flush_refuses_and_takes_back(tmp_path: Path, disk: Disk)
         await journal.reserve(reserve())
     disk.flush_fails = False
     journal.flush()
-    assert [entry.entry for entry in journal.pending(9)] == ["reserve", "void"]
+    assert journal.depth == 2
     assert [entry and entry.entry for entry in _written(tmp_path)] == ["reserve", "void"]
     assert len(segments_of(tmp_path, "me")) == 2
     await journal.aclose()
 
 
 async def test_what_was_not_drained_stays(tmp_path: Path, disk: Disk) -> None:
-    """Closing deletes nothing that the database does not have."""
+    """Closing deletes nothing: the drain does, once it has looked for what is still open."""
     journal = _opened(tmp_path, disk)
     await journal.reserve(reserve())
     await journal.aclose()

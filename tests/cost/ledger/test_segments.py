@@ -1,5 +1,6 @@
 """The journal's lines, and who may recover whose."""
 
+import tempfile
 from pathlib import Path
 
 from hypothesis import given
@@ -8,9 +9,17 @@ from hypothesis import strategies as st
 from cost.ledger.segments import (
     BootLock,
     DeadJournal,
+    Drained,
+    JournalReader,
     boots,
+    decode_drained,
     decode_line,
+    encode_drained,
     encode_line,
+    end_of,
+    is_alive,
+    journals,
+    read_drained,
     read_segment,
     segment_path,
     segments_of,
@@ -73,3 +82,48 @@ def test_a_lock_has_one_holder(tmp_path: Path) -> None:
     assert second is not None
     second.close(delete=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_lives_holds_a_lock(tmp_path: Path) -> None:
+    """Looking takes nothing away, and finds nobody where there is no file."""
+    assert not is_alive(tmp_path, "a")
+    lock = BootLock.take(tmp_path, "a")
+    assert lock is not None
+    assert is_alive(tmp_path, "a")
+    lock.release(delete=False)
+    assert not is_alive(tmp_path, "a")
+    again = BootLock.take(tmp_path, "a")
+    assert again is not None
+    again.release(delete=True)
+
+
+@given(st.binary(max_size=100), st.integers(0, 4095))
+def test_a_damaged_place_is_not_believed(junk: bytes, at: int) -> None:
+    """How far a journal is drained is known from a whole file or not at all."""
+    content = encode_drained(Drained(3, 70_000, 9))
+    assert decode_drained(content) == Drained(3, 70_000, 9)
+    assert decode_drained(junk) is None
+    assert decode_drained(content[:at]) is None
+    changed = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+    assert decode_drained(changed) is None
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 7), st.booleans())
+def test_a_journal_is_read_whole_in_pieces(lengths: list[int], most: int, ended: bool) -> None:
+    """Whatever its files and however small the pieces: every line once, in order, and the place is behind the last."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, written = Path(name), 0
+        for number, length in enumerate(lengths):
+            lines = [encode_line(reserve(f"req_{written + place}")) for place in range(length)]
+            segment_path(folder, "me", 2 * number).write_bytes(b"".join(lines))
+            written += length
+        reader, found = JournalReader(folder, "me"), []
+        numbers = journals(folder)["me"]
+        while (piece := reader.read(numbers, most, ended=ended)).entries:
+            assert len(piece.entries) <= most
+            found += [entry.request_id for entry in piece.entries]
+            reader.took(piece)
+        assert found == [f"req_{number}" for number in range(written)]
+        assert reader.place.place == end_of(folder, "me", numbers)
+        assert read_drained(folder, "me") == reader.place
+        assert reader.place.lines == lengths[-1]

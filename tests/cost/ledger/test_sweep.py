@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.ledger.drain import Drain
 from cost.ledger.entries import reversal_of, void_of
 from cost.ledger.journal import Journal
 from cost.ledger.ledger import Ledger
@@ -57,7 +58,7 @@ async def _agree(engine: AsyncEngine) -> bool:
 async def _lose(engine: AsyncEngine, clock: Clock) -> Sweep:
     """A host reserves, is not seen again, and another one gives it up."""
     lost = _sweep(engine, clock)
-    await lost.show("boot1")
+    await lost.show(["boot1"])
     await LedgerStore(engine).insert([reserve()])
     clock.now += 3601
     other = _sweep(engine, clock, "b")
@@ -83,9 +84,9 @@ async def test_the_seen_and_our_own_are_left_alone(engine: AsyncEngine, clock: C
     """Who was seen within the time lives, and what has its journal here is recovered from it."""
     await LedgerStore(engine).insert([reserve("seen", boot_id="boot2"), reserve("ours", boot_id="boot3")])
     for boot_id in ("boot2", "boot3"):
-        await _sweep(engine, clock).show(boot_id)
+        await _sweep(engine, clock).show([boot_id])
     clock.now += 3601
-    await _sweep(engine, clock).show("boot2")
+    await _sweep(engine, clock).show(["boot2"])
     other = _sweep(engine, clock)
     await other.expire(["boot3"])
     assert other.expired == 0
@@ -98,10 +99,10 @@ async def test_the_seen_and_our_own_are_left_alone(engine: AsyncEngine, clock: C
 async def test_a_host_that_comes_back_is_not_counted_twice(engine: AsyncEngine, clock: Clock, end: object) -> None:
     """The true end counts, the expiry is taken back to the nano-dollar and the request; also when it is told again."""
     lost = await _lose(engine, clock)
-    assert lost.may_be_given_up
+    assert lost.may_be_given_up("boot1")
     store = LedgerStore(engine)
     closing = DONE if end is DONE else void_of(reserve())
-    assert await store.insert([closing], careful=lost.may_be_given_up) == 2
+    assert await store.insert([closing], careful=lost.may_be_given_up("boot1")) == 2
     assert await store.insert([reserve(), closing], careful=True) == 0
     expected = [1, 1, 1, 200, 1_000_000, 0, 0] if end is DONE else [1, 0, 0, 0, 0, 0, 0]
     assert await _sums(engine) == expected
@@ -142,23 +143,23 @@ async def test_the_end_and_the_expiry_at_once(database_url: str, engine: AsyncEn
 
 
 async def test_a_process_knows_that_it_may_be_given_up(engine: AsyncEngine, clock: Clock) -> None:
-    """After half the time without being seen, and ever after, also when it shows itself again."""
+    """Before it is shown, then after half the time without being seen, and ever after, also when it is shown again."""
     sweep = _sweep(engine, clock)
-    assert not sweep.may_be_given_up
-    await sweep.show("boot1")
+    assert sweep.may_be_given_up("boot1")
+    await sweep.show(["boot1"])
     clock.now += 1800
-    assert not sweep.may_be_given_up
-    await sweep.show("boot1")
+    assert not sweep.may_be_given_up("boot1")
+    await sweep.show(["boot1"])
     clock.now += 1801
-    await sweep.show("boot1")
-    assert sweep.may_be_given_up
+    await sweep.show(["boot1"])
+    assert sweep.may_be_given_up("boot1")
 
 
 async def test_hosts_whose_clocks_differ(engine: AsyncEngine, clock: Clock) -> None:
     """Whether a host is lost does not depend on what its clock says, or on that of who looks."""
     store = LedgerStore(engine)
     for boot_id in ("boot1", "boot2"):
-        await Sweep(engine, store, host=boot_id).show(boot_id)
+        await Sweep(engine, store, host=boot_id).show([boot_id])
     await store.insert([reserve(), reserve("req_2", boot_id="boot2")])
     other = Sweep(engine, store, host="b")
     await other.expire([])
@@ -173,28 +174,48 @@ async def test_hosts_whose_clocks_differ(engine: AsyncEngine, clock: Clock) -> N
 async def test_a_process_that_was_taken_off_the_list_knows(engine: AsyncEngine, clock: Clock) -> None:
     """Whatever its own clock says."""
     sweep = _sweep(engine, clock)
-    await sweep.show("boot1")
+    await sweep.show(["boot1"])
     await _sweep(engine, clock).forget("boot1")
-    await sweep.show("boot1")
-    assert sweep.may_be_given_up
+    await sweep.show(["boot1"])
+    assert sweep.may_be_given_up("boot1")
 
 
-async def test_a_ledger_shows_itself_and_comes_back(engine: AsyncEngine, clock: Clock, tmp_path: Path) -> None:
-    """From its journal, after it was given up: what it drains late, and what its next start recovers, counts once."""
+async def test_who_shows_a_process_next_knows_too(engine: AsyncEngine, clock: Clock) -> None:
+    """Of a process that lives on while another shows it: by when it was seen last, and whether it is still known."""
+    await _sweep(engine, clock).show(["boot1", "boot2"])
+    clock.now += 1700
+    await _sweep(engine, clock).show(["boot2"])
+    clock.now += 200
+    successor = _sweep(engine, clock)
+    await successor.show(["boot1", "boot2", "boot3", "boot4"], drained=["boot1", "boot2", "boot4"])
+    given_up = {each for each in ("boot1", "boot2", "boot3", "boot4") if successor.may_be_given_up(each)}
+    assert given_up == {"boot1", "boot4"}
+    await successor.forget("boot3")
+    assert successor.may_be_given_up("boot3")
+
+
+async def test_a_process_is_shown_and_comes_back(engine: AsyncEngine, clock: Clock, tmp_path: Path) -> None:
+    """From its journal, after it was given up: what is drained late, and what is recovered later, counts once."""
     store = LedgerStore(engine)
     lost = _sweep(engine, clock)
-    ledger = Ledger(Journal(tmp_path / "a"), store, clock, drain_interval_s=3600.0, presence=lost)
+    drain = Drain(tmp_path / "a", store, clock, boot_id="control", interval_s=3600.0, presence=lost)
+    await drain.start()
+    ledger = Ledger(Journal(tmp_path / "a"))
     await ledger.start()
     await ledger.reserve(reserve(boot_id=ledger.boot_id))
-    assert await ledger.drain()
+    assert await drain.drain_now()
+    async with engine.connect() as connection:
+        shown = (await connection.execute(text("SELECT boot_id FROM boot"))).scalars().all()
+    assert set(shown) == {"control", ledger.boot_id}
     clock.now += 4000
     other = _sweep(engine, clock, "b")
     await other.expire([])
     assert other.expired == 1
     ledger.settle(settle(boot_id=ledger.boot_id, input_nanousd=600_000, output_nanousd=400_000))
-    assert await ledger.drain()
+    assert await drain.drain_now()
     assert (await _sums(engine))[4] == 1_000_000
     await ledger.aclose()
+    await drain.aclose()
     async with engine.connect() as connection:
         assert (await connection.execute(text("SELECT count(*) FROM boot"))).scalar_one() == 0
     assert await _agree(engine)
@@ -205,9 +226,9 @@ async def test_a_lost_hosts_journal_is_recovered_late(engine: AsyncEngine, clock
     await _lose(engine, clock)
     (tmp_path / "boot-boot1.lock").touch()
     segment_path(tmp_path, "boot1", 0).write_bytes(encode_line(reserve()) + encode_line(DONE))
-    ledger = Ledger(Journal(tmp_path), LedgerStore(engine), clock, drain_interval_s=3600.0)
-    await ledger.start()
+    drain = Drain(tmp_path, LedgerStore(engine), clock, interval_s=3600.0)
+    await drain.start()
     assert await _sums(engine) == [1, 1, 1, 200, 1_000_000, 0, 0]
-    assert ledger.orphans_settled == 0
+    assert drain.counts.orphans == 0
     assert await _agree(engine)
-    await ledger.aclose()
+    await drain.aclose()

@@ -1,11 +1,15 @@
 """Health, readiness and metrics over a socket."""
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from cost.ledger.segments import encode_line, segment_path
+from tests.cost.entries import reserve
 from tests.running_gateway import Running, model, running_gateway
 
 SCRIPTED: Any = [{"name": "a", "kind": "scripted", "upstream_model": "ok"}]
@@ -31,6 +35,23 @@ async def test_readiness_turns_false_when_draining(tmp_path: Path) -> None:
         status, body = await get(gateway, "/readyz")
         assert (status, '"accepting":false' in body) == (503, True)
         assert (await get(gateway, "/healthz"))[0] == 200
+
+
+async def test_readiness_tells_what_waits_in_journals(tmp_path: Path) -> None:
+    """Of every process of the host; the gateway serves all the same."""
+    async with running_gateway(tmp_path, [model("m", SCRIPTED)], cost={"drain_interval_s": 60}) as gateway:
+        told = json.loads((await get(gateway, "/readyz"))[1])
+        assert (told["checks"]["journals"], told["journals"]) == (True, {"processes": 0, "waiting": 0, "oldest_s": 0.0})
+        segment_path(tmp_path / "journal", "other", 0).write_bytes(encode_line(reserve()))
+        async with asyncio.timeout(20):
+            # What was counted is good for a second.
+            while not told["journals"]["waiting"]:
+                await asyncio.sleep(0.1)
+                status, body = await get(gateway, "/readyz")
+                told = json.loads(body)
+        assert (status, told["status"], told["checks"]["journals"]) == (200, "ready", False)
+        assert (told["journals"]["processes"], told["journals"]["waiting"]) == (1, 1)
+        assert told["journals"]["oldest_s"] > 60
 
 
 async def test_metrics_are_for_this_machine_unless_a_token_is_set(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.ledger.drain import Drain
 from cost.ledger.journal import Journal
 from cost.ledger.ledger import Ledger
 from cost.ledger.store import LedgerStore
@@ -44,7 +45,7 @@ async def test_what_processes_wrote_down(engine: AsyncEngine) -> None:
     assert nothing["processes"] == []
     assert nothing["books_check"] == {"done_us": None, "differences": None}
     assert nothing["webhooks"] == {"waiting": 0, "oldest_us": None}
-    await Sweep(engine, LedgerStore(engine), host="here").show("me")
+    await Sweep(engine, LedgerStore(engine), host="here").show(["me"])
     await Outbox(engine, lambda: 5).put("m1", "ops", "test", {})
     told = await stores.in_database(engine, "me")
     assert [(each["boot_id"], each["is_this"]) for each in told["processes"]] == [("me", True)]
@@ -67,8 +68,8 @@ async def test_a_redis_that_is_not_there() -> None:
 @pytest.mark.parametrize("backend", ["sqlite"])
 async def test_a_journal(engine: AsyncEngine, tmp_path: Path) -> None:
     """How much waits and for how long, in plain numbers."""
-    ledger = Ledger(Journal(tmp_path / "journal"), LedgerStore(engine))
+    ledger, drain = Ledger(Journal(tmp_path / "journal")), Drain(tmp_path / "journal", LedgerStore(engine))
     await ledger.start()
-    told = stores.journal(ledger)
+    told = stores.journal(ledger, drain)
     await ledger.aclose()
     assert (told["accepting"], told["waiting"], told["oldest_s"], told["unbooked"]) == (True, 0, 0.0, 0)

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
+from cost.ledger.segments import BootLock, Drained, encode_line, segment_path, write_drained
 from cost.ledger.store import LedgerStore
 from gateway.cli import app
 from gateway.database import make_engine
@@ -15,6 +16,7 @@ from tests.cost.entries import reserve, settle
 from tests.sqlite import newest_sqlite
 
 invoke = CliRunner().invoke
+PROVIDERS = "{models: [{model_id: m, provider: a, max_context_tokens: 8000, deployments: [{kind: scripted}]}]}"
 
 
 @pytest.fixture
@@ -51,7 +53,10 @@ def test_books_that_agree(folder: Path) -> None:
     assert folder.exists()
     done = invoke(app, ["ledger", "verify"])
     assert (done.exit_code, done.stdout) == (0, "the books agree: 1 entry, $0.001\n")
-    assert done.stderr == "open for longer than an hour: 1 reserve\n"
+    assert done.stderr.splitlines() == [
+        "open for longer than an hour: 1 reserve",
+        "journals were not counted: WEIGHBRIDGE_CONFIG is not set",
+    ]
     found = json.loads(invoke(app, ["ledger", "verify", "--json", "--from", "2026-04-05", "--to", "2026-04-05"]).stdout)
     assert found == {
         "agree": True,
@@ -60,7 +65,31 @@ def test_books_that_agree(folder: Path) -> None:
         "open_reserves": 1,
         "differences": 0,
         "rows": [],
+        "waiting": None,
     }
+
+
+def test_what_waits_in_journals_is_no_part_of_the_books(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Books that agree are not all there is, as long as journals have more: of the living, and of the dead."""
+    journals = folder / "journals"
+    (folder / "c.yaml").write_text(f"cost: {{journal_dir: {journals}}}\nproviders: {PROVIDERS}\n")
+    monkeypatch.setenv("WEIGHBRIDGE_CONFIG", str(folder / "c.yaml"))
+    none = {"entries": 0, "processes": 0, "dead_processes": 0, "oldest_s": 0.0}
+    assert json.loads(invoke(app, ["ledger", "verify", "--json"]).stdout)["waiting"] == none
+    journals.mkdir()
+    for boot_id in ("dead", "alive"):
+        segment_path(journals, boot_id, 0).write_bytes(encode_line(reserve()) + encode_line(settle()))
+    write_drained(journals, "alive", Drained(0, len(encode_line(reserve())), 1))
+    lock = BootLock.take(journals, "alive")
+    done = invoke(app, ["ledger", "verify"])
+    assert (done.exit_code, done.stdout) == (0, "the books agree: 1 entry, $0.001\n")
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith("not in the database yet: 3 entries in journals of 2 processes, the oldest for ")
+    assert told.endswith(" s; 1 of them dead")
+    found = json.loads(invoke(app, ["ledger", "verify", "--json"]).stdout)["waiting"]
+    assert (found["entries"], found["processes"], found["dead_processes"]) == (3, 2, 1)
+    assert lock is not None
+    lock.release(delete=True)
 
 
 def test_books_that_differ_are_told_and_mended(folder: Path) -> None:
