@@ -36,12 +36,13 @@ from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
 from providers.upstream_faults import error_of_status
 from providers.wire import (
     EMPTY_OBJECT,
-    PATHS,
     Event,
-    Operation,
+    completes_text,
     completion_as_chunk,
     decode_embeddings,
     decode_event,
+    path_of,
+    text_as_chat,
     upstream_body,
 )
 
@@ -83,7 +84,7 @@ class DirectUpstream:
                 keepalive_s=limits.keepalive_s,
             )
         )
-        self._heads: dict[tuple[str, str, str | None, Operation], _Head] = {}
+        self._heads: dict[tuple[str, str, str | None, str], _Head] = {}
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         """Opens the call as `Upstream.open` does; raises an UpstreamError."""
@@ -118,7 +119,7 @@ class DirectUpstream:
     async def _sent(self, call: UpstreamCall, body: bytes) -> Connection:
         deployment_id = call.deployment.deployment_id
         call.reaches(False)
-        head = self._head(call.deployment, call.request.operation)
+        head = self._head(call.deployment, path_of(call.request, call.deployment))
         own = fields([*call.headers.items(), ("x-request-id", call.request_id)])
         try:
             return await self._pool.send(
@@ -134,14 +135,14 @@ class DirectUpstream:
         except ConnectionFailed as error:
             raise ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id) from error
 
-    def _head(self, deployment: Deployment, operation: Operation) -> _Head:
-        key = deployment.base_url, deployment.kind, deployment.api_key, operation
+    def _head(self, deployment: Deployment, path: str) -> _Head:
+        key = deployment.base_url, deployment.kind, deployment.api_key, path
         head = self._heads.get(key)
         if head is None:
             # Replicas come and go for months, each at an address of its own.
             if len(self._heads) >= _MAX_CACHED_HEADS:
                 self._heads.clear()
-            head = self._heads[key] = _head_of(deployment, operation)
+            head = self._heads[key] = _head_of(deployment, path)
         return head
 
     async def _opened(self, connection: Connection, call: UpstreamCall) -> UpstreamStream:
@@ -175,10 +176,10 @@ class DirectUpstream:
         return _Stream(self._pool, connection, call, self._limits)
 
 
-def _head_of(deployment: Deployment, operation: Operation) -> _Head:
+def _head_of(deployment: Deployment, path: str) -> _Head:
     deployment_id = deployment.deployment_id
     try:
-        address = address_of(f"{deployment.base_url.rstrip('/')}/{PATHS[operation]}")
+        address = address_of(f"{deployment.base_url.rstrip('/')}/{path}")
     except AddressInvalid as error:
         raise UpstreamRefusedUs("The deployment's address is not valid.", deployment_id=deployment_id) from error
     headers = [
@@ -238,6 +239,7 @@ class _Body:
         self._limits = limits
         self._as_chunk = as_chunk
         self._decode = decode_event if call.request.operation == "chat" else decode_embeddings
+        self._is_text = completes_text(call.request, call.deployment)
         self._ended = False
 
     async def read(self) -> list[Event] | None:
@@ -251,6 +253,8 @@ class _Body:
         if body is None:
             raise MalformedReply("The upstream's answer is too large.", deployment_id=deployment_id)
         self._ended = True
+        if self._is_text:
+            body = text_as_chat(body, stream=self._as_chunk)
         event = self._decode(body, deployment_id, self._deployment.api_key)
         if event.choices == 0:
             raise MalformedReply("The upstream's answer has no content.", deployment_id=deployment_id)
@@ -277,6 +281,7 @@ class _Stream:
         "_ended",
         "_failure",
         "_finished",
+        "_is_text",
         "_left",
         "_parser",
         "_pool",
@@ -289,6 +294,7 @@ class _Stream:
         self._call = call
         self._deployment_id = call.deployment.deployment_id
         self._secret = call.deployment.api_key
+        self._is_text = completes_text(call.request, call.deployment)
         self._parser = SseParser(limits.max_event_bytes)
         self._left = limits.max_reply_bytes
         self._failure: UpstreamError | None = None
@@ -342,6 +348,8 @@ class _Stream:
                     break
                 if not payload:
                     continue
+            if self._is_text:
+                payload = text_as_chat(payload, stream=True)  # noqa: PLW2901  # From here on it is a chat's.
             try:
                 event = decode_event(payload, self._deployment_id, self._secret)
             except UpstreamError as error:

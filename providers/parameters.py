@@ -28,6 +28,11 @@ MINOR: Final = frozenset(
 )
 """Left out, the caller gets an answer of the same kind."""
 
+TEXT: Final = frozenset({"an echo", "a suffix", "several prompts", "tokens as a prompt"})
+"""What the completion of a text can ask for and a chat cannot. They are no names of fields: engines read such in chats, too."""
+_TEXT_OF: Final = {"vllm": TEXT - {"a suffix"}, "sglang": TEXT}
+"""What of it an engine does."""
+
 # Anthropic's messages have none of these, wherever they are served.
 _CLAUDE: Final = frozenset(
     {"audio", "frequency_penalty", "logit_bias", "logprobs", "modalities", "n", "prediction", "presence_penalty", "seed",
@@ -53,7 +58,10 @@ _REASONS: Final = re.compile(r"(?:o[1-9]|gpt-5)(?![0-9.])(?!.*chat)")
 
 def lacking(deployments: Iterable[Deployment]) -> frozenset[str]:
     """The parameters that a target with these deployments cannot take, as far as that is known from names alone."""
-    return frozenset().union(*(_lacking(each) for each in deployments))
+    return frozenset().union(*(_lacking(each) | (TEXT - _TEXT_OF.get(each.kind, _NONE)) for each in deployments))
+
+
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 def _lacking(deployment: Deployment) -> frozenset[str]:

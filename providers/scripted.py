@@ -238,6 +238,18 @@ def completion(script: Script, model: str, request_id: str) -> bytes:
     return msgspec.json.encode(answer)
 
 
+def chat_as_text(payload: bytes) -> bytes:
+    """A payload as `/v1/completions` has it; a broken one stays broken."""
+    try:
+        reply = msgspec.json.decode(payload)
+    except msgspec.DecodeError:
+        return payload
+    for choice in reply.get("choices", ()):
+        said = choice.pop("delta", None) or choice.pop("message", None) or {}
+        choice["text"] = said.get("content") or ""
+    return msgspec.json.encode({**reply, "object": "text_completion"})
+
+
 def usage(script: Script) -> dict[str, Any]:
     """The usage that the script reports; `completion_tokens` is the real one."""
     generated = _token_events(script)

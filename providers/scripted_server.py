@@ -23,6 +23,7 @@ from aiohttp import web
 from providers.scripted import (
     Script,
     ScriptUnknown,
+    chat_as_text,
     chunks,
     completion,
     completion_tokens,
@@ -82,12 +83,16 @@ def make_app(write: Write) -> web.Application:
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
 
     async def chat(request: web.Request) -> web.StreamResponse:
-        return await _chat(request, write)
+        return await _chat(request, write, _as_it_is)
+
+    async def text(request: web.Request) -> web.StreamResponse:
+        return await _chat(request, write, chat_as_text)
 
     async def health(_request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
     app.router.add_post("/v1/chat/completions", chat)
+    app.router.add_post("/v1/completions", text)
     app.router.add_get("/health", health)
     return app
 
@@ -99,7 +104,15 @@ class _Progress(msgspec.Struct):
     ended: bool = False
 
 
-async def _chat(request: web.Request, write: Write) -> web.StreamResponse:
+Shape = Callable[[bytes], bytes]
+"""Turns a chat's payload into one of the route that was asked."""
+
+
+def _as_it_is(payload: bytes) -> bytes:
+    return payload
+
+
+async def _chat(request: web.Request, write: Write, shape: Shape) -> web.StreamResponse:
     try:
         asked = msgspec.json.decode(await request.read(), type=_RequestBody)
         script = script_named(asked.model)
@@ -120,7 +133,7 @@ async def _chat(request: web.Request, write: Write) -> web.StreamResponse:
 
     write(line("arrived"))
     try:
-        return await _answer(request, script, asked, request_id, progress)
+        return await _answer(request, script, asked, request_id, progress, shape)
     except _Cut:
         # Breaks the connection in the middle, as a dying server does. Nobody reads what is returned.
         if request.transport is not None:
@@ -131,20 +144,20 @@ async def _chat(request: web.Request, write: Write) -> web.StreamResponse:
 
 
 async def _answer(
-    request: web.Request, script: Script, asked: _RequestBody, request_id: str, progress: _Progress
+    request: web.Request, script: Script, asked: _RequestBody, request_id: str, progress: _Progress, shape: Shape
 ) -> web.StreamResponse:
     await pace(script, -1, asyncio.sleep)
     if script.error_status is not None:
         progress.ended = True
         return _error(script.error_status, retry_headers(script))
     if not asked.stream:
-        whole = await _whole_reply(script, asked.model, request_id)
+        whole = await _whole_reply(script, asked.model, request_id, shape)
         progress.events, progress.ended = script.tokens + 1, True
         return whole
     reply = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-store"})
     await reply.prepare(request)
     async for payload in _stream_payloads(script, asked, request_id):
-        await reply.write(b"data: " + payload + b"\n\n")
+        await reply.write(b"data: " + shape(payload) + b"\n\n")
         progress.events += 1
     if script.end_marker:
         await reply.write(b"data: [DONE]\n\n")
@@ -153,11 +166,11 @@ async def _answer(
     return reply
 
 
-async def _whole_reply(script: Script, model: str, request_id: str) -> web.Response:
+async def _whole_reply(script: Script, model: str, request_id: str, shape: Shape) -> web.Response:
     await pace(script, 1 if script.hang_at is None else script.hang_at, asyncio.sleep)
     if script.cut_at is not None:
         raise _Cut
-    return web.Response(body=completion(script, model, request_id), content_type="application/json")
+    return web.Response(body=shape(completion(script, model, request_id)), content_type="application/json")
 
 
 async def _stream_payloads(script: Script, asked: _RequestBody, request_id: str) -> AsyncIterator[bytes]:

@@ -42,6 +42,8 @@ Operation = Literal["chat", "embeddings"]
 PATHS: Final[Mapping[Operation, str]] = {"chat": "chat/completions", "embeddings": "embeddings"}
 """URL path of each operation, below a deployment's `base_url`."""
 
+_TEXT_PATH: Final = "completions"
+
 Priority = Literal[-1, 0, 1]
 """Low, normal, high: the order among one team's requests of one tier."""
 
@@ -89,6 +91,12 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Fields beside `for_openai` for its models that reason; the others refuse them."""
     for_anthropic: Callable[[], Mapping[str, Any]] | None = None
     """Makes the decoded fields that stand in place of those in `fields` for targets that speak Anthropic's dialect."""
+    for_text: Mapping[str, msgspec.Raw] | None = None
+    """The whole body for engines of one's own that complete a text as it is, in place of `fields`; None for a chat."""
+    text_needs: frozenset[str] = frozenset()
+    """What only some of those engines do, of `providers.parameters.TEXT`."""
+    given_tokens: int = 0
+    """Tokens of a prompt that came as numbers."""
     service_tier: ServiceTier | None = None
     """The provider's service tier that the caller asked for; None for the usual one."""
 
@@ -194,6 +202,29 @@ _decode = msgspec.json.Decoder(_Reply).decode
 _decode_embeddings = msgspec.json.Decoder(_Embeddings).decode
 _decode_any_usage = msgspec.json.Decoder(_ReplyAnyUsage).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def completes_text(request: ChatRequest, deployment: Deployment) -> bool:
+    """True when the deployment is to complete a text rather than to answer a chat."""
+    return request.for_text is not None and deployment.kind in OWN_ENGINES
+
+
+def path_of(request: ChatRequest, deployment: Deployment) -> str:
+    """URL path of a call, below the deployment's `base_url`."""
+    return _TEXT_PATH if completes_text(request, deployment) else PATHS[request.operation]
+
+
+def text_as_chat(payload: bytes, *, stream: bool) -> bytes:
+    """A completed text as a chat completion, so that whatever follows knows one shape; anything else as it is."""
+    try:
+        reply = json.loads(payload)
+    except (ValueError, RecursionError):
+        return payload
+    choices = reply.get("choices") if isinstance(reply, dict) else None
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and "text" in choice:
+            choice["delta" if stream else "message"] = {"content": choice.pop("text")}
+    return json.dumps(reply).encode()
 
 
 def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) -> Event:
@@ -381,7 +412,10 @@ def upstream_body(
     Raw values are copied as they came: messages are not decoded and encoded again. `engine_fields` stand in the place of
     the caller's, and `dropped` are left out.
     """
-    fields: dict[str, Any] = {**request.fields, "model": deployment.upstream_model, **engine_fields}
+    given: Mapping[str, msgspec.Raw] = request.fields
+    if completes_text(request, deployment) and request.for_text is not None:
+        given = request.for_text
+    fields: dict[str, Any] = {**given, "model": deployment.upstream_model, **engine_fields}
     for name in dropped:
         fields.pop(name, None)
     if request.translated:

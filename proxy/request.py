@@ -424,7 +424,7 @@ def needs(request: ChatRequest) -> frozenset[Capability]:
 def decisive_parameters(request: ChatRequest) -> frozenset[str]:
     """Returns the parameters sent that a target must be able to take, such as `n` and `logprobs`."""
     fields = request.fields
-    return frozenset(name for name in DECISIVE & fields.keys() if is_said(name, fields[name]))
+    return request.text_needs | {name for name in DECISIVE & fields.keys() if is_said(name, fields[name])}
 
 
 def _text(message: Message) -> str:
@@ -468,7 +468,7 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
     framing = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages) + IMAGE_TOKENS * request.images
     texts = sum(map(estimate_tokens, (prompt.text, prompt.system, prompt.history, prompt.since)))
     raw = sum(estimate_tokens(bytes(each).decode()) for each in _definitions(request))
-    return framing + texts + raw + sum(_beside_text(message) for message in request.messages)
+    return framing + texts + raw + request.given_tokens + sum(_beside_text(message) for message in request.messages)
 
 
 def opening_tokens(request: ChatRequest, prompt: Prompt, tokens: int) -> int:

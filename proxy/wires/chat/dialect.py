@@ -12,6 +12,7 @@ from cost.usage import Usage
 from providers.wire import ChatRequest, Event, fields_of
 from proxy.errors import ErrorReply
 from proxy.request import RequestHeaders, parse_chat, parse_embeddings
+from proxy.wires.openai_errors import as_told, error_event
 from proxy.wires.own_fields import own_fields
 from proxy.wires.wire import EventWriter, IsModel, Served, Understood, Wire
 
@@ -79,11 +80,6 @@ class _EventWriter:
         return error_event(told, self._served.request_id)
 
 
-def error_event(told: ErrorReply, _request_id: str) -> bytes:
-    """The event that stands in place of `[DONE]`."""
-    return b"data: " + told.body + b"\n\n"
-
-
 def _splice(fields: bytes, payload: bytes) -> bytes:
     """Inserts our fields in front of an upstream object's own. Both are JSON objects."""
     rest = payload[payload.index(b"{") + 1 :].lstrip()
@@ -124,16 +120,12 @@ def _read_embeddings(body: bytes, headers: RequestHeaders, _is_model: IsModel) -
     return Understood(request, ChatDialect(request))
 
 
-def _as_told(told: ErrorReply, _request_id: str) -> ErrorReply:
-    return told
-
-
-CHAT: Final = Wire(name="chat", path="/v1/chat/completions", read=_read_chat, error=_as_told, error_event=error_event)
+CHAT: Final = Wire(name="chat", path="/v1/chat/completions", read=_read_chat, error=as_told, error_event=error_event)
 EMBEDDINGS: Final = Wire(
     name="embeddings",
     path="/v1/embeddings",
     operation="embeddings",
     read=_read_embeddings,
-    error=_as_told,
+    error=as_told,
     error_event=error_event,
 )

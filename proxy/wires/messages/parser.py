@@ -14,6 +14,7 @@ from proxy.wires.reading import (
     encoded,
     object_of,
     own_fields_of,
+    raw,
     text,
     unsupported,
     whole_number,
@@ -84,7 +85,8 @@ def _read(fields: dict[str, Any], headers: RequestHeaders, is_model: IsModel) ->
             request,
             translated=True,
             session_id=request.session_id or _session(fields.get("metadata")),
-            for_engines=_for_engines(fields),
+            for_engines=raw(_for_engines(fields)),
+            for_reasoners=raw({"reasoning_effort": _effort(fields)}),
             for_anthropic=lambda: _for_anthropic(fields),
         ),
         MessagesDialect(thinks=thinks),
@@ -129,15 +131,17 @@ def _thinks(thinking: Any) -> bool:
     return thinking is not None and an_object(thinking, "thinking").get("type") in _THINKS
 
 
-def _for_engines(fields: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
+def _for_engines(fields: Mapping[str, Any]) -> dict[str, Any]:
     """What engines of one's own take beside chat's fields."""
     found: dict[str, Any] = {}
     if fields.get("top_k") is not None:
         found["top_k"] = whole_number(fields["top_k"], "top_k")
-    effort = _EFFORTS.get(str(_output_config(fields).get("effort")))
-    if effort is not None:
-        found["reasoning_effort"] = effort
-    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in found.items()}
+    found["reasoning_effort"] = _effort(fields)
+    return found
+
+
+def _effort(fields: Mapping[str, Any]) -> str | None:
+    return _EFFORTS.get(str(_output_config(fields).get("effort")))
 
 
 def _for_anthropic(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,17 @@ from typing import Any, Final
 import msgspec
 
 from proxy.request import RequestHeaders, parse_chat
-from proxy.wires.reading import an_object, encoded, object_of, own_fields_of, text, unsupported, whole_number, wrong
+from proxy.wires.reading import (
+    an_object,
+    encoded,
+    object_of,
+    own_fields_of,
+    raw,
+    text,
+    unsupported,
+    whole_number,
+    wrong,
+)
 from proxy.wires.responses.dialect import ResponsesDialect
 from proxy.wires.responses.items import Item, chat_messages, items_of
 from proxy.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of
@@ -56,9 +66,9 @@ def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Un
         msgspec.structs.replace(
             request,
             translated=True,
-            for_engines=_raw({"reasoning_effort": _EFFORTS.get(effort or "")}),
-            for_openai=_raw({name: fields.get(name) for name in _OPENAI_ONLY}),
-            for_reasoners=_raw({"reasoning_effort": effort, "verbosity": _text_config(fields).get("verbosity")}),
+            for_engines=raw({"reasoning_effort": _EFFORTS.get(effort or "")}),
+            for_openai=raw({name: fields.get(name) for name in _OPENAI_ONLY}),
+            for_reasoners=raw({"reasoning_effort": effort, "verbosity": _text_config(fields).get("verbosity")}),
             for_anthropic=lambda: _for_anthropic(instructions, items, effort),
         ),
         ResponsesDialect(fields, items, box),
@@ -126,7 +136,3 @@ def _for_anthropic(instructions: Any, items: list[Item], effort: str | None) -> 
     found: dict[str, Any] = {"messages": chat_messages(instructions, items, signed=True)}
     known = _EFFORTS.get(effort or "")
     return found if known is None else {**found, "reasoning_effort": known}
-
-
-def _raw(fields: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
-    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields.items() if value is not None}

@@ -7,6 +7,7 @@ import msgspec
 from providers.wire import ChatRequest
 from proxy.errors import ErrorReply
 from proxy.wires.completions_of_chat import sse
+from proxy.wires.openai_errors import as_told
 from proxy.wires.responses.continuing import continued, names_in
 from proxy.wires.responses.parser import read_for_counting, read_response
 from proxy.wires.wire import Continuing, Header, Wire
@@ -19,10 +20,6 @@ def _count(_request: ChatRequest, input_tokens: int) -> tuple[bytes, tuple[Heade
     return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": input_tokens}), _ESTIMATED
 
 
-def _as_told(told: ErrorReply, _request_id: str) -> ErrorReply:
-    return told
-
-
 def error_event(told: ErrorReply, _request_id: str) -> bytes:
     """An error in a stream of which nothing else is known."""
     error = {"type": "error", "sequence_number": 0, "code": told.code, "message": told.message, "param": told.param}
@@ -33,7 +30,7 @@ RESPONSES: Final = Wire(
     name="responses",
     path="/v1/responses",
     read=read_response,
-    error=_as_told,
+    error=as_told,
     error_event=error_event,
     continuing=_CONTINUING,
 )
@@ -41,7 +38,7 @@ INPUT_TOKENS: Final = Wire(
     name="responses",
     path="/v1/responses/input_tokens",
     read=read_for_counting,
-    error=_as_told,
+    error=as_told,
     error_event=error_event,
     continuing=_CONTINUING,
     answer=_count,

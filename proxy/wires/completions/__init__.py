@@ -1,0 +1,1 @@
+"""OpenAI's older completions: POST /v1/completions."""

@@ -1,0 +1,226 @@
+"""The wire of POST /v1/completions: a prompt without roles.
+
+A prompt is a user's message to `auto` and to whatever only chats. An engine of one's own that the caller names, or that is
+needed for what chats cannot do, completes the text as it is.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from providers.wire import ChatRequest, Event
+from proxy.errors import ErrorReply
+from proxy.policy import AUTO
+from proxy.request import RequestHeaders, parse_chat, refuse_steering
+from proxy.wires.completions_of_chat import Choice, Completion, Said, completion_of, to_json
+from proxy.wires.openai_errors import as_told, error_event
+from proxy.wires.own_fields import own_fields
+from proxy.wires.reading import encoded, object_of, own_fields_of, raw, text, unsupported, whole_number, wrong
+from proxy.wires.wire import EventWriter, IsModel, Served, Understood, Wire
+
+_DONE: Final = b"data: [DONE]\n\n"
+_SAME: Final = (
+    "temperature", "top_p", "n", "stream", "stream_options", "stop", "presence_penalty", "frequency_penalty", "logit_bias",
+    "seed", "user",
+)  # fmt: skip
+"""Fields that chat has under the same name, with the same meaning."""
+_DEFAULT_MAX_TOKENS: Final = 16
+"""What OpenAI takes where the caller says nothing."""
+_MAX_PROMPTS: Final = 64
+_MAX_LOGPROBS: Final = 20
+
+
+class _Prompt(msgspec.Struct, frozen=True):
+    """What stands in `prompt`, whichever of its four forms it has."""
+
+    texts: list[str]
+    tokens: int = 0
+    count: int = 1
+
+
+def read_completion(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
+    """Parses the body. Raises BadRequest."""
+    del is_model
+    fields = object_of(body)
+    own = own_fields_of(fields)
+    prompt = _prompt(fields.get("prompt"))
+    n = 1 if fields.get("n") is None else whole_number(fields["n"], "n")
+    if fields.pop("best_of", None) not in {None, n}:
+        raise unsupported(
+            "best_of", "`best_of` above `n` makes answers that nobody is given: ask for as many with `n`."
+        )
+    refuse_steering(fields)
+    model = text(fields.get("model"), "model")
+    most = fields.get("max_tokens")
+    most = _DEFAULT_MAX_TOKENS if most is None else whole_number(most, "max_tokens")
+    chat: dict[str, Any] = {
+        **own,
+        **{name: fields[name] for name in _SAME if fields.get(name) is not None},
+        **_logprobs(fields.get("logprobs")),
+        "model": model,
+        "messages": [{"role": "user", "content": "\n\n".join(prompt.texts)}],
+        "max_tokens": most,
+    }
+    request = parse_chat(encoded(chat), headers)
+    needs = _needs(fields, prompt)
+    as_text = {name: value for name, value in fields.items() if name not in own}
+    return Understood(
+        msgspec.structs.replace(
+            request,
+            translated=True,
+            for_text={**raw(as_text), "max_tokens": request.fields["max_tokens"]} if needs or model != AUTO else None,
+            text_needs=needs,
+            given_tokens=prompt.tokens,
+            # Each prompt gets as many answers.
+            n=request.n * prompt.count,
+        ),
+        CompletionsDialect(request),
+    )
+
+
+def _prompt(given: Any) -> _Prompt:
+    match given:
+        case str():
+            return _Prompt([given])
+        case [*parts] if parts and all(isinstance(part, str) for part in parts):
+            return _Prompt(_bounded(parts), count=len(parts))
+        case [*parts] if parts and all(_is_token(part) for part in parts):
+            return _Prompt([], tokens=len(parts))
+        case [*parts] if parts and all(isinstance(part, list) and all(map(_is_token, part)) for part in parts):
+            return _Prompt([], tokens=sum(map(len, _bounded(parts))), count=len(parts))
+    raise wrong("prompt", "a text, a list of texts, a list of tokens, or a list of such lists")
+
+
+def _is_token(part: Any) -> bool:
+    return isinstance(part, int) and not isinstance(part, bool)
+
+
+def _bounded(prompts: list[Any]) -> list[Any]:
+    if len(prompts) > _MAX_PROMPTS:
+        raise wrong("prompt", f"a list of at most {_MAX_PROMPTS} prompts")
+    return prompts
+
+
+def _needs(fields: Mapping[str, Any], prompt: _Prompt) -> frozenset[str]:
+    """What of `providers.parameters.TEXT` the request asks for."""
+    asked = {
+        "an echo": bool(fields.get("echo")),
+        "a suffix": bool(fields.get("suffix")),
+        "several prompts": prompt.count > 1,
+        "tokens as a prompt": bool(prompt.tokens),
+    }
+    return frozenset(name for name, is_asked in asked.items() if is_asked)
+
+
+def _logprobs(given: Any) -> dict[str, Any]:
+    if given is None or given is False:
+        return {}
+    number = whole_number(given, "logprobs")
+    if not 0 <= number <= _MAX_LOGPROBS:
+        raise wrong("logprobs", f"between 0 and {_MAX_LOGPROBS}")
+    return {"logprobs": True, "top_logprobs": number}
+
+
+class CompletionsDialect:
+    """Chat completions as completions of a text."""
+
+    keeps = False
+
+    def __init__(self, request: ChatRequest) -> None:
+        self._wants_usage = request.include_usage
+
+    def whole(self, payload: bytes, served: Served) -> bytes:
+        tally = served.tally()
+        completion = completion_of(payload)
+        choices = [_choice(choice, choice.message or Said()) for choice in completion.choices]
+        head = {**own_fields(served, tally), **_head(completion, served)}
+        return to_json({**head, "choices": choices, "usage": _usage(served)})
+
+    def events(self, served: Served) -> EventWriter:
+        return _EventWriter(served, wants_usage=self._wants_usage)
+
+    def to_keep(self, payload: bytes | None, served: Served) -> None:
+        """Nothing: a completion ends with its answer."""
+
+
+class _EventWriter:
+    def __init__(self, served: Served, *, wants_usage: bool) -> None:
+        self._served = served
+        self._wants_usage = wants_usage
+        self._last: Completion = Completion()
+
+    def render(self, events: Iterable[Event]) -> bytes:
+        parts: list[bytes] = []
+        for event in events:
+            if event.choices:
+                self._last = completion = completion_of(event.payload)
+                choices = [_choice(choice, choice.delta or Said()) for choice in completion.choices]
+                if any(choice["text"] or choice["finish_reason"] for choice in choices):
+                    parts.append(self._event(completion, {"choices": choices}))
+        return b"".join(parts)
+
+    def last_words(self) -> bytes:
+        if not self._wants_usage:
+            return _DONE
+        more = {"choices": [], "usage": _usage(self._served), **own_fields(self._served, self._served.tally())}
+        return self._event(self._last, more) + _DONE
+
+    def failed(self, told: ErrorReply) -> bytes:
+        return error_event(told, self._served.request_id)
+
+    def _event(self, completion: Completion, more: Mapping[str, Any]) -> bytes:
+        whole = {"model_used": self._served.target_id, **_head(completion, self._served), **more}
+        return b"data: " + to_json(whole) + b"\n\n"
+
+
+def _head(completion: Completion, served: Served) -> dict[str, Any]:
+    return {
+        "id": f"cmpl-{served.request_id.removeprefix('req_')}",
+        "object": "text_completion",
+        "created": served.created_at,
+        "model": completion.model if isinstance(completion.model, str) else served.target_id,
+    }
+
+
+def _choice(choice: Choice, said: Said) -> dict[str, Any]:
+    return {
+        "index": choice.index if isinstance(choice.index, int) else 0,
+        "text": said.text + said.declined,
+        "logprobs": _text_logprobs(choice.logprobs),
+        "finish_reason": choice.finish_reason,
+    }
+
+
+def _text_logprobs(told: Any) -> dict[str, Any] | None:
+    """A chat's log-probabilities in the older form; those of an engine that completed a text have it already."""
+    if not isinstance(told, dict) or not isinstance(told.get("content"), list):
+        return told if isinstance(told, dict) and "tokens" in told else None
+    tokens = [each for each in told["content"] if isinstance(each, dict)]
+    names = [str(each.get("token", "")) for each in tokens]
+    offsets = list(itertools.accumulate(map(len, names[:-1]), initial=0)) if names else []
+    tops = [
+        {str(top.get("token")): top.get("logprob") for top in each.get("top_logprobs") or () if isinstance(top, dict)}
+        for each in tokens
+    ]
+    return {
+        "tokens": names,
+        "token_logprobs": [each.get("logprob") for each in tokens],
+        "top_logprobs": tops,
+        "text_offset": offsets,
+    }
+
+
+def _usage(served: Served) -> dict[str, int]:
+    usage = served.tally().usage
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+
+
+COMPLETIONS: Final = Wire(
+    name="completions", path="/v1/completions", read=read_completion, error=as_told, error_event=error_event
+)
