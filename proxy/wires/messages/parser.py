@@ -20,6 +20,7 @@ from proxy.wires.reading import (
     whole_number,
     wrong,
 )
+from proxy.wires.system_turns import with_system_first
 from proxy.wires.wire import IsModel, Understood
 
 CLAUDE_PREFIX: Final = "claude-"
@@ -85,7 +86,7 @@ def _read(fields: dict[str, Any], headers: RequestHeaders, is_model: IsModel) ->
             request,
             translated=True,
             session_id=request.session_id or _session(fields.get("metadata")),
-            for_engines=raw(_for_engines(fields)),
+            for_engines=raw({**_for_engines(fields), "messages": with_system_first(chat["messages"])}),
             for_reasoners=raw({"reasoning_effort": _effort(fields)}),
             for_anthropic=lambda: _for_anthropic(fields),
         ),

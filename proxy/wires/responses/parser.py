@@ -20,6 +20,7 @@ from proxy.wires.reading import (
 from proxy.wires.responses.dialect import ResponsesDialect
 from proxy.wires.responses.items import Item, chat_messages, items_of
 from proxy.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of
+from proxy.wires.system_turns import with_system_first
 from proxy.wires.wire import IsModel, Understood
 
 _SAME: Final = ("temperature", "top_p", "stream", "parallel_tool_calls", "user")
@@ -66,7 +67,9 @@ def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Un
         msgspec.structs.replace(
             request,
             translated=True,
-            for_engines=raw({"reasoning_effort": _EFFORTS.get(effort or "")}),
+            for_engines=raw(
+                {"reasoning_effort": _EFFORTS.get(effort or ""), "messages": with_system_first(chat["messages"])}
+            ),
             for_openai=raw({name: fields.get(name) for name in _OPENAI_ONLY}),
             for_reasoners=raw({"reasoning_effort": effort, "verbosity": _text_config(fields).get("verbosity")}),
             for_anthropic=lambda: _for_anthropic(instructions, items, effort),

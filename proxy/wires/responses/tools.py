@@ -126,5 +126,5 @@ def _description(tool: Mapping[str, Any], where: str) -> str:
 def _elsewhere(kind: Any) -> str:
     return (
         f"The tool {str(kind)[:64]!r} is run by one provider alone, and `auto` may choose any: send tools of the types "
-        "`function`, `custom` or `namespace`."
+        '`function`, `custom` or `namespace`, and switch off what your client adds (Codex: `web_search = "disabled"`).'
     )
