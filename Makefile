@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-vllm check format bench bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-fleet bench-loops bench-pages bench-routers soak-kill soak-books soak-batch train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents check format bench bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-fleet bench-loops bench-pages bench-routers soak-kill soak-books soak-batch train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ packages:  # what pip cannot bring
 
 test-vllm: $(VENV)/.dev build/tiny-llama/made  ## two real vLLM replicas behind the gateway (vLLM for CPUs; its environment has 2.5 GB)
 	@WB_VLLM_PYTHON=$(CURDIR)/$(VENV)-vllm/bin/python WB_VLLM_MODEL=$(CURDIR)/build/tiny-llama $(BIN)/python -m pytest tests/vllm
+
+test-agents: $(VENV)/.dev build/agents/.ready  ## Codex and Claude Code as published, each with a task (their packages have 600 MB)
+	@WB_AGENTS=$(CURDIR)/build/agents $(BIN)/python -m pytest tests/agents
 
 check: $(VENV)/.dev  ## format, lint, types and import contracts
 	@$(BIN)/ruff format --check --quiet .

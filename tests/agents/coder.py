@@ -1,0 +1,67 @@
+"""An upstream that plays a model at work: it calls the agent's shell once, and says that it is done once it has the result."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+COMMAND: Final = "echo hi > made.txt"
+DONE: Final = "made.txt is there."
+_USAGE: Final = {"prompt_tokens": 1_000, "completion_tokens": 9, "total_tokens": 1_009}
+_SHELLS: Final = {"Bash": "command", "exec_command": "cmd"}
+"""The agents' tools that run a command, and the argument that it is given as."""
+_MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+
+
+class Coder(msgspec.Struct, frozen=True):
+    """A running one, and the bodies that it was sent."""
+
+    url: str
+    bodies: list[dict[str, Any]]
+
+
+@contextlib.asynccontextmanager
+async def coder() -> AsyncIterator[Coder]:
+    bodies: list[dict[str, Any]] = []
+
+    async def chat(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        bodies.append(body)
+        reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await reply.prepare(request)
+        for chunk in _chunks(body):
+            await reply.write(
+                b"data: " + json.dumps({"id": "c", "created": 0, "model": "m", **chunk}).encode() + b"\n\n"
+            )
+        await reply.write(b"data: [DONE]\n\n")
+        await reply.write_eof()
+        return reply
+
+    app = web.Application(client_max_size=_MAX_BODY_BYTES)
+    app.router.add_post("/v1/chat/completions", chat)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield Coder(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", bodies)
+    finally:
+        await runner.cleanup()
+
+
+def _chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    delta, finish = _said(body)
+    for each, reason in (({"role": "assistant", "content": ""}, None), (delta, None), ({}, finish)):
+        yield {"choices": [{"index": 0, "delta": each, "finish_reason": reason}]}
+    yield {"choices": [], "usage": _USAGE}
+
+
+def _said(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    names = [tool["function"]["name"] for tool in body.get("tools", ())]
+    shell = next((name for name in names if name in _SHELLS), None)
+    if shell is None or any(message["role"] == "tool" for message in body["messages"]):
+        return {"content": DONE}, "stop"
+    function = {"name": shell, "arguments": json.dumps({_SHELLS[shell]: COMMAND})}
+    return {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}, "tool_calls"
