@@ -23,7 +23,7 @@ FAULTS_KEPT: Final = 8
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One failed attempt at a deployment, without anything of the request or the reply."""
+    """One failed attempt at a deployment, without anything of the request."""
 
     at: float
     """Time on the breakers' clock, in seconds."""
@@ -32,6 +32,8 @@ class Fault(msgspec.Struct, frozen=True):
     status: int | None
     counted: bool
     """True when the breaker counts it as a gateway failure."""
+    detail: str = ""
+    """The upstream's own words, on one line, bounded, without keys and without what they repeat of a request."""
 
 
 class BreakerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,9 +139,15 @@ class Permit:
         breaker.failures += 1
         self._breakers._record_failure(breaker, self)  # noqa: SLF001
 
-    def went_wrong(self, kind: str, status: int | None, *, counted: bool) -> None:
-        """Records a fault for display, whether it counts or not. `kind` is an error's class, never its text."""
-        self._breaker.faults.append(Fault(self._breakers._clock(), kind, status, counted))  # noqa: SLF001
+    def went_wrong(self, kind: str, status: int | None, *, counted: bool, detail: str = "") -> None:
+        """Records a fault for display, whether it counts or not. `kind` is an error's class."""
+        self._breaker.faults.append(Fault(self._breakers._clock(), kind, status, counted, detail))  # noqa: SLF001
+
+    def refused(self) -> None:
+        """Reports that the deployment refuses our key: it is ejected at once, as no other call can succeed either."""
+        if not self._done and self._breaker.epoch == self._epoch:
+            self._breakers._eject_refused(self._breaker)  # noqa: SLF001
+        self._done = True
 
     def silent(self) -> None:
         """Reports that nothing came in time, which may be a slow answer or a hang.
@@ -282,6 +290,11 @@ class Breakers:
             healthy = int((now - breaker.closed_at) // self._config.base_ejection_s)
             breaker.ejections = max(0, breaker.ejections - healthy)
             self._eject(breaker, now)
+
+    def _eject_refused(self, breaker: _Breaker) -> None:
+        if breaker.open_until is None:
+            breaker.group.ejected += 1
+        self._eject(breaker, self._clock())
 
     def _may_eject(self, group: _Group) -> bool:
         # One may always go; of one, that is all of them, and the next candidate takes over.

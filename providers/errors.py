@@ -15,10 +15,21 @@ class UpstreamError(Exception):
     gateway_failure: bool = True
     """The deployment's circuit breaker counts it."""
 
+    key_refused: bool = False
+    """The upstream takes our key, or our account, for no good: no call can succeed until operators mend it."""
+
     def __init__(
-        self, public: str, *, deployment_id: str, status: int | None = None, retry_after_s: float | None = None
+        self,
+        public: str,
+        *,
+        deployment_id: str,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        detail: str = "",
     ) -> None:
         super().__init__(public)
+        self.detail = detail
+        """The upstream's own words for operators, on one line, bounded and with keys masked; no caller sees them."""
         self.public = public
         self.deployment_id = deployment_id
         self.status = status
@@ -76,7 +87,7 @@ class MalformedReply(UpstreamError):
 
 
 class UpstreamRefusedUs(UpstreamError):
-    """401, 403 or 404 from the upstream: our key, permission or model name is wrong, not the caller's."""
+    """401 to 404 from the upstream: our key, account, permission or model name is wrong, not the caller's."""
 
     gateway_failure = False
 
@@ -100,7 +111,7 @@ class RequestRejected(UpstreamError):
         param: str | None = None,
         code: str | None = None,
     ) -> None:
-        super().__init__(public, deployment_id=deployment_id, status=status)
+        super().__init__(public, deployment_id=deployment_id, status=status, detail=public)
         self.error_type = error_type
         self.param = param
         self.code = code

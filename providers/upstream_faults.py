@@ -1,7 +1,7 @@
 """Mapping of an upstream's refusal, a status and a body, to an UpstreamError that is safe to show."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -37,6 +37,15 @@ LOST_STATUSES = frozenset({408, 499, 504, 524})
 _TOO_LONG = "context_length_exceeded"
 _TOO_LONG_IN_WORDS = "maximum context length"
 _TOO_MANY = 429
+_NOT_FOUND = 404
+_KEY_REFUSED = frozenset({401, 402})
+_REFUSED = {401: "key", 402: "account", 403: "permission", 404: "model name or address"}
+"""What of ours is refused, by status."""
+_TAG = re.compile(r"<(?:style|script)[^>]*>.*?</(?:style|script)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_MOST_READ = 8_192
+_ECHO_CHARS = 16
+"""So many characters in a row that the request has too are taken for a repetition of it."""
+_MOST_ECHOED = 128 * 1024
 _SERVER_FAULT = 500
 
 # Error objects in a stream often name their kind and carry no status.
@@ -73,9 +82,11 @@ def error_of_status(
     status: int, body: bytes, headers: Mapping[str, str], *, deployment_id: str, secret: str | None = None
 ) -> UpstreamError:
     """The error for a reply with a status other than success."""
+    fault = _fault_of_body(body)
     if status in _REJECTED:
-        return _rejection(status, _fault_of_body(body), deployment_id, secret)
-    return _gateway_error(status, deployment_id, retry_after_s(headers))
+        return _rejection(status, fault, deployment_id, secret)
+    told = fault.message or _TAG.sub(" ", body[:_MOST_READ].decode(errors="replace"))
+    return _gateway_error(status, deployment_id, retry_after_s(headers), clean(told, secret=secret))
 
 
 def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) -> UpstreamError:
@@ -89,7 +100,31 @@ def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) ->
         )
     if status in _REJECTED:
         return _rejection(status, fault, deployment_id, secret)
-    return _gateway_error(status, deployment_id, None)
+    return _gateway_error(status, deployment_id, None, clean(fault.message, secret=secret))
+
+
+def without_echo(text: str, sent: Iterable[bytes]) -> str:
+    """An upstream's cleaned text without what it repeats of the request: logs and pages hold nothing of a prompt.
+
+    `sent` are the request's raw fields. Of each long one its beginning and its end are looked at.
+    """
+    if len(text) < _ECHO_CHARS:
+        return text
+    raw = b"\n".join(part for each in sent for part in (each[:_MOST_ECHOED], each[_MOST_ECHOED:][-_MOST_ECHOED:]))
+    heard = raw.decode(errors="replace")
+    told, at = [], 0
+    while at < len(text):
+        piece = text[at : at + _ECHO_CHARS]
+        if len(piece) < _ECHO_CHARS or piece not in heard:
+            told.append(text[at])
+            at += 1
+            continue
+        end = at + _ECHO_CHARS
+        while end < len(text) and text[at : end + 1] in heard:
+            end += 1
+        told.append("…")
+        at = end
+    return "".join(told)
 
 
 def clean(text: str, limit: int = _MAX_MESSAGE_CHARS, secret: str | None = None) -> str:
@@ -129,11 +164,17 @@ def _seconds_until(date: str, now: datetime) -> float:
     return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=UTC)) - now).total_seconds())
 
 
-def _gateway_error(status: int, deployment_id: str, wait_s: float | None) -> UpstreamError:
-    """The error for a status that is not the caller's fault; the upstream's text is not repeated."""
+def _gateway_error(status: int, deployment_id: str, wait_s: float | None, detail: str) -> UpstreamError:
+    """The error for a status that is not the caller's fault; the upstream's text is for operators alone."""
+    error = _error_without_detail(status, deployment_id, wait_s)
+    error.detail = detail
+    return error
+
+
+def _error_without_detail(status: int, deployment_id: str, wait_s: float | None) -> UpstreamError:
     if status == _TOO_MANY:
         return UpstreamRateLimited(
-            "The upstream's rate limit is reached.", deployment_id=deployment_id, status=status, retry_after_s=wait_s
+            "The provider's rate limit is reached.", deployment_id=deployment_id, status=status, retry_after_s=wait_s
         )
     if status in LOST_STATUSES:
         return AnswerLost(
@@ -144,16 +185,21 @@ def _gateway_error(status: int, deployment_id: str, wait_s: float | None) -> Ups
         )
     if status >= _SERVER_FAULT or status in _UNAVAILABLE:
         return UpstreamUnavailable(
-            f"The upstream failed with status {status}.",
+            f"The provider failed with status {status}; neither your request nor the gateway is at fault.",
             deployment_id=deployment_id,
             status=status,
             retry_after_s=wait_s,
         )
-    return UpstreamRefusedUs(
-        f"The upstream refused the gateway's own call with status {status}; its operators must mend the configuration.",
+    refused = UpstreamRefusedUs(
+        f"The provider refused the gateway's own {_REFUSED.get(status, 'call')} with status {status}. Your request is not at "
+        "fault: tell the gateway's operators the x-request-id of this reply, they find the reason in its log.",
         deployment_id=deployment_id,
         status=status,
     )
+    refused.key_refused = status in _KEY_REFUSED
+    # Which model is asked for there is ours to say, so nobody but us can cause it.
+    refused.gateway_failure = status == _NOT_FOUND
+    return refused
 
 
 def _rejection(status: int, fault: _Fault, deployment_id: str, secret: str | None) -> RequestRejected:

@@ -22,6 +22,7 @@ from providers.errors import (
     UpstreamUnavailable,
 )
 from providers.target import Deployment
+from providers.upstream_faults import without_echo
 from providers.wire import Event, WireUsage
 from proxy.attempt_money import NO_METERS, NOTHING, Money, flagged, money_of, usage_of
 from proxy.ending import Ending, Unused, flags_of, result_of
@@ -257,6 +258,9 @@ class Attempt:
             provider=self.candidate.target.provider,
             result=result_of(ending, error),
             duration_s=self._clock() - self.started_at,
+            error=None if error is None else type(error).__name__,
+            status=error.status if isinstance(error, UpstreamError) else None,
+            detail=self._told(error),
         )
         self.settled = Settled(
             outcome=outcome,
@@ -298,7 +302,11 @@ class Attempt:
     def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
         """Reports to the breaker. Returns whether the deployment failed, None when the attempt says nothing about it."""
         if isinstance(error, UpstreamError) and not isinstance(error, RequestRejected):
-            self._permit.went_wrong(type(error).__name__, error.status, counted=error.gateway_failure)
+            counted = error.gateway_failure or error.key_refused
+            self._permit.went_wrong(type(error).__name__, error.status, counted=counted, detail=self._told(error))
+        if isinstance(error, UpstreamError) and error.key_refused:
+            self._permit.refused()
+            return True
         if isinstance(error, UpstreamError) and error.gateway_failure:
             self._permit.failure()
             return True
@@ -311,6 +319,12 @@ class Attempt:
             return None
         self._permit.success()
         return False
+
+    def _told(self, error: BaseException | None) -> str:
+        """What the upstream said of a failure, as operators may read it."""
+        if not isinstance(error, UpstreamError) or not error.detail:
+            return ""
+        return without_echo(error.detail, map(bytes, self.routed.request.fields.values()))
 
     def _money(self) -> Money:
         """The money of the usage counted so far, cached until the next batch of events."""

@@ -75,6 +75,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     ended_by: EndedBy | None = None
     """The ending; None while the request runs."""
     error_code: str | None = None
+    error_message: str | None = None
+    """What its caller was told, where the refusal was the gateway's own."""
 
     def end(self, by: EndedBy) -> None:
         """Records the ending. Only the first call counts: what follows concerns only how it is reported."""

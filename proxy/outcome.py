@@ -26,6 +26,14 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     result: AttemptResult
     duration_s: float
+    error: str | None = None
+    """The class of the error that ended it; None for an answer."""
+    status: int | None = None
+    """The HTTP status that the upstream refused it with, where it did."""
+    detail: str = ""
+    """The upstream's own words on its failure: one line, bounded, without keys and without what they repeat of the
+    request.
+    """
 
 
 class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +48,7 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool
     status: int
     error_code: str | None
+    """The code that the caller saw; None for an answer."""
     target_id: str | None
     """The target that answered, or None when none did."""
     reason: str
@@ -59,6 +68,8 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Mean seconds per output token after the first."""
     duration_s: float
     operation: Operation = "chat"
+    error_message: str | None = None
+    """What the caller was told, where the gateway itself refused."""
     escalated_from: str | None = None
     """The target whose weak answer was replaced by that of `target_id`."""
     weakness: Weakness | None = None

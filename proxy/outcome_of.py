@@ -34,6 +34,7 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
         stream=routed.request.stream if routed else False,
         status=CALLER_GONE if context.ended_by == "caller_gone" else context.reply.status,
         error_code=context.error_code or ("slow_reader" if context.ended_by == "slow_reader" else None),
+        error_message=context.error_message,
         target_id=answered.deployment.target_id if answered else None,
         reason=answered.candidate.reason if answered else "",
         complexity=prediction.complexity if prediction else None,

@@ -59,7 +59,8 @@ def _of_targets(targets: Sequence[Mapping[str, Any]], patience_s: float) -> Iter
         # A pool without replicas is told as a pool.
         if target["state"] == "down":
             who = f"replica of the pool {target['pool']}" if target["pool"] else "deployment"
-            text = f"no {who} can be called; its requests go to the next target"
+            why = f" ({target['why']})" if target["why"] else ""
+            text = f"no {who} can be called{why}; its requests go to the next target"
             yield Problem(severity="bad", kind="open", subject=name, text=text, href=href)
         elif target["state"] == "degraded":
             ejected = sum(each["breaker"]["state"] != "closed" for each in target["deployments"])

@@ -24,7 +24,7 @@ FAULTS: Final = {
     "UpstreamRefusedUs": "it refused our key, permission or model name",
     "DeadlineExceeded": "no first token until the deadline",
 }
-"""Error classes in words. An upstream's message is never kept: it may repeat a prompt."""
+"""Error classes in words."""
 
 Ready = Callable[[Target], Sequence[Deployment]]
 """Returns the deployments that a target has now: of a pool's target those replicas that take work."""
@@ -46,6 +46,7 @@ def _target(target: Target, workers: WorkersNow, ready: Ready, recent: Recent, n
         "pool": target.pool,
         "tiers": sorted(target.tiers),
         "state": _state(len(deployments), available, deployments),
+        "why": _why(deployments),
         "available": available,
         "is_priced": target.price is not None,
         "price_version": None if target.price is None else target.price.version,
@@ -63,6 +64,17 @@ def _state(there: int, available: int, deployments: list[dict[str, Any]]) -> str
         return "down"
     closed = all(each["breaker"]["state"] == "closed" for each in deployments)
     return "ok" if closed and available == there else "degraded"
+
+
+def _why(deployments: list[dict[str, Any]]) -> str | None:
+    """The latest error of a deployment that is not called now; None where all are."""
+    found = [error for each in deployments if each["breaker"]["state"] != "closed" for error in each["errors"]]
+    if not found:
+        return None
+    latest = max(found, key=lambda error: error["at_us"])
+    status = "" if latest["status"] is None else f" (status {latest['status']})"
+    said = "" if latest["said"] is None else f": {latest['said']}"
+    return f"{latest['text']}{status}{said}"
 
 
 def _deployment(deployment: Deployment, workers: WorkersNow, recent: Recent, now_us: int) -> dict[str, Any]:
@@ -96,6 +108,7 @@ def _fault(ago_s: float, fault: Fault, now_us: int) -> dict[str, Any]:
         "text": FAULTS.get(fault.kind, fault.kind),
         "status": fault.status,
         "counted": fault.counted,
+        "said": fault.detail or None,
     }
 
 

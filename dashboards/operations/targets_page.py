@@ -44,6 +44,7 @@ ERRORS: Final = (
     Column("deployment", "Deployment", "code"),
     Column("text", "What went wrong"),
     Column("status", "Its status", "number", "The upstream's HTTP status, where it gave one"),
+    Column("said", "Its words"),
     Column("counted", "Breaker", "badge", "Whether it counts against the deployment"),
 )
 
@@ -160,6 +161,7 @@ def _errors(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "deployment": each["deployment_id"],
             "text": sentence(error["text"]),
             "status": error["status"],
+            "said": error["said"],
             "counted": ("Counts", "warn") if error["counted"] else ("Does not count", "quiet"),
         }
         for each in deployments
@@ -169,4 +171,5 @@ def _errors(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _words(error: Mapping[str, Any]) -> str:
     status = f" ({error['status']})" if error["status"] else ""
-    return f"{sentence(error['text'])[:-1]}{status}"
+    said = f": {error['said']}" if error["said"] else ""
+    return f"{sentence(error['text'])[:-1]}{status}{said}"

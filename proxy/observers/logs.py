@@ -1,7 +1,7 @@
 """JSON logs on stderr: one bounded line per event, with allow-listed fields only.
 
-A prompt, a completion, a key or an upstream's body has no way in: requests are logged from an
-allow-list of fields, other libraries' messages lose their arguments, and a traceback tells where
+A prompt, a completion or a key has no way in: requests are logged from an allow-list of fields, of an upstream's refusal
+its cleaned message without what it repeats of the request, other libraries' messages lose their arguments, and a traceback tells where
 an exception happened but not what it said. Reference: docs/observability.md.
 """
 
@@ -50,6 +50,8 @@ _SECRET: Final = re.compile(
     r"\b(?:wb|sk|xai)-[A-Za-z0-9_\-]{12,}|\b(?:hf|gsk)_[A-Za-z0-9]{12,}|\bAKIA[A-Z0-9]{12,}|(?i:\bbearer\s+)\S+"
 )
 # Names that we or the configuration made up look like this; a sentence does not.
+_LONG_NAME: Final = re.compile(r"`[^`]{65,}`")
+_MOST_TOLD_CHARS: Final = 500
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 # A terminal obeys C1 controls too, and some readers take U+2028 for a new line; JSON escapes C0 itself.
 _CONTROLS: Final = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
@@ -294,6 +296,7 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
         "stream": outcome.stream,
         "status": outcome.status,
         "error_code": safe_name(outcome.error_code),
+        "error_message": _told(outcome.error_message),
         "target_id": safe_name(outcome.target_id),
         "reason": safe_name(outcome.reason),
         "complexity": outcome.complexity,
@@ -315,6 +318,11 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
     }
 
 
+def _told(message: str | None) -> str | None:
+    """What a caller was told, without what only looks like a name that it sent."""
+    return None if message is None else clean(_LONG_NAME.sub("`…`", message), _MOST_TOLD_CHARS)
+
+
 def _attempt_fields(attempt: AttemptOutcome) -> dict[str, Any]:
     return {
         "target_id": safe_name(attempt.target_id),
@@ -322,6 +330,16 @@ def _attempt_fields(attempt: AttemptOutcome) -> dict[str, Any]:
         "provider": safe_name(attempt.provider),
         "result": attempt.result,
         "duration_s": attempt.duration_s,
+        **({} if attempt.error is None else _failure_fields(attempt)),
+    }
+
+
+def _failure_fields(attempt: AttemptOutcome) -> dict[str, Any]:
+    """What failed, the upstream's status and its own words, which were cleaned before."""
+    return {
+        "error": safe_name(attempt.error),
+        "upstream_status": attempt.status,
+        "upstream_said": attempt.detail or None,
     }
 
 

@@ -29,6 +29,7 @@ def quiet() -> dict[str, Any]:
                 "target_id": "small",
                 "pool": None,
                 "state": "ok",
+                "why": None,
                 "available": 2,
                 "is_priced": True,
                 "recent": FIGURES,
