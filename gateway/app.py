@@ -32,6 +32,6 @@ def create_app(config: GatewayConfig, environment: Environment, config_path: Pat
         app.include_router(router)
     add_error_replies(app)
     app.state.begin_drain, app.state.cut_off, app.state.reload = running.begin_drain, running.cut_off, running.reload
-    app.state.hot_routes = running.hot_routes
+    app.state.hot_routes, app.state.elsewhere = running.hot_routes, running.elsewhere
     app.state.watch_backlog, app.state.adopt_server = running.watch_backlog, running.adopt_server
     return app

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from proxy.http.exchange import CallerGone, Exchange
 from proxy.request_id import REQUEST_ID_HEADER, new_request_id
+from proxy.wires.azure import plain_path
 
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 _LENGTH: Final = b"content-length"
@@ -51,7 +52,7 @@ class AsgiBridge:
             "http_version": exchange.version,
             "method": exchange.method,
             "scheme": "https" if exchange.tls else "http",
-            "path": exchange.path,
+            "path": plain_path(exchange.path),
             "raw_path": exchange.raw_path,
             "query_string": exchange.query,
             "root_path": "",

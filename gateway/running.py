@@ -68,8 +68,8 @@ from proxy.background import background, every
 from proxy.batch.room import IdleRoom
 from proxy.dispatch import Dispatcher
 from proxy.gate import Gate
-from proxy.hot_routes import hot_routes
-from proxy.http.server import HttpServer, Routes
+from proxy.hot_routes import elsewhere, hot_routes
+from proxy.http.server import HttpServer, Route, Routes
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.learning.measuring import MeasuringRules
 from proxy.learning.retention import forget_what_may_not_stay
@@ -137,6 +137,10 @@ class Running:
         """The overload guard sees from now on who waits to be accepted."""
         if self._gate is not None:
             self._gate.guard.watch(backlog)
+
+    def elsewhere(self, otherwise: Route) -> Route:
+        """What the line serves at other paths, once it is open, and `otherwise`."""
+        return otherwise if self._line is None else elsewhere(self._line, otherwise)
 
     def hot_routes(self) -> Routes:
         """What the line serves itself, once it is open."""

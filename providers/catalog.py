@@ -324,6 +324,7 @@ def _deployment(model: ModelConfig, deployment: DeploymentConfig, resolve_secret
             for name, value in deployment.options.items()
         },
         allow_media_links=deployment.allow_media_links,
+        api_version=deployment.api_version,
     )
 
 

@@ -53,6 +53,13 @@ class DeploymentConfig(Section):
     options: dict[str, str] = Field(
         default_factory=dict, max_length=32, description="litellm's keyword arguments, such as aws_region_name."
     )
+    api_version: str = Field(
+        default="",
+        max_length=64,
+        pattern=r"^[A-Za-z0-9.-]*$",
+        description="Kind azure: calls `/openai/deployments/{upstream_model}/…?api-version=` below `base_url`, as resources "
+        "without Azure's v1 API need it. Left out, `base_url` ends in /openai/v1.",
+    )
     allow_media_links: bool = Field(
         default=False,
         description="Lets callers link to images and other media, which an engine of one's own fetches from inside "
@@ -70,6 +77,8 @@ class DeploymentConfig(Section):
                 raise ValueError("kind litellm needs an upstream_model with its provider, such as bedrock/<model id>")
         elif self.options:
             raise ValueError(f"options are litellm's; kind {self.kind} has none")
+        if self.api_version and self.kind != "azure":
+            raise ValueError(f"api_version is Azure's; kind {self.kind} has none")
         if self.allow_media_links and self.kind not in OWN_ENGINES:
             raise ValueError(
                 f"allow_media_links is for engines of one's own; kind {self.kind} fetches elsewhere or never"

@@ -6,6 +6,7 @@ This is the hot path: one read returns all events of one network read.
 import asyncio
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -84,7 +85,7 @@ class DirectUpstream:
                 keepalive_s=limits.keepalive_s,
             )
         )
-        self._heads: dict[tuple[str, str, str | None, str], _Head] = {}
+        self._heads: dict[tuple[str, str, str | None], _Head] = {}
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         """Opens the call as `Upstream.open` does; raises an UpstreamError."""
@@ -136,7 +137,7 @@ class DirectUpstream:
             raise ConnectFailed("The upstream cannot be reached.", deployment_id=deployment_id) from error
 
     def _head(self, deployment: Deployment, path: str) -> _Head:
-        key = deployment.base_url, deployment.kind, deployment.api_key, path
+        key = _url_of(deployment, path), deployment.kind, deployment.api_key
         head = self._heads.get(key)
         if head is None:
             # Replicas come and go for months, each at an address of its own.
@@ -176,10 +177,18 @@ class DirectUpstream:
         return _Stream(self._pool, connection, call, self._limits)
 
 
+def _url_of(deployment: Deployment, path: str) -> str:
+    base = deployment.base_url.rstrip("/")
+    if not deployment.api_version:
+        return f"{base}/{path}"
+    model, version = quote(deployment.upstream_model, safe=""), deployment.api_version
+    return f"{base.removesuffix('/openai')}/openai/deployments/{model}/{path}?api-version={version}"
+
+
 def _head_of(deployment: Deployment, path: str) -> _Head:
     deployment_id = deployment.deployment_id
     try:
-        address = address_of(f"{deployment.base_url.rstrip('/')}/{path}")
+        address = address_of(_url_of(deployment, path))
     except AddressInvalid as error:
         raise UpstreamRefusedUs("The deployment's address is not valid.", deployment_id=deployment_id) from error
     headers = [

@@ -42,6 +42,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str] = {}
     allow_media_links: bool = False
     """The engine may fetch media that callers link to; only checked for engines of one's own."""
+    api_version: str = ""
+    """Of a deployment at Azure's older addresses, which have the model in their path; empty elsewhere."""
     adapter: str | None = None
     """The LoRA adapter that `upstream_model` names, which may have to be loaded first."""
     priority_scheduling: bool = False

@@ -3,8 +3,10 @@
 from functools import partial
 from typing import Final
 
-from proxy.http.server import Routes
+from proxy.http.exchange import Exchange
+from proxy.http.server import Route, Routes
 from proxy.line import RequestPipeline
+from proxy.wires.azure import wire_at
 from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
 from proxy.wires.completions.wire import COMPLETIONS
 from proxy.wires.messages.wire import COUNT_TOKENS, MESSAGES
@@ -16,3 +18,16 @@ WIRES: Final = (CHAT, EMBEDDINGS, COMPLETIONS, MESSAGES, COUNT_TOKENS, RESPONSES
 def hot_routes(line: RequestPipeline) -> Routes:
     """Each wire's POST."""
     return {wire.path: {"POST": partial(line.serve, wire)} for wire in WIRES}
+
+
+def elsewhere(line: RequestPipeline, otherwise: Route) -> Route:
+    """Answers what is not at a wire's own path: Azure's paths, which have the model in them, and all else by `otherwise`."""
+
+    async def answer(exchange: Exchange) -> None:
+        wire = wire_at(exchange.path, _BY_PATH) if exchange.method == "POST" else None
+        await (otherwise(exchange) if wire is None else line.serve(wire, exchange))
+
+    return answer
+
+
+_BY_PATH: Final = {wire.path: wire for wire in WIRES}

@@ -154,6 +154,7 @@ class RequestHeaders(msgspec.Struct, frozen=True):
 
     authorization: str | None = None
     api_key: str | None = msgspec.field(default=None, name="x-api-key")
+    azure_key: str | None = msgspec.field(default=None, name="api-key")
     team_id: str | None = msgspec.field(default=None, name="x-team-id")
     tier: str | None = msgspec.field(default=None, name="x-tier")
     session_id: str | None = msgspec.field(default=None, name="x-session-id")
@@ -191,7 +192,7 @@ def says_batch(raw: Iterable[tuple[bytes, bytes]]) -> bool:
 def key_of(headers: RequestHeaders) -> str | None:
     """Returns the API key that was sent; an `Authorization` of another scheme than Bearer counts as none."""
     if headers.authorization is None:
-        return headers.api_key
+        return headers.api_key or headers.azure_key
     scheme, _, key = headers.authorization.partition(" ")
     return key if scheme.lower() == "bearer" else None
 

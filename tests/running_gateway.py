@@ -128,7 +128,7 @@ async def _served(app: FastAPI, config: GatewayConfig) -> AsyncIterator[str]:
         be_more_patient(5)
         bridge = AsgiBridge(app)
         async with bridge.alive():
-            server = HttpServer(app.state.hot_routes(), bridge, connection_limits(config.server))
+            server = HttpServer(app.state.hot_routes(), app.state.elsewhere(bridge), connection_limits(config.server))
             app.state.adopt_server(server)
             await server.listen(listener)
             try:

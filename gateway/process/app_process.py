@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from gateway.asgi import AsgiBridge, StartFailed
 from gateway.process.open_files import allow_many_sockets
 from proxy.http.connection import ConnectionLimits
-from proxy.http.server import HttpServer, Routes
+from proxy.http.server import HttpServer, Route, Routes
 
 _log: Final = logging.getLogger("weighbridge.serve")
 
@@ -52,6 +52,10 @@ def run_app(
     process = _Process(app, drain_s, options or HttpOptions())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(process.serve(listener, started, sharing))
+
+
+def _as_it_is(otherwise: Route) -> Route:
+    return otherwise
 
 
 class _Process:
@@ -89,7 +93,7 @@ class _Process:
         routes: Callable[[], Routes] | None = getattr(self._state, "hot_routes", None)
         server = self._server = HttpServer(
             {} if routes is None else routes(),
-            bridge,
+            getattr(self._state, "elsewhere", _as_it_is)(bridge),
             self._options.limits,
             cors_origins=self._options.cors_origins,
         )
