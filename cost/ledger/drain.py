@@ -138,6 +138,7 @@ class Drain:
         self._store_timeout_s = store_timeout_s
         self._presence = presence or SingleHost()
         self._lock: int | None = None
+        self._closed = False
         self.is_holder = False
         """True while this process drains the folder; False while another one does."""
         self._readers: dict[str, JournalReader] = {}
@@ -174,9 +175,9 @@ class Drain:
         """
         # What this process itself booked in this turn of the loop is written at its end.
         await asyncio.sleep(0)
-        if not self._hold():
-            return await self._others_drained()
         try:
+            if not self._hold():
+                return await self._others_drained()
             await self._drain_all()
         except (StoreUnreachable, OSError):
             return False
@@ -229,14 +230,14 @@ class Drain:
             pause_s = self._interval_s if drained else min(pause_s * 2, _MAX_BACKOFF_S)
 
     def _hold(self) -> bool:
-        """Take the folder's lock, if no other process has it."""
-        if self.is_holder:
-            return True
+        """Take the folder's lock, if no other process has it. Raises OSError where the folder takes no file."""
+        if self.is_holder or self._closed:
+            return self.is_holder
         try:
             if self._lock is None:
                 self._lock = os.open(self.directory / "drain.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return False
         # How far the one before came stands in the files.
         self._readers.clear()
@@ -244,7 +245,7 @@ class Drain:
         return True
 
     def _let_go(self) -> None:
-        self.is_holder = False
+        self.is_holder, self._closed = False, True
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -299,6 +299,21 @@ async def test_the_last_to_stop_cleans_up(tmp_path: Path, store: ScriptedStore) 
     assert boots(tmp_path) == []
 
 
+async def test_who_has_ended_drains_no_more(tmp_path: Path, store: ScriptedStore) -> None:
+    """Asked late, it leaves the folder to whoever comes next."""
+    drain, ledger = _drain(tmp_path, store), await _ledger(tmp_path)
+    await drain.start()
+    await drain.aclose()
+    await ledger.reserve(reserve())
+    assert not await drain.drain_now()
+    second = _drain(tmp_path, store)
+    await second.start()
+    assert second.is_holder
+    assert len(store.rows) == 1
+    await ledger.aclose()
+    await second.aclose()
+
+
 async def test_the_living_are_not_recovered(tmp_path: Path, store: ScriptedStore) -> None:
     """A process that lives keeps its reserves open, however often somebody looks."""
     drain, living = _drain(tmp_path, store), await _ledger(tmp_path)
