@@ -1,7 +1,8 @@
 """The command line: registers all commands, and prints expected failures as a line or two on standard error."""
 
+import socket
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -25,7 +26,7 @@ from gateway.commands.route import route
 from gateway.commands.savings import savings_app
 from gateway.commands.selfhosted import selfhosted_app
 from gateway.commands.serve import demo, serve, version
-from gateway.commands.shared import FAILED, USAGE, fail
+from gateway.commands.shared import FAILED, USAGE, fail, take_config_everywhere
 from gateway.commands.teams import teams_app
 from gateway.commands.top import top
 from gateway.commands.webhooks import webhooks_app
@@ -97,9 +98,15 @@ def _expected(error: Exception) -> str | None:
         return f"the database cannot be used ({type(error).__name__}); is its address right?"
     if isinstance(error, TimeoutError):
         return "no answer in time; is the database's address right?"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return None
+    return _of_the_system(error) if isinstance(error, OSError) else None
+
+
+def _of_the_system(error: OSError) -> str | None:
+    if isinstance(error, ConnectionError | socket.gaierror) or "Connect call failed" in str(error):
+        return f"the database cannot be reached ({error}); is it running, and is its address right (DATABASE_URL)?"
+    if error.strerror is None:
+        return None
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 app = typer.Typer(
@@ -110,6 +117,23 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Classifies each prompt, sends it to the cheapest capable model, and books every token."""
+
+
 app.command()(serve)
 app.command()(demo)
 app.command()(route)
@@ -134,6 +158,7 @@ app.add_typer(audit_app, name="audit")
 app.add_typer(webhooks_app, name="webhooks")
 app.add_typer(focus_app, name="focus")
 app.add_typer(classifier_app, name="classifier")
+take_config_everywhere(app)
 
 
 if __name__ == "__main__":

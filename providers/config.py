@@ -11,6 +11,7 @@ from providers.target import OWN_ENGINES, Capability, DeploymentKind, Tier
 from settings.types import Finite, Section, Share
 
 _REFERENCE = re.compile(r"(env:|os\.environ/)[A-Za-z_][A-Za-z0-9_]*|file:\S(.*\S)?")
+_OPERATIONS = ("/chat/completions", "/completions", "/embeddings", "/responses", "/messages")
 _SECRET_OPTION = re.compile(r"key|secret|token|password|credential", re.IGNORECASE)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*$"
 # Model ids of hubs contain slashes (`meta-llama/Llama-3-70b`).
@@ -92,6 +93,9 @@ class DeploymentConfig(Section):
 def _check_url(url: str) -> None:
     if re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url) is None:
         raise ValueError("base_url must be http(s)://host[:port][/path], without a user, a query or a fragment")
+    for path in _OPERATIONS:
+        if url.rstrip("/").endswith(path):
+            raise ValueError(f"base_url is what {path} is added to: write {url.rstrip('/').removesuffix(path)}")
 
 
 class ModelConfig(Section):

@@ -68,7 +68,10 @@ async def list_models(request: Request, caller: AuthenticatedCaller) -> JSONResp
     if _ANTHROPIC_VERSION in request.headers:
         data = [_for_anthropic(name) for name in visible]
         return JSONResponse({"data": data, "has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]})
-    return JSONResponse({"object": "list", "data": list(visible.values())})
+    listed = list(visible.values())
+    if _is_mistrals(request):
+        listed = [_for_mistral(each) for each in listed]
+    return JSONResponse({"object": "list", "data": listed})
 
 
 @router.get("/v1/models/{name:path}", **described("Read a model", gives={200: ModelOut}))
@@ -80,7 +83,9 @@ async def get_model(name: str, request: Request, caller: AuthenticatedCaller) ->
     found = _visible(rules, caller).get(meant)
     if found is None:
         raise ModelNotFound(f"The model `{name}` does not exist or your team may not use it.", param="model")
-    return JSONResponse(_for_anthropic(meant) if anthropic else found)
+    if anthropic:
+        return JSONResponse(_for_anthropic(meant))
+    return JSONResponse(_for_mistral(found) if _is_mistrals(request) else found)
 
 
 def _visible(rules: PipelineConfig, caller: Caller) -> dict[str, dict[str, Any]]:
@@ -99,6 +104,21 @@ def _visible(rules: PipelineConfig, caller: Caller) -> dict[str, dict[str, Any]]
             models[alias] = {**_model(alias, "weighbridge"), "targets": usable}
     models |= {target.target_id: _described(target) for target in targets}
     return models
+
+
+def _is_mistrals(request: Request) -> bool:
+    """True for Mistral's own client, which reads nothing but models of its shape, and says so in its user agent alone."""
+    return request.headers.get("user-agent", "").endswith("mistralai")
+
+
+def _for_mistral(model: dict[str, Any]) -> dict[str, Any]:
+    """A model as Mistral's client wants it: with a type, and its capabilities as flags."""
+    known = model.get("capabilities")
+    can = {name: known is None or ours in known for name, ours in (("function_calling", "tools"), ("vision", "vision"))}
+    shown = {name: value for name, value in model.items() if name != "capabilities"}
+    context = {} if model.get("max_context_tokens") is None else {"max_context_length": model["max_context_tokens"]}
+    is_chat = known is None or "embeddings" not in known
+    return {**shown, **context, "type": "base", "capabilities": {"completion_chat": is_chat, **can}}
 
 
 def _for_anthropic(name: str) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gateway.commands.shared import ConfigOption
+
 if TYPE_CHECKING:
     from gateway.configuration.settings import GatewayConfig
     from providers.catalog import Catalog
@@ -15,8 +17,12 @@ config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, r
 
 @config_app.command("check")
 def check_config(
-    file: Annotated[Path, typer.Argument(help="The file to check.")],
+    file: Annotated[Path | None, typer.Argument(help="The file to check; otherwise --config.")] = None,
+    config: ConfigOption = None,
     show: Annotated[bool, typer.Option("--show", help="Print what is in effect, with secrets masked.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 1 for hints and for secrets that are not set here, too.")
+    ] = False,
 ) -> None:
     """Check a configuration file: everything that is wrong is told at once."""
     import os
@@ -25,7 +31,9 @@ def check_config(
     from providers.secret_references import secrets_in
 
     environment = read_environment()
+    file = file or config or environment.config
     settings = load(file, environment, secrets_from=None)
+    assert file is not None  # noqa: S101 - `load` refuses to go on without a file
     for warning in without_effect(file):
         typer.echo(f"warning: {warning}", err=True)
     missing = sorted({secret.name for secret in secrets_in(settings, os.environ) if not secret.is_set})
@@ -40,10 +48,13 @@ def check_config(
         )
     else:
         typer.echo(f"{file}: ok")
-    for hint in _hints(settings):
+    hints = _hints(settings)
+    for hint in hints:
         typer.echo(f"hint: {hint}", err=True)
     if missing:
         typer.echo(f"not set in this environment, and needed to serve: {', '.join(missing)}", err=True)
+    if strict and (hints or missing):
+        raise typer.Exit(1)
 
 
 def _hints(settings: "GatewayConfig") -> list[str]:

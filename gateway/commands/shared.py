@@ -1,7 +1,10 @@
 """Shared helpers of commands: loading configuration and database, printing, and failing."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-from collections.abc import AsyncIterator
+import functools
+import inspect
+import os
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
@@ -17,10 +20,46 @@ if TYPE_CHECKING:
 USAGE: Final = 2
 FAILED: Final = 1
 
+_CONFIG: Final = "WEIGHBRIDGE_CONFIG"
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="The configuration file; otherwise WEIGHBRIDGE_CONFIG.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def take_config_everywhere(app: typer.Typer) -> None:
+    """Gives `--config` to every command that has none, so that nobody has to remember which commands read a file."""
+    for command in app.registered_commands:
+        if command.callback is not None:
+            command.callback = _taking_config(command.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            take_config_everywhere(group.typer_instance)
+
+
+def _taking_config(run: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(run, eval_str=True)
+    if "config" in signature.parameters:
+        return run
+
+    @functools.wraps(run)
+    def command(*arguments: Any, config: Path | None = None, **options: Any) -> Any:
+        if config is None:
+            return run(*arguments, **options)
+        if not config.is_file():
+            fail(f"{config}: there is no such file", USAGE)
+        before = os.environ.get(_CONFIG)
+        os.environ[_CONFIG] = str(config)
+        try:
+            return run(*arguments, **options)
+        finally:
+            os.environ.pop(_CONFIG) if before is None else os.environ.update({_CONFIG: before})
+
+    taken = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption)
+    parameters = [*signature.parameters.values(), taken]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
 
 
 def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Environment, GatewayConfig, Path]":

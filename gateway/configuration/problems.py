@@ -125,7 +125,28 @@ def _own_words(path: KeyPath, detail: ErrorDetails) -> str:
     return message
 
 
+_THROUGH_LITELLM = frozenset(
+    {
+        "anthropic",
+        "aws",
+        "bedrock",
+        "cohere",
+        "gemini",
+        "google",
+        "palm",
+        "replicate",
+        "sagemaker",
+        "vertex",
+        "vertex_ai",
+        "watsonx",
+    }
+)
+"""What people write as a kind for providers that are reached through litellm."""
+
+
 def _choice(path: KeyPath, given: Any, allowed: list[str]) -> str:
+    if path[-1:] == ("kind",) and isinstance(given, str) and given.lower() in _THROUGH_LITELLM:
+        return f"`{given}` is reached through litellm: write `kind: litellm` and `upstream_model: {given}/<its name there>`"
     shown = f"`{given}` is not one of them; " if isinstance(given, str) and may_be_shown(path, given) else ""
     listed = f"must be one of {', '.join(allowed)}" if len(allowed) > 1 else f"must be {''.join(allowed)}"
     guess = closest(given, allowed) if isinstance(given, str) else None

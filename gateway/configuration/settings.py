@@ -288,6 +288,8 @@ def load(
     if chosen is None:
         raise ConfigError([Problem("", 0, "", _NO_CONFIG)])
     document = _effective(read_document(chosen))
+    if "model_list" in document.values:
+        raise ConfigError([document.problem(("model_list",), _OF_LITELLM)])
     # A section whose lines are all commented out is the same as one that is not there.
     document = msgspec.structs.replace(
         document, values={key: value for key, value in document.values.items() if value is not None}
@@ -400,6 +402,11 @@ def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
     return problems
 
 
+_OF_LITELLM = (
+    "this is a configuration of LiteLLM's proxy. Here each entry of `model_list` is one of `providers.models`: `model_name` is "
+    "`model_id`, `litellm_params.model` is the deployment's `upstream_model` with `kind: litellm` (or `kind: openai` with a "
+    "`base_url`, for hosts that speak OpenAI's API), and `os.environ/NAME` stays as it is"
+)
 _WITHOUT_EFFECT = {"classifier": {"second_weigher": "there is no second weigher"}}
 """Keys by section that files may still have, and why they have no effect."""
 _DATABASES = {"sqlite", "postgres", "postgresql"}
@@ -433,17 +440,30 @@ def dangling(document: Document) -> list[Problem]:
     if not names:
         return []
     reserved = f"`{AUTO}` is reserved: it lets the gateway choose"
-    return [
-        document.problem(path, _missing_target(name, names))
-        for path, name in _references(document.values)
-        if name not in names and not (path[:2] in _NAMED_BY_CALLERS and _stands_for(names, name))
-    ] + [
-        *(document.problem(path, reserved) for path in _named_auto(document.values)),
-        *(
-            document.problem(path, _missing_target(name, known))
-            for path, name, known in _unknown_limited(document, names)
-        ),
+    aliases = _mapping(_mapping(document.values.get("policy")).get("aliases"))
+    shadowed = [
+        document.problem(
+            ("policy", "aliases", alias),
+            f"`{alias}` is a model's own name, which nobody could send any more; name it otherwise",
+        )
+        for alias in aliases
+        if alias in names
     ]
+    return (
+        shadowed
+        + [
+            document.problem(path, _missing_target(name, names))
+            for path, name in _references(document.values)
+            if name not in names and not (path[:2] in _NAMED_BY_CALLERS and _stands_for(names, name))
+        ]
+        + [
+            *(document.problem(path, reserved) for path in _named_auto(document.values)),
+            *(
+                document.problem(path, _missing_target(name, known))
+                for path, name, known in _unknown_limited(document, names)
+            ),
+        ]
+    )
 
 
 _NAMED_BY_CALLERS: set[KeyPath] = {("policy", "aliases"), ("policy", "fallbacks")}

@@ -255,10 +255,10 @@ def test_config_check(config: Path) -> None:
 def test_config_check_names_targets_without_an_ability(config: Path) -> None:
     """One hint with the command that measures one; none where the plain rule classifies anyway."""
     told = _run("config", "check", str(config)).stderr
-    assert told.count("hint: ") == 1
+    assert told.count("hint: no `ability`") == 1
     assert "weighbridge classifier measure " in told
     config.write_text(CONFIG + "classifier: {enabled: false}\n")
-    assert "hint: " not in _run("config", "check", str(config)).stderr
+    assert "ability" not in _run("config", "check", str(config)).stderr
 
 
 def test_config_check_warns_of_what_has_no_effect(config: Path) -> None:
@@ -307,3 +307,25 @@ def test_help_and_version_load_nothing_heavy() -> None:
     assert version[0].isdigit()
     assert heavy == "[]"
     assert all(command in _ok("--help") for command in ("serve", "demo", "keys", "teams", "route", "config", "version"))
+
+
+def test_every_command_takes_a_configuration(config: Path) -> None:
+    """The same option everywhere, whether a command reads the file or not; one that is not there is told."""
+    assert _run("teams", "create", "team_b", "--config", str(config)).exit_code == 0
+    assert _run("teams", "list", "-c", str(config)).exit_code == 0
+    assert _run("config", "check", "--config", str(config)).exit_code == 0
+    missing = _run("teams", "list", "--config", "no-such-file.yaml")
+    assert (missing.exit_code, "no-such-file.yaml: there is no such file" in missing.stderr) == (2, True)
+
+
+def test_the_version_is_an_option_too() -> None:
+    """As other programs have it."""
+    assert _run("--version").stdout == _run("version").stdout
+
+
+def test_a_strict_check_fails_for_what_is_missing(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pipeline a hint, or a secret that is not set, is no success."""
+    for name in ("KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    assert _run("config", "check", str(config)).exit_code == 0
+    assert _run("config", "check", str(config), "--strict").exit_code == 1
