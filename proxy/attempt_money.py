@@ -11,13 +11,14 @@ from cost.usage import MISSING, Usage, estimated, from_openai, plain_usage
 from providers.target import Target
 from providers.wire import WireUsage
 from proxy.comparisons import comparator_of
-from proxy.policy import is_own
+from proxy.policy import Facts, is_own, longest_answer
 from proxy.routed_request import RoutedRequest
 
 # Characters a token in English text, the rule of thumb of OpenAI's tokenizer guide. It serves only where an
 # upstream merged tokens into larger events; otherwise an event is a token.
 _CHARS_PER_TOKEN: Final = 4
 
+_MARKS: Final = 16
 _PLAUSIBLE: Final = 2
 """Times the target's configured context length; an upstream's token count above that is not believed."""
 
@@ -51,6 +52,19 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
     return Money(usage, costs, _baselines(routed, target, usage, None if costs is None else sum(costs)))
 
 
+def _most_output(target: Target, facts: Facts, plausible: int) -> int:
+    """The most answer tokens that a report is believed: what was asked for, or else what the target can, of each choice.
+
+    Some engines count a mark or two beside the answer; under a hard budget what is held is all there is.
+    """
+    longest = longest_answer(target, facts)
+    if longest is None and "max_output_tokens" not in target.assumed:
+        longest = target.max_output_tokens
+    if longest is None or facts.needs >= {"embeddings"}:
+        return plausible * facts.choices
+    return (longest + (0 if facts.bounded else _MARKS)) * facts.choices
+
+
 def _tier(routed: RoutedRequest, target: Target, served: str | None) -> ServiceTier | None:
     asked = routed.facts.service_tier
     if asked is None or asked not in target.service_tiers:
@@ -69,7 +83,10 @@ def usage_of(
     facts = routed.facts
     # Our own estimate let the request pass, so a report may lie above the configured limit and still be true.
     most = _PLAUSIBLE * max(target.max_context_tokens, facts.input_tokens if facts.longest_tokens is not None else 0)
-    most_output = most * routed.request.n
+    if "max_context_tokens" in target.assumed and facts.most_input_tokens:
+        # Where nobody knows the context, no more than the body can come to.
+        most = _PLAUSIBLE * facts.most_input_tokens
+    most_output = _most_output(target, facts, most)
     if wire is not None and not stale:
         plain = plain_usage(wire, max_input_tokens=most, max_output_tokens=most_output)
         if plain is not None:

@@ -296,3 +296,23 @@ async def test_an_alias_may_stand_for_auto(tmp_path: Path) -> None:
             rows = await gateway.rows("entry = 'settle'")
     assert [(row["alias"], row["target_id"]) for row in rows] == [("smart", "small"), ("best", "big")]
     assert {"smart", "best"} <= set(names)
+
+
+async def boasting(_request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    """Answers with one word, and claims a quarter of a million tokens for it."""
+    usage = {"prompt_tokens": 10, "completion_tokens": 250_000, "total_tokens": 250_010}
+    return web.json_response(answer(body) | {"usage": usage})
+
+
+@pytest.mark.parametrize("hard", [True, False])
+async def test_a_claim_beyond_what_was_asked_for_is_not_believed(tmp_path: Path, *, hard: bool) -> None:
+    """It is booked by what came, and flagged; a hard budget of five cents is not broken by it."""
+    async with provider(boasting) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES, max_context_tokens=200_000)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            if hard:
+                await budget(gateway.engine, "0.05")
+            await ask.chat.completions.create(model="some-model", messages=ASK, max_tokens=10)
+            (row,) = await gateway.rows("entry = 'settle'")
+    assert row["flags"] == '["absurd_usage"]'
+    assert 0 < row["output_tokens"] <= 10
