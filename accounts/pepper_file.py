@@ -9,6 +9,7 @@ from pathlib import Path
 
 from accounts.errors import UnusablePepper
 from accounts.keys import MIN_PEPPER_BYTES, Pepper
+from settings.private import private_folder
 
 
 def read_or_make_pepper(path: Path, *, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> Pepper:
@@ -31,7 +32,7 @@ def pepper_id(secret: bytes) -> str:
 
 
 def _create(path: Path, random_bytes: Callable[[int], bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:

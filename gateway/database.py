@@ -26,6 +26,7 @@ import proxy.limits.limit_tables
 import proxy.redis.process_tables
 import proxy.stored_responses.tables
 import selfhosted.tables
+from settings.private import private_file, private_folder
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 metadata: Final = SQLModel.metadata
@@ -143,7 +144,9 @@ def _address(url: str) -> URL:
 
 def _sqlite_engine(address: URL, *, power_safe: bool) -> AsyncEngine:
     if address.database and address.database != ":memory:":
-        Path(address.database).parent.mkdir(parents=True, exist_ok=True)
+        private_folder(Path(address.database).parent)
+        # Its journal and its shared memory get the rights of the database's own file.
+        private_file(Path(address.database))
     # How long a statement waits for another writer; `?timeout=` in the address has the last word.
     waiting = {} if "timeout" in address.query else {"timeout": _BUSY_TIMEOUT_S}
     engine = create_async_engine(address, connect_args=waiting)

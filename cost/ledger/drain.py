@@ -34,6 +34,7 @@ from cost.ledger.segments import (
     read_drained,
     waiting,
 )
+from settings.private import private_folder
 
 _log: Final = logging.getLogger(__name__)
 _MAX_BACKOFF_S: Final = 5.0
@@ -162,7 +163,7 @@ class Drain:
 
     async def start(self) -> None:
         """Bring what is there into the database, if no other process does, and go on with it."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        private_folder(self.directory)
         if self._hold():
             with contextlib.suppress(StoreUnreachable, OSError):
                 await self._drain_all()

@@ -34,6 +34,7 @@ from cost.ledger.segments import (
     segment_path,
     write_drained,
 )
+from settings.private import private_folder
 
 _log: Final = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
@@ -197,7 +198,7 @@ class Journal:
         """
         if self._lock is not None:
             return
-        self.directory.mkdir(parents=True, exist_ok=True)
+        private_folder(self.directory)
         for _ in range(_LOCK_TRIES):
             self._lock = BootLock.take(self.directory, self.boot_id)
             if self._lock is not None:

@@ -92,9 +92,10 @@ async def open_accounts() -> "AsyncIterator[AccountStore]":
 async def open_engine() -> "AsyncIterator[AsyncEngine]":
     from gateway.configuration.settings import read_environment
     from gateway.database import make_engine, migrate
+    from settings.private import private_folder
 
     environment = read_environment()
-    environment.data_dir.mkdir(parents=True, exist_ok=True)
+    private_folder(environment.data_dir)
     engine = make_engine(environment.database())
     try:
         await migrate(engine)

@@ -39,6 +39,7 @@ from proxy.http.server import BACKLOG
 from proxy.http.tls import tls_context
 from proxy.observers.logs import configure_logging
 from proxy.observers.metrics import forget_worker
+from settings.private import private_folder
 
 _log = logging.getLogger("weighbridge.serve")
 
@@ -148,7 +149,7 @@ def _gateway(config: GatewayConfig, environment: Environment, config_path: Path 
 async def _migrate(environment: Environment) -> None:
     from gateway.database import make_engine, migrate  # noqa: PLC0415 - workers find the schema in place
 
-    environment.data_dir.mkdir(parents=True, exist_ok=True)
+    private_folder(environment.data_dir)
     engine = make_engine(environment.database())
     try:
         await migrate(engine)
