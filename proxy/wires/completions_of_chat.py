@@ -55,6 +55,15 @@ class Choice(msgspec.Struct):
     """vLLM's: the stop sequence that was met."""
     logprobs: Any = None
 
+    @property
+    def is_first(self) -> bool:
+        """True for the choice that wires with one answer tell; an upstream need not number it."""
+        return self.index in (0, None)
+
+    @property
+    def finish(self) -> str | None:
+        return self.finish_reason if isinstance(self.finish_reason, str) else None
+
 
 class Completion(msgspec.Struct):
     """A whole completion or a chunk."""

@@ -47,7 +47,7 @@ def read_completion(body: bytes, headers: RequestHeaders, is_model: IsModel) -> 
     own = own_fields_of(fields)
     prompt = _prompt(fields.get("prompt"))
     n = 1 if fields.get("n") is None else whole_number(fields["n"], "n")
-    if fields.pop("best_of", None) not in {None, n}:
+    if fields.pop("best_of", None) not in (None, n):
         raise unsupported(
             "best_of", "`best_of` above `n` makes answers that nobody is given: ask for as many with `n`."
         )
@@ -189,7 +189,7 @@ def _choice(choice: Choice, said: Said) -> dict[str, Any]:
         "index": choice.index if isinstance(choice.index, int) else 0,
         "text": said.text + said.declined,
         "logprobs": _text_logprobs(choice.logprobs),
-        "finish_reason": choice.finish_reason,
+        "finish_reason": choice.finish,
     }
 
 

@@ -75,7 +75,7 @@ def _message(message: Message, where: str, *, marked: bool) -> Iterator[Message]
             raise wrong(f"{where}.role", "`user` or `assistant`")
 
 
-_ROLES: Final = frozenset({"user", "assistant", "system"})
+_ROLES: Final = ("user", "assistant", "system")
 
 
 def _of_user(blocks: list[Message], where: str, *, marked: bool) -> Iterator[Message]:

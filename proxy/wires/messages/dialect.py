@@ -14,7 +14,7 @@ from proxy.wires.own_fields import own_fields
 from proxy.wires.wire import EventWriter, Served
 
 _Kind = Literal["thinking", "text", "tool_use"]
-_STOP_REASONS: Final[Mapping[Any, str]] = {
+_STOP_REASONS: Final[Mapping[str, str]] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
@@ -93,9 +93,9 @@ def stop_of(choice: Choice, *, declined: bool) -> tuple[str, str | None]:
     """The stop reason, and the stop sequence where the engine says which one it met."""
     if declined:
         return "refusal", None
-    if choice.finish_reason == "stop" and isinstance(choice.stop_reason, str):
+    if choice.finish == "stop" and isinstance(choice.stop_reason, str):
         return "stop_sequence", choice.stop_reason
-    return _STOP_REASONS.get(choice.finish_reason, "end_turn"), None
+    return _STOP_REASONS.get(choice.finish or "", "end_turn"), None
 
 
 def _thinking_blocks(said: Said) -> list[dict[str, Any]]:
@@ -150,11 +150,11 @@ class _EventWriter:
                 self._begun = True
                 parts += (self._start(completion.model), _PING)
             # One answer: Anthropic's wire has no others.
-            choice = next((each for each in completion.choices if each.index in {0, None}), None)
+            choice = next((each for each in completion.choices if each.is_first), None)
             if choice is None:
                 continue
             self._say(choice.delta or choice.message or Said(), parts)
-            if choice.finish_reason is not None:
+            if choice.finish is not None:
                 self._stop = choice
         self._silent = 0 if parts else self._silent + 1
         if self._silent >= _SILENT_BATCHES:

@@ -32,10 +32,10 @@ _ASKED_ELSEWHERE: Final = {
     "container": "Code runs in containers of one provider alone, and this gateway reaches none",
     "mcp_servers": "Servers of tools are called by one provider alone, and this gateway reaches none",
 }
-_GLOBAL: Final = frozenset({None, "global"})
+_GLOBAL: Final = (None, "global")
 _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """Anthropic's efforts in the words that every engine knows."""
-_THINKS: Final = frozenset({"enabled", "adaptive"})
+_THINKS: Final = ("enabled", "adaptive")
 _MAX_SESSION_CHARS: Final = 256
 
 

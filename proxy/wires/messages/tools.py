@@ -5,7 +5,7 @@ from typing import Any, Final
 from proxy.wires.reading import an_object, objects, text, unsupported, wrong
 
 _MARK: Final = "cache_control"
-_CUSTOM: Final = frozenset({None, "custom"})
+_CUSTOM: Final = (None, "custom")
 
 
 def chat_tools(tools: Any, *, marked: bool) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from proxy.wires.responses.tools import INPUT, Tool, Toolbox
 from proxy.wires.wire import EventWriter, Kept, Served
 
 _PREFIX: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
-_INCOMPLETE: Final[Mapping[Any, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_INCOMPLETE: Final[Mapping[str, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _ECHOED: Final[Mapping[str, Any]] = {
     "instructions": None,
     "max_output_tokens": None,
@@ -143,7 +143,7 @@ class _EventWriter:
         self._signed: list[Any] = []
         self._call: Call | None = None
         self._tool = Tool("")
-        self._finish: Any = None
+        self._finish = ""
         self._last: list[bytes] = []
 
     def render(self, events: Iterable[Event]) -> bytes:
@@ -196,12 +196,12 @@ class _EventWriter:
             self._tier = completion.service_tier
         self._begin(parts)
         # One answer: this wire has no others.
-        choice = next((each for each in completion.choices if each.index in {0, None}), None)
+        choice = next((each for each in completion.choices if each.is_first), None)
         if choice is None:
             return
         self._speak(choice.delta or choice.message or Said(), choice, parts)
-        if choice.finish_reason is not None:
-            self._finish = choice.finish_reason
+        if choice.finish is not None:
+            self._finish = choice.finish
 
     def _close(self, parts: list[bytes]) -> None:
         if not self._is_open:
@@ -304,7 +304,7 @@ class _EventWriter:
         before = self._call
         if before is None or not self._is_open or self._output[-1].get("call_id") is None:
             return False
-        return call.index == before.index and call.id in {None, "", before.id}
+        return call.index == before.index and call.id in (None, "", before.id)
 
     def _close_call(self, item: Item, parts: list[bytes]) -> None:
         arguments, self._said, self._call = "".join(self._said), [], None

@@ -16,7 +16,7 @@ from proxy.wires.responses.tools import INPUT, chat_name
 Item = dict[str, Any]
 Message = dict[str, Any]
 
-_ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
+_ROLES: Final = ("user", "assistant", "system", "developer")
 _SIGNED: Final = "wb1."
 """The beginning of the encrypted content that holds a Claude's signed thinking."""
 

@@ -93,7 +93,8 @@ def _asked(fields: Mapping[str, Any]) -> dict[str, Any]:
         asked["max_tokens"] = whole_number(fields["max_output_tokens"], "max_output_tokens")
         if asked["max_tokens"] < 1:
             raise wrong("max_output_tokens", "at least 1")
-    if _LOGPROBS in (fields.get("include") or ()) or fields.get("top_logprobs"):
+    include = fields.get("include")
+    if (isinstance(include, list) and _LOGPROBS in include) or fields.get("top_logprobs"):
         asked["logprobs"] = True
         asked["top_logprobs"] = whole_number(fields.get("top_logprobs") or 0, "top_logprobs")
     form = _text_config(fields).get("format")

@@ -22,7 +22,7 @@ _CUSTOM_PARAMETERS: Final[Mapping[str, Any]] = {
 }
 _MAX_NAME_CHARS: Final = 64
 """The longest name that OpenAI and others take."""
-_CHOICES: Final = frozenset({"auto", "none", "required"})
+_CHOICES: Final = ("auto", "none", "required")
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -97,7 +97,7 @@ def _named(choice: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _add(box: Toolbox, tool: Mapping[str, Any], where: str, namespace: str | None = None) -> None:
     kind = tool.get("type")
-    if kind not in {"function", "custom"}:
+    if kind not in ("function", "custom"):
         raise unsupported(f"{where}.type", _elsewhere(kind))
     name = text(tool.get("name"), f"{where}.name")
     function: dict[str, Any] = {"name": chat_name(name, namespace)}
