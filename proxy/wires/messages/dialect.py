@@ -1,6 +1,7 @@
 """Chat completions as Anthropic's messages: whole, and as a stream of blocks of which one is open at a time."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
@@ -27,12 +28,13 @@ _SILENT_BATCHES: Final = 16
 
 
 class MessagesDialect:
-    """`thinks`: the caller asked to see what the model thought."""
+    """`thinks`: the caller asked to see what the model thought. `names`: those of tools that were cut, by what is left."""
 
     keeps = False
 
-    def __init__(self, *, thinks: bool) -> None:
+    def __init__(self, *, thinks: bool, names: Mapping[str, str] = MappingProxyType({})) -> None:
         self._thinks = thinks
+        self._names = names
 
     def whole(self, payload: bytes, served: Served) -> bytes:
         completion = completion_of(payload)
@@ -51,7 +53,7 @@ class MessagesDialect:
         )
 
     def events(self, served: Served) -> EventWriter:
-        return _EventWriter(served, thinks=self._thinks)
+        return _EventWriter(served, self._names, thinks=self._thinks)
 
     def to_keep(self, payload: bytes | None, served: Served) -> None:
         """Nothing: this wire's callers send the whole conversation again."""
@@ -60,7 +62,7 @@ class MessagesDialect:
         blocks = _thinking_blocks(said) if self._thinks else []
         if words := said.text + said.declined:
             blocks.append({"type": "text", "text": words})
-        blocks += [_tool_use(call, index) for index, call in enumerate(said.tool_calls or ())]
+        blocks += [_tool_use(call, index, self._names) for index, call in enumerate(said.tool_calls or ())]
         return blocks
 
 
@@ -105,15 +107,21 @@ def _thinking_blocks(said: Said) -> list[dict[str, Any]]:
     return [{"type": "thinking", "thinking": said.thought, "signature": ""}] if said.thought else []
 
 
-def _tool_use(call: Call, index: int) -> dict[str, Any]:
+def _tool_use(call: Call, index: int, names: Mapping[str, str]) -> dict[str, Any]:
     function = call.function
     arguments = function.arguments if function is not None else None
     return {
         "type": "tool_use",
         "id": call.id if isinstance(call.id, str) else f"toolu_{index}",
-        "name": str(function.name) if function is not None else "",
+        "name": _name_of(call, names),
         "input": _input(arguments if isinstance(arguments, str) else ""),
     }
+
+
+def _name_of(call: Call, names: Mapping[str, str]) -> str:
+    """The called tool's name as the caller gave it."""
+    name = call.function.name if call.function is not None else None
+    return names.get(name, name) if isinstance(name, str) else ""
 
 
 def _input(arguments: str) -> dict[str, Any]:
@@ -128,14 +136,15 @@ def _input(arguments: str) -> dict[str, Any]:
 class _EventWriter:
     """Opens and closes blocks as the kind of what comes changes."""
 
-    def __init__(self, served: Served, *, thinks: bool) -> None:
+    def __init__(self, served: Served, names: Mapping[str, str], *, thinks: bool) -> None:
         self._served = served
+        self._names = names
         self._thinks = thinks
         self._begun = False
         self._open: _Kind | None = None
         self._index = -1
-        self._call: Any = None
-        """The chat index of the tool call whose block is open."""
+        self._call = Call()
+        """The beginning of the call whose block is open."""
         self._declined = False
         self._stop: Choice = Choice()
         self._silent = 0
@@ -218,15 +227,21 @@ class _EventWriter:
 
     def _call_tool(self, call: Call, parts: list[bytes]) -> None:
         function = call.function
-        if self._open != "tool_use" or call.index != self._call:
+        if not self._continues(call):
             self._close(parts)
-            self._call = call.index
+            self._call = call
             call_id = call.id if isinstance(call.id, str) else f"toolu_{self._index + 1}"
-            name = function.name if function is not None and isinstance(function.name, str) else ""
-            self._begin("tool_use", {"type": "tool_use", "id": call_id, "name": name, "input": {}}, parts)
+            named = _name_of(call, self._names)
+            self._begin("tool_use", {"type": "tool_use", "id": call_id, "name": named, "input": {}}, parts)
         arguments = function.arguments if function is not None else None
         if isinstance(arguments, str) and arguments:
             self._delta({"type": "input_json_delta", "partial_json": arguments}, parts)
+
+    def _continues(self, call: Call) -> bool:
+        """True for a piece of the open call. Some hosts number none of their calls."""
+        if self._open != "tool_use" or call.index != self._call.index:
+            return False
+        return call.id in (None, "", self._call.id)
 
     def _turn_to(self, kind: _Kind, block: dict[str, Any], parts: list[bytes]) -> None:
         if self._open != kind:

@@ -8,7 +8,7 @@ import msgspec
 from proxy.request import RequestHeaders, parse_chat
 from proxy.wires.messages.conversation import chat_messages
 from proxy.wires.messages.dialect import MessagesDialect
-from proxy.wires.messages.tools import chat_tool_choice, chat_tools
+from proxy.wires.messages.tools import chat_tool_choice, chat_tools, given_names
 from proxy.wires.reading import (
     an_object,
     encoded,
@@ -90,7 +90,7 @@ def _read(fields: dict[str, Any], headers: RequestHeaders, is_model: IsModel) ->
             for_reasoners=raw({"reasoning_effort": _effort(fields)}),
             for_anthropic=lambda: _for_anthropic(fields),
         ),
-        MessagesDialect(thinks=thinks),
+        MessagesDialect(thinks=thinks, names=given_names(fields.get("tools"))),
     )
 
 
@@ -154,6 +154,9 @@ def _for_anthropic(fields: Mapping[str, Any]) -> dict[str, Any]:
         if fields.get(name) is not None:
             found[name] = fields[name]
     effort = _output_config(fields).get("effort")
+    choice = fields.get("tool_choice")
+    if fields.get("tools") and choice is not None and choice.get("type") == "tool":
+        found["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
     if effort is not None and fields.get("thinking") is None:
         found["reasoning_effort"] = effort
     return found

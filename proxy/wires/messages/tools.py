@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from proxy.wires.reading import an_object, objects, text, unsupported, wrong
+from proxy.wires.tool_names import short_name
 
 _MARK: Final = "cache_control"
 _CUSTOM: Final = (None, "custom")
@@ -19,8 +20,9 @@ def chat_tools(tools: Any, *, marked: bool) -> list[dict[str, Any]]:
                 f"The tool {str(tool.get('type'))[:64]!r} is run by one provider alone, and `auto` may choose any: send "
                 "tools with a `name` and an `input_schema`.",
             )
+        name = text(tool.get("name"), f"{where}.name")
         function: dict[str, Any] = {
-            "name": text(tool.get("name"), f"{where}.name"),
+            "name": name if marked else short_name(name),
             "parameters": an_object(tool.get("input_schema"), f"{where}.input_schema"),
         }
         if tool.get("description") is not None:
@@ -34,6 +36,12 @@ def chat_tools(tools: Any, *, marked: bool) -> list[dict[str, Any]]:
     return found
 
 
+def given_names(tools: Any) -> dict[str, str]:
+    """The names that were cut, by what they were cut to. `tools` was read before."""
+    names = [tool["name"] for tool in tools or ()]
+    return {short_name(name): name for name in names if short_name(name) != name}
+
+
 def chat_tool_choice(choice: Any) -> dict[str, Any]:
     """The fields `tool_choice` and `parallel_tool_calls`, as far as they were said. Raises BadRequest."""
     choice = an_object(choice, "tool_choice")
@@ -45,7 +53,7 @@ def chat_tool_choice(choice: Any) -> dict[str, Any]:
             fields["tool_choice"] = "required"
         case "tool":
             name = text(choice.get("name"), "tool_choice.name")
-            fields["tool_choice"] = {"type": "function", "function": {"name": name}}
+            fields["tool_choice"] = {"type": "function", "function": {"name": short_name(name)}}
         case _:
             raise wrong("tool_choice.type", "`auto`, `any`, `tool` or `none`")
     if choice.get("disable_parallel_tool_use"):

@@ -5,12 +5,12 @@ functions whose names begin with it. What the model then calls is told by the na
 """
 
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
 
 from proxy.wires.reading import an_object, objects, text, unsupported, wrong
+from proxy.wires.tool_names import short_name
 
 INPUT: Final = "input"
 """The one argument of the function that a custom tool becomes."""
@@ -20,8 +20,6 @@ _CUSTOM_PARAMETERS: Final[Mapping[str, Any]] = {
     "required": [INPUT],
     "additionalProperties": False,
 }
-_MAX_NAME_CHARS: Final = 64
-"""The longest name that OpenAI and others take."""
 _CHOICES: Final = ("auto", "none", "required")
 
 
@@ -59,11 +57,8 @@ def toolbox_of(tools: Any) -> Toolbox:
 
 
 def chat_name(name: str, namespace: str | None) -> str:
-    """The name of the function; one that is too long ends with a checksum of the whole."""
-    whole = name if namespace is None else f"{namespace}__{name}"
-    if len(whole) <= _MAX_NAME_CHARS:
-        return whole
-    return f"{whole[: _MAX_NAME_CHARS - 9]}_{blake2b(whole.encode(), digest_size=4).hexdigest()}"
+    """The name of the function."""
+    return short_name(name if namespace is None else f"{namespace}__{name}")
 
 
 def chat_tool_choice(choice: Any, box: Toolbox) -> tuple[Any, Toolbox]:

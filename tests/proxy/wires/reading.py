@@ -12,7 +12,9 @@ from proxy.wires.wire import Understood, Wire
 
 def understood(wire: Wire, body: dict[str, Any], *models: str, **headers: str) -> Understood:
     """The body as this wire reads it where the configuration has these models."""
-    return wire.read(json.dumps(body).encode(), RequestHeaders(**headers), lambda name: name in models)
+    return wire.read(
+        json.dumps(body, separators=(",", ":")).encode(), RequestHeaders(**headers), lambda name: name in models
+    )
 
 
 def read(wire: Wire, body: dict[str, Any], *models: str, **headers: str) -> ChatRequest:

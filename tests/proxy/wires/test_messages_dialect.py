@@ -185,3 +185,24 @@ def test_errors_have_anthropics_shape() -> None:
     assert (body["error"]["message"], body["error"]["code"]) == ("Stopping.", "draining")
     assert (reply.status, reply.headers) == (told.status, told.headers)
     assert decoded(error_event(told, "req_1")) == [body]
+
+
+def test_calls_without_numbers_are_told_apart_by_their_ids() -> None:
+    """Some hosts number none of their calls."""
+    said = [{"tool_calls": [{"id": name, "function": {"name": "weigh", "arguments": "{}"}}]} for name in ("c0", "c1")]
+    events = streamed(PLAIN, *map(chunk, said), chunk({}, "tool_calls"))
+    began = [event["content_block"]["id"] for event in events if event["type"] == "content_block_start"]
+    assert began == ["c0", "c1"]
+
+
+def test_a_name_that_was_cut_comes_back_whole() -> None:
+    """Whole and streamed; others stay as they are."""
+    dialect = MessagesDialect(thinks=False, names={"cut_1234": "the whole name"})
+    calls = [
+        {"index": i, "id": f"c{i}", "function": {"name": name, "arguments": "{}"}}
+        for i, name in enumerate(("cut_1234", "b"))
+    ]
+    assert [block["name"] for block in whole(dialect, {"tool_calls": calls})["content"]] == ["the whole name", "b"]
+    events = streamed(dialect, chunk({"tool_calls": calls}), chunk({}, "tool_calls"))
+    began = [event["content_block"]["name"] for event in events if event["type"] == "content_block_start"]
+    assert began == ["the whole name", "b"]

@@ -270,3 +270,25 @@ def test_tokens_and_prompt_are_those_of_the_same_chat() -> None:
     there = read(CHAT, {"model": "auto", "messages": [{"role": "system", "content": "Be brief."}, *turns]})
     assert prompt_of(here) == prompt_of(there)
     assert input_tokens(here, prompt_of(here)) == input_tokens(there, prompt_of(there))
+
+
+def test_long_names_of_tools_are_cut_for_all_but_a_claude() -> None:
+    """In definitions, calls and the choice, and the same each time."""
+    long = "mcp__" + "n" * 80
+    used = {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": long, "input": {}}]}
+    asked: dict[str, Any] = {
+        "messages": [*HI["messages"], used, {"role": "user", "content": [result("7")]}],
+        "tools": [{**WEIGH, "name": long}],
+        "tool_choice": {"type": "tool", "name": long},
+    }
+    fields = chat_fields(read(MESSAGES, HI | asked))
+    names = {
+        fields["tools"][0]["function"]["name"],
+        fields["tool_choice"]["function"]["name"],
+        fields["messages"][1]["tool_calls"][0]["function"]["name"],
+    }
+    (name,) = names
+    assert len(name) == 64
+    sent = for_claude(**asked)
+    assert sent["tools"][0]["function"]["name"] == sent["tool_choice"]["function"]["name"] == long
+    assert sent["messages"][1]["tool_calls"][0]["function"]["name"] == long
