@@ -23,6 +23,9 @@ _STOP_REASONS: Final[Mapping[str, str]] = {
     "content_filter": "refusal",
 }
 _PING: Final = sse(b"ping", {"type": "ping"})
+_TEXT_DELTA: Final = (
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":'
+)
 _SILENT_BATCHES: Final = 16
 """After so many batches that say nothing in this wire, such as thinking that nobody asked to see, a ping goes out."""
 
@@ -206,7 +209,8 @@ class _EventWriter:
         if words := said.text + said.declined:
             self._declined = self._declined or bool(said.declined)
             self._turn_to("text", {"type": "text", "text": ""}, parts)
-            self._delta({"type": "text_delta", "text": words}, parts)
+            # Most of a stream is this event, so its beginning is not made anew each time.
+            parts += (_TEXT_DELTA % self._index, to_json(words), b"}}\n\n")
         for call in said.tool_calls or ():
             self._call_tool(call, parts)
 

@@ -140,6 +140,7 @@ class _EventWriter:
         self._said: list[str] = []
         """The pieces of the open part, or of the open call's arguments."""
         self._logprobs: list[Any] = []
+        self._delta_head = b""
         self._signed: list[Any] = []
         self._call: Call | None = None
         self._tool = Tool("")
@@ -260,7 +261,13 @@ class _EventWriter:
             self._close_part(item, parts)
             self._part = part
             self._tell("response.content_part.added", parts, **self._where(item), part=_part(part, "", []))
+            self._delta_head = _delta_head(part, self._where(item))
         self._said.append(words)
+        if not logprobs and part == "output_text":
+            # Most of a stream is this event, so its beginning is not made anew each time.
+            parts += (self._delta_head, b"%d" % self._number, b',"logprobs":[],"delta":', to_json(words), b"}\n\n")
+            self._number += 1
+            return
         told: dict[str, Any] = {**self._where(item), "delta": words}
         if part == "output_text":
             self._logprobs += logprobs or []
@@ -335,6 +342,12 @@ class _EventWriter:
     def _tell(self, kind: str, parts: list[bytes], **fields: Any) -> None:
         parts.append(sse(kind.encode(), {"type": kind, "sequence_number": self._number, **fields}))
         self._number += 1
+
+
+def _delta_head(part: _Part, where: Mapping[str, Any]) -> bytes:
+    """The beginning of a delta's event, up to its number."""
+    kind = f"response.{part}.delta"
+    return f"event: {kind}\ndata: ".encode() + to_json({"type": kind, **where})[:-1] + b',"sequence_number":'
 
 
 def _part(kind: _Part, words: str, logprobs: list[Any]) -> Item:
