@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from dashboards.batch import batches_api as batches
 from dashboards.batch import files_api as files
+from dashboards.batch import own_api as own_batches
 from dashboards.budgets import api as budgets
 from dashboards.feedback import api as feedback
 from dashboards.finance import focus_api as focus
@@ -41,5 +42,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     feedback.router,
     files.router,
     batches.router,
+    own_batches.router,
     health.router,
 )

@@ -56,6 +56,7 @@ TABLES: Final = (
     classifier.measuring.tables.MeasurementRow,
     classifier.measuring.tables.CalibrationAnswerRow,
     dashboards.webhooks.tables.WebhookMessage,
+    dashboards.webhooks.tables.CallbackSecret,
     proxy.limits.limit_tables.LimitRule,
     proxy.redis.process_tables.LiveProcess,
     proxy.idempotency.tables.IdempotentRequest,

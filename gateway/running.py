@@ -41,7 +41,7 @@ from gateway.configuration.settings import (
 )
 from gateway.database import make_engine
 from gateway.wiring.admission import adopt, open_gate
-from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier
+from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier, open_callbacks
 from gateway.wiring.books import keep_rounds, open_books
 from gateway.wiring.fleet import open_both, waiting_at_gate
 from gateway.wiring.http import connection_limits
@@ -256,12 +256,15 @@ class Running:
                 operations=open_operations(engine, stack),
                 batch=open_batch_tier(engine, config, self._environment.data_dir),
                 responses=self._stored_responses(engine),
+                callbacks=open_callbacks(engine, config, peppers(config, self._environment)),
                 config=lambda: self._config,
                 every_setting=self._every_setting,
                 **open_people(engine, config, peppers(config, self._environment), stack),
             )
             self._keep_going(line, gateway, accounts, stack)
-            await stack.enter_async_context(await keep_rounds(engine, config, metrics, claims, wall_us))
+            await stack.enter_async_context(
+                await keep_rounds(engine, config, metrics, claims, gateway.callbacks, wall_us)
+            )
             watch = TuningWatch(learning, classifier, self._retuned)
             await watch.refresh()
             background(stack, every(config.classifier.learning.poll_s, watch.refresh))
@@ -353,7 +356,7 @@ class Running:
         self._keep_batches(line, gateway, stack)
 
     def _keep_batches(self, line: RequestPipeline, gateway: Gateway, stack: contextlib.AsyncExitStack) -> None:
-        if gateway.batch is not None and self._gate is not None:
+        if gateway.batch is not None and gateway.callbacks is not None and self._gate is not None:
             keep_batches_going(
                 gateway.batch,
                 accounts=gateway.accounts,
@@ -361,6 +364,7 @@ class Running:
                 rules=lambda: line.config,
                 room=IdleRoom(lambda: line.config.catalog, self._gate.queues, self._fleet),
                 metrics=self._metrics.batch,
+                outbox=gateway.callbacks.outbox,
                 boot_id=gateway.ledger.boot_id,
                 is_draining=lambda: line.draining,
                 stack=stack,

@@ -24,6 +24,8 @@ class CreateBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     output_expires_after: ExpiresAfter | None = None
     priority: Literal["low", "normal", "high"] = "normal"
     """The order among the batches of one team; beyond OpenAI's."""
+    callback_url: str | None = None
+    """Where the end is told, as a Standard Webhook; beyond OpenAI's."""
 
 
 class ProblemOut(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from dashboards.web.openapi import described
 from dashboards.web.parameters import Parameter, Parameters, text, whole
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
+from dashboards.webhooks.addresses import BadCallbackUrl
 from providers.wire import Priority
 from proxy.batch.batch import NewBatch
 from proxy.errors import BadRequest
@@ -59,6 +60,7 @@ async def create(request: Request, caller: ActingCaller, tier: Tier) -> Response
             f"`output_expires_after.seconds` must be from {LEAST_EXPIRY_S} to {MOST_EXPIRY_S}.",
             param="output_expires_after",
         )
+    check_callback(request, asked.callback_url)
     async with asking():
         file = await tier.files.find(owner_of(caller), asked.input_file_id.replace("\x00", ""))
         if file.purpose != "batch":
@@ -74,6 +76,7 @@ async def create(request: Request, caller: ActingCaller, tier: Tier) -> Response
                 priority=PRIORITIES[asked.priority],
                 labels=labels,
                 output_expires_s=None if expires is None else expires.seconds,
+                callback_url=asked.callback_url,
             )
         )
     return json_reply(batch_out(made))
@@ -114,6 +117,17 @@ async def cancel(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
     """
     async with asking():
         return json_reply(batch_out(await tier.batches.cancel(owner, sound(batch_id))))
+
+
+def check_callback(request: Request, url: str | None) -> None:
+    """Raises BadRequest for an address that would never be called."""
+    desk = gateway_of(request).callbacks
+    if url is None or desk is None:
+        return
+    try:
+        desk.addresses.check_url(url)
+    except BadCallbackUrl as error:
+        raise BadRequest(f"`callback_url` {error}.", param="callback_url") from error
 
 
 def checked_labels(metadata: Mapping[str, str] | None) -> str | None:

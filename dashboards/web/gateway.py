@@ -36,6 +36,7 @@ from dashboards.live.readers import Operations
 from dashboards.live.workers import Workers
 from dashboards.openid.providers import Providers
 from dashboards.savings import Claims
+from dashboards.webhooks.callbacks import CallbackDesk
 from providers.config import ProvidersSection
 from providers.target import Deployment, Target
 from proxy.authenticating import caller_by_key
@@ -128,6 +129,8 @@ class Gateway(NamedTuple):
     """
     batch: BatchTier | None = None
     """Files and batches; None where they are turned off."""
+    callbacks: CallbackDesk | None = None
+    """Callbacks of batches; None where these are turned off."""
     fleet_view: FleetView | None = None
     """State of the self-hosted fleet; None without one."""
 

@@ -45,6 +45,22 @@ class DueMessage(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     tries: int
     next_try_us: int
+    url: str | None = None
+    """The address of a callback."""
+    team_id: str | None = None
+    """The team whose secret signs a callback."""
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one message. Without a next try and a delivery it was given up."""
+
+    message_id: str
+    type: str
+    created_us: int
+    tries: int
+    next_try_us: int | None
+    delivered_us: int | None
+    last_status: int | None
 
 
 class DestinationState(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,10 +104,13 @@ class Outbox:
         destination: str,
         type: str,  # noqa: A002 - the standard's word
         body: Mapping[str, Any],
+        *,
+        url: str | None = None,
+        team_id: str | None = None,
     ) -> bool:
-        """`put` within the caller's transaction."""
+        """`put` within the caller's transaction. A callback has its own `url`, and the team whose secret signs it."""
         now_us = self._now_us()
-        row = _row(message_id, destination, type, body, now_us)
+        row = _row(message_id, destination, type, body, now_us) | {"url": url, "team_id": team_id}
         waiting = await connection.scalar(select(func.count()).where(col(WebhookMessage.next_try_us).is_not(None)))
         if (waiting or 0) >= self._max_waiting:
             # A refusal must not take the caller's own transaction with it.
@@ -146,6 +165,19 @@ class Outbox:
     async def failed(self, message: DueMessage, status: int, next_try_us: int | None) -> None:
         """Schedule the next attempt, or none. Ignored where another process has claimed the message after our lease."""
         await self._update(_unchanged(message), next_try_us=next_try_us, last_status=status)
+
+    async def delivery(self, message_id: str) -> Delivery | None:
+        """What became of a message; None for one that was never put, or is forgotten."""
+        columns = (col(getattr(WebhookMessage, name)) for name in Delivery.__struct_fields__)
+        query = select(*columns).where(col(WebhookMessage.message_id) == wire_id_of(message_id))
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).mappings().first()
+        return None if row is None else Delivery(**row)
+
+    async def resend(self, message_id: str) -> bool:
+        """Has a message sent once more, whatever became of it; False for an unknown one."""
+        mine = col(WebhookMessage.message_id) == wire_id_of(message_id)
+        return await self._update(mine, next_try_us=self._now_us(), tries=0, delivered_us=None) == 1
 
     async def give_up(self, destination: str) -> int:
         """Give up all waiting messages of a destination; returns their number."""
@@ -236,6 +268,8 @@ def _row(
         "next_try_us": at_us,
         "delivered_us": None,
         "last_status": None,
+        "url": None,
+        "team_id": None,
     }
 
 

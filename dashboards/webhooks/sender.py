@@ -3,15 +3,17 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import aiohttp
 import msgspec
 
 from cost.times import wall_us
+from dashboards.webhooks.addresses import BadCallbackUrl, CallbackAddresses, CheckedResolver
+from dashboards.webhooks.callbacks import DESTINATION
 from dashboards.webhooks.outbox import GONE, DueMessage, Outbox
 from dashboards.webhooks.signature import BadSecret, signed_headers, signing_key
 from dashboards.webhooks.webhooks_config import WebhookDestination
@@ -39,6 +41,13 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str
     keys: tuple[bytes, ...]
+
+
+class Callbacks(NamedTuple):
+    """How callbacks are sent: which addresses may be called, and what signs for a team."""
+
+    addresses: CallbackAddresses
+    keys_of: Callable[[str], Awaitable[tuple[bytes, ...]]]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,28 +121,29 @@ class Sender:
         jitter: Callable[[], float] = random.random,
         count: Callable[[Result], None] = lambda _result: None,
         timeout_s: float = TIMEOUT_S,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self._outbox = outbox
         self._destinations = destinations
+        self._callbacks = callbacks
         self._now_us = now_us
         self._jitter = jitter
         self._count = count
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=timeout_s),
-            # A receiver's cookies have no business in another message.
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"user-agent": "weighbridge-webhooks/1", "content-type": "application/json"},
-            connector=aiohttp.TCPConnector(limit=64, limit_per_host=_AT_ONCE),
-        )
+        self._session = _session(timeout_s, aiohttp.TCPConnector(limit=64, limit_per_host=_AT_ONCE))
+        self._checked_session = None if callbacks is None else _session(timeout_s, _checked(callbacks.addresses))
 
     async def aclose(self) -> None:
         await self._session.close()
+        if self._checked_session is not None:
+            await self._checked_session.close()
 
     async def run(self, poll_s: float = _POLL_S) -> None:
         """Sends for ever. Each destination has its own loop, so that a slow one delays no other."""
         async with asyncio.TaskGroup() as loops:
             for name in self._destinations:
                 loops.create_task(self._serve(name, poll_s))
+            if self._callbacks is not None:
+                loops.create_task(self._serve(DESTINATION, poll_s))
 
     async def _serve(self, name: str, poll_s: float) -> None:
         while True:
@@ -148,7 +158,8 @@ class Sender:
     async def send_due(self, name: str) -> int:
         """Send one destination's due messages, a few concurrently; returns their number."""
         due = await self._outbox.due(name, _AT_ONCE)
-        if due and await self._outbox.disabled(name):
+        # Of callbacks each has an address of its own: one that is gone says nothing of the others.
+        if due and name != DESTINATION and await self._outbox.disabled(name):
             for _ in range(await self._outbox.give_up(name)):
                 self._count("disabled")
             return 0
@@ -174,19 +185,26 @@ class Sender:
         self._count(verdict.result)
 
     async def _post(self, message: DueMessage) -> Answer:
-        """One delivery attempt. The reply's body is not read."""
-        destination = self._destinations[message.destination]
-        headers = signed_headers(message.message_id, self._now_us() // 1_000_000, message.body, destination.keys)
+        """One delivery attempt. The reply's body is not read, and no redirect is followed."""
         try:
-            async with self._session.post(
-                destination.url, data=message.body, headers=headers, allow_redirects=False
-            ) as response:
+            session, url, keys = await self._route(message)
+            headers = signed_headers(message.message_id, self._now_us() // 1_000_000, message.body, keys)
+            async with session.post(url, data=message.body, headers=headers, allow_redirects=False) as response:
                 wait_s = retry_after_s(response.headers.get("retry-after"), self._now_us())
                 return Answer(status=response.status, retry_after_s=wait_s)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, BadCallbackUrl) as error:
             # Its text may hold the whole address, and an address may hold a token.
             _log.warning("webhook to %s: no answer (%s)", message.destination, type(error).__name__)
             return Answer(status=_NO_ANSWER)
+
+    async def _route(self, message: DueMessage) -> tuple[aiohttp.ClientSession, str, Sequence[bytes]]:
+        """How a message is sent, where to, and what signs it. Raises BadCallbackUrl for an address that is not allowed."""
+        if self._callbacks is None or self._checked_session is None or message.url is None:
+            destination = self._destinations[message.destination]
+            return self._session, destination.url, destination.keys
+        # A literal address is not looked up, so it is looked at here, at each try.
+        self._callbacks.addresses.check_url(message.url)
+        return self._checked_session, message.url, await self._callbacks.keys_of(message.team_id or "")
 
     async def test(self, name: str, message_id: str) -> int:
         """Send a test message once and return the status, 0 for no reply. Acceptance re-enables a disabled destination."""
@@ -198,3 +216,24 @@ class Sender:
         else:
             await self._outbox.failed(held, answer.status, None)
         return answer.status
+
+
+def _session(timeout_s: float, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=timeout_s),
+        # A receiver's cookies have no business in another message.
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"user-agent": "weighbridge-webhooks/1", "content-type": "application/json"},
+        connector=connector,
+    )
+
+
+def _checked(addresses: CallbackAddresses) -> aiohttp.TCPConnector:
+    """Connections to addresses that were looked up, and looked at, for this very try."""
+    return aiohttp.TCPConnector(
+        limit=64,
+        limit_per_host=_AT_ONCE,
+        resolver=CheckedResolver(addresses),
+        use_dns_cache=False,
+        force_close=True,
+    )

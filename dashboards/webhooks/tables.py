@@ -1,4 +1,4 @@
-"""The outbox's table."""
+"""The tables of the outbox and of teams' signing secrets."""
 
 from typing import ClassVar
 
@@ -15,6 +15,10 @@ class WebhookMessage(SQLModel, table=True):
     message_id: str = Field(sa_column=Column(String(200), primary_key=True))
     destination: str = Field(sa_column=Column(String(64), nullable=False))
     type: str = Field(sa_column=Column(String(64), nullable=False))
+    url: str | None = Field(default=None, sa_column=Column(String(2_000), nullable=True))
+    """The address of a callback; None for a configured destination."""
+    team_id: str | None = Field(default=None, sa_column=Column(String(64), nullable=True))
+    """The team whose secret signs a callback."""
     body: str = Field(sa_column=Column(Text, nullable=False))
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     tries: int = Field(sa_column=Column(Integer, nullable=False))
@@ -23,3 +27,13 @@ class WebhookMessage(SQLModel, table=True):
     delivered_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     last_status: int | None = Field(sa_column=Column(Integer, nullable=True))
     """HTTP status of the last attempt; 0 for no reply, None before the first."""
+
+
+class CallbackSecret(SQLModel, table=True):
+    """The version of a team's signing secret, once it was rotated."""
+
+    __tablename__: ClassVar[str] = "callback_secret"
+
+    team_id: str = Field(sa_column=Column(String(64), primary_key=True))
+    version: int = Field(sa_column=Column(Integer, nullable=False))
+    rotated_us: int = Field(sa_column=Column(BigInteger, nullable=False))

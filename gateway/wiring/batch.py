@@ -2,14 +2,18 @@
 
 import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from accounts.keys import Pepper
 from accounts.store import AccountStore
 from cost.budgets.grants import GrantStore
+from dashboards.webhooks.addresses import CallbackAddresses
+from dashboards.webhooks.callbacks import DESTINATION, CallbackDesk, CallbackSecrets
+from dashboards.webhooks.outbox import Outbox
 from gateway.configuration.settings import GatewayConfig
 from proxy.background import background, every
 from proxy.batch.answering import Answered, Answering, Asked
@@ -20,7 +24,7 @@ from proxy.batch.database_time import DatabaseTime
 from proxy.batch.files import FileStore
 from proxy.batch.money import BatchMoney
 from proxy.batch.parts import BatchTier
-from proxy.batch.runner import BatchRunner, Event, Room
+from proxy.batch.runner import BatchRunner, Event, Room, Told, event_id
 from proxy.batch.store import BatchStore
 from proxy.line import RequestPipeline
 from proxy.pipeline_config import PipelineConfig
@@ -57,6 +61,7 @@ def keep_batches_going(
     rules: Callable[[], PipelineConfig],
     room: Room,
     metrics: BatchMetrics,
+    outbox: Outbox,
     boot_id: str,
     is_draining: Callable[[], bool],
     stack: contextlib.AsyncExitStack,
@@ -71,7 +76,7 @@ def keep_batches_going(
         callers=accounts,
         room=room,
         money=BatchMoney(batches, GrantStore(batches.engine), lambda: (rules().policy, rules().catalog)),
-        told=_untold,
+        told=telling(outbox),
         holder=f"{boot_id[:48]}-{secrets.token_hex(4)}",
         max_line_bytes=rules().max_body_bytes,
         observer=metrics,
@@ -91,5 +96,29 @@ class LineAnswers:
         return await self._line.answer(_WIRES[asked.endpoint], asked)
 
 
-async def _untold(_connection: AsyncConnection, _batch: Batch, _event: Event) -> None:
-    """Nobody has asked to be told."""
+def open_callbacks(engine: AsyncEngine, config: GatewayConfig, peppers: Sequence[Pepper]) -> CallbackDesk | None:
+    """What routes and the sender need of callbacks; None where batches are turned off."""
+    if not config.batch.enabled:
+        return None
+    return CallbackDesk(
+        CallbackAddresses(config.batch.callback_networks), CallbackSecrets(engine, peppers), Outbox(engine)
+    )
+
+
+def telling(outbox: Outbox) -> Told:
+    """Puts a message into the outbox for whoever gave a batch an address to call."""
+
+    async def tell(connection: AsyncConnection, batch: Batch, event: Event) -> None:
+        if batch.callback_url is not None:
+            data = {"id": batch.batch_id}
+            await outbox.put_in(
+                connection,
+                event_id(batch.batch_id, event),
+                DESTINATION,
+                event,
+                data,
+                url=batch.callback_url,
+                team_id=batch.team_id,
+            )
+
+    return tell

@@ -27,8 +27,9 @@ from cost.ledger.sweep import Sweep
 from cost.ledger.watch import LedgerWatch
 from dashboards.finance.daily_reports import DailyReports
 from dashboards.savings import Claims
+from dashboards.webhooks.callbacks import CallbackDesk
 from dashboards.webhooks.outbox import Outbox
-from dashboards.webhooks.sender import Sender, destinations_of
+from dashboards.webhooks.sender import Callbacks, Sender, destinations_of
 from gateway.configuration.settings import GatewayConfig, resolve_secret
 from gateway.wiring.metrics import AllMetrics
 from proxy.background import background, every
@@ -147,7 +148,12 @@ async def open_books(
 
 
 async def keep_rounds(
-    engine: AsyncEngine, config: GatewayConfig, metrics: AllMetrics, claims: Claims, now_us: Callable[[], int]
+    engine: AsyncEngine,
+    config: GatewayConfig,
+    metrics: AllMetrics,
+    claims: Claims,
+    desk: CallbackDesk | None,
+    now_us: Callable[[], int],
 ) -> contextlib.AsyncExitStack:
     """Starts the periodic rounds; closing the returned stack ends them."""
     stack = contextlib.AsyncExitStack()
@@ -159,8 +165,9 @@ async def keep_rounds(
         reports = DailyReports(engine, config.cost.report, outbox, config.cost.pools)
         background(stack, every(_REPORTS_S, lambda: reports.deliver_due(now_us())))
     destinations = destinations_of(config.webhooks.destinations, resolve_secret)
-    if destinations:
-        sender = Sender(outbox, destinations, count=metrics.webhooks.count)
+    if destinations or desk is not None:
+        callbacks = None if desk is None else Callbacks(desk.addresses, desk.secrets.keys)
+        sender = Sender(outbox, destinations, count=metrics.webhooks.count, callbacks=callbacks)
         stack.push_async_callback(sender.aclose)
         background(stack, sender.run())
         background(stack, every(_FORGET_S, outbox.forget))

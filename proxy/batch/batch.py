@@ -82,6 +82,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     completed: int
     failed: int
     repeated: int
+    tokens: int
     tokens_left: int
     input_tokens: int
     cached_tokens: int
@@ -91,6 +92,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     unpriced: int
     bound_nanousd: int | None
     reserved_nanousd: int
+    estimated_us: int | None
 
     @property
     def has_ended(self) -> bool:

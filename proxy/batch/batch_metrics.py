@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from proxy.batch.batch import Batch
 from proxy.batch.runner import BatchObserver, Event, LineCount
@@ -33,6 +33,16 @@ class BatchMetrics(BatchObserver):
             "The least time to spare of any batch with a deadline; below 0 it will be late at this speed. NaN while unknown.",
             registry=registry,
         )
+        self._off = Histogram(
+            "weighbridge_batch_estimate_error_ratio",
+            "How far the first estimate of a batch's completion was off, as a part of the time that it took.",
+            buckets=(0.05, 0.1, 0.2, 0.5, 1, 2, 5),
+            registry=registry,
+        )
+
+    def observe_estimate(self, off: float) -> None:
+        """Takes note of an estimate that can be judged."""
+        self._off.observe(off)
 
     def count_lines(self, what: LineCount, number: int = 1) -> None:
         """Counts lines by what became of them."""

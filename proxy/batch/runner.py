@@ -9,6 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from hashlib import blake2b
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -20,6 +21,7 @@ from proxy.batch.answering import Answered, Answering, Asked
 from proxy.batch.batch import WINDOW_US, Batch, ClaimedLine, LineResult
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.batch_errors import FileNotFound, StorageUnavailable
+from proxy.batch.estimate import estimated
 from proxy.batch.files import FileStore, Owner
 from proxy.batch.lines import meaning_of, request_id, wait_s
 from proxy.batch.output import write_files
@@ -80,6 +82,9 @@ class BatchObserver:
     def count_lines(self, what: LineCount, number: int = 1) -> None: ...
 
     def count_batch(self, event: Event) -> None: ...
+
+    def observe_estimate(self, off: float) -> None:
+        """How far the first estimate was off, as a part of the time that it took."""
 
     def set_live(self, batches: list[Batch], found: Mapping[str, Laxity], tokens_per_s: float | None) -> None: ...
 
@@ -389,7 +394,7 @@ class BatchRunner:
         for start in range(0, len(validated.lines), _AT_A_TIME):
             await self._hold(batch)
             await self._batches.add_lines(batch.batch_id, validated.lines[start : start + _AT_A_TIME])
-        await self._batches.start_lines(
+        started = await self._batches.start_lines(
             batch.batch_id,
             self._holder,
             total=len(validated.lines),
@@ -398,6 +403,10 @@ class BatchRunner:
             bound_nanousd=validated.bound_nanousd,
             reserved_nanousd=validated.reserved_nanousd,
         )
+        if started:
+            expected = await estimated(self._batches, await self._batches.get(batch.batch_id))
+            if expected.basis == "measured speed" and expected.at_us is not None:
+                await self._batches.note_estimate(batch.batch_id, expected.at_us)
 
     async def _validated(self, batch: Batch, caller: Caller) -> Validated:
         validation = Validation(
@@ -464,8 +473,14 @@ class BatchRunner:
                     await self._files.put_in(connection, owner, record)
             await self._told(connection, batch, event)
         self._observer.count_batch(event)
+        self._judge_estimate(await self._batches.get(batch.batch_id))
         while await self._batches.forget_results(batch.batch_id, _AT_A_TIME):
             pass
+
+    def _judge_estimate(self, batch: Batch) -> None:
+        if batch.estimated_us is not None and batch.completed_us is not None and batch.in_progress_us is not None:
+            took_us = max(1, batch.completed_us - batch.in_progress_us)
+            self._observer.observe_estimate(abs(batch.completed_us - batch.estimated_us) / took_us)
 
     async def _hold(self, batch: Batch) -> None:
         if not await self._batches.hold(batch.batch_id, self._holder, self._lease_us):
@@ -486,6 +501,11 @@ _EVENTS: Final[Mapping[str, Event]] = {
     "expired": "batch.expired",
     "cancelled": "batch.cancelled",
 }
+
+
+def event_id(batch_id: str, event: Event) -> str:
+    """The id of a batch's event: the same however often it is told."""
+    return f"evt_{blake2b(f'{batch_id}:{event}'.encode(), digest_size=12).hexdigest()}"
 
 
 class _Line(msgspec.Struct):

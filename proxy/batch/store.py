@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Select,
     and_,
     bindparam,
     case,
@@ -52,9 +53,11 @@ _MAX_LIVE: Final = 1_000
 _COLUMNS: Final = tuple(col(getattr(BatchRow, name)) for name in Batch.__struct_fields__)
 _CLAIMED: Final = tuple(col(getattr(BatchLine, name)) for name in ClaimedLine.__struct_fields__)
 _OK: Final = 200
+_WORKED: Final = ("in_progress", "completed")
+"""Whose tokens tell a speed: what was cancelled or expired has dropped some without answering them."""
 _FRESH: Final[Mapping[str, int]] = dict.fromkeys(
     (
-        "total", "completed", "failed", "repeated", "tokens_left", "input_tokens", "cached_tokens", "output_tokens",
+        "total", "completed", "failed", "repeated", "tokens", "tokens_left", "input_tokens", "cached_tokens", "output_tokens",
         "reasoning_tokens", "cost_nanousd", "unpriced", "reserved_nanousd", "held_until_us",
     ),
     0,
@@ -68,6 +71,14 @@ class BatchPage(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool
 
 
+class Worked(msgspec.Struct, frozen=True, kw_only=True):
+    """A span of time in which a batch was worked on, and the estimated tokens that were answered in it."""
+
+    start_us: int
+    end_us: int
+    tokens: int
+
+
 class BatchStore:
     """The only writer of the tables `batch`, `batch_line` and `batch_result`."""
 
@@ -78,6 +89,10 @@ class BatchStore:
     def now_us(self) -> int:
         """Microseconds since 1970, for times that callers see."""
         return self._time.here_us()
+
+    def within(self, engine: AsyncEngine) -> "BatchStore":
+        """The same, inside of somebody's transaction."""
+        return BatchStore(engine, self._time)
 
     # What callers ask for.
 
@@ -165,6 +180,38 @@ class BatchStore:
         query = select(func.sum(col(BatchRow.tokens_left))).where(_of(owner), col(BatchRow.status) == "in_progress")
         async with self.engine.connect() as connection:
             return int(await connection.scalar(query) or 0)
+
+    async def tokens_due_before(self, batch: Batch) -> int:
+        """Estimated tokens without an answer of the other batches that are due no later than this one."""
+        due = col(BatchRow.expires_us)
+        before = due.is_not(None) if batch.expires_us is None else due <= batch.expires_us
+        query = select(func.sum(col(BatchRow.tokens_left))).where(
+            col(BatchRow.status) == "in_progress", before, col(BatchRow.batch_id) != batch.batch_id
+        )
+        async with self.engine.connect() as connection:
+            return int(await connection.scalar(query) or 0)
+
+    async def recent_work(self, limit: int = 50) -> list[Worked]:
+        """What the newest batches did, and from when to when."""
+        ended = func.coalesce(col(BatchRow.completed_us), col(BatchRow.expired_us), col(BatchRow.cancelled_us))
+        query: Select[*tuple[Any, ...]] = (
+            select(
+                col(BatchRow.in_progress_us).label("start_us"),
+                func.coalesce(ended, self.now_us()).label("end_us"),
+                (col(BatchRow.tokens) - col(BatchRow.tokens_left)).label("tokens"),
+            )
+            .where(col(BatchRow.in_progress_us).is_not(None), col(BatchRow.status).in_(_WORKED))
+            .order_by(col(BatchRow.created_us).desc())
+            .limit(limit)
+        )
+        async with self.engine.connect() as connection:
+            return [Worked(**row) for row in (await connection.execute(query)).mappings()]
+
+    async def note_estimate(self, batch_id: str, at_us: int) -> None:
+        """Keeps the first estimate, so that it can be held against what came."""
+        first = and_(col(BatchRow.batch_id) == batch_id, col(BatchRow.estimated_us).is_(None))
+        async with self.engine.begin() as connection:
+            await connection.execute(update(BatchRow).where(first).values(estimated_us=at_us))
 
     async def reserved(self, *where: ColumnElement[bool]) -> int:
         """The most, in nano-dollars, that lines without an answer may still cost."""
@@ -384,6 +431,7 @@ class BatchStore:
             "status": "in_progress",
             "in_progress_us": self.now_us(),
             "total": total,
+            "tokens": tokens,
             "tokens_left": tokens,
             "model": model,
             "bound_nanousd": bound_nanousd,

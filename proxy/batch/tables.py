@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, SmallInteger, String, Text
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, SmallInteger, String, Text, text
 from sqlmodel import Field, SQLModel
 
 from accounts.tables import ID_CHARS
@@ -74,6 +74,8 @@ class BatchRow(SQLModel, table=True):
     failed: int = Field(sa_column=Column(Integer, nullable=False))
     repeated: int = Field(sa_column=Column(Integer, nullable=False))
     """Times that a line was begun again, after a failure or because its process had died."""
+    tokens: int = Field(sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
+    """Estimated tokens of all lines."""
     tokens_left: int = Field(sa_column=Column(BigInteger, nullable=False))
     """Estimated tokens of the lines without an answer."""
     input_tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
@@ -87,6 +89,8 @@ class BatchRow(SQLModel, table=True):
     """The most that all lines may cost together; None where a line has no price."""
     reserved_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
     """The part of the bound that belongs to lines without an answer."""
+    estimated_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    """When it was expected to be done, as of the beginning of its first line; None where no speed was known."""
     holder: str = Field(sa_column=Column(String(64), nullable=False))
     """The process that validates or finalizes it."""
     held_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))

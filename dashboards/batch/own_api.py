@@ -1,0 +1,169 @@
+"""POST /v1/batch: requests in one body, an address to call, and an estimate of when they are answered."""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from accounts.caller import Caller
+from cost.times import DAY_US
+from dashboards.batch.batches_api import PRIORITIES, check_callback, sound
+from dashboards.batch.change import rotate_secret
+from dashboards.batch.own_types import BatchState, CallbackSecretOut, SubmitBatch, Submitted, rfc3339, state_of
+from dashboards.batch.tier import KeyOwner, Tier, asking, owner_of
+from dashboards.web.actor import actor_of
+from dashboards.web.admin_access import parsed
+from dashboards.web.gateway import ActingCaller, gateway_of
+from dashboards.web.openapi import described
+from dashboards.web.reading import json_reply
+from dashboards.web.request_body import read_body
+from dashboards.webhooks.callbacks import CallbackDesk, SecretState
+from proxy.batch.batch import Batch, NewBatch
+from proxy.batch.batch_errors import BatchOff
+from proxy.batch.estimate import estimated
+from proxy.batch.parts import BatchTier
+from proxy.batch.validation import Validated, Validation
+from proxy.errors import BadRequest
+
+router = APIRouter(tags=["batch"])
+
+_TOLD: Final = 5
+"""Faults that a refusal tells."""
+
+
+@router.post(
+    "/v1/batch",
+    **described(
+        "Submit requests at once",
+        takes=SubmitBatch,
+        gives={200: Submitted},
+        example={
+            "requests": [{"model": "auto", "messages": [{"role": "user", "content": "What is a weighbridge?"}]}],
+            "callback_url": "https://example.com/hooks",
+            "priority": "normal",
+        },
+    ),
+)
+async def submit(request: Request, caller: ActingCaller, tier: Tier) -> Response:
+    """Makes an input file and a batch of the requests. Its end is told to `callback_url` as a Standard Webhook, and its
+    answers are in its files, as of every batch. A fault in a request refuses all of them.
+    """
+    rules = gateway_of(request).rules()
+    body = await read_body(request, timeout_s=rules.body_timeout_s, most_bytes=rules.max_body_bytes)
+    asked = parsed(body, SubmitBatch)
+    check_callback(request, asked.callback_url)
+    lines = b"".join(_line(asked, number, each) for number, each in enumerate(asked.requests, start=1))
+    validated = await asyncio.to_thread(_validated, tier, asked, lines, rules.max_body_bytes)
+    _refuse(validated)
+    batch = await _made(tier, caller, asked, lines)
+    async with asking():
+        expected = await estimated(tier.batches, batch, validated.tokens)
+    return json_reply(
+        Submitted(
+            batch_id=batch.batch_id,
+            estimated_completion=rfc3339(expected.at_us),
+            estimate_from=expected.basis,
+        )
+    )
+
+
+@router.get("/v1/batch/{batch_id}", **described("Look at how far a batch is", gives={200: BatchState}))
+async def state(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
+    """One batch of the team, however it was made, and when it will be done."""
+    async with asking():
+        batch = await tier.batches.find(owner, sound(batch_id))
+        return json_reply(state_of(batch, await estimated(tier.batches, batch)))
+
+
+@router.get("/v1/batch-callbacks/secret", **described("Read the signing secret", gives={200: CallbackSecretOut}))
+async def secret(request: Request, owner: KeyOwner) -> Response:
+    """What callbacks to the key's team are signed with, for whoever verifies them."""
+    desk = _desk(request)
+    async with asking():
+        return _shown(desk, owner.team_id, await desk.secrets.state(owner.team_id))
+
+
+@router.post(
+    "/v1/batch-callbacks/secret/rotate", **described("Replace the signing secret", gives={200: CallbackSecretOut})
+)
+async def rotate(request: Request, caller: ActingCaller) -> Response:
+    """Makes a new secret. For a day callbacks are signed with the one before, too, so that receivers can follow."""
+    desk, owner = _desk(request), owner_of(caller)
+    state = await rotate_secret(gateway_of(request).audit, actor_of(request, caller), desk, owner)
+    return _shown(desk, owner.team_id, state)
+
+
+def _line(asked: SubmitBatch, number: int, given: dict[str, Any]) -> bytes:
+    """One request as a line of an input file."""
+    wrapped = "body" in given and given.keys() <= {"custom_id", "body"}
+    line = {
+        "custom_id": given.get("custom_id", f"request-{number}") if wrapped else f"request-{number}",
+        "method": "POST",
+        "url": asked.endpoint,
+        "body": given["body"] if wrapped else given,
+    }
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _validated(tier: BatchTier, asked: SubmitBatch, lines: bytes, max_line_bytes: int) -> Validated:
+    validation = Validation(
+        asked.endpoint, max_lines=tier.section.max_lines, max_line_bytes=max_line_bytes, bound=lambda _size: 0
+    )
+    validation.feed(lines)
+    return validation.end()
+
+
+def _refuse(validated: Validated) -> None:
+    """Raises BadRequest for faults; the line of a file is the number of the request."""
+    if not validated.problems:
+        return
+    told = "; ".join(
+        each.message if each.line is None else f"request {each.line}: {each.message}"
+        for each in validated.problems[:_TOLD]
+    )
+    more = len(validated.problems) - _TOLD
+    raise BadRequest(
+        f"{told}{f' And {more} more.' if more > 0 else ''}", param="requests", code=validated.problems[0].code
+    )
+
+
+async def _made(tier: BatchTier, caller: Caller, asked: SubmitBatch, lines: bytes) -> Batch:
+    owner = owner_of(caller)
+    async with asking():
+        async with tier.files.adding(owner) as new:
+            new.filename = "requests.jsonl"
+            await new.write(lines)
+        return await tier.batches.create(
+            NewBatch(
+                organisation_id=caller.organisation_id,
+                team_id=caller.team_id,
+                key_id=caller.key_id,
+                endpoint=asked.endpoint,
+                input_file_id=new.file_id,
+                completion_window=asked.completion_window,
+                priority=PRIORITIES[asked.priority],
+                callback_url=asked.callback_url,
+            )
+        )
+
+
+def _desk(request: Request) -> CallbackDesk:
+    desk = gateway_of(request).callbacks
+    if desk is None:
+        raise BatchOff("Files and batches are turned off on this gateway (`batch.enabled`).")
+    return desk
+
+
+def _shown(desk: CallbackDesk, team_id: str, state: SecretState) -> Response:
+    rotated = state.rotated_us or None
+    told = CallbackSecretOut(
+        secret=desk.secrets.shown(team_id, state),
+        version=state.version,
+        rotated=rfc3339(rotated),
+        previous_until=None if rotated is None else rfc3339(rotated + DAY_US),
+    )
+    reply = json_reply(told)
+    reply.headers["cache-control"] = "no-store"
+    return reply
