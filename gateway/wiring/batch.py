@@ -29,10 +29,11 @@ from proxy.batch.store import BatchStore
 from proxy.line import RequestPipeline
 from proxy.pipeline_config import PipelineConfig
 from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
+from proxy.wires.responses.wire import RESPONSES
 
 _FORGET_S: Final = 600.0
 _DAY_US: Final = 86_400_000_000
-_WIRES: Final = {wire.path: wire for wire in (CHAT, EMBEDDINGS)}
+_WIRES: Final = {wire.path: wire for wire in (CHAT, EMBEDDINGS, RESPONSES)}
 _FOLDER: Final = "files"
 
 

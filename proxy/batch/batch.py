@@ -18,7 +18,11 @@ WINDOW_US: Final[Mapping[Window, int | None]] = {
     "background": None,
 }
 """How long a batch may take; None promises nothing."""
-OPERATIONS: Final[Mapping[str, Operation]] = {"/v1/chat/completions": "chat", "/v1/embeddings": "embeddings"}
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "/v1/chat/completions": "chat",
+    "/v1/embeddings": "embeddings",
+    "/v1/responses": "chat",
+}
 """The operation of each endpoint that a batch may name."""
 ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
 NOT_ENDED: Final = ("validating", "in_progress", "finalizing", "cancelling")

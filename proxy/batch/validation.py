@@ -85,6 +85,8 @@ class _Body(msgspec.Struct):
     input: msgspec.Raw = msgspec.Raw()
     max_tokens: Any = None
     max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    instructions: msgspec.Raw = msgspec.Raw()
     n: Any = None
 
 
@@ -253,7 +255,9 @@ class Validation:
 
     def _size_of(self, body: _Body, raw: bytes) -> LineSize:
         operation = OPERATIONS[self._endpoint]
-        limits = [each for each in (body.max_tokens, body.max_completion_tokens) if _is_count(each)]
+        limits = [
+            each for each in (body.max_tokens, body.max_completion_tokens, body.max_output_tokens) if _is_count(each)
+        ]
         asked = len(bytes(body.messages)) or len(bytes(body.input)) or len(raw)
         return LineSize(
             operation=operation,
@@ -286,10 +290,10 @@ def _texts_in(raw: bytes) -> int:
 
 
 def _beginning(body: _Body) -> bytes:
-    """A hash of the first message, which mostly is what lines share."""
+    """A hash of the first message, or of the instructions, which mostly is what lines share."""
     try:
         messages = _decode_list(bytes(body.messages) or b"[]")
     except msgspec.MsgspecError:
         messages = []
-    first = bytes(messages[0])[:_BEGINNING] if messages else b""
-    return blake2b(first, digest_size=8).digest()
+    first = bytes(messages[0]) if messages else bytes(body.instructions)
+    return blake2b(first[:_BEGINNING], digest_size=8).digest()

@@ -132,6 +132,20 @@ async def test_embeddings_are_answered_too(tmp_path: Path) -> None:
         assert len(engine.asked) == 3
 
 
+async def test_responses_are_answered_too(tmp_path: Path, upstream: Upstream) -> None:
+    """In their own shape."""
+    async with running_gateway(tmp_path, house(upstream), batch=FAST) as gateway, client(gateway) as caller:
+        asked = [
+            {"custom_id": f"r{number}", "method": "POST", "url": "/v1/responses",
+             "body": {"model": "dear", "input": "hi", "max_output_tokens": 50}}
+            for number in range(3)
+        ]  # fmt: skip
+        batch = await ended(caller, await submit(caller, asked, endpoint="/v1/responses"))
+        assert batch.status == "completed", batch.errors
+        answers = await results(caller, batch.output_file_id)
+        assert [each["response"]["body"]["object"] for each in answers] == ["response"] * 3
+
+
 @pytest.mark.parametrize(
     ("spoil", "code", "at"),
     [
