@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from gateway.commands.audit import audit_app
+from gateway.commands.batch import batch_app
 from gateway.commands.budgets import budgets_app
 from gateway.commands.classifier import classifier_app
 from gateway.commands.config import config_app
@@ -150,6 +151,7 @@ app.add_typer(selfhosted_app, name="selfhosted")
 app.add_typer(report_app, name="report")
 app.add_typer(people_app, name="people")
 app.add_typer(policy_app, name="policy")
+app.add_typer(batch_app, name="batch")
 app.add_typer(budgets_app, name="budgets")
 app.add_typer(limits_app, name="limits")
 app.add_typer(prices_app, name="prices")

@@ -1,4 +1,4 @@
-"""HTTP requests from commands to a running gateway: one GET with a key from a file, bounded in time and size."""
+"""HTTP requests from commands to a running gateway: with a key from a file, bounded in time and size."""
 # ruff: noqa: PLC0415 - imports stand in the functions, so that `--help` answers at once
 
 import sys
@@ -38,25 +38,39 @@ class NotAnswered(Exception):
 
 async def asked_again(url: str, path: str, key: str) -> dict[str, Any]:
     """Like `asked`, for repeated polling: raises NotAnswered instead of exiting."""
+    return await exchanged(url, path, key)
+
+
+async def exchanged(
+    url: str, path: str, key: str, *, method: str = "GET", body: Any = None, timeout_s: float = _TIMEOUT_S
+) -> dict[str, Any]:
+    """The gateway's answer to one request. `body` is JSON, or an aiohttp form. Raises NotAnswered."""
     import aiohttp
 
-    if not url.startswith(("http://", "https://")) or "@" in url:
-        raise NotAnswered("--url begins with http:// or https://, and has no user", is_usage=True)
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    check_address(url)
+    sent: dict[str, Any] = {"data": body} if isinstance(body, aiohttp.FormData) else {"json": body}
     headers = {"authorization": f"Bearer {key}"}
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"{url.rstrip('/')}{path}", headers=headers, allow_redirects=False) as reply,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session,
+            session.request(
+                method, f"{url.rstrip('/')}{path}", headers=headers, allow_redirects=False, **sent
+            ) as reply,
         ):
-            status, body = reply.status, b""
+            status, told = reply.status, b""
             async for chunk in reply.content.iter_chunked(65_536):
-                body += chunk
-                if len(body) > _MOST_BYTES:
+                told += chunk
+                if len(told) > _MOST_BYTES:
                     raise NotAnswered(f"{url} answered with more than {_MOST_BYTES} bytes; is it a gateway?")
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise NotAnswered(f"the gateway at {url} does not answer ({type(error).__name__})") from error
-    return _decoded(url, status, body)
+    return _decoded(url, status, told)
+
+
+def check_address(url: str) -> None:
+    """Raises NotAnswered for what is no gateway's address."""
+    if not url.startswith(("http://", "https://")) or "@" in url:
+        raise NotAnswered("--url begins with http:// or https://, and has no user", is_usage=True)
 
 
 def _decoded(url: str, status: int, body: bytes) -> dict[str, Any]:
