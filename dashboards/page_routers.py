@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from dashboards.account import page as account
 from dashboards.api_docs import page as api_docs
 from dashboards.audit import page as audit
+from dashboards.batch import page as batches
 from dashboards.budgets import page as budgets
 from dashboards.finance import claim_page as claim
 from dashboards.finance import exports_page as exports
@@ -38,6 +39,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     account.router,
     api_docs.router,
     audit.router,
+    batches.router,
     claim.router,
     exports.router,
     month.router,

@@ -1,4 +1,4 @@
-"""The start page by role, the page of batch jobs, and the static files of pages."""
+"""The start page by role, and the static files of pages."""
 
 from typing import Annotated, Final
 
@@ -33,12 +33,6 @@ def start_page(view: PageRequest) -> str:
     if len(view.principal.teams) == 1 and view.principal.role == "":
         return f"/dashboard/teams/{next(iter(view.principal.teams))}"
     return "/dashboard/teams"
-
-
-@router.get("/dashboard/batches")
-async def batches(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> Response:
-    """The page of batch jobs."""
-    return view.page("home/batches.html", title="Batches")
 
 
 @router.get("/dashboard/static/{digest}/{name:path}")

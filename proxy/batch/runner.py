@@ -457,7 +457,7 @@ class BatchRunner:
         keep_us = self._section.keep_days * _DAY_US
         made = await write_files(batch, self._batches, self._files, keep_us=keep_us, still_mine=still_mine)
         owner = Owner(organisation_id=batch.organisation_id, team_id=batch.team_id)
-        event: Event = _EVENTS[batch.ending]
+        event: Event = EVENTS[batch.ending]
         async with self._batches.engine.begin() as connection:
             ended = await self._batches.end(
                 connection,
@@ -496,11 +496,13 @@ class BatchRunner:
         await self._files.sweep()
 
 
-_EVENTS: Final[Mapping[str, Event]] = {
+EVENTS: Final[Mapping[str, Event]] = {
+    "failed": "batch.failed",
     "completed": "batch.completed",
     "expired": "batch.expired",
     "cancelled": "batch.cancelled",
 }
+"""What is told of each way to end."""
 
 
 def event_id(batch_id: str, event: Event) -> str:

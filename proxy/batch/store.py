@@ -8,7 +8,7 @@ processes that claim at once skip what others are claiming.
 """
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -132,6 +132,13 @@ class BatchStore:
             where.append(or_(made < last.created_us, and_(made == last.created_us, name < after)))
         found = await self._select(and_(*where), limit + 1, made.desc(), name.desc())
         return BatchPage(batches=found[:limit], has_more=len(found) > limit)
+
+    async def newest(self, organisation_id: str, team_ids: Collection[str] | None, limit: int) -> list[Batch]:
+        """An organisation's newest batches, of these teams or, with None, of all."""
+        where = [col(BatchRow.organisation_id) == organisation_id]
+        if team_ids is not None:
+            where.append(col(BatchRow.team_id).in_(team_ids))
+        return await self._select(and_(*where), limit, col(BatchRow.created_us).desc())
 
     async def cancel(self, owner: Owner, batch_id: str) -> Batch:
         """Begins no more lines of the batch; what runs comes to its end. Once is as good as twice.

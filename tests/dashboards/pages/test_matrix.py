@@ -295,6 +295,7 @@ async def _settled(running: Running, pepper: Any) -> dict[str, str]:
         "path": "none",
         "file_id": "none",
         "batch_id": "none",
+        "kind": "output",
     }
 
 
