@@ -269,6 +269,50 @@ GATEWAY: Final = Board(
             ),
         ),
         Row(
+            "Batches",
+            (
+                Panel(
+                    title="Lines of batches",
+                    queries=[Query(_rate("weighbridge_batch_lines_total", "", "outcome"), "{{outcome}}")],
+                    about="Answered, failed, begun again, and lost to another process.",
+                    unit="reqps",
+                ),
+                Panel(
+                    title="Least time to spare",
+                    queries=[Query("min(weighbridge_batch_least_laxity_seconds)", "laxity")],
+                    about="Of any batch with a deadline; below 0 it will be late at this speed.",
+                    unit="s",
+                ),
+                Panel(
+                    title="Batch tokens a second",
+                    queries=[
+                        Query("max(weighbridge_batch_tokens_per_second)", "speed"),
+                        Query(
+                            "histogram_quantile(0.9, sum by (le) (rate(weighbridge_batch_estimate_error_ratio_bucket[$__range])))",
+                            "error of estimates, 90 %",
+                        ),
+                    ],
+                    about="The measured speed, and how far estimates of completion were off, as a part of the time taken.",
+                    unit="tps",
+                ),
+                Panel(
+                    title="What batches have to do",
+                    queries=[
+                        Query("max(weighbridge_batches_in_progress)", "batches"),
+                        Query("max(weighbridge_batch_lines_left)", "lines"),
+                        Query("max(weighbridge_batch_tokens_left)", "tokens"),
+                    ],
+                    about="Batches in progress, and what is left of them.",
+                ),
+                Panel(
+                    title="Batches that ended",
+                    queries=[Query(_rate("weighbridge_batches_ended_total", "", "event"), "{{event}}")],
+                    about="By how they ended.",
+                    unit="reqps",
+                ),
+            ),
+        ),
+        Row(
             "The process",
             (
                 Panel(
