@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents check format bench bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-fleet bench-loops bench-pages bench-routers soak-kill soak-books soak-batch train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents check format bench bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-loops bench-pages bench-routers soak-kill soak-books soak-batch train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench-redis: $(VENV)/.dev  ## Redis killed, frozen and slowed under load
 
 bench-balancer: $(VENV)/.dev  ## how long it takes to choose one of 64 replicas, and what the memory of prefixes costs
 	@$(BIN)/python -m benchmarks.balancer
+
+bench-classifier: $(VENV)/.dev  ## what one score of a prompt of 800 tokens costs, and its parts
+	@$(BIN)/python -m benchmarks.classifier_cost
 
 bench-fleet: $(VENV)/.dev  ## balancers and autoscalers side by side on two production traces (TRACES=folder with them)
 	@$(BIN)/python -m benchmarks.fleet_sim $(TRACES)

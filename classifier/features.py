@@ -250,10 +250,9 @@ def _cue_groups() -> _Bytes:
 
 _DIGITS_ALIKE: Final = bytes.maketrans(b"123456789", b"0" * 9)
 _WORD: Final = re.compile(rb"[a-z0-9_\x80-\xff]+")
-_OPTION: Final = re.compile(rb"\n[A-J][.)]")
-"""Lines that begin like a choice."""
-_ITEM: Final = re.compile(rb"\n(?:[-*]|[12]\.) ")
-"""Line starts that show a list; of a numbered one the first two items are enough to tell."""
+_LINE_STARTS: Final = re.compile(rb"\n(?:([A-J])[.)]|(?:[-*]|[12]\.) )")
+"""Lines that begin like a choice, whose letter is the group, or as a list's; of a numbered one the first two items are
+enough to tell."""
 _CUE: Final = _cue_groups()
 _CUE_GROUPS: Final = range(1, len(CUES) + 1)
 
@@ -405,6 +404,8 @@ def _text_facts(data: bytes, view: _Bytes, starts: Integers, in_words: int) -> l
     if kinds[_DIGIT]:
         # Below "0" the difference wraps around and is far above 9.
         numbers = int(np.count_nonzero(view.take(starts) - _ZERO < _TEN))
+    line_starts = _LINE_STARTS.findall(data) if kinds[_NEWLINE] else []
+    items = line_starts.count(b"")
     return [
         math.log1p(len(data)),
         math.log1p(words),
@@ -419,10 +420,10 @@ def _text_facts(data: bytes, view: _Bytes, starts: Integers, in_words: int) -> l
         math.log1p(kinds[_NEWLINE]),
         math.log1p(kinds[_QUESTION]),
         math.log1p(numbers),
-        math.log1p(len(_OPTION.findall(data)) if kinds[_NEWLINE] else 0),
+        math.log1p(len(line_starts) - items),
         math.log1p(kinds[_COMMA]),
         math.log1p(kinds[_STOP_MARK]),
-        math.log1p(len(_ITEM.findall(data)) if kinds[_NEWLINE] else 0),
+        math.log1p(items),
         # One byte is found much faster than three.
         1.0 if b"`" in data and b"```" in data else 0.0,
     ]

@@ -143,22 +143,23 @@ class OnnxClassifier:
                 "indices": features.indices,
                 "sublinear": _SUBLINEAR.take(features.counts)[None],
                 "structure": features.structure[None],
-                "read": np.concatenate((features.words, features.before)),
+                "read": np.concatenate((features.words, features.before)) if len(features.before) else features.words,
                 "readings": features.readings,
                 "flags": features.flags[None],
             },
         )
-        said = row[0]
-        if not math.isfinite(said.sum()):
+        # Two dozen numbers are sooner handled as a list.
+        said: list[float] = row[0].tolist()
+        if not math.isfinite(sum(said)):
             raise NotFinite("an output of the graph")
-        complexity, trust = said[:_BEFORE_LOADS].tolist()
         after = _BEFORE_LOADS + self.loads
+        kinds = said[after + 1 :]
         return PlacedPrompt(
-            loads=said[_BEFORE_LOADS:after].astype(np.float64),
-            complexity=complexity,
-            trust=trust,
-            log_tokens=said.item(after),
-            kind=int(said[after + 1 :].argmax()),
+            loads=np.array(said[_BEFORE_LOADS:after]),
+            complexity=said[0],
+            trust=said[1],
+            log_tokens=said[after],
+            kind=kinds.index(max(kinds)),
         )
 
     def _prediction(self, prompt: Prompt, features: Features, placed: PlacedPrompt, team_id: str) -> Prediction:
