@@ -100,7 +100,13 @@ class HeuristicClassifier:
     def tune(self, tuning: Tuning | None) -> None:
         """Does nothing: the rule cannot be tuned."""
 
-    def classify(self, prompt: Prompt, team_id: str = "") -> Prediction:  # noqa: ARG002 - the rule knows no teams
+    def classify(
+        self,
+        prompt: Prompt,
+        team_id: str = "",  # noqa: ARG002 - the rule knows no teams
+        *,
+        learns: bool = True,  # noqa: ARG002 - and has nothing to learn from
+    ) -> Prediction:
         """The prediction by the rule; a complexity of 0.5 where the rule itself fails."""
         try:
             features = extract(prompt)

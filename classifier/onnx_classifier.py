@@ -97,11 +97,13 @@ class OnnxClassifier:
         self.abilities: dict[str, Ability] = {}
         self.adopt(abilities)
 
-    def classify(self, prompt: Prompt, team_id: str = "") -> Prediction:
-        """The prediction for a prompt, with the shifts of the team's groups. Never raises."""
+    def classify(self, prompt: Prompt, team_id: str = "", *, learns: bool = True) -> Prediction:
+        """The prediction for a prompt, with the shifts of the team's groups. Its `vector` is empty where nothing is learned
+        from it. Never raises.
+        """
         try:
             features = extract(prompt)
-            return self._prediction(prompt, features, self.place(features), team_id)
+            return self._prediction(prompt, features, self.place(features), team_id, learns=learns)
         except Exception:  # noqa: BLE001 - A request must never fail because it could not be weighed.
             self.fallbacks += 1
             return self._rule.classify(prompt)
@@ -162,9 +164,12 @@ class OnnxClassifier:
             kind=kinds.index(max(kinds)),
         )
 
-    def _prediction(self, prompt: Prompt, features: Features, placed: PlacedPrompt, team_id: str) -> Prediction:
-        drawn = sketch(features)
-        group = self._groups.assign(team_id, drawn) if self._groups is not None else None
+    def _prediction(
+        self, prompt: Prompt, features: Features, placed: PlacedPrompt, team_id: str, *, learns: bool
+    ) -> Prediction:
+        has_groups = self._groups is not None and self._groups.has(team_id)
+        drawn = sketch(features) if learns or has_groups else None
+        group = self._groups.assign(team_id, drawn) if self._groups is not None and drawn is not None else None
         log_tokens = placed.log_tokens
         # Lengths are mixed as factors.
         known, other = self._log_p90
@@ -180,7 +185,9 @@ class OnnxClassifier:
             expected_output_tokens=bounded_tokens(tokens),
             output_tokens_p90=bounded_tokens(p90),
             outlooks=self._outlooks(placed, tokens, p90, group),
-            vector=np.concatenate([placed.loads, drawn]).astype("<f2").tobytes(),
+            vector=b""
+            if drawn is None or not learns
+            else np.concatenate([placed.loads, drawn]).astype("<f2").tobytes(),
             artifact=self.artifact,
             group=group.group_id if group is not None else None,
         )

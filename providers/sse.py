@@ -7,6 +7,7 @@ DONE = b"[DONE]"
 
 _BOM = b"\xef\xbb\xbf"
 _PREFIX = b"data: "
+_BETWEEN = b"\n\n" + _PREFIX
 
 
 class EventTooLarge(Exception):
@@ -52,14 +53,14 @@ class SseParser:
 
     def _whole_events(self, read: bytes) -> list[bytes] | None:
         """The fast path for a read of whole events with one data line each; None when the read is not that."""
-        payloads = read[len(_PREFIX) : -2].split(b"\n\n" + _PREFIX)
-        longest = 0
-        for payload in payloads:
-            if b"\n" in payload:
-                return None
-            longest = max(longest, len(payload))
-        if longest > self._max:
-            raise EventTooLarge(f"an event of {longest} bytes")
+        payloads = read[len(_PREFIX) : -2].split(_BETWEEN)
+        # Each event ends in two line ends, and has none within.
+        if read.count(b"\n") != 2 * len(payloads):
+            return None
+        if len(read) > self._max:
+            longest = max(map(len, payloads))
+            if longest > self._max:
+                raise EventTooLarge(f"an event of {longest} bytes")
         self._at_start = False
         return payloads
 

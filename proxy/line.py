@@ -25,6 +25,7 @@ from proxy.failing import tell_failure
 from proxy.http.exchange import CallerGone, Exchange
 from proxy.idempotency.claims import Idempotency
 from proxy.in_process import OVERLOADED, answered, exchange_of
+from proxy.kept_answer import learns
 from proxy.latency import LatencyTracker
 from proxy.learning.shadow import Shadow
 from proxy.limits.limit import Limiter
@@ -225,7 +226,7 @@ class RequestPipeline:
         if parsed.request.model != AUTO and not downgraded:
             return None
         before = self._clock()
-        prediction = self._classifier.classify(parsed.prompt, caller.team_id)
+        prediction = self._classifier.classify(parsed.prompt, caller.team_id, learns=learns(caller))
         context.classify_s = self._clock() - before
         return prediction
 

@@ -282,8 +282,9 @@ class Connection(asyncio.Protocol):
     # The exchange's side.
 
     def write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.write(data)
 
     async def drained(self) -> None:
         if self.blocked_since is None:

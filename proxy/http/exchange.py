@@ -16,6 +16,7 @@ _PAUSE_BYTES: Final = 64 * 1024
 """Bytes of a body that came and were not asked for at which no more are taken from the socket."""
 _FULL_RETRY_S: Final = 1.0
 _NO_BODY: Final = frozenset({204, 304})
+_CLOSE: Final = (b"connection", b"close")
 
 
 class CallerGone(Exception):
@@ -246,10 +247,13 @@ class Exchange:
 
     def write(self, data: bytes) -> None:
         """Sends a piece of the body. Wait for `drained` before more of it."""
-        if data and not self._is_bodiless():
+        if self._chunked and not self.ended:
+            if data and self.gone is None:
+                self._wire.write(b"%x\r\n%b\r\n" % (len(data), data))
+        elif data and not self._is_bodiless():
             self._count(len(data))
             if self.gone is None:
-                self._wire.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+                self._wire.write(data)
 
     async def drained(self) -> None:
         """Waits while the caller does not take what was written."""
@@ -283,8 +287,7 @@ class Exchange:
     def _begin(self, status: int, headers: Sequence[Header], framing: bytes) -> bytes:
         if self.started:
             raise RuntimeError("a reply starts once")
-        closes = any(name == b"connection" and value == b"close" for name, value in headers)
-        head = reply_head(status, headers, framing + self._wire.tail(self, closes=closes))
+        head = reply_head(status, headers, framing + self._wire.tail(self, closes=_CLOSE in headers))
         self.started = True
         self.status = status
         return head

@@ -28,7 +28,7 @@ _NOTED: Final = frozenset(
 _NO_REQUEST: Final = "This is not an HTTP request that the gateway can read."
 
 
-class Head(msgspec.Struct, frozen=True):
+class Head(msgspec.Struct, frozen=True, gc=False):
     """A parsed head. Names of fields are lower-case, and those of an upgrade are left out."""
 
     method: str

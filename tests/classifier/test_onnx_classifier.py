@@ -219,6 +219,13 @@ def test_the_vector_is_loads_then_sketch(made_up: OnnxClassifier) -> None:
     assert said.artifact == made_up.manifest.model_sha256[:12]
 
 
+def test_of_who_is_not_learned_from_no_vector_is_made(made_up: OnnxClassifier) -> None:
+    """All else of the prediction is the same."""
+    learned, other = made_up.classify(LEARNED), made_up.classify(LEARNED, learns=False)
+    assert learned.vector
+    assert other == msgspec.structs.replace(learned, vector=b"")
+
+
 @settings(deadline=None)
 @given(PROMPTS)
 def test_a_stored_vector_gives_the_outlook_again(made_up_artifact: Artifact, prompt: Prompt) -> None:
@@ -316,6 +323,7 @@ def test_a_groups_shift_moves_its_teams_outlooks(made_up: OnnxClassifier) -> Non
     assert adequate(made_up, "big", "ours") == big
     assert adequate(made_up, "small", "theirs") == adequate(made_up, "small") == before
     assert made_up.classify(LEARNED, "ours").group == "slips"
+    assert made_up.classify(LEARNED, "ours", learns=False).group == "slips"
     assert made_up.classify(LEARNED, "theirs").group is None
     assert made_up.classify(Prompt(text="currency search mail"), "ours") == elsewhere
 

@@ -59,7 +59,7 @@ class MadeUpClassifier:
         if tuning is not None:
             self.abilities |= {name: (each.bias, each.weights) for name, each in tuning.abilities.items()}
 
-    def classify(self, prompt: Prompt, team_id: str = "") -> Prediction:
+    def classify(self, prompt: Prompt, team_id: str = "", *, learns: bool = True) -> Prediction:
         return self.predicted(np.zeros((1, LOADS + SKETCH), dtype=np.float32), 1_000)
 
     def predicted(self, vector: NDArray[np.float32], tokens: int) -> Prediction:

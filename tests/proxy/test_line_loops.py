@@ -24,7 +24,7 @@ class Swaying:
     def __init__(self, *complexities: float) -> None:
         self.complexities = list(complexities)
 
-    def classify(self, prompt: Prompt, team_id: str = "") -> Prediction:
+    def classify(self, prompt: Prompt, team_id: str = "", *, learns: bool = True) -> Prediction:
         del prompt, team_id
         return hard(self.complexities.pop(0) if len(self.complexities) > 1 else self.complexities[0])
 

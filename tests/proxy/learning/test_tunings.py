@@ -33,7 +33,7 @@ class TrainedTwin:
         self.abilities: Mapping[str, Ability] = {"cheap": ability(1.0, bias=2.0), "dear": ability(0.5, bias=2.0)}
         self.tuned: list[int | None] = []
 
-    def classify(self, prompt: Prompt, team_id: str = "") -> Prediction:
+    def classify(self, prompt: Prompt, team_id: str = "", *, learns: bool = True) -> Prediction:
         return HeuristicClassifier().classify(prompt)
 
     def tune(self, tuning: Tuning | None) -> None:
