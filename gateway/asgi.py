@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from starlette.types import ASGIApp, Message, Scope
 
-from proxy.http.exchange import CallerGone, Exchange
+from proxy.http.exchange import EVENTS, CallerGone, Exchange, probe_behind
 from proxy.request_id import REQUEST_ID_HEADER, new_request_id
 from proxy.wires.azure import plain_path
 
@@ -50,7 +50,8 @@ class AsgiBridge:
             "type": "http",
             "asgi": _ASGI,
             "http_version": exchange.version,
-            "method": exchange.method,
+            # Routes answer GET, and the exchange leaves the body out.
+            "method": "GET" if exchange.method == "HEAD" else exchange.method,
             "scheme": "https" if exchange.tls else "http",
             "path": plain_path(exchange.path),
             "raw_path": exchange.raw_path,
@@ -110,6 +111,7 @@ class _Outgoing:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._start: Message | None = None
+        self._has_events = False
 
     async def __call__(self, message: Message) -> None:
         exchange = self._exchange
@@ -120,12 +122,19 @@ class _Outgoing:
         if self._start is not None:
             start, self._start = self._start, None
             headers = [*start.get("headers", ()), (REQUEST_ID_HEADER, new_request_id().encode())]
-            if not more and not any(name == _LENGTH for name, _ in headers):
+            if not more and exchange.method != "HEAD" and not any(name == _LENGTH for name, _ in headers):
                 exchange.respond(start["status"], headers, data)
                 return
+            self._has_events = dict(headers).get(b"content-type", b"").startswith(EVENTS)
             exchange.start(start["status"], cast("list[tuple[bytes, bytes]]", headers))
+            if exchange.method == "HEAD":
+                exchange.end()
+                # Nobody waits for the rest, which may have no end.
+                raise CallerGone
         if not more:
             exchange.end(data)
             return
         exchange.write(data)
+        if self._has_events:
+            exchange.probe = probe_behind(data)
         await exchange.drained()

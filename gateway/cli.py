@@ -61,6 +61,7 @@ def _expected(error: Exception) -> str | None:
         "gateway.configuration.file": "ConfigError",
         "providers.catalog": "SecretMissing",
         "gateway.process.serve": "PortTaken",
+        "proxy.http.tls": "TlsInvalid",
         "gateway.demo.engine": "EngineMissing",
         "gateway.demo.run": "DemoFailed",
         "proxy.errors": "Refused",

@@ -1,10 +1,10 @@
 """The line's side of one reply: what is sent, what is recorded of it, and how far it has come."""
 
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Protocol
 
 from proxy.errors import ErrorReply
-from proxy.http.exchange import Exchange
+from proxy.http.exchange import COMMENT, Exchange
 
 Header = tuple[bytes, bytes]
 
@@ -15,8 +15,6 @@ _SSE: tuple[Header, ...] = (
     # Reverse proxies buffer by default, which would hold tokens back.
     (b"x-accel-buffering", b"no"),
 )
-_COMMENT: Final = b":\n\n"
-"""An event without a meaning: what is sent to learn whether a stream is still read."""
 
 
 class Recorder(Protocol):
@@ -58,7 +56,7 @@ class Reply:
         await self.whole(error.status, error.body, error.headers)
 
     def begin_events(self, headers: Iterable[Header] = ()) -> None:
-        self._exchange.start(200, self._start(200, [*_SSE, *self.headers, *headers]), probe=_COMMENT)
+        self._exchange.start(200, self._start(200, [*_SSE, *self.headers, *headers]), probe=COMMENT)
 
     async def events(self, data: bytes) -> None:
         """Sends whole events, and waits while the caller does not take what it was sent."""

@@ -66,5 +66,7 @@ async def _http_reply(request: Request, error: Exception) -> Response:
     code = "method_not_allowed" if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else "not_found"
     told = error_reply(BadRequest(f"{request.method} {request.scope['path'][:200]}: {error.detail}.", code=code))
     if is_page(request):
-        return error_page(error, error.status_code, "There is no such page; the address may be mistyped.")
+        page = error_page(error, error.status_code, "There is no such page; the address may be mistyped.")
+        page.headers.update(error.headers or {})
+        return page
     return Response(told.body, error.status_code, error.headers, media_type="application/json")

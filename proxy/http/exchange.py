@@ -19,6 +19,16 @@ _NO_BODY: Final = frozenset({204, 304})
 _CLOSE: Final = (b"connection", b"close")
 
 
+EVENTS: Final = b"text/event-stream"
+COMMENT: Final = b":\n\n"
+"""An event without a meaning: what is sent to learn whether a stream is still read."""
+
+
+def probe_behind(data: bytes) -> bytes:
+    """The probe of a stream of events behind this piece of it: only between two events is there room for a comment."""
+    return COMMENT if data.endswith(b"\n\n") else b""
+
+
 class CallerGone(Exception):
     """The caller hung up before its request was whole."""
 

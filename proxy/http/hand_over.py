@@ -10,7 +10,7 @@ from typing import Final, cast
 import httptools
 
 from proxy.errors import ControlPlaneAway, Overloaded
-from proxy.http.exchange import CallerGone, Exchange
+from proxy.http.exchange import COMMENT, EVENTS, CallerGone, Exchange, probe_behind
 from proxy.http.head import Header
 
 PEER_HEADER: Final = b"x-weighbridge-peer"
@@ -39,8 +39,6 @@ _PAUSE_BYTES: Final = 256 * 1024
 _FIRST_FINAL: Final = 200
 _NO_BODY: Final = frozenset({204, 304})
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
-_EVENTS: Final = b"text/event-stream"
-_COMMENT: Final = b":\n\n"
 
 
 class _Lost(Exception):
@@ -132,7 +130,7 @@ class HandOver:
     async def _sent(self, exchange: Exchange, connection: "_Connection") -> "asyncio.Task[None] | None":
         """Sends the head and what is there of the body; a task that sends the rest, where there is one."""
         exchange.on_gone = connection.cut
-        connection.begin(exchange.method)
+        connection.begin()
         head = _head_of(exchange)
         if exchange.whole:
             data = await exchange.read()
@@ -143,8 +141,11 @@ class HandOver:
 
     async def _reply_back(self, exchange: Exchange, connection: "_Connection") -> None:
         headers = [header for header in connection.headers if header[0] not in _left_out(connection.headers)]
-        has_events = dict(headers).get(b"content-type", b"").startswith(_EVENTS)
-        exchange.start(connection.status, headers, probe=_COMMENT if has_events else b"")
+        has_events = dict(headers).get(b"content-type", b"").startswith(EVENTS)
+        exchange.start(connection.status, headers, probe=COMMENT if has_events else b"")
+        if exchange.method == "HEAD":
+            exchange.end()
+            return
         if has_events:
             self._streams.add(connection)
             if self._is_ending:
@@ -157,8 +158,7 @@ class HandOver:
                 return
             exchange.write(data)
             if has_events:
-                # Only between two events is there room for it.
-                exchange.probe = _COMMENT if data.endswith(b"\n\n") else b""
+                exchange.probe = probe_behind(data)
             await exchange.drained()
         exchange.end()
 
@@ -257,7 +257,9 @@ def _left_out(headers: list[Header]) -> frozenset[bytes]:
 def _head_of(exchange: Exchange) -> bytes:
     target = exchange.raw_path + (b"?" + exchange.query if exchange.query else b"")
     left_out = _left_out(exchange.headers) | _WRITTEN_HERE
-    lines = [exchange.method.encode() + b" " + target + b" HTTP/1.1"]
+    # Routes answer GET, and the exchange leaves the body out.
+    method = b"GET" if exchange.method == "HEAD" else exchange.method.encode()
+    lines = [method + b" " + target + b" HTTP/1.1"]
     lines += [name + b": " + value for name, value in exchange.headers if name not in left_out]
     if all(name != b"host" for name, _ in exchange.headers):
         # HTTP/1.0 may do without, the control plane not.
@@ -285,12 +287,11 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self._is_full = False
-        self.begin("")
+        self.begin()
 
-    def begin(self, method: str) -> None:
+    def begin(self) -> None:
         """Makes ready for a request and its reply."""
         self._parser = httptools.HttpResponseParser(self)
-        self._method = method
         self._body = bytearray()
         self._head_bytes = 0
         self._has_head = False
@@ -438,10 +439,6 @@ class _Connection(asyncio.Protocol):
         self.status, self._has_head = status, True
         names = {name for name, _ in self.headers}
         self._is_bounded = not names.isdisjoint({b"content-length", b"transfer-encoding"}) or status in _NO_BODY
-        if self._method == "HEAD":
-            # The parser waits for a body that never comes.
-            self._is_bounded = self._ended = True
-            self._stays = bool(self._parser.should_keep_alive())
 
     def on_body(self, body: bytes) -> None:
         """A piece of the reply."""

@@ -293,6 +293,8 @@ def test_serve_refuses_what_it_cannot_serve(config: Path, monkeypatch: pytest.Mo
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert "another server is already there" in _fails("serve", "--config", str(config), "--port", port)
+    config.write_text(CONFIG + "server: {tls: {certificate: absent.pem, key: absent.key}}\n")
+    assert "cannot use absent.pem with absent.key" in _fails("serve", "--config", str(config))
 
 
 def test_help_and_version_load_nothing_heavy() -> None:

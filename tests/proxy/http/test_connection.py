@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -541,3 +542,31 @@ async def test_a_body_is_read_piece_by_piece() -> None:
             await caller.send(framed(b"/a", b"x" * 8_000_000))
             assert await caller.reply() == (200, b"8000000")
         assert most < 1_000_000
+
+
+@pytest.mark.parametrize(("fields", "kept_bytes"), [(20_000, 50_000), (128, 0)])
+async def test_a_flood_of_unfinished_heads_costs_little(echo: Echo, fields: int, kept_bytes: int) -> None:
+    """Many connections with thousands of tiny fields each: what is kept is their bytes, and with the usual bound not even
+    those.
+    """
+    head = b"GET /a HTTP/1.1\r\nHost: a\r\n" + b"a:\r\n" * 10_000
+
+    def is_read() -> bool:
+        waiting = [each for each in _connections(served) if len(each._pending) == len(head)]
+        return len(waiting) + served.server._not_http == len(callers)
+
+    async with serving(echo, max_head_fields=fields) as served:
+        callers = [await served.call() for _ in range(50)]
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for caller in callers:
+                with contextlib.suppress(ConnectionError):
+                    await caller.send(head)
+            await until(is_read)
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        # The callers and their buffers are in it.
+        assert grown < len(callers) * (kept_bytes + 20_000)
+        assert not echo.seen

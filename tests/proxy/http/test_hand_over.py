@@ -182,13 +182,14 @@ async def test_who_asked_is_said_by_us_alone(tmp_path: Path) -> None:
 
 
 async def test_replies_without_bodies(tmp_path: Path) -> None:
-    """Of HEAD, which says a length, and of a missing page; the connection goes on."""
+    """Of HEAD, also where routes have GET alone or never end, and of a missing page; the connection goes on."""
     async with both(tmp_path) as planes:
-        planes.control.app.add_api_route("/told", planes.control.tell, methods=["HEAD"])
-        await planes.caller.send(b"HEAD /told HTTP/1.1\r\nHost: a\r\n\r\n")
-        status, headers = await planes.caller.head()
-        assert status == 200
-        assert int(headers["content-length"]) > 0
+        for path in (b"/told", b"/events", b"/large"):
+            await planes.caller.send(b"HEAD %b HTTP/1.1\r\nHost: a\r\n\r\n" % path)
+            status, headers = await planes.caller.head()
+            assert status == 200
+            assert (int(headers.get("content-length", 0)) > 0) == (path == b"/told")
+        await planes.control.left.wait()
         await planes.caller.send(_GET % (b"/nowhere", b""))
         assert (await planes.caller.reply())[0] == 404
         await planes.caller.send(b"GET /told HTTP/1.0\r\n\r\n")
