@@ -18,6 +18,7 @@ _MANY: Final = 128
 refused.
 """
 _RATE_OVER_S: Final = 0.25
+_HANDSHAKE_S: Final = 10.0
 _UNACKED: Final = struct.Struct("@I")
 _UNACKED_AT: Final = 24
 """The offset in Linux's `struct tcp_info` of a listening socket's count of connections to be accepted."""
@@ -132,7 +133,12 @@ class AcceptQueue:
 
     async def _welcome(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._make_protocol, connection, ssl=self._tls)
+            await self._loop.connect_accepted_socket(
+                self._make_protocol,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_S,
+            )
         except OSError:
-            # The client has closed the connection already.
+            # The client has closed the connection already, or has not come to terms with TLS.
             connection.close()

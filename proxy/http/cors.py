@@ -44,7 +44,7 @@ class Cors:
             and self._allowed(exchange) is not None
         )
 
-    def answer_preflight(self, exchange: Exchange) -> None:
+    async def answer_preflight(self, exchange: Exchange) -> None:
         """Allows what was asked for: which methods and fields a path has, it says itself."""
         headers = [
             (b"access-control-allow-methods", exchange.field(b"access-control-request-method") or b"GET"),

@@ -87,7 +87,13 @@ class HttpServer:
         `watch` is given the socket's accept queue; `sharing` is the number of processes that accept from it.
         """
         # The loop calls `listen` again, which must not shrink the backlog.
-        door = await self._loop.create_server(self._connection, sock=listener, ssl=tls, backlog=BACKLOG)
+        door = await self._loop.create_server(
+            self._connection,
+            sock=listener,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self.limits.head_timeout_s,
+            backlog=BACKLOG,
+        )
         self._doors.append(door)
         if watch is not None:
             queue = AcceptQueue(listener, self._connection, lambda: self.accepted, sharing, tls)
@@ -175,7 +181,10 @@ class HttpServer:
     async def _keep_time(self, tick_s: float) -> None:
         while True:
             await asyncio.sleep(tick_s)
-            self.tick()
+            try:
+                self.tick()
+            except Exception as error:  # noqa: BLE001 - every limit in seconds hangs on this loop
+                _log.error("a look at the connections failed: %s", type(error).__name__, exc_info=error)
 
     def tick(self) -> None:
         """Looks at all connections, which costs less than a timer for each of them."""
@@ -227,17 +236,18 @@ class HttpServer:
         """Begins to answer, in a task of its own."""
         methods = self._routes.get(exchange.path)
         if exchange.is_encoded:
-            refuse(exchange, UnsupportedEncoding("Send the body without a `content-encoding`."))
+            self._start(exchange, _refusing(UnsupportedEncoding("Send the body without a `content-encoding`.")))
         elif self._cors is not None and self._cors.is_preflight(exchange):
-            self._cors.answer_preflight(exchange)
+            self._start(exchange, self._cors.answer_preflight)
         elif methods is None:
             self._start(exchange, self._otherwise)
         elif (route := methods.get(exchange.method)) is not None:
             self._start(exchange, route)
         else:
-            refuse(exchange, MethodNotAllowed(", ".join(methods)))
+            self._start(exchange, _refusing(MethodNotAllowed(", ".join(methods))))
 
     def _start(self, exchange: Exchange, route: Route) -> None:
+        # Refusals, too: thousands that were sent ahead must not be answered in one turn of the loop.
         self.tasks.add(self._loop.create_task(self._answer(exchange, route)))
 
     async def _answer(self, exchange: Exchange, route: Route) -> None:
@@ -261,6 +271,13 @@ class HttpServer:
             task = asyncio.current_task()
             assert task is not None  # noqa: S101 - This coroutine runs as a task.
             self.tasks.discard(task)
+
+
+def _refusing(refused: Refused) -> Route:
+    async def answer(_exchange: Exchange) -> None:
+        raise refused
+
+    return answer
 
 
 def refuse(exchange: Exchange, error: Exception) -> None:

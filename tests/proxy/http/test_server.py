@@ -209,6 +209,26 @@ async def test_routes_have_methods(echo: Echo) -> None:
         assert hot == ["/v1/chat"]
 
 
+async def test_refusals_sent_for_ahead_take_turns(echo: Echo) -> None:
+    """Thousands of refused requests in one write leave the loop to others between any two of them."""
+    turns = 0
+    async with serving(echo, {"/v1/chat": {"POST": echo}}) as served:
+        caller = await served.call()
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        await caller.send(_GET % (b"/v1/chat", b"") * 500)
+        for _ in range(500):
+            assert (await caller.reply())[0] == 405
+        counting.cancel()
+        assert turns >= 500
+
+
 async def test_a_body_that_is_too_large_is_refused(echo: Echo) -> None:
     """At once when it says so, and otherwise when it is; at the limit it is served."""
 
