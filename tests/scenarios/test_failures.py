@@ -1,6 +1,7 @@
 """What a caller sees, and what is booked, when an upstream fails in each of the ways that it can."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +282,24 @@ async def test_an_upload_that_does_not_come_is_refused(tmp_path: Path, upstream:
         assert b"request_timeout" in answer
         writer.close()
         await writer.wait_closed()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_caller_that_only_sends_no_more_is_answered(
+    tmp_path: Path, upstream: Upstream, *, stream: bool
+) -> None:
+    """It has closed its side once it had asked, which is no hanging up: nothing of its answer is missing."""
+    targets = [model("only", [upstream.deployment("ok+tokens-20+every-20ms")])]
+    async with running_gateway(tmp_path, targets) as gateway:
+        host, port = gateway.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        body = json.dumps({"model": "only", "stream": stream, "messages": [{"role": "user", "content": "hi"}]}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {gateway.key}\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        writer.write_eof()
+        answer = await asyncio.wait_for(reader.read(), 20)
+        assert b"HTTP/1.1 200 OK" in answer
+        assert b"w19" in answer
+        assert (b"[DONE]" in answer) == stream
+        assert (await _settled(gateway))["status"] == 200
+        writer.close()
