@@ -21,6 +21,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from cost.errors import EntriesRefused, StoreUnreachable
+from cost.ledger.backlog import Backlog
 from cost.ledger.entries import TERMINAL, AttemptKey, Entry, orphan_settlement
 from cost.ledger.segments import (
     DeadJournal,
@@ -32,7 +33,6 @@ from cost.ledger.segments import (
     is_alive,
     journals,
     read_drained,
-    waiting,
 )
 from settings.private import private_folder
 
@@ -41,7 +41,6 @@ _MAX_BACKOFF_S: Final = 5.0
 _SHOW_EVERY_S: Final = 30.0
 _EXPIRE_EVERY_S: Final = 60.0
 _OTHERS_S: Final = 1.0
-_COUNT_EVERY_S: Final = 1.0
 _SOON_S: Final = 0.02
 
 _Answer = TypeVar("_Answer")
@@ -148,9 +147,7 @@ class Drain:
         self._show_at = self._recover_at = 0.0
         self._expire_at = clock() + _EXPIRE_EVERY_S
         self._draining = asyncio.Lock()
-        self._counting = asyncio.Lock()
-        self._count_at = 0.0
-        self._waiting: list[Waiting] = []
+        self._backlog = Backlog(directory)
         self._loop: asyncio.Task[None] | None = None
         self._failures = self._unbooked = self._orphans = self._damaged = 0
 
@@ -186,11 +183,7 @@ class Drain:
 
     async def waiting(self) -> list[Waiting]:
         """Return what the database does not have yet of each journal of the folder, as of at most a second ago."""
-        async with self._counting:
-            if self._clock() >= self._count_at:
-                self._waiting = await asyncio.to_thread(waiting, self.directory)
-                self._count_at = self._clock() + _COUNT_EVERY_S
-            return self._waiting
+        return await self._backlog.waiting()
 
     async def aclose(self, deadline_s: float = 5.0) -> None:
         """Drain for at most `deadline_s`; what is left stays in the journals for the next start."""
