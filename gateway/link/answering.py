@@ -14,6 +14,7 @@ from cost.price_book.book import DatedPrice
 from cost.price_book.store import PriceStore
 from gateway.link.connection import Handlers
 from gateway.link.questions import (
+    KeepHabits,
     KeepToLearnFrom,
     ReadKeys,
     ReadLearningSettings,
@@ -29,6 +30,7 @@ from gateway.link.questions import (
 )
 from proxy.limits.rules import Rule
 from proxy.limits.store import LimitStore, TableVersion
+from selfhosted.prefixes.store import PrefixStore
 
 
 def answer_from_database(handlers: Handlers, engine: AsyncEngine) -> None:
@@ -38,6 +40,7 @@ def answer_from_database(handlers: Handlers, engine: AsyncEngine) -> None:
     _answer_learning(handlers, LearningStore(engine), engine)
     _answer_accounts(handlers, AccountStore(engine))
     _answer_budgets(handlers, GrantStore(engine))
+    _answer_habits(handlers, PrefixStore(engine))
 
 
 def _answer_prices(handlers: Handlers, prices: PriceStore) -> None:
@@ -101,3 +104,10 @@ def _answer_budgets(handlers: Handlers, grants: GrantStore) -> None:
 
     handlers.when_asked(ReadStandings, standings)
     handlers.when_asked(ReturnGrants, give_back)
+
+
+def _answer_habits(handlers: Handlers, habits: PrefixStore) -> None:
+    async def keep(_from: Any, asked: KeepHabits) -> None:
+        await habits.add(asked.deltas)
+
+    handlers.when_asked(KeepHabits, keep)

@@ -36,9 +36,9 @@ class Synced(msgspec.Struct, frozen=True):
 class Link:
     """The connection to the control plane, as long as there is one."""
 
-    def __init__(self, path: Path, hello: Hello, vocabulary: Vocabulary) -> None:
+    def __init__(self, path: Path, vocabulary: Vocabulary) -> None:
         self._path = path
-        self._hello = hello
+        self._hello: Hello | None = None
         self.handlers = Handlers(vocabulary)
         self._connection: Connection | None = None
         self._gone = asyncio.Event()
@@ -57,8 +57,9 @@ class Link:
         """True where a message that may be left out can be sent."""
         return self._connection is not None and self._connection.is_open and self._connection.has_room
 
-    def start(self) -> None:
-        """Begins to connect."""
+    def start(self, hello: Hello) -> None:
+        """Begins to connect; `hello` is the first message of each connection."""
+        self._hello = hello
         self._task = asyncio.create_task(self._stay_connected(), name="link")
 
     async def synced(self, timeout_s: float) -> None:
@@ -109,7 +110,8 @@ class Link:
             )
         except OSError:
             return None
-        connection.tell(self._hello)
+        if self._hello is not None:
+            connection.tell(self._hello)
         self._connection = connection
         for came in self.came:
             came()

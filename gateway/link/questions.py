@@ -10,6 +10,7 @@ from cost.price_book.book import DatedPrice
 from gateway.link.codec import Question
 from proxy.limits.rules import Rule
 from proxy.limits.store import TableVersion
+from selfhosted.prefixes.tracker import HabitDelta
 
 
 class ReadOverrides(Question[list[DatedPrice]], frozen=True):
@@ -79,6 +80,12 @@ class ReadOwnRequests(Question[list[NewestRow]], frozen=True):
     width: int
 
 
+class KeepHabits(Question[None], frozen=True):
+    """Counts of how prompts begin, to be added up."""
+
+    deltas: list[HabitDelta]
+
+
 QUESTIONS = (
     ReadOverrides,
     RememberPrices,
@@ -92,4 +99,5 @@ QUESTIONS = (
     KeepToLearnFrom,
     ReadLearningSettings,
     ReadOwnRequests,
+    KeepHabits,
 )

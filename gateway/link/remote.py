@@ -4,7 +4,7 @@ Each raises what a database that does not answer raises (an OSError or TimeoutEr
 it knows while the control plane is away.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from accounts.directory import FindKeys
@@ -18,6 +18,7 @@ from cost.price_book.book import DatedPrice
 from gateway.link.errors import LinkDown
 from gateway.link.link import Link
 from gateway.link.questions import (
+    KeepHabits,
     KeepToLearnFrom,
     ReadKeys,
     ReadLearningSettings,
@@ -33,6 +34,7 @@ from gateway.link.questions import (
 )
 from proxy.limits.rules import Rule
 from proxy.limits.store import TableVersion
+from selfhosted.prefixes.tracker import HabitDelta
 
 _LONG_S: Final = 30.0
 """For answers that may be large."""
@@ -135,3 +137,17 @@ class RemoteGrants:
 
     async def closed_boots(self, seen_before_us: int) -> tuple[list[str], list[str]]:
         return await self._grants.closed_boots(seen_before_us)
+
+
+class RemoteHabits:
+    """Counts of how prompts begin."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def add(self, deltas: Sequence[HabitDelta], committing: Callable[[], None] = lambda: None) -> None:
+        # From when it is sent on, nobody here knows whether they were written.
+        if not self._link.is_up:
+            raise LinkDown("the control plane is not there")
+        committing()
+        await self._link.ask(KeepHabits(list(deltas)), _LONG_S)

@@ -18,12 +18,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.database_clock import DATABASE_US
-from proxy.background import every
 from proxy.redis.process_tables import LiveProcess
 from proxy.redis.redis_link import RedisLink
 
 _log: Final = logging.getLogger(__name__)
 SHOW_S: Final = 2.0
+"""How often each process is to be shown."""
 _GONE_US: Final = 8_000_000
 _OLD_US: Final = 60_000_000
 _LIMIT_S: Final = 5.0
@@ -62,12 +62,10 @@ class LiveProcesses:
         engine: AsyncEngine,
         boots: Callable[[], Collection[str]],
         *,
-        show_s: float = SHOW_S,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._engine = engine
         self._boots = boots
-        self._show_s = show_s
         self._given_clock = clock
         self._clock = clock or time.time
         self._live = 1
@@ -99,16 +97,6 @@ class LiveProcesses:
         self._down = False
         self._live = max(1, sum(abs(now_us - seen_us) <= _GONE_US for seen_us in seen))
         self.known = True
-
-    async def run(self, looked: Callable[[], None] | None = None) -> None:
-        """Refreshes regularly until cancelled. `looked` is called after each refresh."""
-
-        async def step() -> None:
-            await self.refresh()
-            if looked is not None:
-                looked()
-
-        await every(self._show_s, step)
 
     async def withdraw(self, boot_id: str) -> None:
         """Removes a process's row at its end, so that others need not wait for it to expire."""

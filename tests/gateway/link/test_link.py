@@ -62,10 +62,10 @@ async def hub_at(path: Path, prepare: Callable[[Hub], None] = lambda _hub: None)
 
 @contextlib.asynccontextmanager
 async def worker_at(path: Path, boot_id: str = "one") -> AsyncIterator[tuple[Link, list[str]]]:
-    link = Link(path, Hello(boot_id, 1), VOCABULARY)
+    link = Link(path, VOCABULARY)
     notes: list[str] = []
     link.handlers.when_told(Note, lambda _connection, note: notes.append(note.text))
-    link.start()
+    link.start(Hello(boot_id, 1))
     try:
         yield link, notes
     finally:

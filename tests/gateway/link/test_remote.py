@@ -40,10 +40,10 @@ PEPPER: Final = Pepper(id="p", secret=b"p" * 32)
 async def linked(engine: AsyncEngine) -> AsyncIterator[tuple[Link, Hub]]:
     with tempfile.TemporaryDirectory(prefix="wb-") as folder:
         path = Path(folder) / "link.sock"
-        hub, link = Hub(VOCABULARY), Link(path, Hello("one", 1), VOCABULARY)
+        hub, link = Hub(VOCABULARY), Link(path, VOCABULARY)
         answer_from_database(hub.handlers, engine)
         await hub.start(path)
-        link.start()
+        link.start(Hello("one", 1))
         await link.synced(30)
         try:
             yield link, hub

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col, select
@@ -90,18 +89,6 @@ async def test_the_clock_is_the_databases(engine: AsyncEngine) -> None:
     await replicas.refresh()
     assert replicas.live == 1
     assert await boots(engine) == ["boot"]
-
-
-async def test_it_looks_again_and_again(engine: AsyncEngine) -> None:
-    """And tells after each look, until it is cancelled."""
-    replicas = LiveProcesses(engine, lambda: ("boot",), show_s=0.01)
-    looks: list[int] = []
-    running = asyncio.create_task(replicas.run(lambda: looks.append(replicas.live)))
-    await until(lambda: len(looks) >= 2)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert set(looks) == {1}
 
 
 async def test_the_last_count_holds_while_the_database_is_down(engine: AsyncEngine) -> None:

@@ -1,0 +1,63 @@
+"""What the control plane asks the workers and tells them, beside the fleet's messages, and how a worker answers."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from gateway.link.codec import Question, Vocabulary
+from gateway.link.connection import Handlers
+from gateway.link.link import Hello, Synced
+from gateway.link.questions import QUESTIONS
+from proxy.limits.limit import Limit, Remaining
+from proxy.worker_report import WorkerReport
+from selfhosted.messages import FROM_PROBER, FROM_PROCESS
+
+
+class ReadReport(Question[WorkerReport], frozen=True):
+    """The worker as it is now."""
+
+
+class PeekLimits(Question[list[Remaining]], frozen=True):
+    """The state of these limits, in the same order."""
+
+    limits: list[Limit]
+
+
+class WriteDown(Question[None], frozen=True):
+    """Brings to where others see it what the worker has counted and what it keeps to learn from."""
+
+
+class ProcessesCounted(msgspec.Struct, frozen=True):
+    """The number of serving processes of all hosts."""
+
+    live: int
+
+
+VOCABULARY: Final = Vocabulary(
+    (Hello, Synced, *QUESTIONS, ReadReport, PeekLimits, WriteDown, ProcessesCounted, *FROM_PROBER, *FROM_PROCESS)
+)
+"""All that travels between the planes."""
+
+
+def answer_of_itself(
+    handlers: Handlers,
+    *,
+    report: Callable[[], WorkerReport],
+    peek: Callable[[tuple[Limit, ...]], Awaitable[tuple[Remaining, ...]]],
+    write_down: Callable[[], Awaitable[object]],
+) -> None:
+    """Answers the control plane's questions in a worker."""
+
+    async def told(_from: Any, _asked: ReadReport) -> WorkerReport:
+        return report()
+
+    async def peeked(_from: Any, asked: PeekLimits) -> list[Remaining]:
+        return list(await peek(tuple(asked.limits)))
+
+    async def written(_from: Any, _asked: WriteDown) -> None:
+        await write_down()
+
+    handlers.when_asked(ReadReport, told)
+    handlers.when_asked(PeekLimits, peeked)
+    handlers.when_asked(WriteDown, written)
