@@ -16,8 +16,8 @@ from dashboards.finance import savings_api as savings
 from dashboards.finance import usage_api as usage
 from dashboards.fleet import api as fleet
 from dashboards.fleet import prefixes_api as prefixes
-from dashboards.health import api as health
 from dashboards.limits import api as limits
+from dashboards.metrics import api as metrics
 from dashboards.model_list import api as models
 from dashboards.operations import api as operations
 from dashboards.policy import api as policy
@@ -42,6 +42,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     feedback.router,
     files.router,
     batches.router,
+    metrics.router,
     own_batches.router,
-    health.router,
 )

@@ -1,8 +1,11 @@
 """The database: engine creation for SQLite and PostgreSQL, and migration to the newest schema."""
 
+import asyncio
 import contextlib
+import math
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +13,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, event, make_url, text
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlmodel import SQLModel
 
@@ -80,6 +84,8 @@ _DRIVERS: Final = {
     "postgresql": "postgresql+asyncpg",
     "postgresql+asyncpg": "postgresql+asyncpg",
 }
+_ASK_EVERY_S: Final = 1.0
+_ANSWER_S: Final = 1.0
 _BUSY_TIMEOUT_S: Final = 5.0
 _WAL_TRIES: Final = 50
 _WAL_PAUSE_S: Final = 0.01
@@ -191,3 +197,30 @@ async def _migrate_sqlite(engine: AsyncEngine) -> None:
             raise
         await connection.exec_driver_sql("COMMIT")
         await connection.exec_driver_sql(f"PRAGMA busy_timeout={int(_BUSY_TIMEOUT_S * 1000)}")
+
+
+class AnswerCheck:
+    """Whether the database answers, asked of it once a second at most."""
+
+    def __init__(self, engine: AsyncEngine, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._known_until = -math.inf
+        self._answers = False
+        self._asking = asyncio.Lock()
+
+    async def answers(self) -> bool:
+        """True when it answered within a second."""
+        async with self._asking:
+            if self._clock() >= self._known_until:
+                self._answers = await self._ask()
+                self._known_until = self._clock() + _ASK_EVERY_S
+        return self._answers
+
+    async def _ask(self) -> bool:
+        try:
+            async with asyncio.timeout(_ANSWER_S), self._engine.connect() as connection:
+                await connection.execute(text("SELECT 1"))
+        except (SQLAlchemyError, OSError, TimeoutError):
+            return False
+        return True

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from cost.ledger.journal import JournalState
+from cost.ledger.ledger import Ledger
 from providers.breaker import Breakers, BreakerSnapshot
 from proxy.gate import Gate
 from proxy.limits.limiter import Mode
@@ -45,14 +47,21 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     breakers: dict[str, BreakerSnapshot]
     """Those that have anything to show, by deployment id."""
     queues: tuple[QueueReport, ...]
+    journal: JournalState
+    settle_failures: int
+    """Entries that could not even be queued."""
     scored_by_rule: int
     """Prompts that the trained classifier could not score."""
 
 
-def report_of(boot_id: str, line: RequestPipeline, gate: Gate, breakers: Breakers, scored_by_rule: int) -> WorkerReport:
+def report_of(
+    ledger: Ledger, line: RequestPipeline, gate: Gate, breakers: Breakers, scored_by_rule: int
+) -> WorkerReport:
     """The report of this process."""
     return WorkerReport(
-        boot_id=boot_id,
+        boot_id=ledger.boot_id,
+        journal=ledger.state(),
+        settle_failures=ledger.settle_failures,
         draining=line.draining,
         in_flight=line.in_flight,
         max_in_flight=line.config.max_in_flight,

@@ -24,7 +24,8 @@ import msgspec
 
 _MODULES: Final = (
     "gateway.cli",
-    "gateway.app",
+    "gateway.control_plane",
+    "gateway.data_plane",
     "gateway.process.serve",
     "classifier.onnx_classifier",
     "onnxruntime",

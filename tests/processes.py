@@ -184,14 +184,22 @@ class Server:
         return await self.ended()
 
     def workers(self) -> list[int]:
+        """Those of its processes that serve callers."""
+        return [pid for pid in self.children() if b"gateway.process.worker" in _command(pid)]
+
+    def control(self) -> int | None:
+        """Its control plane; None while there is none."""
+        return next((pid for pid in self.children() if b"gateway.process.control" in _command(pid)), None)
+
+    def children(self) -> list[int]:
         """The processes that it has started and that live."""
         return children_of(self.process.pid)
 
     def kill(self) -> None:
-        """Kill -9 of it, and of its workers."""
-        workers = self.workers()
+        """Kill -9 of it, and of its processes."""
+        children = self.children()
         self.process.kill()
-        for pid in workers:
+        for pid in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
@@ -226,6 +234,13 @@ def children_of(pid: int) -> list[int]:
                 if int(parent) == pid and state != "Z":
                     found.append(int(folder.name))
     return sorted(found)
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:

@@ -1,6 +1,5 @@
 """A real gateway on a real socket, in the test's own loop, with a database and a journal of its own."""
 
-import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -9,36 +8,41 @@ from typing import Any, Final
 
 import msgspec
 import yaml
-from fastapi import FastAPI
 from pydantic import SecretStr
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
+from dashboards.web.gateway import Gateway
 from dashboards.web.patience import be_more_patient
-from gateway.app import create_app
-from gateway.asgi import AsgiBridge
-from gateway.configuration.settings import Environment, GatewayConfig, load, peppers
+from dashboards.webhooks.callbacks import CallbackDesk
+from gateway.configuration.settings import Environment, load, peppers
+from gateway.control_plane import ControlPlane
+from gateway.data_plane import DataPlane
 from gateway.database import make_engine
-from gateway.wiring.http import connection_limits
-from proxy.http.server import HttpServer
+from gateway.live_line import LiveLine
+from gateway.public_server import open_server
+from gateway.runtime_folder import runtime_folder
+from gateway.wiring.metrics import all_metrics
+from proxy.batch.parts import BatchTier
 from tests.sqlite import newest_sqlite
 
 PEPPER = "a pepper for tests only, 32 bytes and more"
 CHEAP_PRICES = {"input": "0.4", "output": "0.4", "cached_input": "0.4", "version": "test"}
-_LAST_REQUESTS: Final = 200
-"""How often it is looked, a hundredth of a second apart, whether the last requests have ended."""
 TRAINED: Final[Mapping[str, Any]] = {}
 """As `classifier` of a gateway: prompts are weighed by the model that is shipped, as everywhere but in these tests."""
 DEAR_PRICES = {"input": "2.5", "output": "10", "cached_input": "1.25", "version": "test"}
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A gateway that answers. `key` belongs to `team_a`."""
+    """A gateway that answers, both planes of it. `key` belongs to `team_a`."""
 
     url: str
     key: str
-    app: FastAPI
+    data: DataPlane
+    control: ControlPlane
+    parts: Gateway
+    """What the pages have."""
     engine: AsyncEngine
     accounts: AccountStore
     config_path: Path
@@ -47,12 +51,46 @@ class Running(msgspec.Struct, frozen=True):
     def base_url(self) -> str:
         return f"{self.url}/v1"
 
+    @property
+    def live(self) -> LiveLine:
+        """The line that answers callers."""
+        return self.data.live
+
+    @property
+    def batch(self) -> BatchTier:
+        """The batch tier, which it has unless it is turned off."""
+        assert self.parts.batch is not None
+        return self.parts.batch
+
+    @property
+    def callbacks(self) -> CallbackDesk:
+        assert self.parts.callbacks is not None
+        return self.parts.callbacks
+
     async def rows(self, where: str = "1 = 1") -> list[dict[str, Any]]:
         """Ledger rows, oldest first, once everything journaled so far has reached the database."""
-        assert await self.app.state.drain.drain_now()
+        await self.parts.drain.drain_now()
         async with self.engine.connect() as connection:
             found = await connection.execute(text(f"SELECT * FROM ledger_entry WHERE {where} ORDER BY at_us, attempt"))  # noqa: S608
             return [dict(row) for row in found.mappings()]
+
+    def reload(self) -> None:
+        """What SIGHUP does."""
+        self.data.reload()
+        self.control.reload()
+
+    def begin_drain(self) -> None:
+        """What the first SIGTERM does to the worker."""
+        self.data.begin_drain()
+
+    def cut_off(self) -> None:
+        """The end of the drain."""
+        self.data.cut_off()
+
+    async def refresh_tunings(self) -> None:
+        """Adopts the tuning in use at once."""
+        await self.control.live.tunings.refresh()
+        await self.live.tunings.refresh()
 
 
 def model(model_id: str, deployments: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
@@ -111,33 +149,20 @@ async def gateway_at(
 ) -> AsyncIterator[Running]:
     """Starts a gateway over a database that is there already, and stops it in order."""
     config = load(config_path, environment)
-    app = create_app(config, environment, config_path)
-    async with _served(app, config) as url:
-        yield Running(url, key, app, engine, AccountStore(engine), config_path)
-
-
-@contextlib.asynccontextmanager
-async def _served(app: FastAPI, config: GatewayConfig) -> AsyncIterator[str]:
-    # asyncio sets TCP_NODELAY only on sockets that name their protocol, and waits for acknowledgements without it.
-    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)) as listener:
+    # A busy machine is no database that does not answer.
+    be_more_patient(5)
+    metrics = all_metrics()
+    async with contextlib.AsyncExitStack() as stack:
+        folder = stack.enter_context(runtime_folder())
+        control = ControlPlane(config, environment, config_path, folder, metrics)
+        data = DataPlane(config, environment, config_path, folder, metrics)
+        parts = await stack.enter_async_context(control.serving())
+        health = await stack.enter_async_context(data.serving())
+        # asyncio sets TCP_NODELAY only on sockets that name their protocol, and waits for acknowledgements without it.
+        listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP))
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         listener.setblocking(False)
-        port = listener.getsockname()[1]
-        # A busy machine is no database that does not answer.
-        be_more_patient(5)
-        bridge = AsgiBridge(app)
-        async with bridge.alive():
-            server = HttpServer(app.state.hot_routes(), app.state.elsewhere(bridge), connection_limits(config.server))
-            app.state.adopt_server(server)
-            await server.listen(listener)
-            try:
-                yield f"http://127.0.0.1:{port}"
-            finally:
-                app.state.begin_drain()
-                server.close_doors()
-                for _ in range(_LAST_REQUESTS):
-                    if not server.tasks:
-                        break
-                    await asyncio.sleep(0.01)
-                await server.aclose()
+        await stack.enter_async_context(open_server(data, health, config, listener))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield Running(url, key, data, control, parts, engine, AccountStore(engine), config_path)

@@ -185,7 +185,7 @@ async def _find(gateway: Gateway, team_id: str, request_id: str) -> ClassifiedRe
         return None
     found = await gateway.learning.find_weighing(team_id, request_id)
     if found is None:
-        await gateway.learning_log.flush()
+        await gateway.write_down()
         found = await gateway.learning.find_weighing(team_id, request_id)
     if found is None and abs(time.time_ns() // 1_000_000 - int(shape[1], 16)) < _YOUNG_MS:
         await asyncio.sleep(_LATE_S)

@@ -71,7 +71,7 @@ async def _read_spend(gateway: Gateway) -> Spend | None:
 def process_snapshot(gateway: Gateway, workers: WorkersNow) -> dict[str, Any]:
     """The workers of this host, together."""
     return {
-        "boot_id": gateway.ledger.boot_id,
+        "boot_id": gateway.boot_id,
         "version": metadata.version("weighbridge"),
         "workers": len(workers.reports),
         "draining": workers.draining,
@@ -126,7 +126,7 @@ async def stores_snapshot(gateway: Gateway, workers: WorkersNow, now_us: int) ->
     told: dict[str, Any] = {
         "database": await stores.database(gateway.database),
         "redis": stores.redis(workers.redis),
-        "journal": stores.journal(gateway.ledger, gateway.drain),
+        "journal": stores.journal(workers, gateway.drain),
         "processes": [],
         "books_check": {"done_us": None, "differences": None},
         "webhooks": {"waiting": None, "oldest_us": None},
@@ -134,7 +134,7 @@ async def stores_snapshot(gateway: Gateway, workers: WorkersNow, now_us: int) ->
     if told["database"]["answers"]:
         try:
             async with asyncio.timeout(PATIENCE_S):
-                told |= await stores.in_database(gateway.database, gateway.ledger.boot_id, now_us)
+                told |= await stores.in_database(gateway.database, gateway.boot_id, now_us)
         except _DATABASE_FAILS as error:
             told["database"] |= {"answers": False, "problem": type(error).__name__}
     return told

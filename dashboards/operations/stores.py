@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
 from cost.ledger.drain import Drain
-from cost.ledger.ledger import Ledger
 from cost.tables import Boot, LedgerCheck
 from cost.times import wall_us
+from dashboards.live.workers import WorkersNow
 from dashboards.webhooks.tables import WebhookMessage
 from proxy.worker_report import RedisState
 
@@ -70,20 +70,20 @@ def redis(state: RedisState | None) -> dict[str, Any]:
     }
 
 
-def journal(ledger: Ledger, drain: Drain) -> dict[str, Any]:
-    """Entries not yet in the database, and failures of the books since the process began."""
-    state, counts = ledger.state(), drain.counts
+def journal(workers: WorkersNow, drain: Drain) -> dict[str, Any]:
+    """Entries of this host's workers that are not yet in the database, and failures of the books since they began."""
+    states, counts = [each.journal for each in workers.reports], drain.counts
     return {
-        "accepting": state.accepting,
-        "waiting": state.depth,
-        "oldest_s": state.oldest_age_s,
-        "write_failures": state.write_failures,
-        "unwritten": state.unwritten,
+        "accepting": all(each.accepting for each in states),
+        "waiting": sum(each.depth for each in states),
+        "oldest_s": max((each.oldest_age_s for each in states), default=0.0),
+        "write_failures": sum(each.write_failures for each in states),
+        "unwritten": sum(each.unwritten for each in states),
         "database_failures": counts.failures,
         "unbooked": counts.unbooked,
         "orphans_settled": counts.orphans,
         "damaged_lines": counts.damaged,
-        "settle_failures": ledger.settle_failures,
+        "settle_failures": sum(each.settle_failures for each in workers.reports),
     }
 
 

@@ -1,7 +1,7 @@
 """The parts of a running gateway, as routes find them in the request's state."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, NamedTuple, Protocol, TypedDict
 
 from fastapi import Depends, Request
@@ -27,8 +27,6 @@ from classifier.learning.store import LearningStore
 from classifier.onnx_classifier import OnnxClassifier
 from cost.config import CostSection
 from cost.ledger.drain import Drain
-from cost.ledger.ledger import Ledger
-from cost.ledger.ledger_metrics import LedgerMetrics
 from cost.price_book.watch import PriceWatch
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageReader
@@ -45,7 +43,6 @@ from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.errors import AdminOnly, OperatorOnly, ReadsOnly
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.limits.book import LimitBook
-from proxy.observers.learning import LearningLog
 from proxy.observers.metrics import Metrics
 from proxy.pipeline_config import PipelineConfig
 from proxy.policy_config import PolicyConfig
@@ -78,23 +75,24 @@ class Settings(Protocol):
 
 
 class Gateway(NamedTuple):
-    """The parts of one process, wired once by `gateway.app` and never replaced while it runs."""
+    """The parts of the control plane, wired once by `gateway.control_plane` and never replaced while it runs."""
 
     rules: Callable[[], PipelineConfig]
     """Returns what requests are planned by now; a reload, a price or a tuning changes it."""
     directory: Directory
     limit_book: LimitBook
     is_draining: Callable[[], bool]
-    ledger: Ledger
+    boot_id: str
+    """Id of this process, as in its entries."""
     drain: Drain
     """Brings all journals of this host into the database, or stands by while another process does."""
+    write_down: Callable[[], Awaitable[object]]
+    """Has all workers bring to where others see it what they have counted and what they keep to learn from."""
     usage: UsageReader
     metrics: Metrics
-    ledger_metrics: LedgerMetrics
     learning_metrics: LearningMetrics
     registry_metrics: RegistryMetrics
     learning: LearningStore
-    learning_log: LearningLog
     classifier: OnnxClassifier | HeuristicClassifier
     prices: PriceWatch
     claims: Claims

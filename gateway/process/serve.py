@@ -1,24 +1,19 @@
-"""Runs the gateway: in this process, or in several workers under a supervisor.
+"""Runs the gateway: the control plane and the workers, under a supervisor in this process.
 
-`python -m gateway.process.serve --fd N --config FILE` is one such worker; people use `weighbridge serve`.
+`python -m gateway.process.serve --fd N --config FILE` does so on a socket that is inherited; people use `weighbridge serve`.
 """
 
 import argparse
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-
-from starlette.types import ASGIApp
 
 from dashboards.webhooks.sender import destinations_of
 from gateway.configuration.file import ConfigError
@@ -31,17 +26,17 @@ from gateway.configuration.settings import (
     resolve_secret,
     without_effect,
 )
-from gateway.process.app_process import HttpOptions, run_app
+from gateway.process.life import ignore_early_signals
 from gateway.process.parent_pipe import follow_parent
 from gateway.process.supervisor import Supervisor
-from gateway.wiring.http import connection_limits
-from proxy.http.server import BACKLOG
-from proxy.http.tls import tls_context
+from gateway.runtime_folder import runtime_folder
 from proxy.observers.logs import configure_logging
 from proxy.observers.metrics import forget_worker
 from settings.private import private_folder
 
 _log = logging.getLogger("weighbridge.serve")
+
+_BACKLOG = 8192
 
 
 class PortTaken(Exception):
@@ -58,33 +53,34 @@ def serve(
     """Serves until a signal, and returns the exit status: 0 after a clean stop.
 
     Clean means that everything is settled, requests cut off after `drain_s` included; 1 means that a second signal or a
-    hung worker ended it by force. `listening` is called with the address once connections are at least queued.
+    hung process ended it by force. `listening` is called with the address once connections are at least queued.
     """
-    # Until the app or the supervisor listens for it, a reload must not end this process.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    with contextlib.closing(bind(config.server.host, config.server.port)) as listener:
+        return serve_on(listener, config, environment, config_path, listening=listening)
+
+
+def serve_on(
+    listener: socket.socket,
+    config: GatewayConfig,
+    environment: Environment,
+    config_path: Path,
+    *,
+    listening: Callable[[str], None] = lambda _url: None,
+) -> int:
+    """`serve` on a socket that is bound already."""
+    # Until the supervisor listens for them, a reload must not end this process.
+    ignore_early_signals()
     # Nothing has been admitted before somebody else listens for these, so there is nothing to wait for.
     signal.signal(signal.SIGTERM, _end_at_once)
     signal.signal(signal.SIGINT, _end_at_once)
     # Found wanting here, it is one line; found wanting by a worker, it is a crash in its log.
     peppers(config, environment)
     destinations_of(config.webhooks.destinations, resolve_secret)
-    _options(config)
-    with (
-        _logging(),
-        contextlib.closing(bind(config.server.host, config.server.port)) as listener,
-    ):
+    with _logging():
         for warning in without_effect(config_path):
             _log.warning("%s", warning)
         asyncio.run(_migrate(environment))
-        listening(_url(listener, "http" if config.server.tls is None else "https"))
-        if config.server.workers == 1:
-            return run_app(
-                _gateway(config, environment, config_path),
-                listener,
-                drain_s=config.server.drain_s,
-                options=_options(config),
-            )
+        listening(_url(listener))
         return _supervise(config, environment, config_path, listener)
 
 
@@ -102,9 +98,9 @@ def _logging() -> Iterator[None]:
         yield
 
 
-def _url(listener: socket.socket, scheme: str) -> str:
+def _url(listener: socket.socket) -> str:
     host, port, *_ = listener.getsockname()
-    return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
+    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -117,7 +113,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         hint = "; another server is already there, choose another --port" if error.errno in _IN_USE else ""
@@ -128,22 +124,6 @@ def bind(host: str, port: int) -> socket.socket:
 
 _IN_USE = {98, 48}
 """The errno of EADDRINUSE on Linux and on macOS."""
-
-
-def _options(config: GatewayConfig) -> HttpOptions:
-    """Raises TlsInvalid."""
-    server = config.server
-    return HttpOptions(
-        limits=connection_limits(server),
-        cors_origins=tuple(server.cors_origins),
-        tls=None if server.tls is None else tls_context(server.tls.certificate, server.tls.key),
-    )
-
-
-def _gateway(config: GatewayConfig, environment: Environment, config_path: Path | None) -> ASGIApp:
-    from gateway.app import create_app  # noqa: PLC0415 - the supervisor's parent never needs the app
-
-    return create_app(config, environment, config_path)
 
 
 async def _migrate(environment: Environment) -> None:
@@ -158,87 +138,35 @@ async def _migrate(environment: Environment) -> None:
 
 
 def _supervise(config: GatewayConfig, environment: Environment, config_path: Path, listener: socket.socket) -> int:
-    with _metrics_folder() as folder:
+    with runtime_folder() as folder:
+        shared = ["--config", str(config_path), "--runtime", str(folder.path)]
         return Supervisor(
-            [
-                sys.executable,
-                "-m",
-                "gateway.process.serve",
-                "--fd",
-                str(listener.fileno()),
-                "--config",
-                str(config_path),
-            ],
+            [sys.executable, "-m", "gateway.process.worker", "--fd", str(listener.fileno()), *shared],
+            control=[sys.executable, "-m", "gateway.process.control", *shared],
             count=config.server.workers,
             inherited_fd=listener.fileno(),
-            environ={**os.environ, **environment.variables(), "PROMETHEUS_MULTIPROC_DIR": folder},
+            environ={**os.environ, **environment.variables(), "PROMETHEUS_MULTIPROC_DIR": str(folder.metrics)},
             drain_s=config.server.drain_s,
-            worker_gone=lambda pid: forget_worker(pid, folder),
+            gone=lambda pid: forget_worker(pid, str(folder.metrics)),
         ).run()
 
 
-@contextlib.contextmanager
-def _metrics_folder() -> Iterator[str]:
-    """Yields an empty folder for the workers' shared metrics, as figures of an earlier run would be added."""
-    folder = tempfile.mkdtemp(prefix="weighbridge-metrics-")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def run_worker(arguments: list[str]) -> int:
-    """Runs one worker: the inherited socket, the app, and the end when the parent is gone. Returns the exit status."""
+def run(arguments: list[str]) -> int:
+    """Serves on an inherited socket, until a signal or until the parent is gone. Returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m gateway.process.serve", description="One worker of `weighbridge serve`."
+        prog="python -m gateway.process.serve", description="`weighbridge serve` on a socket that is bound already."
     )
     parser.add_argument("--fd", type=int, required=True, help="the listening socket's descriptor")
-    parser.add_argument("--ready-fd", type=int, default=None, help="a pipe that is told when this worker serves")
     parser.add_argument("--config", type=Path, default=None, help="the configuration file")
-    parser.add_argument("--app", default=None, help="module:name of another ASGI app to run")
-    parser.add_argument("--drain-s", type=float, default=30.0, help="seconds for requests under way, with --app")
     given = parser.parse_args(arguments)
-    # Until the server listens for signals, a stop must end this process and a reload must not.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    started = _teller(given.ready_fd)
     follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with _logging(), socket.socket(fileno=given.fd) as listener:
-        if given.app is not None:
-            return run_app(_named_app(given.app), listener, drain_s=given.drain_s, started=started)
-        environment = read_environment()
-        config = load(given.config, environment)
-        app = _gateway(config, environment, given.config)
-        return run_app(
-            app,
-            listener,
-            drain_s=config.server.drain_s,
-            started=started,
-            sharing=config.server.workers,
-            options=_options(config),
-        )
-
-
-def _teller(ready_fd: int | None) -> Callable[[], None] | None:
-    if ready_fd is None:
-        return None
-
-    def tell() -> None:
-        # A supervisor that is gone is noticed elsewhere.
-        with contextlib.suppress(OSError):
-            os.write(ready_fd, b"\n")
-        os.close(ready_fd)
-
-    return tell
-
-
-def _named_app(spelled: str) -> ASGIApp:
-    module, _, name = spelled.partition(":")
-    app: ASGIApp = getattr(importlib.import_module(module), name)
-    return app
+    environment = read_environment()
+    with socket.socket(fileno=given.fd) as listener:
+        return serve_on(listener, load(given.config, environment), environment, given.config)
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(run_worker(sys.argv[1:]))
+        sys.exit(run(sys.argv[1:]))
     except ConfigError as refused:
         sys.exit(str(refused))

@@ -1,21 +1,21 @@
-"""The supervisor: keeps worker processes running on one listening socket.
+"""The supervisor: keeps the control plane and worker processes running on one listening socket.
 
-The parent owns the socket and the workers; it serves nothing itself. A dead worker is replaced, ever
+The parent owns the socket and the processes; it serves nothing itself. A dead worker is replaced, ever
 more slowly when it dies young, and when workers only ever die young the parent gives up: something
-is wrong that a restart does not mend. Signals are passed on.
+is wrong that a restart does not mend. Signals are passed on; at a stop the workers go first, since the control plane
+brings into the database what they booked.
 """
 
 import contextlib
 import logging
-import os
 import queue
 import signal
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import msgspec
+from gateway.process.control_keeper import ControlKeeper
+from gateway.process.running_child import RestartBackoff, RunningChild, spawn
 
 _log = logging.getLogger("weighbridge.supervisor")
 
@@ -27,64 +27,11 @@ _START_WITHIN_S = 120.0
 _LOOK_S = 0.05
 
 
-class RestartBackoff(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on restarts: the lifetime below which a worker died young, and how often in a row that may happen."""
-
-    young_s: float = 5.0
-    max_young_deaths: int = 8
-    first_delay_s: float = 0.1
-    max_delay_s: float = 10.0
-
-    def delay_s(self, young_deaths: int) -> float | None:
-        """Seconds until a dead worker is replaced; None to give up."""
-        if young_deaths >= self.max_young_deaths:
-            return None
-        if young_deaths == 0:
-            return 0.0
-        return min(self.max_delay_s, self.first_delay_s * 2.0 ** (young_deaths - 1))
-
-
-class _Running:
-    """One worker process."""
-
-    def __init__(self, process: subprocess.Popen[bytes], ready_fd: int, started_at: float) -> None:
-        self.process = process
-        self.started_at = started_at
-        self.serves = False
-        self.end_by = 0.0
-        self._ready_fd: int | None = ready_fd
-        os.set_blocking(ready_fd, False)
-
-    def look(self) -> None:
-        """Checks whether the worker has reported that it serves."""
-        if self._ready_fd is None:
-            return
-        try:
-            said = os.read(self._ready_fd, 1)
-        except BlockingIOError:
-            return
-        self.serves = bool(said)
-        self.forget()
-
-    def forget(self) -> None:
-        if self._ready_fd is not None:
-            os.close(self._ready_fd)
-            self._ready_fd = None
-
-    @property
-    def ended(self) -> bool:
-        return self.process.poll() is not None
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
 class _Place:
     """One of the worker positions, and its present process."""
 
     def __init__(self) -> None:
-        self.running: _Running | None = None
+        self.running: RunningChild | None = None
         self.due_at: float | None = 0.0
 
 
@@ -104,21 +51,28 @@ class Supervisor:
         inherited_fd: int,
         environ: Mapping[str, str],
         drain_s: float,
+        control: Sequence[str] | None = None,
         patience: RestartBackoff | None = None,
-        worker_gone: Callable[[int], None] = lambda _pid: None,
+        gone: Callable[[int], None] = lambda _pid: None,
     ) -> None:
+        """`control` is the control plane's command; without one there are workers alone. `gone` is told of each process that ended."""
         self._command = list(command)
         self._fd = inherited_fd
         self._environ = dict(environ)
         self._drain_s = drain_s
         self._patience = patience or RestartBackoff()
-        self._worker_gone = worker_gone
+        self._gone = gone
+        self._control = (
+            None
+            if control is None
+            else ControlKeeper(lambda now: spawn(control, self._environ, now), self._patience, gone)
+        )
         self._places = [_Place() for _ in range(count)]
         self._to_replace: deque[_Place] = deque()
         self._replacing_since = 0.0
         self._once_more = False
-        self._fresh: _Running | None = None
-        self._leaving: _Running | None = None
+        self._fresh: RunningChild | None = None
+        self._leaving: RunningChild | None = None
         self._young_deaths = 0
         # A SimpleQueue may be filled from inside a signal handler; other queues may not.
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -146,7 +100,7 @@ class Supervisor:
                 signal.signal(signum, handler)
 
     @property
-    def _all(self) -> list[_Running]:
+    def _all(self) -> list[RunningChild]:
         every = [*(place.running for place in self._places), self._fresh, self._leaving]
         return [running for running in every if running is not None]
 
@@ -154,13 +108,14 @@ class Supervisor:
         """Advances replacement, waits for the next signal or deadline, and acts on it. Returns False at the end."""
         now = time.monotonic()
         self._reap_ended(now)
+        self._look_after_control(now)
         if self._stop_at is None:
             self._start_due(now)
             self._replace(now)
-        elif not self._all:
+        elif not self._all and (self._control is None or self._control.is_over):
             return False
         elif now >= self._stop_at:
-            _log.error("a worker did not stop in time and is killed")
+            _log.error("a process did not stop in time and is killed")
             self._status = 1
             self._kill()
             return True
@@ -168,8 +123,24 @@ class Supervisor:
             self._obey(self._signals.get(timeout=self._wait_s(now)))
         return True
 
+    def _look_after_control(self, now: float) -> None:
+        control = self._control
+        if control is None:
+            return
+        if self._stop_at is not None and not self._all and not control.is_stopping:
+            control.stop()
+            self._stop_at = max(self._stop_at, now + _KILL_AFTER_S)
+        control.step(now)
+        if control.gave_up and self._stop_at is None:
+            self._stop()
+            self._status = 1
+        if control.ended_badly:
+            self._status = 1
+
     def _wait_s(self, now: float) -> float:
         due = [place.due_at for place in self._places if place.due_at is not None and self._stop_at is None]
+        if self._control is not None and self._control.due_at is not None:
+            due.append(self._control.due_at)
         if self._stop_at is not None:
             due.append(self._stop_at)
         # One second is the longest that a lost SIGCHLD could delay a replacement.
@@ -194,20 +165,8 @@ class Supervisor:
         self._to_replace.clear()
         self._send(signal.SIGTERM)
 
-    def _spawn(self, now: float) -> _Running:
-        ready_fd, told_fd = os.pipe()
-        try:
-            process = subprocess.Popen(  # noqa: S603 - our own command line
-                [*self._command, "--ready-fd", str(told_fd)],
-                stdin=subprocess.PIPE,
-                pass_fds=(self._fd, told_fd),
-                env=self._environ,
-                # A Ctrl-C reaches the whole terminal group; workers hear of it from here only, once.
-                process_group=0,
-            )
-        finally:
-            os.close(told_fd)
-        return _Running(process, ready_fd, now)
+    def _spawn(self, now: float) -> RunningChild:
+        return spawn(self._command, self._environ, now, (self._fd,))
 
     def _start_due(self, now: float) -> None:
         for place in self._places:
@@ -225,6 +184,8 @@ class Supervisor:
         _log.warning("replacing %d workers, one after the other", len(self._places))
         self._to_replace.extend(self._places)
         self._replacing_since = time.monotonic()
+        if self._control is not None:
+            self._control.replace()
 
     def _replace(self, now: float) -> None:
         """Takes the next step of a rolling replacement, if one is under way."""
@@ -243,7 +204,7 @@ class Supervisor:
             self._once_more = False
             self._replace_all()
 
-    def _watch_start(self, fresh: _Running, now: float) -> None:
+    def _watch_start(self, fresh: RunningChild, now: float) -> None:
         if fresh.serves:
             place = self._to_replace.popleft()
             self._fresh, self._leaving, place.running, place.due_at = None, place.running, fresh, None
@@ -253,7 +214,7 @@ class Supervisor:
         elif now - fresh.started_at > _START_WITHIN_S:
             fresh.process.kill()
 
-    def _end_late(self, leaving: _Running, now: float) -> None:
+    def _end_late(self, leaving: RunningChild, now: float) -> None:
         if now >= leaving.end_by:
             _log.error("the replaced worker %s did not stop in time and is killed", leaving.process.pid)
             leaving.process.kill()
@@ -264,17 +225,15 @@ class Supervisor:
             if running.ended:
                 self._reap(running, now)
 
-    def _reap(self, running: _Running, now: float) -> None:
+    def _reap(self, running: RunningChild, now: float) -> None:
         process = running.process
-        running.forget()
-        if process.stdin is not None:
-            process.stdin.close()
-        self._worker_gone(process.pid)
-        if self._stop_at is not None and process.returncode not in {0, -signal.SIGTERM}:
+        running.close()
+        self._gone(process.pid)
+        if self._stop_at is not None and not running.ended_well():
             self._status = 1
         if running is self._leaving:
             self._leaving = None
-            if process.returncode not in {0, -signal.SIGTERM}:
+            if not running.ended_well():
                 _log.error("the replaced worker %s ended with status %s", process.pid, process.returncode)
         elif running is self._fresh:
             self._fresh = None
@@ -290,7 +249,7 @@ class Supervisor:
             if self._stop_at is None:
                 self._worker_died(place, running, now)
 
-    def _worker_died(self, place: _Place, dead: _Running, now: float) -> None:
+    def _worker_died(self, place: _Place, dead: RunningChild, now: float) -> None:
         young = now - dead.started_at < self._patience.young_s
         self._young_deaths = self._young_deaths + 1 if young else 0
         delay_s = self._patience.delay_s(self._young_deaths)
@@ -305,7 +264,11 @@ class Supervisor:
     def _send(self, signum: int) -> None:
         for running in self._all:
             running.process.send_signal(signum)
+        if self._control is not None and signum == signal.SIGHUP:
+            self._control.send(signum)
 
     def _kill(self) -> None:
         for running in self._all:
             running.kill()
+        if self._control is not None:
+            self._control.kill()

@@ -5,9 +5,8 @@ import random
 import time
 from collections.abc import Callable, Mapping
 
-from sqlalchemy.ext.asyncio import AsyncEngine
-
 from gateway.configuration.settings import AUTO, Environment, GatewayConfig
+from gateway.sources import Process
 from gateway.wiring.metrics import AllMetrics
 from proxy.background import background
 from proxy.gate import Gate
@@ -16,12 +15,11 @@ from proxy.idempotency.store import IdempotencyStore
 from proxy.latency import LatencyTracker
 from proxy.limits.book import LimitBook, LimitWatch
 from proxy.limits.limiter import BucketLimiter
-from proxy.limits.store import LimitStore
 from proxy.overload import OverloadGuard
 from proxy.queues.capacity import Capacity
 from proxy.queues.queues import Queues
 from proxy.queues.queues_config import QueueConfig
-from proxy.redis.live_processes import LiveProcesses, ProcessCount
+from proxy.redis.live_processes import ProcessCount
 from proxy.redis.redis_link import RedisLink
 
 
@@ -38,25 +36,20 @@ def nameable_models(config: GatewayConfig) -> set[str]:
 
 
 async def open_gate(
-    engine: AsyncEngine,
+    process: Process,
     config: GatewayConfig,
     queues_of: Mapping[str, QueueConfig],
     environment: Environment,
-    boot_id: str,
     metrics: AllMetrics,
     in_flight: Callable[[], int],
     stack: contextlib.AsyncExitStack,
 ) -> Gate:
     """Builds the gate; all of it is usable on return, whether or not Redis answers."""
-    replicas = LiveProcesses(engine, lambda: (boot_id,))
-    await replicas.refresh()
-    stack.push_async_callback(replicas.withdraw, boot_id)
     url = environment.redis(config.redis)
-    link = None if url is None else RedisLink(url, config.redis, boot_id, observer=metrics.redis)
-    sharers = ProcessCount(replicas, link)
-    background(stack, replicas.run(lambda: metrics.limits.set_processes(sharers.live)))
+    link = None if url is None else RedisLink(url, config.redis, process.boot_id, observer=metrics.redis)
+    sharers = ProcessCount(process.sources.processes, link)
     book = LimitBook(config.limits, nameable_models(config))
-    watch = LimitWatch(LimitStore(engine), book)
+    watch = LimitWatch(process.sources.limits, book)
     await watch.refresh()
     background(stack, watch.follow())
     limiter = BucketLimiter(book.limits_of, lambda: sharers.live, link=link, observer=metrics.limits)
@@ -70,7 +63,9 @@ async def open_gate(
         await link.start()
     stack.push_async_callback(queues.aclose)
     await queues.start()
-    once = Idempotency(IdempotencyStore(engine), boot_id, config.idempotency, counted=metrics.idempotency.count)
+    once = Idempotency(
+        IdempotencyStore(process.engine), process.boot_id, config.idempotency, counted=metrics.idempotency.count
+    )
     stack.push_async_callback(once.aclose)
     background(stack, once.run())
     guard = OverloadGuard(

@@ -3,7 +3,6 @@ process has. The two meet in messages alone: a publisher down, a function up.
 """
 
 import contextlib
-import functools
 import os
 import random
 import time
@@ -23,7 +22,6 @@ from selfhosted.adapter_look import AdapterLook
 from selfhosted.adapters import Adapters
 from selfhosted.balance.balancer import Balancer
 from selfhosted.balance.policies import policy_of
-from selfhosted.bulletin import Bulletin
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery, sources_of
 from selfhosted.engines.scrape import HttpFetch, engine_session
@@ -44,7 +42,7 @@ from selfhosted.watch.judging import PoolJudge
 from selfhosted.watch.messages import Publisher
 from selfhosted.watch.watch import PoolWatch
 
-_FIRST_LOOK_S: Final = 3.0
+FIRST_LOOK_S: Final = 3.0
 """The most seconds that a start waits for the replicas' states."""
 
 
@@ -56,23 +54,6 @@ class OpenProber(NamedTuple):
     database: AsyncEngine
     lease: Lease | None
     """The lease on the pools' duties; None without pools."""
-
-
-async def open_both(
-    engine: AsyncEngine,
-    config: GatewayConfig,
-    boot_id: str,
-    metrics: AllMetrics,
-    changed: Callable[[], None],
-    stack: contextlib.AsyncExitStack,
-) -> tuple[Fleet, OpenProber]:
-    """Opens both sides in one process, joined by plain calls; most replicas' states are known on return."""
-    bulletin = Bulletin()
-    opened = await open_prober(engine, config, boot_id, metrics, bulletin, stack)
-    fleet = await open_fleet(config, metrics, functools.partial(opened.prober.hear, boot_id), changed, stack)
-    bulletin.subscribe(fleet.hear)
-    await fleet.known(_FIRST_LOOK_S)
-    return fleet, opened
 
 
 async def open_prober(
@@ -162,15 +143,19 @@ async def open_fleet(
     tell: Callable[[FromProcess], object],
     changed: Callable[[], None],
     stack: contextlib.AsyncExitStack,
+    *,
+    hears_engines: bool = True,
 ) -> Fleet:
     """Opens a process's fleet, which knows of no replica yet: who opens it hands on what the prober tells. `changed` is
-    called whenever the replicas or their states change.
+    called whenever the replicas or their states change. With `hears_engines` it follows the engines' KV events.
     """
     configs = config.selfhosted.pools
     if not configs:
         return Fleet({}, clock=time.monotonic, observer=metrics.fleet, salt_of=cache_salt)
     session = await stack.enter_async_context(engine_session())
-    pools = {each.name: _pool(each, session, metrics, tell, changed, stack) for each in configs}
+    pools = {
+        each.name: _pool(each, session, metrics, tell, changed, stack, hears_engines=hears_engines) for each in configs
+    }
     fleet = Fleet(pools, clock=time.monotonic, observer=metrics.fleet, salt_of=cache_salt, tell=tell)
     for loop in fleet.loops():
         background(stack, loop)
@@ -184,6 +169,8 @@ def _pool(
     tell: Callable[[FromProcess], object],
     changed: Callable[[], None],
     stack: contextlib.AsyncExitStack,
+    *,
+    hears_engines: bool,
 ) -> Pool:
     api_key = None if config.api_key is None else resolve_secret(config.api_key)
     rng = random.Random()  # noqa: S311 - it spreads load, it guards nothing
@@ -199,7 +186,7 @@ def _pool(
         balancer,
         api_key=api_key,
         adapters=adapters,
-        kv_events=_kv_events(config, balancer, session, api_key, metrics.kv_events),
+        kv_events=_kv_events(config, balancer, session, api_key, metrics.kv_events) if hears_engines else None,
         changed=changed,
     )
 

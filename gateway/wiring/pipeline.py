@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from hashlib import blake2b
 
 from classifier.heuristic import HeuristicClassifier
@@ -19,11 +20,12 @@ from providers.catalog import Catalog, unknown_facts
 from providers.direct import DirectLimits, DirectUpstream
 from providers.retry_budget import RetryBudget
 from providers.scripted import ScriptedUpstream
-from providers.target import DeploymentKind
+from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
 from proxy.background import background
 from proxy.comparisons import build_comparators
+from proxy.observers.telemetry import Tracing, build_tracing
 from proxy.pipeline_config import PipelineConfig
 from proxy.tolerance import Tolerances
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
@@ -47,6 +49,22 @@ def open_prefix_tracker(
     stack.push_async_callback(keeping.aclose)
     background(stack, keeping.run())
     return habits
+
+
+def open_tracing(
+    config: GatewayConfig, environment: Environment, catalog: Callable[[], Catalog], stack: contextlib.AsyncExitStack
+) -> Tracing:
+    """Traces of one process, where somebody takes them."""
+
+    def deployment(deployment_id: str) -> Deployment | None:
+        known = catalog()
+        target = known.targets.get(deployment_id.rpartition("/")[0])
+        deployments = known.deployments if target is None else target.deployments
+        return next((each for each in deployments if each.deployment_id == deployment_id), None)
+
+    tracing = build_tracing(environment.otlp_endpoint or config.telemetry.otlp_endpoint, deployment_of=deployment)
+    stack.push_async_callback(tracing.aclose)
+    return tracing
 
 
 async def open_upstreams(catalog: Catalog, max_in_flight: int) -> Upstreams:

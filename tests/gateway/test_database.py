@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, event, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.caller import TeamSettings
 from accounts.store import AccountStore
-from gateway.database import UnknownDatabase, make_engine, metadata, migrate, upgrade
+from gateway.database import AnswerCheck, UnknownDatabase, make_engine, metadata, migrate, upgrade
 
 
 def _differences(connection: Connection) -> list[object]:
@@ -125,3 +125,19 @@ def test_an_unknown_database_is_named() -> None:
     """An address of another kind is refused with what is allowed."""
     with pytest.raises(UnknownDatabase, match="sqlite:// or postgresql://, not mysql://"):
         make_engine("mysql://u@h/d")
+
+
+async def test_whether_it_answers_is_asked_once_a_second(engine: AsyncEngine) -> None:
+    """However many ask; one that is away is told from one that is there."""
+    now = [0.0]
+    asked: list[str] = []
+    event.listen(engine.sync_engine, "before_cursor_execute", lambda *told: asked.append(told[2]), named=False)
+    check = AnswerCheck(engine, lambda: now[0])
+    assert await asyncio.gather(*(check.answers() for _ in range(5))) == [True] * 5
+    assert asked.count("SELECT 1") == 1
+    now[0] = 1.5
+    assert await check.answers()
+    assert asked.count("SELECT 1") == 2
+    away = make_engine("postgresql://me:secret@127.0.0.1:1/books")
+    assert not await AnswerCheck(away).answers()
+    await away.dispose()

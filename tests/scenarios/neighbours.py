@@ -10,10 +10,9 @@ import aiohttp
 import msgspec
 from pydantic import SecretStr
 
-from gateway.app import create_app
-from gateway.configuration.settings import Environment, load
+from gateway.configuration.settings import Environment
 from tests.processes import until
-from tests.running_gateway import PEPPER, _served, model, running_gateway
+from tests.running_gateway import PEPPER, gateway_at, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
 # A busy machine must not be taken for a slow Redis where the test is about something else.
@@ -83,9 +82,8 @@ async def neighbours(
     async with contextlib.AsyncExitStack() as stack:
         one = await stack.enter_async_context(running_gateway(folder, models, **sections))
         environment = Environment(data_dir=folder, pepper=SecretStr(PEPPER))
-        config = load(one.config_path, environment)
-        other = create_app(config, environment, one.config_path)
-        urls = (one.url, await stack.enter_async_context(_served(other, config)))
+        other = await stack.enter_async_context(gateway_at(one.config_path, environment, one.engine, one.key))
+        urls = (one.url, other.url)
         headers = {"authorization": f"Bearer {one.key}"}
         made = [Neighbour(await stack.enter_async_context(aiohttp.ClientSession(url, headers=headers))) for url in urls]
         yield made[0], made[1]

@@ -87,7 +87,7 @@ async def test_a_reload_gives_a_new_target_its_outlook(tmp_path: Path) -> None:
         running_gateway(tmp_path, targets, cost={"reference_target": "dear"}, classifier=TRAINED) as gateway,
         aiohttp.ClientSession() as session,
     ):
-        inside: Gateway = gateway.app.state.gateway
+        inside: Gateway = gateway.parts
         assert set(inside.classifier.classify(Prompt(text="hello")).outlooks) == {"dear"}
         async with session.get(f"{gateway.url}/metrics") as got:
             assert "weighbridge_classifier_trained 1.0" in await got.text()
@@ -96,12 +96,12 @@ async def test_a_reload_gives_a_new_target_its_outlook(tmp_path: Path) -> None:
         written["providers"]["models"].append(cheap)
         written["policy"] = {"quality_floor": 0.5}
         gateway.config_path.write_text(yaml.safe_dump(written))
-        gateway.app.state.reload()
+        gateway.reload()
         assert set(inside.classifier.classify(Prompt(text="hello")).outlooks) == {"cheap", "dear"}
         # By its declared capability it could serve nothing.
         assert (await ask(gateway, session))["x-weighbridge-target"] == "cheap"
         gateway.config_path.write_text("providers: {models: []}\n")
-        gateway.app.state.reload()
+        gateway.reload()
         assert set(inside.classifier.classify(Prompt(text="hello")).outlooks) == {"cheap", "dear"}
         assert (await ask(gateway, session))["x-weighbridge-target"] == "cheap"
 
@@ -110,7 +110,7 @@ async def test_a_refused_reload_takes_no_outlook_away(tmp_path: Path) -> None:
     """A file that needs a restart changes nothing, also not which targets the classifier knows."""
     targets = [model("dear", SCRIPTED, ability="gpt-4o-2024-05-13")]
     async with running_gateway(tmp_path, targets, cost={"reference_target": "dear"}, classifier=TRAINED) as gateway:
-        inside: Gateway = gateway.app.state.gateway
+        inside: Gateway = gateway.parts
         written = yaml.safe_load(gateway.config_path.read_text())
         behind = [
             {"name": "a", "kind": "litellm", "upstream_model": "anthropic/made-up", "base_url": "http://127.0.0.1:9"}
@@ -118,7 +118,7 @@ async def test_a_refused_reload_takes_no_outlook_away(tmp_path: Path) -> None:
         written["providers"]["models"] = [model("other", behind, ability="gpt-4o-2024-05-13")]
         written["cost"]["reference_target"] = "other"
         gateway.config_path.write_text(yaml.safe_dump(written))
-        gateway.app.state.reload()
+        gateway.reload()
         assert set(inside.rules().catalog.targets) == {"dear"}
         assert set(inside.classifier.classify(Prompt(text="hello")).outlooks) == {"dear"}
 

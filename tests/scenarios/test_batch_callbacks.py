@@ -154,7 +154,7 @@ async def test_nothing_is_sent_where_it_may_not_go(tmp_path: Path, upstream: Ups
         named = {"requests": [chat("x")], "callback_url": f"https://localhost:{port}/hooks"}
         submitted = await caller.ask("POST", "/batch", named)
         await caller.done(submitted["batch_id"])
-        outbox = gateway.app.state.gateway.callbacks.outbox
+        outbox = gateway.callbacks.outbox
 
         async def was_tried() -> bool:
             state = await outbox.state("callback")
@@ -176,7 +176,7 @@ async def test_no_redirect_is_followed(tmp_path: Path, upstream: Upstream) -> No
         caller = Caller(gateway, session)
         submitted = await caller.ask("POST", "/batch", {"requests": [chat("x")], "callback_url": receiver.url})
         await caller.done(submitted["batch_id"])
-        outbox = gateway.app.state.gateway.callbacks.outbox
+        outbox = gateway.callbacks.outbox
 
         async def was_redirected() -> bool:
             state = await outbox.state("callback")
@@ -224,5 +224,5 @@ async def test_a_measured_speed_tells_when_the_next_batch_is_done(tmp_path: Path
         assert second["estimate_from"] == "measured speed"
         state = await caller.done(second["batch_id"])
         assert second["estimated_completion"] < state["deadline"]
-        found = await gateway.app.state.gateway.batch.batches.get(second["batch_id"])
+        found = await gateway.batch.batches.get(second["batch_id"])
         assert found.estimated_us is not None

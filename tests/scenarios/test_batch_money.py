@@ -50,7 +50,7 @@ async def test_a_batch_that_no_budget_has_room_for_costs_nothing(tmp_path: Path,
         rows = await gateway.rows("entry = 'settle'")
         assert len(rows) == 20
         assert {row["tier"] for row in rows} == {"batch"}
-        found = await gateway.app.state.gateway.batch.batches.get(small.id)
+        found = await gateway.batch.batches.get(small.id)
         assert found.cost_nanousd == sum(row["cost_nanousd"] for row in rows)
         assert found.reserved_nanousd == 0
         assert found.bound_nanousd == 20 * BOUND_OF_ONE_NANOUSD
@@ -84,5 +84,5 @@ async def test_auto_is_bounded_by_the_dearest(tmp_path: Path, upstream: Upstream
         bounds = []
         for name in ("cheap", "dear", "auto"):
             batch = await ended(caller, await submit(caller, lines(3, name)))
-            bounds.append((await gateway.app.state.gateway.batch.batches.get(batch.id)).bound_nanousd)
+            bounds.append((await gateway.batch.batches.get(batch.id)).bound_nanousd or 0)
         assert bounds[0] < bounds[1] == bounds[2]

@@ -155,7 +155,7 @@ async def test_of_a_thousand_at_once_exactly_as_many_pass_as_fit(tmp_path: Path,
             limit_nanousd=limit,
         )
         await BudgetStore(gateway.engine).put(budget)
-        holds = gateway.app.state.holds
+        holds = gateway.data.holds
         await holds.poll()
         body = {"model": "slow", "max_tokens": 50, "messages": [{"role": "user", "content": "What is a weighbridge?"}]}
         headers = {"authorization": f"Bearer {gateway.key}"}

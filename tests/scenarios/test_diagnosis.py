@@ -103,7 +103,7 @@ async def test_who_rejects_our_key_is_down_at_once(tmp_path: Path) -> None:
         async with running_gateway(tmp_path, models) as gateway:
             first, _ = await ask(gateway, "refused")
             second, _error = await ask(gateway, "refused")
-            snapshot = gateway.app.state.breakers.telling()
+            snapshot = gateway.live.breakers.telling()
     assert (first, second) == (502, 503)
     assert len(served.bodies) == 2, "each key was tried once"
     assert {look.state for look in snapshot.values()} == {"open"}

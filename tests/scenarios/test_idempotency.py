@@ -154,7 +154,7 @@ async def test_what_a_stopping_process_cut_off_is_served_again(tmp_path: Path, u
                 assert reply.status == 200
                 assert "idempotent-replayed" not in reply.headers
                 await reply.content.readany()
-                gateway.app.state.cut_off()
+                gateway.cut_off()
                 assert b'"draining"' in await reply.read()
             assert len(upstream.arrived()) == served
 

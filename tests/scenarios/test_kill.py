@@ -24,15 +24,14 @@ from pydantic import SecretStr
 
 from cost.ledger.drain import unbooked_path
 from cost.ledger.segments import boots, read_segment, segment_path
-from gateway.app import create_app
-from gateway.asgi import AsgiBridge
-from gateway.configuration.settings import Environment, load
+from gateway.configuration.settings import Environment
+from gateway.database import make_engine
 from providers.scripted_server import LogLine
 from proxy.wires.chat.dialect import CHAT
 from tests.postgres import Postgres
 from tests.processes import Oracle, Server, Site, make_site, oracle, start
 from tests.proxy.exchanges import HeardExchange
-from tests.running_gateway import PEPPER, model
+from tests.running_gateway import PEPPER, gateway_at, model
 from tests.scenarios.conftest import Upstream
 
 _log: Final = logging.getLogger(__name__)
@@ -284,7 +283,8 @@ async def test_the_last_byte_of_an_answer_leaves_after_its_booking(
             booked_by_then.extend(entry.entry for path in paths for entry in read_segment(path) if entry)
 
     exchange = HeardExchange(body, [(b"authorization", f"Bearer {site.key}".encode())], heard=heard)
-    app = create_app(load(site.config_path, environment), environment, site.config_path)
-    async with AsgiBridge(app).alive():
-        await app.state.line.serve(CHAT, exchange)
+    engine = make_engine(site.database_url)
+    async with gateway_at(site.config_path, environment, engine, site.key) as running:
+        await running.live.line.serve(CHAT, exchange)
+    await engine.dispose()
     assert booked_by_then == ["reserve", "settle"]

@@ -17,7 +17,7 @@ from classifier.prediction import Prompt
 from dashboards.web.gateway import Gateway
 from proxy.ending import CALLER_GONE
 from proxy.learning.shadow import Shadow
-from proxy.learning.tunings import AS_TRAINED, TuningWatch, propose, roll_back
+from proxy.learning.tunings import AS_TRAINED, propose, roll_back
 from tests.processes import Site, until
 from tests.proxy.learning.test_shadow import label_of, reply
 from tests.running_gateway import CHEAP_PRICES, PEPPER, Running, model, running_gateway
@@ -64,18 +64,13 @@ class Town(msgspec.Struct, frozen=True):
 
     @property
     def inside(self) -> Gateway:
-        found: Gateway = self.gateway.app.state.gateway
+        found: Gateway = self.gateway.parts
         return found
 
     @property
     def shadow(self) -> Shadow:
-        assert self.gateway.app.state.line.shadow is not None
-        found: Shadow = self.gateway.app.state.line.shadow
-        return found
-
-    @property
-    def watch(self) -> TuningWatch:
-        found: TuningWatch = self.gateway.app.state.tuning_watch
+        assert self.gateway.live.line.shadow is not None
+        found: Shadow = self.gateway.live.line.shadow
         return found
 
     async def ask(self, text: str = "hello", *, key: str | None = None, **fields: Any) -> tuple[str, Mapping[str, str]]:
@@ -182,9 +177,9 @@ async def test_a_reference_that_hangs_holds_up_nobody(tmp_path: Path, upstream: 
             said, _ = await there.ask(f"What is {number} and {number}?")
             assert spoken(said) == GIVEN_TEXT
         await until(lambda: there.shadow.counts["sampled"] == 3 and "hang" in arrived(upstream))
-        assert there.gateway.app.state.line.in_flight == 0
+        assert there.gateway.live.line.in_flight == 0
         assert sorted(arrived(upstream)) == ["hang", *[GIVEN] * 3]
-        there.gateway.app.state.begin_drain()
+        there.gateway.begin_drain()
         assert there.shadow.counts == {"sampled": 3, "draining": 2}
     async with there.gateway.engine.connect() as connection:
         found = await connection.exec_driver_sql("SELECT entry, status FROM ledger_entry WHERE alias = 'shadow'")
@@ -211,7 +206,7 @@ async def test_who_did_not_ask_for_it_is_never_compared(tmp_path: Path, upstream
             await there.ask(key=minted.plaintext)
         await accounts.update_team("team_a", shadow_share=1.0)
         await there.ask(model="cheap")
-        await until(lambda: there.gateway.app.state.line.in_flight == 0)
+        await until(lambda: there.gateway.live.line.in_flight == 0)
         assert there.shadow.counts == {}
         await there.shadow.idle()
         assert len(upstream.arrived()) == 4
@@ -228,7 +223,7 @@ async def test_verdicts_become_a_tuning_that_is_taken_back(tmp_path: Path, upstr
     """Feedback, a proposal, its acceptance by the command line, the running gateway's next decision, and back again."""
     probe = Prompt(text="Name a river in Europe.")
     async with town(tmp_path, upstream, bench) as there:
-        classifier, watch = there.inside.classifier, there.watch
+        classifier = there.gateway.live.classifier
         site = Site(tmp_path, f"sqlite:///{tmp_path}/weighbridge.sqlite", there.gateway.key, {})
 
         async def now() -> tuple[float, Any, str]:
@@ -245,19 +240,19 @@ async def test_verdicts_become_a_tuning_that_is_taken_back(tmp_path: Path, upstr
         assert (await there.verdicts())[headers["x-weighbridge-target"], "feedback", "rating"][1] == 0
         proposal = await propose(there.gateway.engine, classifier, there.inside.rules().catalog)
         assert proposal.report.improves
-        await watch.refresh()
+        await there.gateway.refresh_tunings()
         assert await there.inside.learning.tunings() == []
         assert classifier.classify(probe).outlooks["cheap"].adequate == before[0]
 
         accepted = await site.run("classifier", "recalibrate", "--accept", "--json")
         assert accepted.returncode == 0, accepted.stderr
         assert json.loads(accepted.stdout)["accepted"] == 1
-        await watch.refresh()
+        await there.gateway.refresh_tunings()
         after = await now()
         assert after[0] < before[0] - 0.2
         assert after[1]["offers"] != before[1]["offers"]
         assert after[2] == "dear"
 
         assert await roll_back(there.inside.learning) == AS_TRAINED
-        await watch.refresh()
+        await there.gateway.refresh_tunings()
         assert await now() == before

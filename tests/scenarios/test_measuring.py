@@ -15,6 +15,7 @@ from accounts.audit.log import AuditLog, Scope
 from classifier.measuring.questions import Question, calibration_set
 from classifier.measuring.result import Result
 from classifier.measuring.store import Measurement, MeasurementStore, Order
+from classifier.onnx_classifier import OnnxClassifier
 from dashboards.operations.measurement_change import (
     accept_measurement,
     order_measurement,
@@ -85,7 +86,8 @@ async def test_a_known_model_is_placed_where_it_stands(tmp_path: Path) -> None:
         result = result_of(done)
         assert (result.scored, result.failed, result.unparsed) == (200, 0, 0)
         assert result.mean is not None
-        known = running.app.state.gateway.classifier
+        known = running.live.classifier
+        assert isinstance(known, OnnxClassifier)
         stands = {each.name: each.mean for each in result.known}
         assert known.artifact == result.artifact
         assert result.mean.low < result.mean.value < result.mean.high
@@ -98,12 +100,12 @@ async def test_a_known_model_is_placed_where_it_stands(tmp_path: Path) -> None:
         assert result.ttft_p50_s is not None
         assert TARGET not in known.measured
         version = await accept_measurement(AuditLog(running.engine), ACTOR, OPERATOR, done.measurement_id)
-        await running.app.state.tuning_watch.refresh()
+        await running.refresh_tunings()
         assert TARGET in known.measured
         with pytest.raises(BadRequest, match="accepted already"):
             await accept_measurement(AuditLog(running.engine), ACTOR, OPERATOR, done.measurement_id)
         assert await roll_back_tuning(AuditLog(running.engine), ACTOR, OPERATOR) == 0
-        await running.app.state.tuning_watch.refresh()
+        await running.refresh_tunings()
         assert TARGET not in known.measured
         told = [(each.action, each.object_kind, each.actor_name) for each in await entries(running)]
         assert told[-4:] == [
@@ -228,8 +230,8 @@ async def test_an_outage_ends_it_and_failed_questions_are_asked_again(tmp_path: 
         assert broken.state == "stopped"
         assert "does not answer" in broken.reason
         manner[0] = "right"
-        for deployment in running.app.state.gateway.rules().catalog.targets[TARGET].deployments:
-            running.app.state.breakers.cleared(deployment.deployment_id)
+        for deployment in running.parts.rules().catalog.targets[TARGET].deployments:
+            running.control.live.breakers.cleared(deployment.deployment_id)
         done = await ended(running, await ordered(running))
         assert (await MeasurementStore(running.engine).tally(done.measurement_id)).scored == 60
 

@@ -267,7 +267,7 @@ async def test_a_reload_changes_no_pool(tmp_path: Path) -> None:
         written["selfhosted"]["pools"][0]["name"] = "other"
         gateway.config_path.write_text(yaml.safe_dump(written))
         for _ in range(2):
-            gateway.app.state.reload()
+            gateway.reload()
             assert (await fleet.ask(_talk(1))).replica == "a"
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from fastapi import FastAPI
 
+from gateway.web import web_app
 from tests.dashboards.api.finance import DAY_S, KEYS, Finance, Question, running_finance
 
 DAYS: Final = {"start_date": "2026-04-05", "end_date": "2026-04-06"}
@@ -116,9 +116,7 @@ async def finance(tmp_path: Path) -> AsyncIterator[Finance]:
 
 def routes(finance: Finance) -> list[str]:
     """Every GET route of the gateway that tells figures to keys, whoever wrote it. Pages take none: test_matrix has them."""
-    app = finance.gateway.app
-    assert isinstance(app, FastAPI)
-    found = set(_paths(app.routes))
+    found = set(_paths(web_app().routes))
     assert found >= set(OURS)
     return sorted(path for path in found - NO_FINANCE if "{" not in path and not path.startswith("/dashboard"))
 

@@ -145,7 +145,7 @@ async def test_a_hard_budget_refuses_with_402(gateway: Running) -> None:
     assert (await ask(gateway))[0] == 200
     admin = await key_of(gateway, "admin")
     await call(gateway, "PUT", "/budgets/b1", admin, TEAM | {"kind": "hard", "limit_usd": "0.000000001"})
-    holds = gateway.app.state.holds
+    holds = gateway.data.holds
     await until(lambda: holds._index)
     status, told, headers = await ask(gateway)
     assert (status, told["error"]["type"], told["error"]["code"]) == (402, "insufficient_quota", "budget_exceeded")
@@ -169,7 +169,7 @@ async def test_a_crowd_of_callers_overruns_nothing(gateway: Running) -> None:
     """Through the whole gateway: some are served, the others get 402, and what is booked is within the limit."""
     admin = await key_of(gateway, "admin")
     assert (await call(gateway, "PUT", "/budgets/b1", admin, TEAM | {"kind": "hard", "limit_usd": "0.005"}))[0] == 201
-    holds = gateway.app.state.holds
+    holds = gateway.data.holds
     await until(lambda: holds._index)
     statuses = [status for status, _, _ in await asyncio.gather(*(ask(gateway) for _ in range(60)))]
     assert set(statuses) == {200, 402}

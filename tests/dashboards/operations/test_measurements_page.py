@@ -68,7 +68,7 @@ async def test_an_operator_measures_and_puts_it_in_use(tmp_path: Path) -> None:
 
 
 async def adopted(running: Running) -> None:
-    await running.app.state.tuning_watch.refresh()
+    await running.refresh_tunings()
 
 
 async def test_a_stopped_one_goes_on(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ async def _started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 def gateway_of(running: Running) -> Gateway:
-    found: Gateway = running.app.state.gateway
+    found: Gateway = running.parts
     return found
 
 
@@ -148,7 +148,7 @@ async def test_what_is_not_there_is_not_found(running: Running) -> None:
 
 async def test_an_open_breaker_is_told_first(own: Running) -> None:
     """With what went wrong in our own words, on the overview, on the target's page and in the CSV."""
-    breakers = own.app.state.breakers
+    breakers = own.live.breakers
     for _ in range(5):
         permit = breakers.try_acquire("org/small/main")
         assert permit is not None
@@ -179,7 +179,7 @@ async def test_what_an_upstream_answered_is_remembered(own: Running) -> None:
         headers = {"authorization": f"Bearer {own.key}"}
         async with session.post("/v1/chat/completions", json=body, headers=headers) as reply:
             assert reply.status >= 500
-    faults = [fault for _, fault in own.app.state.breakers.describe("bad/main").faults]
+    faults = [fault for _, fault in own.live.breakers.describe("bad/main").faults]
     assert {(fault.kind, fault.status, fault.counted) for fault in faults} == {("UpstreamUnavailable", 503, True)}
     async with signed_in(own, role="operator") as browser:
         page = (await browser.get(f"{HOME}/targets/bad")).text

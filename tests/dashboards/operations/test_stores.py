@@ -6,16 +6,16 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.drain import Drain
-from cost.ledger.journal import Journal
-from cost.ledger.ledger import Ledger
+from cost.ledger.journal import JournalState
 from cost.ledger.store import LedgerStore
 from cost.ledger.sweep import Sweep
+from dashboards.live.workers import WorkersNow
 from dashboards.operations import stores
 from dashboards.webhooks.outbox import Outbox
 from gateway.database import make_engine
 from proxy.redis.redis_config import RedisSection
 from proxy.redis.redis_link import RedisLink
-from proxy.worker_report import redis_state
+from proxy.worker_report import WorkerReport, redis_state
 
 
 async def test_a_database_that_answers(engine: AsyncEngine) -> None:
@@ -66,10 +66,33 @@ async def test_a_redis_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-async def test_a_journal(engine: AsyncEngine, tmp_path: Path) -> None:
-    """How much waits and for how long, in plain numbers."""
-    ledger, drain = Ledger(Journal(tmp_path / "journal")), Drain(tmp_path / "journal", LedgerStore(engine))
-    await ledger.start()
-    told = stores.journal(ledger, drain)
-    await ledger.aclose()
+async def test_the_journals(engine: AsyncEngine, tmp_path: Path) -> None:
+    """How much waits in all workers' together and for how long, in plain numbers; nothing, where no worker answers."""
+    drain = Drain(tmp_path / "journal", LedgerStore(engine))
+    told = stores.journal(WorkersNow(()), drain)
     assert (told["accepting"], told["waiting"], told["oldest_s"], told["unbooked"]) == (True, 0, 0.0, 0)
+    one, other = (
+        report(JournalState(depth=2, oldest_age_s=1.5, accepting=True, write_failures=1, unwritten=0)),
+        report(JournalState(depth=3, oldest_age_s=9.0, accepting=False, write_failures=0, unwritten=3)),
+    )
+    told = stores.journal(WorkersNow((one, other)), drain)
+    assert (told["accepting"], told["waiting"], told["oldest_s"]) == (False, 5, 9.0)
+    assert (told["write_failures"], told["unwritten"]) == (1, 3)
+
+
+def report(journal: JournalState) -> WorkerReport:
+    return WorkerReport(
+        boot_id="one",
+        draining=False,
+        in_flight=0,
+        max_in_flight=1,
+        is_refusing=False,
+        limits_mode="share",
+        live=1,
+        redis=None,
+        breakers={},
+        queues=(),
+        journal=journal,
+        settle_failures=0,
+        scored_by_rule=0,
+    )

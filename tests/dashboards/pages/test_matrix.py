@@ -28,6 +28,7 @@ from cost.times import wall_us
 from dashboards.web.access import SIGN_IN
 from dashboards.web.cookie import COOKIE
 from gateway.configuration.settings import Environment, load, peppers
+from gateway.web import web_app
 from proxy.limits.limit import Limits
 from proxy.limits.rules import Place, Rule
 from proxy.limits.store import LimitStore
@@ -243,7 +244,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place_]:
         yield Place_(
             running=running,
             session=session,
-            targets=targets_of(running.app.routes),
+            targets=targets_of(web_app().routes),
             fills=fills,
             keys=keys,
             sessions=Sessions(running.engine, config.sign_in, pepper, now_us=wall_us),

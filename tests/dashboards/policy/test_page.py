@@ -235,7 +235,7 @@ async def test_a_few_outlooks_are_worked_out_at_once(
 async def test_figures_far_from_the_bill_say_so(running: Running, admin: Browser) -> None:
     """What is computed for the floor as it is, beside what was really spent: a quarter off is told before the figures."""
     await keep(running, month())
-    gateway = running.app.state.gateway
+    gateway = running.parts
     found = await outlook(gateway, await gateway.accounts.team_of("default", "team_a"), wall_us())
     computed = found.now.month_nanousd if found.now else None
     assert computed

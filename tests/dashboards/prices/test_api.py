@@ -180,7 +180,7 @@ async def test_a_reload_keeps_what_was_entered(gateway: Running) -> None:
     admin = await key_of(gateway, "admin")
     _, told = await call(gateway, "PUT", "/prices/plain", admin, {"input": 7, "output": 7})
     gateway.config_path.write_text(gateway.config_path.read_text().replace("'2.5'", "'3.5'"))
-    gateway.app.state.reload()
+    gateway.reload()
     assert (await listed(gateway))["plain"]["version"] == told["version"]
     await call(gateway, "DELETE", f"/prices/plain/{told['version']}", admin)
     plain = (await listed(gateway))["plain"]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.process.running_child import RestartBackoff
 from gateway.process.serve import PortTaken, bind
-from gateway.process.supervisor import RestartBackoff
 from tests.processes import children_of
 
 _TIMEOUT_S = 30.0
@@ -22,24 +22,27 @@ _TIMEOUT_S = 30.0
 _SUPERVISED = """
 import os, sys
 from gateway.process.serve import bind
-from gateway.process.supervisor import RestartBackoff, Supervisor
+from gateway.process.running_child import RestartBackoff
+from gateway.process.supervisor import Supervisor
 listener = bind("127.0.0.1", 0)
 print(listener.getsockname()[1], flush=True)
-command = [sys.executable, "-m", "gateway.process.serve", "--fd", str(listener.fileno()), "--app", sys.argv[1], "--drain-s", "5"]
+command = [sys.executable, "-m", "tests.gateway.process.tiny_worker", "--fd", str(listener.fileno()), "--kind", sys.argv[1]]
+control = [sys.executable, "-m", "tests.gateway.process.tiny_control", sys.argv[3]] if len(sys.argv) > 3 else None
 patience = RestartBackoff(young_s=float(sys.argv[2]), max_young_deaths=3, first_delay_s=0.01)
 supervisor = Supervisor(
-    command, count=2, inherited_fd=listener.fileno(), environ=dict(os.environ), drain_s=5, patience=patience,
+    command, control=control, count=2, inherited_fd=listener.fileno(), environ=dict(os.environ), drain_s=5,
+    patience=patience,
 )
 sys.exit(supervisor.run())
 """
 
 _ALONE = """
 import sys
-from gateway.process.serve import bind, run_app
-from tests.gateway.process.tiny_app import tiny
+from gateway.process.serve import bind
+from tests.gateway.process.tiny_worker import run
 listener = bind("127.0.0.1", 0)
 print(listener.getsockname()[1], flush=True)
-sys.exit(run_app(tiny, listener, drain_s=float(sys.argv[1])))
+sys.exit(run(["--fd", str(listener.detach()), "--drain-s", sys.argv[1]]))
 """
 
 
@@ -86,9 +89,9 @@ def _running(script: str, *arguments: str) -> Iterator[_Server]:
 
 
 def _supervised(
-    app: str = "tests.gateway.process.tiny_app:tiny", young_s: float = 0.0
+    kind: str = "tiny", young_s: float = 0.0, control_log: Path | None = None
 ) -> contextlib.AbstractContextManager[_Server]:
-    return _running(_SUPERVISED, app, str(young_s))
+    return _running(_SUPERVISED, kind, str(young_s), *([] if control_log is None else [str(control_log)]))
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -158,7 +161,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
 
 def test_workers_that_only_die_young_end_the_supervisor() -> None:
     """An app that cannot start is not restarted for ever: the exit status is not 0."""
-    with _supervised("tests.gateway.process.tiny_app:broken", young_s=60.0) as server:
+    with _supervised("broken", young_s=60.0) as server:
         assert server.process.wait(_TIMEOUT_S) == 1
         assert server.process.stderr is not None
         assert "giving up" in server.process.stderr.read()
@@ -238,7 +241,7 @@ def test_a_worker_that_cannot_start_replaces_nobody(tmp_path: Path, monkeypatch:
     """The old workers go on, and the next SIGUSR2 is obeyed again."""
     there = tmp_path / "there"
     monkeypatch.setenv("FUSSY", str(there))
-    with _supervised("tests.gateway.process.tiny_app:fussy") as server:
+    with _supervised("fussy") as server:
         first = server.pids()
         there.touch()
         server.process.send_signal(signal.SIGUSR2)
@@ -265,15 +268,9 @@ def test_a_stop_amid_a_replacement_ends_all() -> None:
 
 
 def test_what_outlasts_the_drain_is_cut_off_by_the_app() -> None:
-    """The app is told when the time is over, and what it still says then reaches the caller; the status is 0.
-
-    It runs alone, so SIGUSR2 before changes nothing but is told what it would need.
-    """
+    """The worker is told when the time is over, and what it still says then reaches the caller; the status is 0."""
     with _running(_ALONE, "1") as server:
         server.get()
-        server.process.send_signal(signal.SIGUSR2)
-        assert server.process.stderr is not None
-        assert "server.workers" in server.process.stderr.readline()
         answers: list[list[str]] = []
         caller = threading.Thread(target=lambda: answers.append(server.get("/endless")))
         caller.start()
@@ -294,3 +291,60 @@ def test_a_second_signal_is_obeyed_at_once() -> None:
         time.sleep(0.2)
         assert server.end() == 1
         caller.join()
+
+
+def _told(log: Path) -> list[list[str]]:
+    """What the control plane wrote: its pid, and what happened."""
+    return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def test_a_killed_control_plane_comes_back_while_workers_serve(tmp_path: Path) -> None:
+    """The workers stay the same ones, and each request is answered."""
+    log = tmp_path / "control"
+    with _supervised(control_log=log) as server:
+        workers = server.pids()
+        _until(lambda: bool(_told(log)))
+        (first, _), *_ = _told(log)
+        os.kill(int(first), signal.SIGKILL)
+        _until(lambda: len(_told(log)) == 2)
+        assert server.pids() == workers
+        assert server.end() == 0
+
+
+def test_the_control_plane_ends_last(tmp_path: Path) -> None:
+    """After the last worker, whose books it still brings in; SIGHUP reaches it, too."""
+    log = tmp_path / "control"
+    with _supervised(control_log=log) as server:
+        workers = server.pids()
+        _until(lambda: bool(_told(log)))
+        server.process.send_signal(signal.SIGHUP)
+        _until(lambda: _told(log)[-1][1] == "reloaded")
+        slow = threading.Thread(target=lambda: server.get("/slow"))
+        slow.start()
+        time.sleep(0.1)
+        assert server.end() == 0
+        slow.join()
+    pid, event, *living = _told(log)[-1]
+    assert event == "stopping"
+    assert not workers & {int(each) for each in living}
+    assert _gone(int(pid))
+
+
+def test_a_replacement_reaches_the_control_plane(tmp_path: Path) -> None:
+    """SIGUSR2 starts it anew with the workers."""
+    log = tmp_path / "control"
+    with _supervised(control_log=log) as server:
+        first = server.pids()
+        _until(lambda: bool(_told(log)))
+        server.process.send_signal(signal.SIGUSR2)
+        _until(lambda: all(_gone(pid) for pid in first))
+        _until(lambda: [event for _, event, *_ in _told(log)].count("serving") == 2)
+        assert server.end() == 0
+
+
+def test_a_control_plane_that_cannot_start_ends_the_supervisor(tmp_path: Path) -> None:
+    """With a status that says so, and a line in the log."""
+    with _supervised(young_s=60.0, control_log=tmp_path / "nowhere" / "control") as server:
+        assert server.process.wait(_TIMEOUT_S) == 1
+        assert server.process.stderr is not None
+        assert "the control plane keeps dying" in server.process.stderr.read()

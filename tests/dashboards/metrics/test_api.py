@@ -31,7 +31,7 @@ async def test_liveness_and_readiness_answer_without_a_key(tmp_path: Path) -> No
 async def test_readiness_turns_false_when_draining(tmp_path: Path) -> None:
     """A load balancer is told before connections close."""
     async with running_gateway(tmp_path, [model("m", SCRIPTED)]) as gateway:
-        gateway.app.state.begin_drain()
+        gateway.begin_drain()
         status, body = await get(gateway, "/readyz")
         assert (status, '"accepting":false' in body) == (503, True)
         assert (await get(gateway, "/healthz"))[0] == 200

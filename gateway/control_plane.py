@@ -1,0 +1,257 @@
+"""The control plane: one process a host, which does for all workers what no caller waits for, and serves the pages."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Hashable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.store import AccountStore
+from classifier.learning.store import LearningStore
+from cost.ledger.drain import Drain
+from cost.reports.usage import UsageReader
+from cost.times import wall_us
+from dashboards.live.readers import open_operations
+from dashboards.live.workers import Workers
+from dashboards.savings import Claims
+from dashboards.web.gateway import READS_AT_ONCE, Gateway
+from gateway.configuration.file import ConfigError
+from gateway.configuration.settings import Environment, GatewayConfig, peppers, read_environment, resolve_secret
+from gateway.database import make_engine
+from gateway.link.answering import answer_from_database
+from gateway.link.connection import Connection
+from gateway.link.hub import Hub
+from gateway.link.reports import VOCABULARY, PeekLimits, ReadReport, WriteDown
+from gateway.live_line import LiveLine
+from gateway.runtime_folder import RuntimeFolder
+from gateway.sources import Process, from_database
+from gateway.web import ControlApp, serving_web, web_app
+from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier, open_callbacks
+from gateway.wiring.books import keep_rounds, open_drain, open_worker_books
+from gateway.wiring.fleet import FIRST_LOOK_S, OpenProber, open_fleet, open_prober
+from gateway.wiring.measuring import keep_measuring
+from gateway.wiring.metrics import AllMetrics, all_metrics
+from gateway.wiring.people import open_people
+from gateway.wiring.processes import count_workers
+from gateway.wiring.scaling import keep_scaling
+from proxy.background import background, every
+from proxy.batch.room import IdleRoom
+from proxy.learning.retention import forget_what_may_not_stay
+from proxy.limits.limit import Limit, Remaining
+from proxy.observers.logs import configure_logging
+from proxy.redis.live_processes import ToldProcesses
+from proxy.worker_report import WorkerReport
+from selfhosted.bulletin import Bulletin
+from selfhosted.messages import FROM_PROCESS, FromProcess
+from selfhosted.prefixes.store import PrefixStore, keep_pruned
+from selfhosted.scale.reports import FleetReport
+
+_COUNT_S = 1.0
+_PURGE_S = 300.0
+_RETENTION_S = 600.0
+
+
+class ControlPlane:
+    """The process's life: from its start to its last booked entry."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        environment: Environment,
+        config_path: Path | None,
+        folder: RuntimeFolder,
+        metrics: AllMetrics | None = None,
+    ) -> None:
+        self._environment = environment
+        self._folder = folder
+        self._metrics = metrics or all_metrics()
+        self.live = LiveLine(config, environment, config_path, self._metrics, serves_callers=False)
+        self._is_draining = False
+        self.hub = Hub(VOCABULARY)
+
+    def begin_drain(self) -> None:
+        """Streams of events are ended, as their callers come again elsewhere."""
+        self._is_draining = True
+
+    def reload(self) -> None:
+        """Reads the file again, as the workers do, and tells what came of it."""
+        self.live.reload()
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[Gateway]:
+        """Opens everything in the order of need, and closes it in reverse, the books last."""
+        config, metrics, live = self.live.config, self._metrics, self.live
+        log_lines = configure_logging()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(log_lines.close)
+            engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")
+            stack.push_async_callback(engine.dispose)
+            answer_from_database(self.hub.handlers, engine)
+            # Its own line serves no caller, so it takes no share of what the workers divide.
+            sources = from_database(engine, ToldProcesses())
+            # First, so that it is closed last: what this process booked itself is brought in, too.
+            drain = await open_drain(engine, config, metrics, wall_us, stack)
+            opened = await open_worker_books(config.cost, sources.grants, metrics, wall_us, stack)
+            boot_id = opened.ledger.boot_id
+            claims = Claims(engine, lambda: live.config.cost, wall_us, operator=config.accounts.operator)
+            published = Bulletin()
+            probing = await open_prober(engine, config, boot_id, metrics, _Published(self.hub, published), stack)
+            self._hear_of_fleet(probing)
+            fleet = await open_fleet(
+                config,
+                metrics,
+                partial(_tell, probing, boot_id),
+                live.fleet_changed,
+                stack,
+                hears_engines=False,
+            )
+            published.subscribe(fleet.hear)
+            await fleet.known(FIRST_LOOK_S)
+            await live.open(
+                Process(
+                    engine=engine,
+                    sources=sources,
+                    books=opened.books,
+                    holds=opened.holds,
+                    ledger=opened.ledger,
+                    fleet=fleet,
+                ),
+                stack,
+            )
+            counted = await count_workers(engine, self.hub, stack)
+            keep_scaling(config, probing, lambda: counted.live, metrics.scale, stack)
+            accounts, learning = AccountStore(engine), LearningStore(engine)
+            keep_measuring(
+                engine,
+                accounts=accounts,
+                operator=config.accounts.operator,
+                classifier=live.classifier,
+                dispatcher=live.dispatcher,
+                rules=live.measuring_rules,
+                holder=boot_id,
+                stack=stack,
+            )
+            gateway = Gateway(
+                rules=lambda: live.line.config,
+                directory=live.directory,
+                limit_book=live.gate.limit_book,
+                is_draining=lambda: self._is_draining,
+                fleet_view=probing.view,
+                boot_id=boot_id,
+                drain=drain,
+                write_down=self._write_down,
+                usage=UsageReader(engine),
+                metrics=metrics.requests,
+                learning_metrics=metrics.learning,
+                registry_metrics=metrics.registry,
+                learning=learning,
+                classifier=live.classifier,
+                prices=live.prices,
+                claims=claims,
+                database=engine,
+                reads=asyncio.Semaphore(READS_AT_ONCE),
+                webhooks=frozenset(config.webhooks.names()),
+                operator=config.accounts.operator,
+                metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
+                accounts=accounts,
+                workers=self._workers(),
+                ready=live.breakers.ready,
+                operations=open_operations(engine, stack),
+                responses=live.responses,
+                callbacks=open_callbacks(engine, config, peppers(config, self._environment)),
+                batch=open_batch_tier(engine, config, self._environment.data_dir),
+                config=lambda: live.config,
+                every_setting=self._every_setting,
+                **open_people(engine, config, peppers(config, self._environment), stack),
+            )
+            if gateway.batch is not None and gateway.callbacks is not None:
+                keep_batches_going(
+                    gateway.batch,
+                    accounts=accounts,
+                    answering=LineAnswers(live.line),
+                    rules=lambda: live.line.config,
+                    room=IdleRoom(lambda: live.line.config.catalog, live.gate.queues, fleet),
+                    metrics=metrics.batch,
+                    outbox=gateway.callbacks.outbox,
+                    boot_id=boot_id,
+                    is_draining=lambda: self._is_draining,
+                    stack=stack,
+                )
+            self._keep_house(engine, drain, gateway, stack)
+            await stack.enter_async_context(
+                await keep_rounds(engine, config, metrics, claims, gateway.callbacks, wall_us)
+            )
+            await self.hub.start(self._folder.link)
+            stack.push_async_callback(self.hub.aclose)
+            await stack.enter_async_context(serving_web(ControlApp(web_app(), {"gateway": gateway}), self._folder.web))
+            yield gateway
+            self.begin_drain()
+
+    def _hear_of_fleet(self, probing: OpenProber) -> None:
+        def hear(connection: Connection, message: FromProcess) -> None:
+            probing.prober.hear(connection.boot_id, message)
+
+        for each in FROM_PROCESS:
+            self.hub.handlers.when_told(each, hear)
+        self.hub.went.append(probing.prober.forget)
+
+    def _workers(self) -> Workers:
+        async def ask() -> list[WorkerReport]:
+            return list((await self.hub.ask_all(ReadReport())).values())
+
+        async def peek(limits: tuple[Limit, ...]) -> list[tuple[Remaining, ...]]:
+            return [tuple(each) for each in (await self.hub.ask_all(PeekLimits(list(limits)))).values()]
+
+        return Workers(ask, peek)
+
+    async def _write_down(self) -> None:
+        self.live.write_down()
+        await self.hub.ask_all(WriteDown())
+
+    def _keep_house(
+        self, engine: AsyncEngine, drain: Drain, gateway: Gateway, stack: contextlib.AsyncExitStack
+    ) -> None:
+        async def forget() -> None:
+            keep_days = self.live.config.classifier.learning.keep_days
+            await forget_what_may_not_stay(gateway.learning, gateway.accounts, keep_days=keep_days, now_us=wall_us())
+
+        async def count() -> None:
+            self._metrics.ledger.set_drain(drain.counts)
+
+        background(stack, every(_COUNT_S, count))
+        background(stack, every(_RETENTION_S, forget))
+        background(stack, keep_pruned(PrefixStore(engine)))
+        background(stack, every(_PURGE_S, gateway.responses.purge))
+
+    def _every_setting(self) -> tuple[BaseModel, BaseModel | None]:
+        try:
+            return self.live.config, read_environment()
+        except ConfigError:
+            # It was sound at the start, and somebody changed it since.
+            return self.live.config, None
+
+
+class _Published:
+    """Tells the workers and this process's own line of the fleet."""
+
+    def __init__(self, hub: Hub, own: Bulletin) -> None:
+        self._hub = hub
+        self._own = own
+
+    def publish(self, key: Hashable, message: msgspec.Struct) -> None:
+        self._hub.publish(key, message)
+        self._own.publish(key, message)
+
+    def forget(self, key: Hashable) -> None:
+        self._hub.forget(key)
+        self._own.forget(key)
+
+
+def _tell(probing: OpenProber, boot_id: str, message: FromProcess) -> None:
+    # Nobody waits at this process's gate, so it has nothing to say of that.
+    if not isinstance(message, FleetReport):
+        probing.prober.hear(boot_id, message)

@@ -1,0 +1,143 @@
+"""The data plane: one worker process, with the line, its journal, and what the control plane tells it."""
+
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Final
+
+from cost.ledger.backlog import Backlog
+from cost.times import wall_us
+from gateway.configuration.settings import Environment, GatewayConfig
+from gateway.database import AnswerCheck, make_engine
+from gateway.link.link import Hello, Link
+from gateway.link.reports import VOCABULARY, answer_of_itself
+from gateway.live_line import LiveLine
+from gateway.runtime_folder import RuntimeFolder
+from gateway.sources import Process, from_control_plane
+from gateway.wiring.books import open_worker_books
+from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
+from gateway.wiring.metrics import AllMetrics, all_metrics
+from gateway.wiring.processes import told_processes
+from proxy.health import Health
+from proxy.http.hand_over import HandOver
+from proxy.observers.logs import configure_logging
+from proxy.overload import AcceptBacklog
+from proxy.worker_report import WorkerReport
+from selfhosted.fleet import Fleet
+from selfhosted.messages import FROM_PROBER, FromProber
+
+_log = logging.getLogger("weighbridge.app")
+
+_SYNC_S: Final = 60.0
+"""Seconds that a start waits for the control plane; it recovers dead processes' journals before it answers."""
+
+
+class DataPlane:
+    """The process's life: from its start to its last booked entry."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        environment: Environment,
+        config_path: Path | None,
+        folder: RuntimeFolder,
+        metrics: AllMetrics | None = None,
+    ) -> None:
+        self._environment = environment
+        self._folder = folder
+        self._metrics = metrics or all_metrics()
+        self.live = LiveLine(config, environment, config_path, self._metrics, serves_callers=True)
+        self._is_open = False
+        self.others = HandOver(folder.web)
+        """Answers what is not a hot route."""
+        self.reloaded: list[Callable[[GatewayConfig], None]] = []
+        """Called with the configuration after a reload."""
+
+    def begin_drain(self) -> None:
+        """Readiness turns false and new work is refused; what runs goes on."""
+        if self._is_open:
+            self.live.line.draining = True
+            self.others.end_streams()
+            if self.live.line.shadow is not None:
+                self.live.line.shadow.drain()
+
+    def cut_off(self) -> None:
+        """The time to drain is over: what still runs is ended, told and settled."""
+        if self._is_open:
+            self.live.line.cut_off()
+
+    def reload(self) -> None:
+        """Reads the file again and swaps the rules whole; a bad file changes nothing."""
+        self.live.reload()
+        for reloaded in self.reloaded:
+            reloaded(self.live.config)
+
+    def watch_backlog(self, backlog: AcceptBacklog) -> None:
+        """The overload guard sees from now on who waits to be accepted."""
+        self.live.gate.guard.watch(backlog)
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[Health]:
+        """Opens everything in the order of need, and closes it in reverse, the books last. Yields what tells its health."""
+        config, metrics, live = self.live.config, self._metrics, self.live
+        log_lines = configure_logging()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(log_lines.close)
+            engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")
+            stack.push_async_callback(engine.dispose)
+            stack.push_async_callback(self.others.aclose)
+            link = Link(self._folder.link, VOCABULARY)
+            stack.push_async_callback(link.aclose)
+            sources = from_control_plane(link, engine, told_processes(link))
+            opened = await open_worker_books(config.cost, sources.grants, metrics, wall_us, stack)
+            self.holds = opened.holds
+            boot_id = opened.ledger.boot_id
+            fleet = await open_fleet(config, metrics, link.tell, live.fleet_changed, stack)
+            _hear_of_fleet(link, fleet)
+            link.start(Hello(boot_id, os.getpid()))
+            try:
+                await link.synced(_SYNC_S)
+            except TimeoutError:
+                _log.error("the control plane does not answer; serving with the configuration alone")
+            await fleet.known(FIRST_LOOK_S)
+            process = Process(
+                engine=engine,
+                sources=sources,
+                books=opened.books,
+                holds=opened.holds,
+                ledger=opened.ledger,
+                fleet=fleet,
+            )
+            await live.open(process, stack)
+            live.open_shadow(sources, stack)
+            self._answer(link)
+            self._is_open = True
+            yield Health(
+                line=live.line,
+                journal=opened.ledger.state,
+                backlog=Backlog(config.cost.journal_dir).waiting,
+                control_plane=lambda: link.is_up,
+                database=AnswerCheck(engine).answers,
+                fallback_reason=lambda: live.classifier.fallback_reason,
+            )
+            self.begin_drain()
+
+    def _answer(self, link: Link) -> None:
+        async def write_down() -> None:
+            self.live.write_down()
+            await self.live.learning_log.flush()
+
+        def report() -> WorkerReport:
+            return self.live.report()
+
+        answer_of_itself(link.handlers, report=report, peek=self.live.gate.limiter.peek, write_down=write_down)
+
+
+def _hear_of_fleet(link: Link, fleet: Fleet) -> None:
+    def hear(_from: object, message: FromProber) -> None:
+        fleet.hear(message)
+
+    for each in FROM_PROBER:
+        link.handlers.when_told(each, hear)

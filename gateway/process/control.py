@@ -1,0 +1,44 @@
+"""The control plane's process: `python -m gateway.process.control --config FILE --runtime FOLDER`."""
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from dashboards.web.gateway import Gateway
+from gateway.configuration.file import ConfigError
+from gateway.configuration.settings import load, read_environment
+from gateway.control_plane import ControlPlane
+from gateway.process.life import Signals, ignore_early_signals, live, tell_ready
+from gateway.process.parent_pipe import follow_parent
+from gateway.runtime_folder import RuntimeFolder
+
+
+def run_control(arguments: list[str]) -> int:
+    """Runs the control plane until a signal, or until the parent is gone. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gateway.process.control", description="The control plane of `weighbridge serve`."
+    )
+    parser.add_argument("--ready-fd", type=int, default=None, help="a pipe that is told when this process serves")
+    parser.add_argument("--config", type=Path, required=True, help="the configuration file")
+    parser.add_argument("--runtime", type=Path, required=True, help="the folder in which the processes meet")
+    given = parser.parse_args(arguments)
+    ignore_early_signals()
+    follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    environment = read_environment()
+    control = ControlPlane(load(given.config, environment), environment, given.config, RuntimeFolder(given.runtime))
+
+    async def serve(_gateway: Gateway, signals: Signals) -> None:
+        tell_ready(given.ready_fd)
+        await signals.stopped.wait()
+        control.begin_drain()
+
+    return live(control.serving(), serve, reload=control.reload)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(run_control(sys.argv[1:]))
+    except ConfigError as refused:
+        sys.exit(str(refused))

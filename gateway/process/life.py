@@ -1,0 +1,164 @@
+"""The life of a process that the supervisor started: its signals, its start, the message that it serves, and its end."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol, TypeVar
+
+import uvloop
+
+from proxy.http.server import HttpServer
+
+_log: Final = logging.getLogger("weighbridge.serve")
+
+FORCED: Final = 1
+"""The exit status after a second signal."""
+
+Opened = TypeVar("Opened")
+
+
+def ignore_early_signals() -> None:
+    """Until somebody listens for them, a reload and a replacement must not end this process; a stop must."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+
+def tell_ready(ready_fd: int | None) -> None:
+    """Tells the supervisor, through its pipe, that this process serves."""
+    if ready_fd is not None:
+        # A supervisor that is gone is noticed elsewhere.
+        with contextlib.suppress(OSError):
+            os.write(ready_fd, b"\n")
+        os.close(ready_fd)
+
+
+def live(
+    opening: AbstractAsyncContextManager[Opened],
+    serve: Callable[[Opened, "Signals"], Awaitable[None]],
+    *,
+    reload: Callable[[], None],
+) -> int:
+    """Opens, serves until a signal, and closes. Returns the exit status.
+
+    A stop during the start ends the start. `serve` returns when `Signals.stopped` is set and what ran has ended.
+    """
+    signals = Signals(reload)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_live(opening, serve, signals))
+    return FORCED if signals.forced else 0
+
+
+class Signals:
+    """What a process was told by signals."""
+
+    def __init__(self, reload: Callable[[], None]) -> None:
+        self.stopped = asyncio.Event()
+        """Set by SIGTERM and SIGINT."""
+        self.forced = False
+        """True after a second of those: the end is no longer waited for."""
+        self.when_replaced: Callable[[], None] = lambda: None
+        """Called at SIGUSR2: another process has taken this one's place."""
+        self.when_forced: Callable[[], None] = lambda: os._exit(FORCED)
+        self._reload = reload
+
+    def listen(self) -> None:
+        """Takes the process's signals from now on."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop)
+        loop.add_signal_handler(signal.SIGINT, self._stop)
+
+    def listen_for_changes(self) -> None:
+        """Takes reloads and replacements, too; before everything is open there is nothing to change."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGUSR2, self._replaced)
+
+    def ignore_changes(self) -> None:
+        """The books are still to be closed: a late reload must not end the process before that."""
+        loop = asyncio.get_running_loop()
+        loop.remove_signal_handler(signal.SIGHUP)
+        loop.remove_signal_handler(signal.SIGUSR2)
+        ignore_early_signals()
+
+    def _replaced(self) -> None:
+        self.when_replaced()
+
+    def _stop(self) -> None:
+        if not self.stopped.is_set():
+            self.stopped.set()
+        elif not self.forced:
+            self.forced = True
+            _log.warning("stopping at once: a second signal came")
+            self.when_forced()
+
+
+async def _live(
+    opening: AbstractAsyncContextManager[Opened],
+    serve: Callable[[Opened, Signals], Awaitable[None]],
+    signals: Signals,
+) -> None:
+    signals.listen()
+    async with contextlib.AsyncExitStack() as stack:
+        opened = await _unless(signals.stopped, stack.enter_async_context(opening))
+        if opened is None:
+            return
+        # What the start made stays: the collector need not walk all of it again and again while serving.
+        gc.collect()
+        gc.freeze()
+        signals.listen_for_changes()
+        stack.callback(signals.ignore_changes)
+        await serve(opened, signals)
+
+
+async def _unless(stopped: asyncio.Event, work: Awaitable[Opened]) -> Opened | None:
+    """What comes of the work; None where the stop comes first, which cancels it."""
+    working: asyncio.Future[Opened] = asyncio.ensure_future(work)
+    stopping: asyncio.Task[Any] = asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+        return None
+    finally:
+        stopping.cancel()
+
+
+class Drains(Protocol):
+    """What a worker serves, as far as its end goes."""
+
+    def begin_drain(self) -> None:
+        """Refuse new work."""
+
+    def cut_off(self) -> None:
+        """End what still runs."""
+
+
+async def until_stopped(server: HttpServer, plane: Drains, signals: Signals, drain_s: float) -> None:
+    """Serves until a stop or a replacement, and then until requests under way have ended, `drain_s` seconds at most."""
+    replaced = asyncio.Event()
+    signals.when_replaced = replaced.set
+    signals.when_forced = server.hurry
+    stopping = asyncio.create_task(signals.stopped.wait())
+    moving = asyncio.create_task(replaced.wait())
+    await asyncio.wait({stopping, moving}, return_when=asyncio.FIRST_COMPLETED)
+    until = server.now() + drain_s
+    if not signals.stopped.is_set():
+        stopping.add_done_callback(lambda _: server.stop_moving())
+        await server.move(until)
+    plane.begin_drain()
+
+    def cut_off() -> bool:
+        plane.cut_off()
+        return True
+
+    await server.stop(until, cut_off)
+    for task in (stopping, moving):
+        task.cancel()

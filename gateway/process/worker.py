@@ -1,0 +1,57 @@
+"""A data-plane worker's process: `python -m gateway.process.worker --fd N --config FILE --runtime FOLDER`."""
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from gateway.configuration.file import ConfigError
+from gateway.configuration.settings import load, read_environment
+from gateway.data_plane import DataPlane
+from gateway.process.life import Signals, ignore_early_signals, live, tell_ready, until_stopped
+from gateway.process.open_files import allow_many_sockets
+from gateway.process.parent_pipe import follow_parent
+from gateway.public_server import open_server
+from gateway.runtime_folder import RuntimeFolder
+from proxy.http.server import HttpServer
+
+
+def run_worker(arguments: list[str]) -> int:
+    """Runs one worker until a signal, or until the parent is gone. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gateway.process.worker", description="One worker of `weighbridge serve`."
+    )
+    parser.add_argument("--fd", type=int, required=True, help="the listening socket's descriptor")
+    parser.add_argument("--ready-fd", type=int, default=None, help="a pipe that is told when this worker serves")
+    parser.add_argument("--config", type=Path, required=True, help="the configuration file")
+    parser.add_argument("--runtime", type=Path, required=True, help="the folder in which the processes meet")
+    given = parser.parse_args(arguments)
+    ignore_early_signals()
+    follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    allow_many_sockets()
+    environment = read_environment()
+    config = load(given.config, environment)
+    plane = DataPlane(config, environment, given.config, RuntimeFolder(given.runtime))
+
+    @contextlib.asynccontextmanager
+    async def opening() -> AsyncIterator[HttpServer]:
+        with socket.socket(fileno=given.fd) as listener:
+            async with plane.serving() as health, open_server(plane, health, config, listener) as server:
+                yield server
+
+    async def serve(server: HttpServer, signals: Signals) -> None:
+        tell_ready(given.ready_fd)
+        await until_stopped(server, plane, signals, config.server.drain_s)
+
+    return live(opening(), serve, reload=plane.reload)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(run_worker(sys.argv[1:]))
+    except ConfigError as refused:
+        sys.exit(str(refused))

@@ -1,0 +1,113 @@
+"""What a process opens before its line: its books, its fleet, and where it reads and writes what no caller waits for."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.directory import FindKeys
+from accounts.store import AccountStore
+from classifier.learning.requests import OwnRequests, own_requests
+from classifier.learning.store import LearningStore, Verdict
+from cost.budgets.books import BudgetedBooks
+from cost.budgets.grants import Grants, GrantStore
+from cost.budgets.holds import Holds
+from cost.ledger.ledger import Ledger
+from cost.price_book.store import PriceStore
+from cost.price_book.watch import PriceSource
+from gateway.link.link import Link
+from gateway.link.remote import (
+    RemoteGrants,
+    RemoteHabits,
+    RemoteKeys,
+    RemoteLearning,
+    RemoteLimits,
+    RemotePrices,
+    RemoteTunings,
+)
+from proxy.learning.tunings import TuningSource
+from proxy.limits.book import LimitSource
+from proxy.limits.store import LimitStore
+from proxy.observers.learning import LearningRows
+from proxy.redis.live_processes import CountedProcesses
+from selfhosted.fleet import Fleet
+from selfhosted.prefixes.store import HabitSink, PrefixStore
+
+
+class Sources(NamedTuple):
+    """Everything that a line keeps itself current from, and hands on."""
+
+    prices: PriceSource
+    limits: LimitSource
+    tunings: TuningSource
+    rows: LearningRows
+    """Takes rows to learn from."""
+    add_verdicts: Callable[[Sequence[Verdict]], Awaitable[object]]
+    learning_of: Callable[[Iterable[str]], Awaitable[dict[str, str]]]
+    """What may be kept of these teams' requests, by team id."""
+    own_requests: Callable[[str, str, int], Awaitable[OwnRequests | None]]
+    """A team's newest requests that the artifact scored, by team id, artifact and width."""
+    find_keys: FindKeys
+    grants: Grants
+    habits: HabitSink
+    processes: CountedProcesses
+    """The number of serving processes of all hosts."""
+
+
+def from_database(engine: AsyncEngine, processes: CountedProcesses) -> Sources:
+    """The database itself, as the control plane uses it."""
+    learning, accounts = LearningStore(engine), AccountStore(engine)
+
+    async def own(team_id: str, artifact: str, width: int) -> OwnRequests | None:
+        return await own_requests(engine, team_id, artifact, width)
+
+    return Sources(
+        prices=PriceStore(engine),
+        limits=LimitStore(engine),
+        tunings=learning,
+        rows=learning,
+        add_verdicts=learning.add_verdicts,
+        learning_of=accounts.learning_of,
+        own_requests=own,
+        find_keys=accounts.find_keys,
+        grants=GrantStore(engine),
+        habits=PrefixStore(engine),
+        processes=processes,
+    )
+
+
+def from_control_plane(link: Link, engine: AsyncEngine, processes: CountedProcesses) -> Sources:
+    """The control plane, and the database where a caller waits for the answer."""
+    learning = RemoteLearning(link)
+    return Sources(
+        prices=RemotePrices(link),
+        limits=RemoteLimits(link),
+        tunings=RemoteTunings(link),
+        rows=learning,
+        add_verdicts=learning.add_verdicts,
+        learning_of=learning.learning_of,
+        own_requests=learning.own_requests,
+        find_keys=RemoteKeys(link, AccountStore(engine).find_keys).find_keys,
+        grants=RemoteGrants(link, GrantStore(engine)),
+        habits=RemoteHabits(link),
+        processes=processes,
+    )
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process opened before its line."""
+
+    engine: AsyncEngine
+    """The database, for what a caller waits for."""
+    sources: Sources
+    books: BudgetedBooks
+    holds: Holds
+    ledger: Ledger
+    """Theirs without the budgets."""
+    fleet: Fleet
+
+    @property
+    def boot_id(self) -> str:
+        """Id of the process, as in its entries."""
+        return self.ledger.boot_id

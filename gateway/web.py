@@ -1,0 +1,133 @@
+"""The control plane's web application: its routes, its error replies, and the HTTP server behind the workers."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dashboards.admin_routers import ROUTERS as ADMIN
+from dashboards.api_docs.document import Described
+from dashboards.api_routers import ROUTERS as API
+from dashboards.page_routers import ROUTERS as PAGES
+from dashboards.web.error_replies import add_error_replies
+from proxy.http.hand_over import PEER_HEADER, TLS_HEADER
+from proxy.request_id import REQUEST_ID_HEADER, new_request_id
+from proxy.wires.azure import plain_path
+
+_BACKLOG: Final = 1_024
+_KEEP_ALIVE_S: Final = 120
+"""Longer than the workers keep their connections, so that none closes just as it is used."""
+_STOP_S: Final = 2
+_POLL_S: Final = 0.01
+
+
+def web_app() -> Described:
+    """Every page and every route of the admin, finance and usage APIs."""
+    app = Described(
+        title="Weighbridge",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        # It would send people to whatever host they say that this is.
+        redirect_slashes=False,
+    )
+    for router in (*API, *ADMIN, *PAGES):
+        app.include_router(router)
+    add_error_replies(app)
+    return app
+
+
+class ControlApp:
+    """Wraps `web_app`: gives its routes their state, the address of whoever asked, and replies a request id."""
+
+    def __init__(self, app: ASGIApp, state: Mapping[str, Any]) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"] = dict(self._state)
+        if scope["type"] == "http":
+            scope["client"] = _peer(scope["headers"])
+            # Azure's clients have a path of their own for what is at /v1 everywhere else.
+            scope["path"] = plain_path(scope["path"])
+            scope["scheme"] = "https" if any(name == TLS_HEADER for name, _ in scope["headers"]) else "http"
+            scope["headers"] = [header for header in scope["headers"] if header[0] not in {PEER_HEADER, TLS_HEADER}]
+            send = _named(send)
+        await self._app(scope, receive, send)
+
+
+def _peer(headers: list[tuple[bytes, bytes]]) -> tuple[str, int] | None:
+    """Whoever asked a worker, which says so. Only workers can open the socket."""
+    for name, value in headers:
+        if name == PEER_HEADER:
+            host, _, port = value.decode("latin-1").rpartition(" ")
+            return (host, int(port)) if host and port.isdigit() else None
+    return None
+
+
+def _named(send: Send) -> Send:
+    async def send_named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (REQUEST_ID_HEADER, new_request_id().encode())]
+        await send(message)
+
+    return send_named
+
+
+@contextlib.asynccontextmanager
+async def serving_web(app: ASGIApp, path: Path) -> AsyncIterator[None]:
+    """Serves the application on a Unix socket that nobody else may open; on leaving, what runs has a moment to end."""
+    with contextlib.closing(_bound(path)) as listener:
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                backlog=_BACKLOG,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=_STOP_S,
+                log_config=None,
+                log_level="warning",
+            )
+        )
+        # Signals are the process's own business.
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+        serving = asyncio.create_task(server.serve(sockets=[listener]), name="web")
+        try:
+            while not server.started:
+                if serving.done():
+                    serving.result()
+                    raise RuntimeError("the control plane's HTTP server did not start")
+                await asyncio.sleep(_POLL_S)
+            yield
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def _bound(path: Path) -> socket.socket:
+    # A control plane that was killed leaves its socket behind.
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.umask(before)
+    listener.listen(_BACKLOG)
+    listener.setblocking(False)
+    return listener
