@@ -28,6 +28,18 @@ class Said(msgspec.Struct):
     tool_calls: list[Call] | None = None
 
     @property
+    def only_text(self) -> str:
+        """The text where there is nothing else, as in most of a stream's events; else nothing."""
+        if (
+            self.refusal is None
+            and self.tool_calls is None
+            and self.reasoning_content is None
+            and self.reasoning is None
+        ):
+            return self.content if type(self.content) is str and self.thinking_blocks is None else ""
+        return ""
+
+    @property
     def text(self) -> str:
         content = self.content
         if isinstance(content, list):
@@ -56,11 +68,6 @@ class Choice(msgspec.Struct):
     logprobs: Any = None
 
     @property
-    def is_first(self) -> bool:
-        """True for the choice that wires with one answer tell; an upstream need not number it."""
-        return self.index in (0, None)
-
-    @property
     def finish(self) -> str | None:
         return self.finish_reason if isinstance(self.finish_reason, str) else None
 
@@ -72,6 +79,14 @@ class Completion(msgspec.Struct):
     id: Any = None
     model: Any = None
     service_tier: Any = None
+
+    @property
+    def first(self) -> Choice | None:
+        """The choice that wires with one answer tell; an upstream need not number it."""
+        for choice in self.choices:
+            if choice.index in (0, None):
+                return choice
+        return None
 
 
 _NOTHING: Final = Completion()

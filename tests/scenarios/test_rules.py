@@ -43,6 +43,10 @@ from proxy.pipeline_config import PipelineConfig
 from proxy.policy import Policy
 from proxy.target_room import QueueDoor
 from proxy.wires.chat.dialect import CHAT
+from proxy.wires.completions.wire import COMPLETIONS
+from proxy.wires.messages.wire import MESSAGES
+from proxy.wires.responses.wire import RESPONSES
+from proxy.wires.wire import Wire
 from tests.proxy.exchanges import HeardExchange
 from tests.proxy.test_policy import price, target
 
@@ -172,13 +176,14 @@ class House:
         escalate: str | None = None,
         tag: str | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
+        wire: Wire = CHAT,
         **more: Any,
     ) -> list[dict[str, Any]]:
         """One request; the caller hangs up after so many messages of the reply, or so long after asking."""
         fields: dict[str, Any] = {"model": "auto", "stream": stream, "n": n, **more}
         if include_usage:
             fields["stream_options"] = {"include_usage": True}
-        body = json.dumps({"messages": [{"role": "user", "content": "hi"}], **fields}).encode()
+        body = json.dumps({**_ASKED[wire.name], **fields}).encode()
         sent_headers = [
             (b"authorization", f"Bearer {MINTED.plaintext}".encode()),
             (b"content-length", str(len(body)).encode()),
@@ -200,13 +205,22 @@ class House:
             exchange.hang_up()
         if hang_up_after_s is not None:
             loop.call_later(hang_up_after_s, exchange.hang_up)
-        await self.line.serve(CHAT, exchange)
+        await self.line.serve(wire, exchange)
         return exchange.messages
 
 
 def said(sent: Sequence[dict[str, Any]]) -> bytes:
     return b"".join(message.get("body", b"") for message in sent)
 
+
+WIRES = (CHAT, MESSAGES, RESPONSES, COMPLETIONS)
+_TURNS = {"messages": [{"role": "user", "content": "hi"}]}
+_ASKED: dict[str, dict[str, Any]] = {
+    "chat": _TURNS,
+    "messages": {**_TURNS, "max_tokens": 100},
+    "responses": {"input": "hi"},
+    "completions": {"prompt": "hi"},
+}
 
 SCRIPTS = [
     *("ok", "ok+tokens-6", "no-usage", "absurd-usage", "no-done", "error-500", "error-400", "error-429", "error-401"),
@@ -220,13 +234,19 @@ WEAK = ["truncated", "refusal", "apology", "filtered", "truncated+no-usage", "tr
 async def test_every_attempt_settles_exactly_once() -> None:
     """Whatever upstreams do and whenever callers leave: one reserve, one closing entry, one outcome a request."""
     rng = random.Random(20261121)
-    for _ in range(200):
+    for _ in range(300):
         escalate = rng.choice([None, "true"])
         scripts = SCRIPTS if escalate is None else [*SCRIPTS, *WEAK]
         house = House(*rng.choices(scripts, k=3), capabilities=(0.8, 0.9, 1.0))
         hang_up = rng.choice([None, None, 0, 1, 2, 3, 4, 6])
         hang_up_s = rng.choice([None, None, 0.01])
-        await house.ask(stream=rng.random() < 0.7, hang_up_after=hang_up, hang_up_after_s=hang_up_s, escalate=escalate)
+        await house.ask(
+            stream=rng.random() < 0.7,
+            hang_up_after=hang_up,
+            hang_up_after_s=hang_up_s,
+            escalate=escalate,
+            wire=rng.choice(WIRES),
+        )
         entries = Counter((entry.request_id, entry.attempt, entry.entry == "reserve") for entry in house.books.entries)
         assert set(entries.values()) <= {1}
         reserved = {key[:2] for key in entries if key[2]}
@@ -250,11 +270,12 @@ async def test_a_task_cancelled_from_outside_settles_too() -> None:
     assert house.books.entries[-1].flags[0] == "shutdown"
 
 
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 @pytest.mark.parametrize("broken", ["cut-2", "hang-2", "malformed-2", "error-at-2"])
-async def test_no_fallback_after_commit(broken: str) -> None:
+async def test_no_fallback_after_commit(broken: str, wire: Wire) -> None:
     """Once a token is out nothing else is called, though the plan has another candidate."""
     house = House(broken, "ok")
-    sent = await house.ask(stream=True)
+    sent = await house.ask(stream=True, wire=wire)
     assert [call.deployment.target_id for call in house.upstream.calls] == ["t0"]
     assert b'"error"' in said(sent)
     assert b"[DONE]" not in said(sent)

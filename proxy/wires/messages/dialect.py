@@ -162,10 +162,14 @@ class _EventWriter:
                 self._begun = True
                 parts += (self._start(completion.model), _PING)
             # One answer: Anthropic's wire has no others.
-            choice = next((each for each in completion.choices if each.is_first), None)
+            choice = completion.first
             if choice is None:
                 continue
-            self._say(choice.delta or choice.message or Said(), parts)
+            said = choice.delta or choice.message or Said()
+            if self._open == "text" and (words := said.only_text):
+                self._write(words, parts)
+            else:
+                self._say(said, parts)
             if choice.finish is not None:
                 self._stop = choice
         self._silent = 0 if parts else self._silent + 1
@@ -209,10 +213,13 @@ class _EventWriter:
         if words := said.text + said.declined:
             self._declined = self._declined or bool(said.declined)
             self._turn_to("text", {"type": "text", "text": ""}, parts)
-            # Most of a stream is this event, so its beginning is not made anew each time.
-            parts += (_TEXT_DELTA % self._index, to_json(words), b"}}\n\n")
+            self._write(words, parts)
         for call in said.tool_calls or ():
             self._call_tool(call, parts)
+
+    def _write(self, words: str, parts: list[bytes]) -> None:
+        # Most of a stream is this event, so its beginning is not made anew each time.
+        parts += (_TEXT_DELTA % self._index, to_json(words), b"}}\n\n")
 
     def _think(self, said: Said, parts: list[bytes]) -> None:
         if said.thought:

@@ -197,10 +197,14 @@ class _EventWriter:
             self._tier = completion.service_tier
         self._begin(parts)
         # One answer: this wire has no others.
-        choice = next((each for each in completion.choices if each.is_first), None)
+        choice = completion.first
         if choice is None:
             return
-        self._speak(choice.delta or choice.message or Said(), choice, parts)
+        said = choice.delta or choice.message or Said()
+        if self._part == "output_text" and choice.logprobs is None and (words := said.only_text):
+            self._write_text(words, parts)
+        else:
+            self._speak(said, choice, parts)
         if choice.finish is not None:
             self._finish = choice.finish
 
@@ -262,17 +266,21 @@ class _EventWriter:
             self._part = part
             self._tell("response.content_part.added", parts, **self._where(item), part=_part(part, "", []))
             self._delta_head = _delta_head(part, self._where(item))
-        self._said.append(words)
-        if not logprobs and part == "output_text":
-            # Most of a stream is this event, so its beginning is not made anew each time.
-            parts += (self._delta_head, b"%d" % self._number, b',"logprobs":[],"delta":', to_json(words), b"}\n\n")
-            self._number += 1
+        if part == "output_text" and not logprobs:
+            self._write_text(words, parts)
             return
+        self._said.append(words)
         told: dict[str, Any] = {**self._where(item), "delta": words}
         if part == "output_text":
             self._logprobs += logprobs or []
             told["logprobs"] = logprobs or []
         self._tell(f"response.{part}.delta", parts, **told)
+
+    def _write_text(self, words: str, parts: list[bytes]) -> None:
+        self._said.append(words)
+        # Most of a stream is this event, so its beginning is not made anew each time.
+        parts += (self._delta_head, b"%d" % self._number, b',"logprobs":[],"delta":', to_json(words), b"}\n\n")
+        self._number += 1
 
     def _close_part(self, item: Item, parts: list[bytes]) -> None:
         if self._part is None:
