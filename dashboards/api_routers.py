@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from dashboards.batch import batches_api as batches
 from dashboards.batch import files_api as files
+from dashboards.batch import messages_api as message_batches
 from dashboards.batch import own_api as own_batches
 from dashboards.budgets import api as budgets
 from dashboards.feedback import api as feedback
@@ -44,4 +45,5 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     batches.router,
     metrics.router,
     own_batches.router,
+    message_batches.router,
 )

@@ -163,7 +163,7 @@ class ControlPlane:
                 operations=open_operations(engine, stack),
                 responses=live.responses,
                 callbacks=open_callbacks(engine, config, peppers(config, self._environment)),
-                batch=open_batch_tier(engine, config, self._environment.data_dir),
+                batch=open_batch_tier(engine, config, self._environment.data_dir, lambda: live.line.config),
                 config=lambda: live.config,
                 every_setting=self._every_setting,
                 **open_people(engine, config, peppers(config, self._environment), stack),

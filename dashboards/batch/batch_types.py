@@ -18,7 +18,7 @@ class CreateBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What a batch is made of. `completion_window` is `24h`, or, beyond OpenAI's, `1h` or `background` without a promise."""
 
     input_file_id: str
-    endpoint: Literal["/v1/chat/completions", "/v1/embeddings", "/v1/responses"]
+    endpoint: Literal["/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/completions"]
     completion_window: Literal["24h", "1h", "background"]
     metadata: dict[str, str] | None = None
     output_expires_after: ExpiresAfter | None = None

@@ -1,17 +1,16 @@
 """POST /v1/batch: requests in one body, an address to call, and an estimate of when they are answered."""
 
-import asyncio
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from accounts.caller import Caller
 from cost.times import DAY_US
 from dashboards.batch.batches_api import PRIORITIES, check_callback, sound
 from dashboards.batch.change import rotate_secret
 from dashboards.batch.own_types import BatchState, CallbackSecretOut, SubmitBatch, Submitted, rfc3339, state_of
+from dashboards.batch.submitting import Submission, submitted
 from dashboards.batch.tier import KeyOwner, Tier, asking, owner_of
 from dashboards.web.actor import actor_of
 from dashboards.web.admin_access import parsed
@@ -20,17 +19,10 @@ from dashboards.web.openapi import described
 from dashboards.web.reading import json_reply
 from dashboards.web.request_body import read_body
 from dashboards.webhooks.callbacks import CallbackDesk, SecretState
-from proxy.batch.batch import Batch, NewBatch
 from proxy.batch.batch_errors import BatchOff
 from proxy.batch.estimate import estimated
-from proxy.batch.parts import BatchTier
-from proxy.batch.validation import Validated, Validation
-from proxy.errors import BadRequest
 
 router = APIRouter(tags=["batch"])
-
-_TOLD: Final = 5
-"""Faults that a refusal tells."""
 
 
 @router.post(
@@ -55,11 +47,15 @@ async def submit(request: Request, caller: ActingCaller, tier: Tier) -> Response
     asked = parsed(body, SubmitBatch)
     check_callback(request, asked.callback_url)
     lines = b"".join(_line(asked, number, each) for number, each in enumerate(asked.requests, start=1))
-    validated = await asyncio.to_thread(_validated, tier, asked, lines, rules.max_body_bytes)
-    _refuse(validated)
-    batch = await _made(tier, caller, asked, lines)
+    submission = Submission(
+        endpoint=asked.endpoint,
+        completion_window=asked.completion_window,
+        priority=PRIORITIES[asked.priority],
+        callback_url=asked.callback_url,
+    )
+    batch, tokens = await submitted(tier, caller, submission, lines, max_line_bytes=rules.max_body_bytes)
     async with asking():
-        expected = await estimated(tier.batches, batch, validated.tokens)
+        expected = await estimated(tier.batches, batch, tokens)
     return json_reply(
         Submitted(
             batch_id=batch.batch_id,
@@ -105,48 +101,6 @@ def _line(asked: SubmitBatch, number: int, given: dict[str, Any]) -> bytes:
         "body": given["body"] if wrapped else given,
     }
     return msgspec.json.encode(line) + b"\n"
-
-
-def _validated(tier: BatchTier, asked: SubmitBatch, lines: bytes, max_line_bytes: int) -> Validated:
-    validation = Validation(
-        asked.endpoint, max_lines=tier.section.max_lines, max_line_bytes=max_line_bytes, bound=lambda _size: 0
-    )
-    validation.feed(lines)
-    return validation.end()
-
-
-def _refuse(validated: Validated) -> None:
-    """Raises BadRequest for faults; the line of a file is the number of the request."""
-    if not validated.problems:
-        return
-    told = "; ".join(
-        each.message if each.line is None else f"request {each.line}: {each.message}"
-        for each in validated.problems[:_TOLD]
-    )
-    more = len(validated.problems) - _TOLD
-    raise BadRequest(
-        f"{told}{f' And {more} more.' if more > 0 else ''}", param="requests", code=validated.problems[0].code
-    )
-
-
-async def _made(tier: BatchTier, caller: Caller, asked: SubmitBatch, lines: bytes) -> Batch:
-    owner = owner_of(caller)
-    async with asking():
-        async with tier.files.adding(owner) as new:
-            new.filename = "requests.jsonl"
-            await new.write(lines)
-        return await tier.batches.create(
-            NewBatch(
-                organisation_id=caller.organisation_id,
-                team_id=caller.team_id,
-                key_id=caller.key_id,
-                endpoint=asked.endpoint,
-                input_file_id=new.file_id,
-                completion_window=asked.completion_window,
-                priority=PRIORITIES[asked.priority],
-                callback_url=asked.callback_url,
-            )
-        )
 
 
 def _desk(request: Request) -> CallbackDesk:

@@ -20,7 +20,9 @@ class SubmitBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     requests: list[dict[str, Any]]
     callback_url: str | None = None
     priority: Literal["low", "normal", "high"] = "normal"
-    endpoint: Literal["/v1/chat/completions", "/v1/embeddings", "/v1/responses"] = "/v1/chat/completions"
+    endpoint: Literal["/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/completions"] = (
+        "/v1/chat/completions"
+    )
     completion_window: Literal["24h", "1h", "background"] = "24h"
 
 

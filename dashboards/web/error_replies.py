@@ -2,6 +2,7 @@
 
 import logging
 from http import HTTPStatus
+from typing import Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,7 +14,10 @@ from accounts.errors import AccountsError
 from dashboards.web.error_pages import error_page, is_page
 from dashboards.web.forms import FormError
 from proxy.errors import BadRequest, Refused, UsageUnavailable, error_reply
+from proxy.request_id import new_request_id
+from proxy.wires.messages.errors import error_reply_of
 
+_MESSAGES: Final = "/v1/messages/"
 _log = logging.getLogger("weighbridge.app")
 
 
@@ -35,6 +39,11 @@ async def _error_reply(request: Request, error: Exception) -> Response:
     headers = {name.decode(): value.decode() for name, value in told.headers}
     if is_page(request):
         return error_page(error, told.status, told.message, headers.get("retry-after"))
+    if request.scope["path"].startswith(_MESSAGES):
+        # In Anthropic's shape, for Anthropic's clients.
+        request_id = new_request_id()
+        body = error_reply_of(told, request_id).body
+        return Response(body, told.status, {**headers, "request-id": request_id}, media_type="application/json")
     return Response(told.body, told.status, headers, media_type="application/json")
 
 

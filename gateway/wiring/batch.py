@@ -29,16 +29,20 @@ from proxy.batch.store import BatchStore
 from proxy.line import RequestPipeline
 from proxy.pipeline_config import PipelineConfig
 from proxy.wires.chat.dialect import CHAT, EMBEDDINGS
+from proxy.wires.completions.wire import COMPLETIONS
+from proxy.wires.messages.wire import MESSAGES
 from proxy.wires.responses.wire import RESPONSES
 
 _FORGET_S: Final = 600.0
 _DAY_US: Final = 86_400_000_000
-_WIRES: Final = {wire.path: wire for wire in (CHAT, EMBEDDINGS, RESPONSES)}
+_WIRES: Final = {wire.path: wire for wire in (CHAT, EMBEDDINGS, RESPONSES, COMPLETIONS, MESSAGES)}
 _FOLDER: Final = "files"
 
 
-def open_batch_tier(engine: AsyncEngine, config: GatewayConfig, data_dir: Path) -> BatchTier | None:
-    """The tier's parts; None where it is turned off."""
+def open_batch_tier(
+    engine: AsyncEngine, config: GatewayConfig, data_dir: Path, rules: Callable[[], PipelineConfig]
+) -> BatchTier | None:
+    """The tier's parts; None where it is turned off. `rules` are those that requests are planned by now."""
     section = config.batch
     if not section.enabled:
         return None
@@ -51,7 +55,9 @@ def open_batch_tier(engine: AsyncEngine, config: GatewayConfig, data_dir: Path) 
         max_stored_bytes=section.max_stored_bytes,
         keep_us=section.keep_days * _DAY_US,
     )
-    return BatchTier(section, files, BatchStore(engine, time))
+    batches = BatchStore(engine, time)
+    money = BatchMoney(batches, GrantStore(engine), lambda: (rules().policy, rules().catalog))
+    return BatchTier(section, files, batches, money)
 
 
 def keep_batches_going(
@@ -76,7 +82,7 @@ def keep_batches_going(
         answering=answering,
         callers=accounts,
         room=room,
-        money=BatchMoney(batches, GrantStore(batches.engine), lambda: (rules().policy, rules().catalog)),
+        money=tier.money,
         told=telling(outbox),
         holder=f"{boot_id[:48]}-{secrets.token_hex(4)}",
         max_line_bytes=rules().max_body_bytes,

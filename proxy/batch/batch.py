@@ -22,6 +22,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "/v1/chat/completions": "chat",
     "/v1/embeddings": "embeddings",
     "/v1/responses": "chat",
+    "/v1/completions": "chat",
+    "/v1/messages": "chat",
 }
 """The operation of each endpoint that a batch may name."""
 ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})

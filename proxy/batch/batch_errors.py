@@ -50,6 +50,18 @@ class BatchEnded(Refused):
     fault = Fault(409, _INVALID, "batch_ended")
 
 
+class BatchTooDear(Refused):
+    """A hard budget has no room for the whole batch."""
+
+    fault = Fault(402, "insufficient_quota", "budget_exceeded")
+
+
+class TooMuchQueued(Refused):
+    """The team's batches have too many tokens waiting."""
+
+    fault = Fault(429, "tokens", "token_limit_exceeded")
+
+
 class BatchOff(Refused):
     """The batch tier is turned off here."""
 

@@ -17,7 +17,6 @@ from cost.prices import usd
 from cost.times import wall_us
 from providers.catalog import Catalog
 from providers.target import Capability
-from proxy.batch.batch import Batch
 from proxy.batch.store import BatchStore
 from proxy.batch.tables import BatchRow
 from proxy.batch.validation import Bound, LineSize, Problem, Validated
@@ -58,8 +57,10 @@ class BatchMoney:
 
         return bound
 
-    async def problem(self, caller: Caller, batch: Batch, validated: Validated) -> Problem | None:
-        """Why the whole batch does not fit; None where every hard budget of its caller has room for it."""
+    async def problem(self, caller: Caller, validated: Validated, batch_id: str = "") -> Problem | None:
+        """Why the whole batch does not fit; None where every hard budget of its caller has room for it. `batch_id` is its own,
+        where it has one already.
+        """
         for status in await self._grants.standings(wall_us()):
             if not status.budget.hard or not _applies(status.budget, caller):
                 continue
@@ -68,7 +69,7 @@ class BatchMoney:
             if bound is None:
                 told = f"A line names a model without a price, which cannot be called under the hard budget of {name}."
                 return Problem(code="unpriced_under_budget", message=told)
-            promised = await self._batches.reserved(_of_scope(status.budget), col(BatchRow.batch_id) != batch.batch_id)
+            promised = await self._batches.reserved(_of_scope(status.budget), col(BatchRow.batch_id) != batch_id)
             left = status.budget.limit_nanousd - status.spent_nanousd - status.held_nanousd - promised
             if bound > left:
                 told = (

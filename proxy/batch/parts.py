@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.files import FileStore
+from proxy.batch.money import BatchMoney
 from proxy.batch.store import BatchStore
 
 
@@ -13,3 +14,4 @@ class BatchTier(NamedTuple):
     section: BatchSection
     files: FileStore
     batches: BatchStore
+    money: BatchMoney

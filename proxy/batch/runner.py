@@ -71,7 +71,7 @@ class Money(Protocol):
         """Bounds the cost of a caller's lines."""
         ...
 
-    async def problem(self, caller: Caller, batch: Batch, validated: Validated) -> Problem | None:
+    async def problem(self, caller: Caller, validated: Validated, batch_id: str = "") -> Problem | None:
         """Why no budget has room for the whole batch; None where all have."""
         ...
 
@@ -440,7 +440,7 @@ class BatchRunner:
                 "may wait. Send it again when earlier batches are done, or split it."
             )
             return [Problem(code="token_limit_exceeded", message=told)]
-        problem = await self._money.problem(caller, batch, validated)
+        problem = await self._money.problem(caller, validated, batch.batch_id)
         return [] if problem is None else [problem]
 
     async def _fail(self, batch: Batch, problems: list[Problem]) -> None:

@@ -123,10 +123,21 @@ class BatchStore:
         """A batch of a team. Raises BatchNotFound, also for another team's."""
         return await self._one(and_(_of(owner), col(BatchRow.batch_id) == batch_id), batch_id)
 
-    async def page(self, owner: Owner, *, after: str | None, limit: int) -> BatchPage:
-        """A page of a team's batches, the newest first. Raises BatchNotFound for an unknown `after`."""
+    async def page(
+        self, owner: Owner, *, after: str | None, limit: int, endpoint: str | None = None, before: str | None = None
+    ) -> BatchPage:
+        """A page of a team's batches, the newest first: those made before `after`, or the next that were made later than
+        `before`. Raises BatchNotFound for an unknown one.
+        """
         made, name = col(BatchRow.created_us), col(BatchRow.batch_id)
         where = [_of(owner)]
+        if endpoint is not None:
+            where.append(col(BatchRow.endpoint) == endpoint)
+        if before is not None:
+            last = await self.find(owner, before)
+            where.append(or_(made > last.created_us, and_(made == last.created_us, name > before)))
+            newer = await self._select(and_(*where), limit + 1, made.asc(), name.asc())
+            return BatchPage(batches=newer[:limit][::-1], has_more=len(newer) > limit)
         if after is not None:
             last = await self.find(owner, after)
             where.append(or_(made < last.created_us, and_(made == last.created_us, name < after)))
@@ -156,6 +167,16 @@ class BatchStore:
         if found.status in {"cancelling", "cancelled"}:
             return found
         raise BatchEnded(f"This batch is {found.status}; only one that has not ended can be cancelled.")
+
+    async def remove(self, owner: Owner, batch_id: str) -> Batch:
+        """Deletes a batch that has ended, with its lines. Raises BatchNotFound, or BatchEnded for one that has not."""
+        batch = await self.find(owner, batch_id)
+        if not batch.has_ended:
+            raise BatchEnded(f"This batch is {batch.status}; only one that has ended can be deleted.")
+        async with self.engine.begin() as connection:
+            for table in (BatchResult, BatchLine, BatchRow):
+                await connection.execute(delete(table).where(col(table.batch_id) == batch_id))
+        return batch
 
     async def failed_lines(self, owner: Owner, batch_id: str, limit: int) -> list[Outcome]:
         """The first lines of a batch that got an error, without its text."""

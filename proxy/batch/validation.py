@@ -87,6 +87,8 @@ class _Body(msgspec.Struct):
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
     instructions: msgspec.Raw = msgspec.Raw()
+    system: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
     n: Any = None
 
 
@@ -258,7 +260,7 @@ class Validation:
         limits = [
             each for each in (body.max_tokens, body.max_completion_tokens, body.max_output_tokens) if _is_count(each)
         ]
-        asked = len(bytes(body.messages)) or len(bytes(body.input)) or len(raw)
+        asked = len(bytes(body.messages)) or len(bytes(body.input)) or len(bytes(body.prompt)) or len(raw)
         return LineSize(
             operation=operation,
             model=body.model,
@@ -290,10 +292,10 @@ def _texts_in(raw: bytes) -> int:
 
 
 def _beginning(body: _Body) -> bytes:
-    """A hash of the first message, or of the instructions, which mostly is what lines share."""
+    """A hash of the instructions or the first message, which mostly is what lines share."""
     try:
         messages = _decode_list(bytes(body.messages) or b"[]")
     except msgspec.MsgspecError:
         messages = []
-    first = bytes(messages[0]) if messages else bytes(body.instructions)
+    first = bytes(body.system) or (bytes(messages[0]) if messages else bytes(body.instructions))
     return blake2b(first[:_BEGINNING], digest_size=8).digest()

@@ -132,18 +132,26 @@ async def test_embeddings_are_answered_too(tmp_path: Path) -> None:
         assert len(engine.asked) == 3
 
 
-async def test_responses_are_answered_too(tmp_path: Path, upstream: Upstream) -> None:
+@pytest.mark.parametrize(
+    ("endpoint", "body", "kind"),
+    [
+        ("/v1/responses", {"input": "hi", "max_output_tokens": 50}, "response"),
+        ("/v1/completions", {"prompt": "hi", "max_tokens": 50}, "text_completion"),
+    ],
+)
+async def test_other_wires_are_answered_too(
+    tmp_path: Path, upstream: Upstream, endpoint: str, body: dict[str, Any], kind: str
+) -> None:
     """In their own shape."""
     async with running_gateway(tmp_path, house(upstream), batch=FAST) as gateway, client(gateway) as caller:
         asked = [
-            {"custom_id": f"r{number}", "method": "POST", "url": "/v1/responses",
-             "body": {"model": "dear", "input": "hi", "max_output_tokens": 50}}
+            {"custom_id": f"r{number}", "method": "POST", "url": endpoint, "body": {"model": "dear", **body}}
             for number in range(3)
-        ]  # fmt: skip
-        batch = await ended(caller, await submit(caller, asked, endpoint="/v1/responses"))
+        ]
+        batch = await ended(caller, await submit(caller, asked, endpoint=endpoint))
         assert batch.status == "completed", batch.errors
         answers = await results(caller, batch.output_file_id)
-        assert [each["response"]["body"]["object"] for each in answers] == ["response"] * 3
+        assert [each["response"]["body"]["object"] for each in answers] == [kind] * 3
 
 
 @pytest.mark.parametrize(

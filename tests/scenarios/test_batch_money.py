@@ -4,6 +4,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from cost.budgets.budget import Budget, limit_from_usd
 from cost.budgets.store import BudgetStore
 from tests.processes import until
@@ -72,6 +74,27 @@ async def test_what_batches_may_still_cost_is_promised_already(tmp_path: Path, u
         assert len(await gateway.rows("entry = 'settle'")) == 40 - len(dropped) < 40
         third = await ended(caller, await submit(caller, lines(20)))
         assert third.status == "completed", third.errors
+
+
+async def test_requests_in_one_body_are_refused_at_once(tmp_path: Path, upstream: Upstream) -> None:
+    """With 402, and nothing is kept; what may be queued is told, too."""
+    models = [model("dear", [upstream.deployment("ok")])]
+    requests = [each["body"] for each in lines(30)]
+    async with (
+        running_gateway(tmp_path, models, batch={**FAST, "max_queued_tokens": 5_000}) as gateway,
+        aiohttp.ClientSession(headers={"authorization": f"Bearer {gateway.key}"}) as session,
+        client(gateway) as caller,
+    ):
+        await limit(gateway, "0.02")
+        for many, status, code in ((30, 402, "budget_exceeded"), (60, 429, "token_limit_exceeded")):
+            body = {"requests": (requests * 2)[:many]}
+            async with session.post(f"{gateway.base_url}/batch", json=body) as reply:
+                told = await reply.json()
+                assert (reply.status, told["error"]["code"]) == (status, code), told
+        assert (await caller.files.list()).data == []
+        assert (await caller.batches.list()).data == []
+        async with session.post(f"{gateway.base_url}/batch", json={"requests": requests[:10]}) as reply:
+            assert reply.status == 200, await reply.text()
 
 
 async def test_auto_is_bounded_by_the_dearest(tmp_path: Path, upstream: Upstream) -> None:
