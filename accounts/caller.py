@@ -1,5 +1,6 @@
 """The authenticated caller of a request, as every later stage of the proxy gets it."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -24,6 +25,25 @@ class TeamSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The team's weight in sharing out a target at capacity, relative to other teams' weights."""
     spill_over: bool = True
     """Allows requests to overflow to a paid target when our own engines would keep them waiting."""
+
+
+def narrowed(of_team: frozenset[str] | None, of_key: Iterable[str] | None) -> frozenset[str] | None:
+    """Returns the models that a key may use: its own, as far as its team may use them; None for all.
+
+    A name that ends in `*` is a wildcard of the configuration, which allows all that it stands for.
+    """
+    if of_key is None:
+        return of_team
+    own = frozenset(of_key)
+    if of_team is None:
+        return own
+    return frozenset(name for name in own if _allows(of_team, name)) | frozenset(
+        name for name in of_team if _allows(own, name)
+    )
+
+
+def _allows(allowed: frozenset[str], name: str) -> bool:
+    return name in allowed or any(each.endswith("*") and name.startswith(each[:-1]) for each in allowed)
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from accounts.caller import Caller, Escalation, Learning, Role, TeamSettings
+from accounts.caller import Caller, Escalation, Learning, Role, TeamSettings, narrowed
 from accounts.errors import (
     BadId,
     BadName,
@@ -66,6 +66,8 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     revoked_at: datetime | None
     expires_at: datetime | None
+    models: list[str] | None = None
+    """The only models it may use, of its team's; None for all of those."""
 
     def works_at(self, moment: datetime) -> bool:
         """True when the key is neither revoked nor expired at that moment."""
@@ -86,6 +88,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
     settings: TeamSettings = TeamSettings()
     role: Role = "member"
+    models: list[str] | None = None
 
     @property
     def caller(self) -> Caller:
@@ -95,7 +98,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
             key_name=self.name,
             team_id=self.team_id,
             organisation_id=self.organisation_id,
-            allowed_models=self.allowed_models,
+            allowed_models=narrowed(self.allowed_models, self.models),
             settings=self.settings,
             role=self.role,
         )
@@ -287,8 +290,9 @@ class AccountStore:
         *,
         expires_at: datetime | None = None,
         role: Role = "member",
+        models: Iterable[str] | None = None,
     ) -> MintedKey:
-        """Creates a key for a team. The plaintext is in the result and is stored nowhere.
+        """Creates a key for a team, for some of its models only if they are given. The plaintext is in the result and is stored nowhere.
 
         Raises UnknownTeam, BadName or BadSetting.
         """
@@ -303,6 +307,7 @@ class AccountStore:
             "role": _checked_role(role),
             "created_at": self._clock(),
             "expires_at": expires_at,
+            "models": None if models is None else sorted(set(models)),
         }
         try:
             async with self._engine.begin() as connection:
@@ -342,7 +347,7 @@ class AccountStore:
     async def rotate_key(
         self, organisation_id: str, team_id: str, key_id: str, pepper: Pepper, *, overlap_s: int
     ) -> MintedKey:
-        """Creates a key of the same name, role and expiry. The old one works for `overlap_s` more; with 0 it is
+        """Creates a key of the same name, role, expiry and models. The old one works for `overlap_s` more; with 0 it is
         revoked.
 
         Raises UnknownKeyId, also for a key that is revoked or expired already.
@@ -351,7 +356,9 @@ class AccountStore:
         old = await self.key_of(organisation_id, team_id, key_id)
         if not old.works_at(now):
             raise UnknownKeyId(f"the key {key_id[:80]!r} is revoked or expired; make a new one")
-        minted = await self.create_key(team_id, old.name, pepper, expires_at=old.expires_at, role=old.role)
+        minted = await self.create_key(
+            team_id, old.name, pepper, expires_at=old.expires_at, role=old.role, models=old.models
+        )
         if overlap_s <= 0:
             await self.revoke_key(key_id)
             return minted
@@ -374,6 +381,22 @@ class AccountStore:
         )
         async with self._engine.begin() as connection:
             changed = await connection.execute(change.values(expires_at=expires_at))
+        if changed.rowcount == 0:
+            raise UnknownKeyId(f"there is no key {key_id[:80]!r} that is not revoked")
+        return await self.key_of(organisation_id, team_id, key_id)
+
+    async def set_key_models(
+        self, organisation_id: str, team_id: str, key_id: str, models: Iterable[str] | None
+    ) -> KeyRecord:
+        """Sets the only models that a key may use; None for all of its team's. Raises UnknownKeyId, also for a revoked key."""
+        change = update(ApiKey).where(
+            col(ApiKey.key_id) == key_id,
+            col(ApiKey.team_id) == team_id,
+            col(ApiKey.revoked_at).is_(None),
+            _in_organisation(organisation_id),
+        )
+        async with self._engine.begin() as connection:
+            changed = await connection.execute(change.values(models=None if models is None else sorted(set(models))))
         if changed.rowcount == 0:
             raise UnknownKeyId(f"there is no key {key_id[:80]!r} that is not revoked")
         return await self.key_of(organisation_id, team_id, key_id)
@@ -472,6 +495,7 @@ _KEY_COLUMNS: Final = (
     col(ApiKey.created_at),
     col(ApiKey.revoked_at),
     col(ApiKey.expires_at),
+    col(ApiKey.models),
 )
 _STORED_COLUMNS: Final = (
     col(ApiKey.key_id),
@@ -482,6 +506,7 @@ _STORED_COLUMNS: Final = (
     col(ApiKey.role),
     col(ApiKey.revoked_at),
     col(ApiKey.expires_at),
+    col(ApiKey.models),
     col(Team.organisation_id),
     col(Team.allowed_models),
     *_SETTINGS_COLUMNS,

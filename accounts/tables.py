@@ -85,6 +85,8 @@ class ApiKey(SQLModel, table=True):
     pepper_id: str = Field(sa_column=Column(String(32), nullable=False))
     last4: str = Field(sa_column=Column(String(4), nullable=False))
     role: str = Field(default="member", sa_column=Column(String(16), nullable=False, server_default="member"))
+    models: list[str] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
+    """The only models that it may use, of those of its team; null for all of those."""
     created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
     revoked_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))
     expires_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))

@@ -351,7 +351,7 @@ def _named_targets(
     known = [target for target in pool if may_use(facts.allowed_models, target)]
     if not known:
         raise ModelNotFound(
-            f"The model `{facts.alias}` does not exist or your team may not use it. "
+            f"The model `{facts.alias}` does not exist, or your team or this key may not use it. "
             "Send `auto` or a name from GET /v1/models.",
             param="model",
         )

@@ -55,6 +55,8 @@ async def set_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], 
         may_all=desk.may("organisation.change"),
         role=asked.role,
         expires_at=asked.expires_at,
+        models=asked.models,
+        known=desk.gateway.rules().catalog,
     )
     if minted is None:
         return desk.reply(key_out(found, utc_now()))

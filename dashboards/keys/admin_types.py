@@ -25,6 +25,15 @@ class PutKey(RequestBody, frozen=True):
     expires_at: (
         Annotated[datetime, msgspec.Meta(tz=True, description="When it stops working, with its time zone.")] | None
     ) = None
+    models: (
+        Annotated[
+            list[Annotated[str, msgspec.Meta(min_length=1, max_length=128)]],
+            msgspec.Meta(
+                max_length=1_000, description="The only models it may use, of its team's; null for all of those."
+            ),
+        ]
+        | None
+    ) = None
 
 
 class RotateKey(RequestBody, frozen=True):
@@ -43,6 +52,7 @@ class KeyOut(msgspec.Struct, frozen=True, kw_only=True):
     team_id: str
     name: str
     role: str
+    models: list[str] | None
     state: Literal["working", "expired", "revoked"]
     last4: str
     created_at: datetime
@@ -62,6 +72,7 @@ def key_out(key: KeyRecord, now: datetime, *, plaintext: str | UnsetType = UNSET
         team_id=key.team_id,
         name=key.name,
         role=key.role,
+        models=key.models,
         state="working" if key.works_at(now) else "expired" if key.revoked_at is None else "revoked",
         last4=key.last4,
         created_at=key.created_at,

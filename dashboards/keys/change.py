@@ -4,7 +4,7 @@ Actors who may change only one team (`may_all` false) manage member keys: keys o
 change the whole organisation, so only administrators create, rotate or revoke them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from proxy.limits.store import LimitStore
 
 MAX_LIVE_KEYS: Final = 1_000
 """Most working keys of one team."""
+MAX_MODELS: Final = 1_000
 MAX_OVERLAP_S: Final = 30 * 86_400
 _TRIES: Final = 3
 
@@ -39,18 +40,30 @@ async def put_key(
     may_all: bool,
     role: Role = "member",
     expires_at: datetime | None = None,
+    models: Sequence[str] | None = None,
+    known: Container[str] | None = None,
     clock: Callable[[], datetime] = utc_now,
 ) -> tuple[KeyRecord, MintedKey | None]:
     """Ensure that the team has a working key of this name and expiry. The second value is None where it existed: a
     secret is known only at creation. Raises NameTaken for a key of another role.
     """
+    check_models(models, known)
     for _ in range(_TRIES):
-        found = await _update_existing(log, actor, team, name, role, expires_at, may_all=may_all, clock=clock)
+        found = await _update_existing(log, actor, team, name, role, expires_at, models, may_all=may_all, clock=clock)
         if found is not None:
             return found, None
         try:
             return await create_key(
-                log, actor, team, name, pepper, may_all=may_all, role=role, expires_at=expires_at, clock=clock
+                log,
+                actor,
+                team,
+                name,
+                pepper,
+                may_all=may_all,
+                role=role,
+                expires_at=expires_at,
+                models=models,
+                clock=clock,
             )
         except NameTaken:
             # Another request created the key in between; try again.
@@ -68,13 +81,16 @@ async def create_key(
     may_all: bool,
     role: Role = "member",
     expires_at: datetime | None = None,
+    models: Sequence[str] | None = None,
+    known: Container[str] | None = None,
     clock: Callable[[], datetime] = utc_now,
 ) -> tuple[KeyRecord, MintedKey]:
-    """Create a key. Raises NameTaken while another one of this name works, so that submitting a form twice creates one
+    """Create a key, for some of the team's models only where they are given. `known` are the configured ones. Raises NameTaken while another one of this name works, so that submitting a form twice creates one
     key.
     """
     _check_role(role, may_all=may_all)
     _check_expiry(expires_at, clock())
+    check_models(models, known)
     owner = team.organisation_id
     async with changing(log, actor, "key.created", owner, team_id=team.team_id) as change:
         store = AccountStore(change.within, clock=clock)
@@ -86,7 +102,7 @@ async def create_key(
             )
         if len(working) >= MAX_LIVE_KEYS:
             raise BadRequest(f"The team has {MAX_LIVE_KEYS} keys that work; revoke some first.")
-        minted = await store.create_key(team.team_id, name, pepper, expires_at=expires_at, role=role)
+        minted = await store.create_key(team.team_id, name, pepper, expires_at=expires_at, role=role, models=models)
         made = await store.key_of(owner, team.team_id, minted.key_id)
         change.tell("key", made.key_id, None, audit_record(made))
     return made, minted
@@ -147,6 +163,29 @@ async def set_key_expiry(
         return await _set_expiry(change, store, team, before, expires_at, clock())
 
 
+async def set_key_models(
+    log: AuditLog,
+    actor: Actor,
+    team: TeamRecord,
+    key_id: str,
+    models: Sequence[str] | None,
+    *,
+    may_all: bool,
+    known: Container[str],
+    clock: Callable[[], datetime] = utc_now,
+) -> KeyRecord:
+    """Set the only models that a key may use; None for all of its team's. Servers follow within `accounts.fresh_s`."""
+    check_models(models, known)
+    async with changing(log, actor, "key.changed", team.organisation_id, team_id=team.team_id) as change:
+        store = AccountStore(change.within, clock=clock)
+        before = await _changeable_key(store, team, key_id, may_all=may_all)
+        if not before.works_at(clock()):
+            raise KeyNotFound("This key works no more; make a new key.")
+        after = await store.set_key_models(team.organisation_id, team.team_id, key_id, models)
+        change.tell("key", key_id, audit_record(before), audit_record(after))
+    return after
+
+
 async def revoke_key(
     log: AuditLog,
     actor: Actor,
@@ -190,6 +229,7 @@ def audit_record(key: KeyRecord) -> dict[str, Any]:
     return {
         "name": key.name,
         "role": key.role,
+        "models": key.models,
         "last4": key.last4,
         "expires_at": key.expires_at,
         "revoked_at": key.revoked_at,
@@ -203,11 +243,12 @@ async def _update_existing(
     name: str,
     role: Role,
     expires_at: datetime | None,
+    models: Sequence[str] | None,
     *,
     may_all: bool,
     clock: Callable[[], datetime],
 ) -> KeyRecord | None:
-    """The working key of this name, with its expiry changed if needed; None where no key of the name works."""
+    """The working key of this name, with its expiry and models changed if needed; None where no key of the name works."""
     owner = team.organisation_id
     async with changing(log, actor, "key.changed", owner, team_id=team.team_id) as change:
         store = AccountStore(change.within, clock=clock)
@@ -219,6 +260,11 @@ async def _update_existing(
                 f"The key {name[:80]!r} has the role {found.role}, which never changes; revoke it, or use another name.",
                 param="role",
             )
+        wanted = None if models is None else sorted(set(models))
+        if found.models != wanted:
+            check_may_change(found, may_all=may_all)
+            before, found = found, await store.set_key_models(owner, team.team_id, found.key_id, wanted)
+            change.tell("key", found.key_id, audit_record(before), audit_record(found))
         if found.expires_at == expires_at:
             return found
         check_may_change(found, may_all=may_all)
@@ -245,6 +291,17 @@ async def _changeable_key(store: AccountStore, team: TeamRecord, key_id: str, *,
     found = await store.key_of(team.organisation_id, team.team_id, key_id)
     check_may_change(found, may_all=may_all)
     return found
+
+
+def check_models(models: Sequence[str] | None, known: Container[str] | None) -> None:
+    """Raises BadRequest for a name that is no model: it would allow nothing while its author believes it does."""
+    if models is not None and len(models) > MAX_MODELS:
+        raise BadRequest(f"A key has at most {MAX_MODELS} models.", param="models")
+    unknown = [name for name in models or () if known is not None and name not in known]
+    if unknown:
+        raise BadRequest(
+            f"There is no model `{unknown[0][:80]}` in the configuration; GET /v1/models lists them.", param="models"
+        )
 
 
 def _check_role(role: Role, *, may_all: bool) -> None:

@@ -23,6 +23,7 @@ from dashboards.keys.change import (
     revoke_key,
     rotate_key,
     set_key_expiry,
+    set_key_models,
 )
 from dashboards.limits.change import put_limit, remove_limit
 from dashboards.limits.limit_fields import FIELDS, KINDS, PERIODS, dollars_in, limits_as_form, limits_in, rule_in_words
@@ -120,6 +121,8 @@ async def make_key(view: Annotated[PageRequest, Depends(allowed("team.change"))]
             may_all=view.may("organisation.change"),
             role=role,
             expires_at=expires_at,
+            models=_models_in(form),
+            known=view.gateway.rules().catalog,
         )
     except FormError as error:
         return _new(view, form.plain, {error.field: error.message})
@@ -132,6 +135,27 @@ async def make_key(view: Annotated[PageRequest, Depends(allowed("team.change"))]
 async def show_key(view: Annotated[PageRequest, Depends(allowed("team.read"))], key_id: str) -> Response:
     """One key, its limits and budgets, and the forms to change it."""
     return await _show(view, key_id, {}, {})
+
+
+@router.post(f"{_PLACE}/{{key_id}}/models")
+async def set_models(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
+    """Changes which of its team's models a key may use."""
+    form = await view.form()
+    try:
+        await set_key_models(
+            view.gateway.audit,
+            view.actor,
+            view.the_team,
+            key_id,
+            _models_in(form),
+            may_all=view.may("organisation.change"),
+            known=view.gateway.rules().catalog,
+        )
+    except FormError as error:
+        return await _show(view, key_id, form.plain, {error.field: error.message})
+    except BadRequest as error:
+        return await _show(view, key_id, form.plain, {error.param or "models": error.message})
+    return view.redirect(f"{_base(view)}/{key_id}", "The key's models are saved; every server follows within seconds.")
 
 
 @router.post(f"{_PLACE}/{{key_id}}/rotate")
@@ -332,6 +356,12 @@ def _new_key_page(
         if replaced is None or replaced.revoked_at is not None or replaced.expires_at is None
         else _us(replaced.expires_at),
     )
+
+
+def _models_in(form: Form) -> list[str] | None:
+    """The models that the form names, with commas; None where it names none, for all of the team's."""
+    text = form.text("models", most=8_000)
+    return [name for each in text.split(",") if (name := each.strip())] or None
 
 
 def _expiry_in(form: Form) -> datetime | None:

@@ -55,7 +55,9 @@ async def list_limits(
     """The limits that each request of this key draws from; with `model`, also that model's."""
     gateway = gateway_of(request)
     if model and not may_name(gateway.rules(), caller, model):
-        raise ModelNotFound(f"The model `{model[:200]}` does not exist or your team may not use it.", param="model")
+        raise ModelNotFound(
+            f"The model `{model[:200]}` does not exist, or your team or this key may not use it.", param="model"
+        )
     found = [(place, limit) for place in places_of(caller, model) for limit in gateway.limit_book.at(place)]
     seen = [limit for place, limit in found if sees_use(caller, place, gateway.operator)]
     workers = await gateway.workers.now()

@@ -82,7 +82,9 @@ async def get_model(name: str, request: Request, caller: AuthenticatedCaller) ->
     meant = model_named(name, rules.has_model) if anthropic else name
     found = _visible(rules, caller).get(meant)
     if found is None:
-        raise ModelNotFound(f"The model `{name}` does not exist or your team may not use it.", param="model")
+        raise ModelNotFound(
+            f"The model `{name}` does not exist, or your team or this key may not use it.", param="model"
+        )
     if anthropic:
         return JSONResponse(_for_anthropic(meant))
     return JSONResponse(_for_mistral(found) if _is_mistrals(request) else found)

@@ -10,6 +10,7 @@ import typer
 from gateway.commands.shared import (
     ConfigOption,
     JsonOption,
+    fail,
     open_accounts,
     open_engine,
     plain,
@@ -33,6 +34,9 @@ def create_key(
             "nothing; admin also sets prices and budgets."
         ),
     ] = "member",
+    models: Annotated[
+        str | None, typer.Option(help="The only models it may use, with commas; all of its team's when left out.")
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,6 +48,7 @@ def create_key(
     environment = read_environment()
     has_file = config is not None or environment.config is not None
     pepper = peppers(read_config(config) if has_file else None, environment)[0]
+    only = _models(models)
     expiry = expires_at.replace(tzinfo=UTC) if expires_at is not None else None
 
     async def create() -> dict[str, Any]:
@@ -53,11 +58,18 @@ def create_key(
 
         async with open_engine() as engine, audited(engine, "key.created", team_id=team_id) as change:
             store = AccountStore(change.within)
-            minted = await store.create_key(team_id, name, pepper, expires_at=expiry, role=role)
+            minted = await store.create_key(team_id, name, pepper, expires_at=expiry, role=role, models=only)
             owner = (await store.get_team(team_id)).organisation_id
             made = await store.key_of(owner, team_id, minted.key_id)
             change.tell("key", made.key_id, None, audit_record(made), organisation_id=owner)
-            return {"key_id": minted.key_id, "team_id": team_id, "name": name, "role": role, "key": minted.plaintext}
+            return {
+                "key_id": minted.key_id,
+                "team_id": team_id,
+                "name": name,
+                "role": role,
+                "models": only,
+                "key": minted.plaintext,
+            }
 
     made = asyncio.run(create())
     if as_json:
@@ -79,8 +91,40 @@ def list_keys(
             return [plain(key) for key in await store.list_keys(team)]
 
     columns = {"key_id": "key id", "team_id": "team", "name": "name", "role": "role", "last4": "ends in"}
+    columns |= {"models": "models"}
     columns |= {"created_at": "created", "expires_at": "expires", "revoked_at": "revoked"}
     print_rows(asyncio.run(read()), columns, as_json=as_json, empty="no keys yet")
+
+
+def _models(text: str | None) -> list[str] | None:
+    return None if text is None else sorted({name.strip() for name in text.split(",") if name.strip()})
+
+
+@keys_app.command("set")
+def set_key(
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="Such as key_1a2b…, from `keys list`.")],
+    models: Annotated[str, typer.Option(help="The only models it may use, with commas; `all` for all of its team's.")],
+) -> None:
+    """Change which models a key may use. Every server follows within 5 seconds."""
+    only = None if models.strip() == "all" else _models(models)
+
+    async def change_it() -> None:
+        from accounts.store import AccountStore
+        from dashboards.keys.change import audit_record
+        from gateway.commands.audit import audited
+
+        async with open_engine() as engine, audited(engine, "key.changed") as change:
+            store = AccountStore(change.within)
+            before = {key.key_id: key for key in await store.list_keys()}.get(key_id)
+            if before is None:
+                fail(f"there is no key {key_id[:80]!r}")
+            owner = (await store.get_team(before.team_id)).organisation_id
+            after = await store.set_key_models(owner, before.team_id, key_id, only)
+            was, now = audit_record(before), audit_record(after)
+            change.tell("key", key_id, was, now, team_id=before.team_id, organisation_id=owner)
+
+    asyncio.run(change_it())
+    typer.echo(f"{key_id}: {'all models of its team' if only is None else ', '.join(only) or 'no model'}")
 
 
 @keys_app.command("revoke")

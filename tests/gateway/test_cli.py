@@ -331,3 +331,17 @@ def test_a_strict_check_fails_for_what_is_missing(config: Path, monkeypatch: pyt
         monkeypatch.delenv(name, raising=False)
     assert _run("config", "check", str(config)).exit_code == 0
     assert _run("config", "check", str(config), "--strict").exit_code == 1
+
+
+def test_a_keys_models_are_chosen_changed_and_shown() -> None:
+    """By its creator, and later."""
+    _ok("teams", "create", "team_a")
+    made = json.loads(_ok("keys", "create", "team_a", "--models", "small, large", "--json"))
+    assert made["models"] == ["large", "small"]
+    assert "small" in _ok("keys", "set", made["key_id"], "--models", "small")
+    (listed,) = json.loads(_ok("keys", "list", "--json"))
+    assert listed["models"] == ["small"]
+    assert "all models of its team" in _ok("keys", "set", made["key_id"], "--models", "all")
+    (listed,) = json.loads(_ok("keys", "list", "--json"))
+    assert listed["models"] is None
+    assert "there is no key" in _fails("keys", "set", "key_nobodys", "--models", "small")

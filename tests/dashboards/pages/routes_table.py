@@ -85,6 +85,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "GET /dashboard/teams/{team_id}/keys/new": "team.change",
     "GET /dashboard/teams/{team_id}/keys/{key_id}": "team.read",
     "POST /dashboard/teams/{team_id}/keys/{key_id}/expiry": "team.change",
+    "POST /dashboard/teams/{team_id}/keys/{key_id}/models": "team.change",
     "POST /dashboard/teams/{team_id}/keys/{key_id}/limits": "team.change",
     "POST /dashboard/teams/{team_id}/keys/{key_id}/revoke": "team.change",
     "POST /dashboard/teams/{team_id}/keys/{key_id}/rotate": "team.change",
