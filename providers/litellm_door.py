@@ -32,7 +32,7 @@ from providers.parameters import DECISIVE, MINOR, is_said
 from providers.target import Deployment
 from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
 from providers.upstream_faults import LOST_STATUSES, error_of_status, retry_after_s
-from providers.wire import Event, decode_event, field_of
+from providers.wire import Event, decode_event, field_of, speaks_anthropic
 
 # What of a caller's body goes to litellm, as it is. Anything else is refused by name.
 PASSED_FIELDS = frozenset(
@@ -238,11 +238,6 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
     if deployment.api_key is not None:
         arguments["api_key"] = deployment.api_key
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-def speaks_anthropic(deployment: Deployment) -> bool:
-    """True for a Claude, whoever hosts it: cache marks, thinking and the like reach it."""
-    return deployment.upstream_model.startswith("anthropic/") or "claude" in deployment.upstream_model
 
 
 def _cannot_carry(deployment: Deployment, message: str, param: str) -> CannotCarry:

@@ -91,6 +91,10 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Fields beside `for_openai` for its models that reason; the others refuse them."""
     for_anthropic: Callable[[], Mapping[str, Any]] | None = None
     """Makes the decoded fields that stand in place of those in `fields` for targets that speak Anthropic's dialect."""
+    claudes_only: tuple[str, ...] = ()
+    """The caller's parameters that are in `for_anthropic` alone."""
+    left_out: tuple[str, ...] = ()
+    """The caller's parameters that no target is sent, as names that may stand in a header."""
     for_text: Mapping[str, msgspec.Raw] | None = None
     """The whole body for engines of one's own that complete a text as it is, in place of `fields`; None for a chat."""
     text_needs: frozenset[str] = frozenset()
@@ -445,3 +449,27 @@ def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) 
         fields.update(request.for_reasoners)
     if _MAX_TOKENS in fields:
         fields["max_completion_tokens"] = fields.pop(_MAX_TOKENS)
+
+
+_TOLD: Final = frozenset({"reasoning_effort", "top_k", "verbosity"})
+"""What is told when it is left out; the rest are notes that change nothing in an answer."""
+
+
+def speaks_anthropic(deployment: Deployment) -> bool:
+    """True for a Claude behind litellm, whoever hosts it: cache marks, thinking and the like reach it."""
+    name = deployment.upstream_model
+    return deployment.kind == "litellm" and (name.startswith("anthropic/") or "claude" in name)
+
+
+def untaken(request: ChatRequest, deployment: Deployment) -> tuple[str, ...]:
+    """What a caller of another dialect asked for and this deployment is not sent; for the caller to be told."""
+    if not request.translated:
+        return ()
+    if speaks_anthropic(deployment):
+        return request.left_out + tuple(sorted({"verbosity"} & request.for_reasoners.keys()))
+    asked = _TOLD & (request.for_engines.keys() | request.for_reasoners.keys())
+    if asked:
+        fields: dict[str, Any] = {}
+        _suit(fields, request, deployment)
+        asked -= fields.keys()
+    return request.left_out + request.claudes_only + tuple(sorted(asked))

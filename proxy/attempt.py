@@ -23,7 +23,7 @@ from providers.errors import (
 )
 from providers.target import Deployment
 from providers.upstream_faults import without_echo
-from providers.wire import Event, WireUsage
+from providers.wire import Event, WireUsage, untaken
 from proxy.attempt_money import NO_METERS, NOTHING, Money, flagged, money_of, usage_of
 from proxy.ending import Ending, Unused, flags_of, result_of
 from proxy.engine_fields import dropped_fields
@@ -132,7 +132,7 @@ class Attempt:
         self.number = number
         self.candidate = candidate
         self.deployment = deployment
-        self.dropped: list[str] = list(dropped_fields(candidate.target, routed))
+        self.dropped: list[str] = [*dropped_fields(candidate.target, routed), *untaken(routed.request, deployment)]
         """The caller's parameters that are left out for this target."""
         self.service_tier: str | None = None
         """The provider's service tier that served it, where the upstream says so."""

@@ -1,6 +1,7 @@
 """Reading of bodies in other shapes than chat's: decoded JSON, checked where it is used. No I/O."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -9,6 +10,8 @@ from proxy.errors import BadRequest
 from proxy.request import OWN_FIELDS
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_MAX_NAMES: Final = 16
 _NOT_JSON: Final = "The request body is not valid JSON; send one JSON object."
 
 
@@ -39,6 +42,14 @@ def raw(fields: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
 def own_fields_of(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The gateway's own fields, which any wire may carry in its body."""
     return {name: fields[name] for name in OWN_FIELDS if name in fields}
+
+
+def unread(fields: Mapping[str, Any], known: Collection[str]) -> tuple[str, ...]:
+    """The names of fields that say something and that this wire does not read, as far as a header may name them."""
+    names = (
+        name for name, value in fields.items() if name not in known and value is not None and _NAME.fullmatch(name)
+    )
+    return tuple(sorted(names)[:_MAX_NAMES])
 
 
 def text(value: Any, where: str) -> str:

@@ -16,6 +16,7 @@ from proxy.wires.reading import (
     own_fields_of,
     raw,
     text,
+    unread,
     unsupported,
     whole_number,
     wrong,
@@ -28,6 +29,10 @@ CLAUDE_PREFIX: Final = "claude-"
 _AUTO: Final = "auto"
 _SAME: Final = ("temperature", "top_p", "stream")
 """Fields that chat has under the same name, with the same meaning."""
+_READ: Final = frozenset(
+    {"cache_control", "inference_geo", "max_tokens", "messages", "metadata", "model", "output_config", "service_tier",
+     "stop_sequences", "system", "thinking", "tool_choice", "tools", "top_k", *_SAME}
+)  # fmt: skip
 _ASKED_ELSEWHERE: Final = {
     "container": "Code runs in containers of one provider alone, and this gateway reaches none",
     "mcp_servers": "Servers of tools are called by one provider alone, and this gateway reaches none",
@@ -85,6 +90,8 @@ def _read(fields: dict[str, Any], headers: RequestHeaders, is_model: IsModel) ->
         msgspec.structs.replace(
             request,
             translated=True,
+            claudes_only=("thinking",) if thinks else (),
+            left_out=unread(fields, _READ),
             session_id=request.session_id or _session(fields.get("metadata")),
             for_engines=raw({**_for_engines(fields), "messages": with_system_first(chat["messages"])}),
             for_reasoners=raw({"reasoning_effort": _effort(fields)}),

@@ -13,6 +13,7 @@ from proxy.wires.reading import (
     own_fields_of,
     raw,
     text,
+    unread,
     unsupported,
     whole_number,
     wrong,
@@ -26,6 +27,10 @@ from proxy.wires.wire import IsModel, Understood
 _SAME: Final = ("temperature", "top_p", "stream", "parallel_tool_calls", "user")
 """Fields that chat has under the same name, with the same meaning."""
 _OPENAI_ONLY: Final = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier")
+_READ: Final = frozenset(
+    {"client_metadata", "include", "input", "instructions", "max_output_tokens", "metadata", "model", "previous_response_id",
+     "reasoning", "service_tier", "store", "stream_options", "text", "tool_choice", "tools", "top_logprobs", *_SAME, *_OPENAI_ONLY}
+)  # fmt: skip
 _ELSEWHERE: Final = {
     "prompt": "Prompts are not kept here: send `instructions` and `input`",
     "conversation": "Conversations are not kept here: send `previous_response_id`, or the whole `input`",
@@ -67,6 +72,7 @@ def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Un
         msgspec.structs.replace(
             request,
             translated=True,
+            left_out=unread(fields, _READ),
             for_engines=raw(
                 {"reasoning_effort": _EFFORTS.get(effort or ""), "messages": with_system_first(chat["messages"])}
             ),

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from providers.litellm_door import litellm_arguments
-from providers.wire import upstream_body
+from providers.wire import untaken, upstream_body
 from proxy.errors import BadRequest
 from proxy.request import input_tokens, prompt_of
 from proxy.wires.messages.wire import COUNT_TOKENS, MESSAGES
@@ -292,3 +292,19 @@ def test_long_names_of_tools_are_cut_for_all_but_a_claude() -> None:
     sent = for_claude(**asked)
     assert sent["tools"][0]["function"]["name"] == sent["tool_choice"]["function"]["name"] == long
     assert sent["messages"][1]["tool_calls"][0]["function"]["name"] == long
+
+
+def test_what_a_target_is_not_sent_is_told() -> None:
+    """Unknown fields at all, thinking and effort where they are not taken; nothing that a header could not hold."""
+    asked = {
+        "thinking": {"type": "adaptive"},
+        "top_k": 5,
+        "output_config": {"effort": "low"},
+        "context_management": {"edits": []},
+        "metadata": {"user_id": "u"},
+        "odd\r\nname": 1,
+    }
+    request = read(MESSAGES, HI | asked)
+    assert untaken(request, deployment()) == ("context_management", "thinking", "reasoning_effort", "top_k")
+    assert untaken(request, deployment("vllm")) == ("context_management", "thinking")
+    assert untaken(request, CLAUDE) == ("context_management",)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from providers.litellm_door import litellm_arguments
-from providers.wire import upstream_body
+from providers.wire import untaken, upstream_body
 from proxy.errors import BadRequest
 from proxy.request import conversation_key, input_tokens, prompt_of
 from proxy.wires.chat.dialect import CHAT
@@ -224,3 +224,19 @@ def test_tokens_and_prompt_are_those_of_the_same_chat() -> None:
     there = read(CHAT, {"model": "auto", "messages": [{"role": "system", "content": "Be brief."}, *talk]})
     assert prompt_of(here) == prompt_of(there)
     assert input_tokens(here, prompt_of(here)) == input_tokens(there, prompt_of(there))
+
+
+def test_what_a_target_is_not_sent_is_told() -> None:
+    """Effort and verbosity where they are not taken, and fields that nobody is sent; notes are not told."""
+    asked = {
+        "reasoning": {"effort": "low"},
+        "text": {"verbosity": "low"},
+        "truncation": "auto",
+        "safety_identifier": "s",
+    }
+    request = read(RESPONSES, HI | asked)
+    assert untaken(request, deployment()) == ("truncation", "reasoning_effort", "verbosity")
+    assert untaken(request, deployment("vllm")) == ("truncation", "verbosity")
+    assert untaken(request, CLAUDE) == ("truncation", "verbosity")
+    reasons = deployment(base_url="https://api.openai.com/v1", upstream_model="gpt-5")
+    assert untaken(request, reasons) == ("truncation",)
