@@ -47,7 +47,7 @@ _LISTING: Final[Mapping[str, Parameter]] = {
         },
     ),
 )
-async def create(request: Request, caller: ActingCaller, tier: Tier) -> Response:
+async def create_batch(request: Request, caller: ActingCaller, tier: Tier) -> Response:
     """The file is validated in the background: until then the batch is `validating`, and `errors` tells afterwards what
     was wrong on which line.
     """
@@ -111,7 +111,7 @@ async def get_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
 
 
 @router.post("/v1/batches/{batch_id}/cancel", **described("Cancel a batch", gives={200: BatchOut}))
-async def cancel(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
+async def cancel_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
     """Begins no more of its requests. Those that run come to their end and are in the output file; the rest costs
     nothing.
     """

@@ -46,7 +46,7 @@ _LISTING: Final[Mapping[str, Parameter]] = {
 
 
 @router.post(_PLACE, **described("Make a batch of messages", takes=CreateMessageBatch, gives={200: MessageBatch}))
-async def create(request: Request, caller: ActingCaller, tier: Tier) -> Response:
+async def create_message_batch(request: Request, caller: ActingCaller, tier: Tier) -> Response:
     """Requests in one body, as Anthropic's clients send them. A fault in one refuses all of them."""
     rules = gateway_of(request).rules()
     body = await read_body(request, timeout_s=rules.body_timeout_s, most_bytes=rules.max_body_bytes)
@@ -62,7 +62,7 @@ async def create(request: Request, caller: ActingCaller, tier: Tier) -> Response
 
 
 @router.get(_PLACE, **described("List batches of messages", gives={200: MessageBatches}, query=_LISTING))
-async def list_batches(request: Request, owner: KeyOwner, tier: Tier) -> Response:
+async def list_message_batches(request: Request, owner: KeyOwner, tier: Tier) -> Response:
     """The team's batches of messages, the newest first."""
     asked = Parameters(request.query_params, _LISTING)
     after, before = asked.text("after_id"), asked.text("before_id")
@@ -86,21 +86,21 @@ async def list_batches(request: Request, owner: KeyOwner, tier: Tier) -> Respons
 
 
 @router.get(f"{_PLACE}/{{batch_id}}", **described("Look at a batch of messages", gives={200: MessageBatch}))
-async def get_batch(request: Request, batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
+async def get_message_batch(request: Request, batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
     """One batch of the team, and how far it is."""
     async with asking():
         return _reply(request, await tier.batches.find(owner, our_id(sound(batch_id))))
 
 
 @router.post(f"{_PLACE}/{{batch_id}}/cancel", **described("Cancel a batch of messages", gives={200: MessageBatch}))
-async def cancel(request: Request, batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
+async def cancel_message_batch(request: Request, batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
     """Begins no more of its requests; those that run come to their end."""
     async with asking():
         return _reply(request, await tier.batches.cancel(owner, our_id(sound(batch_id))))
 
 
 @router.delete(f"{_PLACE}/{{batch_id}}", **described("Delete a batch of messages", gives={200: MessageBatchDeleted}))
-async def delete(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
+async def delete_message_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
     """Deletes a batch that has ended, with its results."""
     async with asking(60):
         batch = await tier.batches.remove(owner, our_id(sound(batch_id)))
@@ -114,7 +114,7 @@ async def delete(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
     f"{_PLACE}/{{batch_id}}/results",
     **described("Download the results of a batch of messages", gives={200: "One result a line."}, files=[_JSONL]),
 )
-async def results(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
+async def message_batch_results(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
     """One line for each request, once the batch has ended."""
     async with asking():
         batch = await tier.batches.find(owner, our_id(sound(batch_id)))

@@ -38,7 +38,7 @@ router = APIRouter(tags=["batch"])
         },
     ),
 )
-async def submit(request: Request, caller: ActingCaller, tier: Tier) -> Response:
+async def submit_batch(request: Request, caller: ActingCaller, tier: Tier) -> Response:
     """Makes an input file and a batch of the requests. Its end is told to `callback_url` as a Standard Webhook, and its
     answers are in its files, as of every batch. A fault in a request refuses all of them.
     """
@@ -66,7 +66,7 @@ async def submit(request: Request, caller: ActingCaller, tier: Tier) -> Response
 
 
 @router.get("/v1/batch/{batch_id}", **described("Look at how far a batch is", gives={200: BatchState}))
-async def state(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
+async def batch_state(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
     """One batch of the team, however it was made, and when it will be done."""
     async with asking():
         batch = await tier.batches.find(owner, sound(batch_id))
@@ -74,7 +74,7 @@ async def state(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
 
 
 @router.get("/v1/batch-callbacks/secret", **described("Read the signing secret", gives={200: CallbackSecretOut}))
-async def secret(request: Request, owner: KeyOwner) -> Response:
+async def callback_secret(request: Request, owner: KeyOwner) -> Response:
     """What callbacks to the key's team are signed with, for whoever verifies them."""
     desk = _desk(request)
     async with asking():
@@ -84,7 +84,7 @@ async def secret(request: Request, owner: KeyOwner) -> Response:
 @router.post(
     "/v1/batch-callbacks/secret/rotate", **described("Replace the signing secret", gives={200: CallbackSecretOut})
 )
-async def rotate(request: Request, caller: ActingCaller) -> Response:
+async def rotate_callback_secret(request: Request, caller: ActingCaller) -> Response:
     """Makes a new secret. For a day callbacks are signed with the one before, too, so that receivers can follow."""
     desk, owner = _desk(request), owner_of(caller)
     state = await rotate_secret(gateway_of(request).audit, actor_of(request, caller), desk, owner)
