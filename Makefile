@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents check format bench bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-loops bench-pages bench-routers soak-kill soak-books soak-batch train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-loops bench-pages bench-routers soak-kill soak-books soak-batch train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ format: $(VENV)/.dev  ## format and mend what can be mended
 
 bench: $(VENV)/.dev  ## throughput and added latency beside a bare relay
 	@$(BIN)/python -m benchmarks.run
+
+bench-guard: $(VENV)/.dev  ## processor time a request beside a bare relay's, against what was recorded (40 s)
+	@$(BIN)/python -m benchmarks.guard
 
 bench-books: $(VENV)/.dev  ## a month's report from roll-ups beside a scan of ten million ledger rows
 	@$(BIN)/python -m benchmarks.books
