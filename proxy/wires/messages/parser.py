@@ -40,7 +40,6 @@ _ASKED_ELSEWHERE: Final = {
 _GLOBAL: Final = (None, "global")
 _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """Anthropic's efforts in the words that every engine knows."""
-_THINKS: Final = ("enabled", "adaptive")
 _MAX_SESSION_CHARS: Final = 256
 
 
@@ -136,7 +135,8 @@ def _output_config(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _thinks(thinking: Any) -> bool:
-    return thinking is not None and an_object(thinking, "thinking").get("type") in _THINKS
+    # Anthropic adds kinds of thinking; one alone is none.
+    return thinking is not None and an_object(thinking, "thinking").get("type") != "disabled"
 
 
 def _for_engines(fields: Mapping[str, Any]) -> dict[str, Any]:

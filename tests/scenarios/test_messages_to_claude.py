@@ -1,0 +1,185 @@
+"""Anthropic's client on one side and Anthropic's wire on the other: what survives the way through chat and litellm."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import anthropic
+import openai
+import pytest
+from aiohttp import web
+
+from tests.providers.wires import (
+    ANTHROPIC_USAGE,
+    LITELLM_WARNINGS,
+    Provider,
+    anthropic_stream,
+    anthropic_whole,
+    provider,
+)
+from tests.running_gateway import Running, model, running_gateway
+
+pytestmark = LITELLM_WARNINGS
+
+MARK: Final[Any] = {"type": "ephemeral"}
+ATTRIBUTION: Final[Any] = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=ab;"}
+THOUGHT: Final[Any] = {"type": "thinking", "thinking": "It is heavy.", "signature": "c2lnbmVk"}
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the configuration refers to."""
+    monkeypatch.setenv("MADE_UP_ANTHROPIC_KEY", "sk-ant-made-up-0123456789")
+
+
+@asynccontextmanager
+async def house(folder: Path, served: Provider) -> AsyncIterator[tuple[Running, anthropic.AsyncAnthropic]]:
+    deployment = {
+        "name": "anthropic",
+        "kind": "litellm",
+        "upstream_model": "anthropic/claude-sonnet-4-5",
+        "base_url": served.base_url,
+        "api_key": "env:MADE_UP_ANTHROPIC_KEY",
+    }
+    async with (
+        running_gateway(folder, [model("claude-house", [deployment])]) as gateway,
+        anthropic.AsyncAnthropic(api_key=gateway.key, base_url=gateway.url, max_retries=0) as caller,
+    ):
+        yield gateway, caller
+
+
+async def thinking_whole(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+    return web.json_response(
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-sonnet-4-5",
+            "content": [THOUGHT, {"type": "text", "text": "7 t"}],
+            "stop_reason": "end_turn",
+            "stop_sequence": None,
+            "usage": ANTHROPIC_USAGE,
+        }
+    )
+
+
+def _thinking_events() -> Iterator[dict[str, Any]]:
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "c",
+        "content": [],
+        "usage": ANTHROPIC_USAGE,
+    }
+    yield {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None}}
+    begun = {"type": "thinking", "thinking": "", "signature": ""}
+    deltas = [
+        {"type": "thinking_delta", "thinking": THOUGHT["thinking"]},
+        {"type": "signature_delta", "signature": THOUGHT["signature"]},
+    ]
+    yield {"type": "content_block_start", "index": 0, "content_block": begun}
+    for delta in deltas:
+        yield {"type": "content_block_delta", "index": 0, "delta": delta}
+    yield {"type": "content_block_stop", "index": 0}
+    yield {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}}
+    yield {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "7 t"}}
+    yield {"type": "content_block_stop", "index": 1}
+    end = {"stop_reason": "end_turn", "stop_sequence": None}
+    yield {"type": "message_delta", "delta": end, "usage": {"output_tokens": 5}}
+    yield {"type": "message_stop"}
+
+
+async def thinking_stream(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+    reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await reply.prepare(request)
+    for event in _thinking_events():
+        await reply.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+    return reply
+
+
+async def test_text_and_usage_both_ways(tmp_path: Path) -> None:
+    """The figures are Anthropic's own, whole and streamed: what is cached stands beside the input."""
+    async with provider(anthropic_whole) as served, house(tmp_path, served) as (gateway, caller):
+        asked: Any = {"model": "claude-house", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}
+        whole = await caller.messages.create(**asked)
+        served.answer = anthropic_stream
+        async with caller.messages.stream(**asked) as stream:
+            streamed = await stream.get_final_message()
+        for message in (whole, streamed):
+            usage = message.usage
+            assert [block.to_dict() for block in message.content] == [{"type": "text", "text": "hello there"}]
+            assert (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens) == (
+                10,
+                100,
+                20,
+            )
+            assert (usage.output_tokens, message.stop_reason) == (5, "end_turn")
+        rows = await gateway.rows("entry = 'settle'")
+        assert [(row["input_tokens"], row["cached_input_tokens"]) for row in rows] == [(130, 100)] * 2
+
+
+async def test_marks_blocks_and_thinking_reach_a_claude(tmp_path: Path) -> None:
+    """As they were sent; a mark on the system prompt, a tool, a text and a result."""
+    turns: Any = [
+        {"role": "user", "content": [{"type": "text", "text": "Weigh it.", "cache_control": MARK}]},
+        {
+            "role": "assistant",
+            "content": [THOUGHT, {"type": "tool_use", "id": "toolu_1", "name": "weigh", "input": {"kg": 7}}],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "7 t", "cache_control": MARK}],
+        },
+    ]
+    asked: Any = {
+        "model": "claude-house",
+        "max_tokens": 4_000,
+        "system": [ATTRIBUTION, {"type": "text", "text": "You weigh.", "cache_control": MARK}],
+        "thinking": {"type": "enabled", "budget_tokens": 2_000},
+        "tools": [{"name": "weigh", "input_schema": {"type": "object", "properties": {}}, "cache_control": MARK}],
+        "messages": turns,
+    }
+    async with provider(thinking_whole) as served, house(tmp_path, served) as (_, caller):
+        await caller.messages.create(**asked, extra_body={"top_k": 5})
+        (sent,) = served.bodies
+    assert sent["thinking"] == {"type": "enabled", "budget_tokens": 2_000}
+    assert (sent["top_k"], sent["max_tokens"]) == (5, 4_000)
+    assert sent["tools"][0]["cache_control"] == MARK
+    assert [block["text"] for block in sent["system"]] == [ATTRIBUTION["text"], "You weigh."]
+    assert sent["system"][1]["cache_control"] == MARK
+    first, second, third = sent["messages"]
+    assert first["content"][0]["cache_control"] == MARK
+    assert [block["type"] for block in second["content"]] == ["thinking", "tool_use"]
+    assert second["content"][0] == THOUGHT
+    assert (third["content"][0]["type"], third["content"][0]["cache_control"]) == ("tool_result", MARK)
+
+
+async def test_signed_thinking_comes_back_and_goes_on(tmp_path: Path) -> None:
+    """Whole and streamed, on this wire and as a response's encrypted content, and then into the next turn."""
+    asked: Any = {
+        "model": "claude-house",
+        "max_tokens": 4_000,
+        "thinking": {"type": "enabled", "budget_tokens": 2_000},
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+    async with provider(thinking_whole) as served, house(tmp_path, served) as (gateway, caller):
+        whole = await caller.messages.create(**asked)
+        served.answer = thinking_stream
+        async with caller.messages.stream(**asked) as stream:
+            streamed = await stream.get_final_message()
+        for message in (whole, streamed):
+            assert [block.to_dict() for block in message.content] == [THOUGHT, {"type": "text", "text": "7 t"}]
+        async with openai.AsyncOpenAI(api_key=gateway.key, base_url=gateway.base_url, max_retries=0) as responses:
+            first = await responses.responses.create(model="claude-house", input="hi", stream=True)
+            events = [event async for event in first]
+            last: Any = events[-1]
+            served.answer = thinking_whole
+            await responses.responses.create(
+                model="claude-house", input="And now?", previous_response_id=last.response.id
+            )
+        blocks = served.bodies[-1]["messages"][1]["content"]
+        assert blocks[0] == THOUGHT
+        assert blocks[1]["text"] == "7 t"
