@@ -43,7 +43,8 @@ from proxy.batch.room import IdleRoom
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.limits.limit import Limit, Remaining
 from proxy.observers.logs import configure_logging
-from proxy.redis.live_processes import ToldProcesses
+from proxy.queues.work import QueueSnapshot
+from proxy.redis.live_processes import CountedProcesses, ToldProcesses
 from proxy.worker_report import WorkerReport
 from selfhosted.bulletin import Bulletin
 from selfhosted.messages import FROM_PROCESS, FromProcess
@@ -51,6 +52,7 @@ from selfhosted.prefixes.store import PrefixStore, keep_pruned
 from selfhosted.scale.reports import FleetReport
 
 _COUNT_S = 1.0
+_LOOK_S = 0.5
 _PURGE_S = 300.0
 _RETENTION_S = 600.0
 
@@ -71,6 +73,7 @@ class ControlPlane:
         self._metrics = metrics or all_metrics()
         self.live = LiveLine(config, environment, config_path, self._metrics, serves_callers=False)
         self._is_draining = False
+        self._reports: tuple[WorkerReport, ...] | None = None
         self.hub = Hub(VOCABULARY)
 
     def begin_drain(self) -> None:
@@ -91,8 +94,10 @@ class ControlPlane:
             engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")
             stack.push_async_callback(engine.dispose)
             answer_from_database(self.hub.handlers, engine)
-            # Its own line serves no caller, so it takes no share of what the workers divide.
-            sources = from_database(engine, ToldProcesses())
+            # Its own line serves no caller, so it takes no share of what the workers divide; what it asks for batches is bounded by
+            # the share that one more process would have.
+            own_count = ToldProcesses()
+            sources = from_database(engine, own_count)
             # First, so that it is closed last: what this process booked itself is brought in, too.
             drain = await open_drain(engine, config, metrics, wall_us, stack)
             opened = await open_worker_books(config.cost, sources.grants, metrics, wall_us, stack)
@@ -123,6 +128,7 @@ class ControlPlane:
                 stack,
             )
             counted = await count_workers(engine, self.hub, stack)
+            background(stack, every(_LOOK_S, lambda: self._look_at_workers(own_count, counted)))
             keep_scaling(config, probing, lambda: counted.live, metrics.scale, stack)
             accounts, learning = AccountStore(engine), LearningStore(engine)
             keep_measuring(
@@ -174,7 +180,7 @@ class ControlPlane:
                     accounts=accounts,
                     answering=LineAnswers(live.line),
                     rules=lambda: live.line.config,
-                    room=IdleRoom(lambda: live.line.config.catalog, live.gate.queues, fleet),
+                    room=IdleRoom(lambda: live.line.config.catalog, live.gate.queues, fleet, self._queue_looks),
                     metrics=metrics.batch,
                     outbox=gateway.callbacks.outbox,
                     boot_id=boot_id,
@@ -198,6 +204,16 @@ class ControlPlane:
         for each in FROM_PROCESS:
             self.hub.handlers.when_told(each, hear)
         self.hub.went.append(probing.prober.forget)
+
+    async def _look_at_workers(self, own_count: ToldProcesses, counted: CountedProcesses) -> None:
+        own_count.live = counted.live + 1
+        self._reports = tuple((await self.hub.ask_all(ReadReport())).values())
+
+    def _queue_looks(self, name: str) -> list[QueueSnapshot] | None:
+        """A queue as the workers last told of it; None before they did."""
+        if self._reports is None:
+            return None
+        return [each.snapshot for report in self._reports for each in report.queues if each.name == name]
 
     def _workers(self) -> Workers:
         async def ask() -> list[WorkerReport]:

@@ -1,6 +1,6 @@
-"""What interactive work leaves for batches, from the queues of this process and the engines behind them."""
+"""What interactive work leaves for batches, from the queues of all processes of this host and the engines behind them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from providers.catalog import Catalog
@@ -30,14 +30,22 @@ class PoolLooks(Protocol):
 class IdleRoom:
     """The idle share of a model's targets.
 
-    Behind a queue it is what its capacity has left, and nothing while interactive work waits there. Of a pool
+    Behind a queue it is what all processes together leave of its capacity, and nothing while work waits there. Of a pool
     without a queue it is what its engines say, and nothing where they do not say. What is bought has no idle engines to fill, and no interactive work beside it suffers.
     """
 
-    def __init__(self, catalog: Callable[[], Catalog], queues: QueueLooks, pools: PoolLooks | None) -> None:
+    def __init__(
+        self,
+        catalog: Callable[[], Catalog],
+        queues: QueueLooks,
+        pools: PoolLooks | None,
+        others: Callable[[str], Sequence[QueueSnapshot] | None] = lambda _name: (),
+    ) -> None:
+        """`others` tells how a queue stood lately in the processes that serve callers; None while they have not said."""
         self._catalog = catalog
         self._queues = queues
         self._pools = pools
+        self._others = others
 
     def idle(self, model: str | None) -> float:
         """The idle share, from 0 to 1, of what serves a model; of anything, for `auto`, an alias or several models."""
@@ -50,11 +58,15 @@ class IdleRoom:
         name = self._queues.queue_of(target.target_id)
         if name is None:
             return 1.0 if target.pool is None else self._idle_engines(target)
-        found = self._queues.snapshot(name)
-        capacity = found.state.capacity_tokens
-        if found.waiting_interactive or found.waiting_batch or capacity <= 0:
+        others = self._others(name)
+        if others is None:
+            # Unknown is not idle.
             return 0.0
-        return max(0.0, 1.0 - found.state.in_flight_tokens / capacity)
+        looks = [self._queues.snapshot(name), *others]
+        capacity = looks[0].whole_capacity_tokens
+        if capacity <= 0 or any(each.waiting_interactive or each.waiting_batch for each in looks):
+            return 0.0
+        return max(0.0, 1.0 - sum(each.state.in_flight_tokens for each in looks) / capacity)
 
     def _idle_engines(self, target: Target) -> float:
         room = None if self._pools is None else self._pools.free(target, _TYPICAL_TOKENS)

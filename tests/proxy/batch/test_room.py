@@ -1,5 +1,6 @@
 """What queues and pools leave for batches."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from proxy.batch.room import IdleRoom
 from proxy.queues.capacity import Capacity
 from proxy.queues.queues import Queues
 from proxy.queues.queues_config import QueueConfig
-from proxy.queues.work import Slot, Work
+from proxy.queues.work import QueueSnapshot, Slot, Work
 from selfhosted.replica import PoolRoom
 from tests.running_gateway import model
 
@@ -57,6 +58,24 @@ async def test_a_queue_leaves_what_nothing_uses() -> None:
     assert room.idle("own") == pytest.approx(0.9)
     await begin(site, 900)
     assert room.idle("own") == 0.0
+
+
+async def test_what_other_processes_use_counts_too() -> None:
+    """The runner's own process serves nobody; before the others have said anything, nothing is idle."""
+    own = queues(light_share=0.0, interactive_share=0.0)
+    other = queues(light_share=0.0, interactive_share=0.0)
+    await begin(own, 200, "batch")
+    await begin(other, 500)
+    said: list[QueueSnapshot] | None = None
+    room = IdleRoom(lambda: catalog("own"), own, None, lambda _name: said)
+    assert room.idle("own") == 0.0
+    said = [other.snapshot("q")]
+    assert room.idle("own") == pytest.approx(0.3)
+    waits = asyncio.ensure_future(begin(other, 900))
+    await asyncio.sleep(0)
+    said = [other.snapshot("q")]
+    assert room.idle("own") == 0.0
+    waits.cancel()
 
 
 async def test_what_is_bought_leaves_everything_and_several_models_the_most() -> None:
