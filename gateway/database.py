@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Connection, event, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
@@ -132,6 +130,10 @@ async def migrate(engine: AsyncEngine) -> None:
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
     """Runs the missing migrations on a connection whose transaction the caller owns."""
+    # Workers find the schema in place, so they need not load it.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+
     config = Config()
     # Alembic reads a % as the beginning of a reference.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
