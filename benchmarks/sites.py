@@ -76,7 +76,9 @@ def start_site(
     config = home / "gateway.yaml"
     cost = {"journal_dir": str(home / "journal"), **sections.get("cost", {})}
     settings = {"host": "127.0.0.1", "port": port, "drain_s": _DRAIN_S, **server}
-    config.write_text(yaml.safe_dump({**sections, "server": settings, "cost": cost}, sort_keys=False))
+    telemetry = {"metrics_local": True, **sections.get("telemetry", {})}
+    written = {**sections, "server": settings, "cost": cost, "telemetry": telemetry}
+    config.write_text(yaml.safe_dump(written, sort_keys=False))
     pepper = secrets.token_hex(32)
     keys = asyncio.run(_keys(config, Environment(data_dir=home, pepper=SecretStr(pepper)), teams))
     environ = {"WEIGHBRIDGE_PEPPER": pepper, "WEIGHBRIDGE_DATA_DIR": str(home), "TMPDIR": str(home)}

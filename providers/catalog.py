@@ -244,7 +244,7 @@ def unknown_facts(section: ProvidersSection, catalog: Catalog) -> Iterator[str]:
             follows.append("its price is unknown, so `auto` never chooses it (`prices`)")
         if follows:
             why = facts_of(model).why_not
-            yield f"{model.model_id}: {'; '.join(follows)}{f'. Not looked up or found: {why}' if why else ''}"
+            yield f"{model.model_id}: {'; '.join(follows)}{f'; {why}' if why else ''}"
 
 
 _ASSUMED: Final[dict[Fact, str]] = {

@@ -86,7 +86,7 @@ def facts_of(model: ModelConfig, name: str | None = None) -> Known:
         return Known(None)
     names = list(_names(model, name))
     if not names:
-        return Known(None, "it is your own to know: its facts depend on how it is run")
+        return Known(None, "no table knows a model that you run yourself")
     try:
         table = bundled_table()
     except PriceTableMissing as missing:

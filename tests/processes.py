@@ -115,7 +115,9 @@ async def make_site(
 
 def _configuration(folder: Path, models: list[dict[str, Any]], sections: dict[str, Any]) -> dict[str, Any]:
     cost = {"journal_dir": str(folder / "journal"), "drain_interval_s": 0.05, **sections.get("cost", {})}
-    return {**sections, "providers": {"models": models, **sections.get("providers", {})}, "cost": cost}
+    telemetry = {"metrics_local": True, **sections.get("telemetry", {})}
+    providers = {"models": models, **sections.get("providers", {})}
+    return {**sections, "providers": providers, "cost": cost, "telemetry": telemetry}
 
 
 @contextlib.asynccontextmanager

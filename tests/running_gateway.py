@@ -127,6 +127,7 @@ async def running_gateway(folder: Path, models: list[dict[str, Any]], **sections
         "accounts": accounts_section,
         "deadlines": deadlines,
         "classifier": {"enabled": False},
+        "telemetry": {"metrics_local": True, **sections.pop("telemetry", {})},
         **sections,
     }
     config_path.write_text(yaml.safe_dump(written))

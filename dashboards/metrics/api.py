@@ -20,17 +20,21 @@ _FORWARDED = {"forwarded", "x-forwarded-for", "x-real-ip", "via"}
 
 
 class MetricsReader(SecurityBase):
-    """Restricts metrics to this machine or, where `telemetry.metrics_token` is set, to requests with that token."""
+    """Restricts metrics to requests with the token of `telemetry.metrics_token`, or, where `telemetry.metrics_local` says
+    so, to this machine.
+    """
 
     model = HTTPBearer(
-        description="The token that `telemetry.metrics_token` says; without one, this machine needs none."
+        description="The token that `telemetry.metrics_token` says; with `telemetry.metrics_local` this machine needs none."
     )
     scheme_name = "metricsToken"
 
     async def __call__(self, request: Request) -> None:
-        if not _may_read(request, gateway_of(request).metrics_token):
+        gateway = gateway_of(request)
+        if not _may_read(request, gateway.metrics_token, local=gateway.config().telemetry.metrics_local):
             raise MetricsClosed(
-                "Metrics are for this machine only; set `telemetry.metrics_token` and send it as `Authorization: Bearer …`."
+                "Metrics are closed: set `telemetry.metrics_token` and send it as `Authorization: Bearer …`, or open them to "
+                "this machine with `telemetry.metrics_local`."
             )
 
 
@@ -40,7 +44,7 @@ class MetricsReader(SecurityBase):
     **described("Read metrics", gives={200: "Prometheus text"}, files=("text/plain",)),
 )
 async def metrics(request: Request, _reader: Annotated[None, Depends(MetricsReader())]) -> Response:
-    """Prometheus metrics of all workers together, for this machine or with `telemetry.metrics_token`."""
+    """Prometheus metrics of all workers together, with `telemetry.metrics_token`."""
     gateway = gateway_of(request)
     await gateway.write_down()
     # Many teams make many series: render off the event loop.
@@ -48,10 +52,10 @@ async def metrics(request: Request, _reader: Annotated[None, Depends(MetricsRead
     return Response(body, media_type=media_type)
 
 
-def _may_read(request: Request, token: str | None) -> bool:
+def _may_read(request: Request, token: str | None, *, local: bool) -> bool:
     if token is not None:
         sent = request.headers.get("authorization", "")
         return hmac.compare_digest(sent.encode(), f"Bearer {token}".encode())
     # A local proxy makes every client look local, but adds this header.
     forwarded = not _FORWARDED.isdisjoint(request.headers.keys())
-    return not forwarded and request.client is not None and ip_address(request.client.host).is_loopback
+    return local and not forwarded and request.client is not None and ip_address(request.client.host).is_loopback

@@ -55,6 +55,13 @@ READS_AT_ONCE: Final = 4
 """Concurrent reads of the books; fewer than the database's connections, so that finance cannot starve requests."""
 
 
+class MetricsAccess(Protocol):
+    """Who may read metrics without a token."""
+
+    @property
+    def metrics_local(self) -> bool: ...
+
+
 class Settings(Protocol):
     """Sections of the effective configuration that pages and routes use."""
 
@@ -72,6 +79,8 @@ class Settings(Protocol):
     def providers(self) -> ProvidersSection: ...
     @property
     def deadlines(self) -> DeadlinesSection: ...
+    @property
+    def telemetry(self) -> MetricsAccess: ...
 
 
 class Gateway(NamedTuple):

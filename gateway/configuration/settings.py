@@ -118,7 +118,13 @@ class TelemetryConfig(Section):
     )
     metrics_token: SecretRef | None = Field(
         default=None,
-        description="Where the bearer token of /metrics is found: env:NAME. Without one only this machine may read it.",
+        description="Where the bearer token of /metrics is found: env:NAME. Without one nobody reads it, unless "
+        "`metrics_local` says otherwise.",
+    )
+    metrics_local: bool = Field(
+        default=False,
+        description="Opens /metrics, while there is no `metrics_token`, to processes of this machine. A relay on this machine "
+        "that adds no forwarding header then opens it to everybody whom it serves.",
     )
     log_success_share: float = Field(
         default=0.01, ge=0, le=1, description="The share of successful requests that is logged. Failures all are."

@@ -57,7 +57,14 @@ async def test_readiness_tells_what_waits_in_journals(tmp_path: Path) -> None:
 async def test_metrics_are_for_this_machine_unless_a_token_is_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that a proxy passed on is not local; with a token only the token counts."""
+    """Nobody by default; where this machine may, a request that a proxy passed on is not local; with a token only the token
+    counts.
+    """
+    (tmp_path / "closed").mkdir()
+    closed = {"metrics_local": False}
+    async with running_gateway(tmp_path / "closed", [model("m", SCRIPTED)], telemetry=closed) as gateway:
+        status, body = await get(gateway, "/metrics")
+        assert (status, "telemetry.metrics_token" in body) == (403, True)
     async with running_gateway(tmp_path, [model("m", SCRIPTED)]) as gateway:
         status, body = await get(gateway, "/metrics")
         assert (status, "weighbridge_requests_total" in body) == (200, True)
