@@ -1,8 +1,9 @@
-"""Processes that have imported the program already: a start takes tenths of a second, most of two seconds otherwise.
+"""Processes that have imported the program already: a start takes tenths of a second, many seconds of three processes otherwise.
 
 `python -m tests.nursery` imports what a gateway imports, and forks for each order that it reads. A child has the
-environment, the folder and the log that it was ordered with and runs `weighbridge` with its arguments; that it was not
-executed anew is all that is different. `tests/gateway/process` and the demo start the command itself.
+environment, the folder and the log that it was ordered with and runs `weighbridge` with its arguments, and a supervisor among them
+forks its processes likewise; that they were not executed anew is all that is different. `tests/gateway/process` and the demo
+start the commands themselves.
 """
 
 import atexit
@@ -15,10 +16,11 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
 import msgspec
 
@@ -26,10 +28,11 @@ _MODULES: Final = (
     "gateway.cli",
     "gateway.control_plane",
     "gateway.data_plane",
+    "gateway.process.control",
     "gateway.process.serve",
+    "gateway.process.worker",
     "classifier.onnx_classifier",
     "onnxruntime",
-    "gateway.process.app_process",
 )
 
 
@@ -181,6 +184,98 @@ def _work() -> bool:
             _tell(News(pid))
 
 
+class _Forked:
+    """What a supervisor uses of `subprocess.Popen`, of a process that it forked."""
+
+    def __init__(self, pid: int, stdin: IO[bytes]) -> None:
+        self.pid = pid
+        self.stdin = stdin
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        return self._wait(0)
+
+    def _wait(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _fork(command: Sequence[str], environ: Mapping[str, str], now: float, fds: Sequence[int] = ()) -> Any:
+    """Starts a plane's process as `gateway.process.running_child.spawn` does."""
+    from gateway.process.running_child import RunningChild
+
+    ready_fd, told_fd = os.pipe()
+    input_fd, lifeline_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        with contextlib.suppress(BaseException):
+            os.dup2(input_fd, 0)
+            _let_go({0, 1, 2, told_fd, *fds})
+            os.setpgid(0, 0)
+            os.environ.clear()
+            os.environ.update(environ)
+            status = _run_plane([*command[2:], "--ready-fd", str(told_fd)])
+        sys.stderr.flush()
+        os._exit(status)
+    for each in (told_fd, input_fd):
+        os.close(each)
+    return RunningChild(_Forked(pid, os.fdopen(lifeline_fd, "wb")), ready_fd, now)  # type: ignore[arg-type]
+
+
+def _let_go(kept: set[int]) -> None:
+    """Closes what the supervisor has open, and forgets what it does at signals."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+    for each in sorted(int(entry.name) for entry in Path("/proc/self/fd").iterdir()):
+        if each not in kept:
+            with contextlib.suppress(OSError):
+                os.close(each)
+
+
+def _run_plane(command: Sequence[str]) -> int:
+    """Runs a module of `gateway.process` with its arguments. Returns its exit status."""
+    from prometheus_client import values
+
+    from gateway.configuration.file import ConfigError
+
+    module, *arguments = command
+    _name(module)
+    # Decided when it was imported, in a process that counted for itself alone.
+    values.ValueClass = values.get_value_class()
+    run = getattr(importlib.import_module(module), _RUNS[module])
+    try:
+        return int(run(arguments))
+    except ConfigError as refused:
+        sys.stderr.write(f"{refused}\n")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    except Exception:  # noqa: BLE001 - as the interpreter would at its end
+        traceback.print_exc()
+    return 1
+
+
+_RUNS: Final = {"gateway.process.worker": "run_worker", "gateway.process.control": "run_control"}
+
+
+def _name(module: str) -> None:
+    """Names the process after the module, for whoever looks for it in /proc."""
+    Path("/proc/self/comm").write_text(module.rpartition(".")[2])
+
+
 def main() -> None:
     for name in _MODULES:
         importlib.import_module(name)
@@ -188,7 +283,9 @@ def main() -> None:
     gc.freeze()
     if _work():
         from gateway.cli import app
+        from gateway.process import supervisor
 
+        supervisor.spawn = _fork
         app()
 
 

@@ -187,11 +187,11 @@ class Server:
 
     def workers(self) -> list[int]:
         """Those of its processes that serve callers."""
-        return [pid for pid in self.children() if b"gateway.process.worker" in _command(pid)]
+        return [pid for pid in self.children() if _runs(pid, "worker")]
 
     def control(self) -> int | None:
         """Its control plane; None while there is none."""
-        return next((pid for pid in self.children() if b"gateway.process.control" in _command(pid)), None)
+        return next((pid for pid in self.children() if _runs(pid, "control")), None)
 
     def children(self) -> list[int]:
         """The processes that it has started and that live."""
@@ -238,11 +238,14 @@ def children_of(pid: int) -> list[int]:
     return sorted(found)
 
 
-def _command(pid: int) -> bytes:
+def _runs(pid: int, name: str) -> bool:
+    """Whether the process is a plane's, started anew or forked (and named) by the nursery."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        folder = Path(f"/proc/{pid}")
+        is_named = (folder / "comm").read_text().strip() == name
+        return is_named or f"gateway.process.{name}".encode() in (folder / "cmdline").read_bytes()
     except OSError:
-        return b""
+        return False
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
