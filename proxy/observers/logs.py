@@ -51,6 +51,7 @@ _SECRET: Final = re.compile(
 )
 # Names that we or the configuration made up look like this; a sentence does not.
 _LONG_NAME: Final = re.compile(r"`[^`]{65,}`")
+_NAME: Final = re.compile(r"`[^`]*`")
 _MOST_TOLD_CHARS: Final = 500
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 # A terminal obeys C1 controls too, and some readers take U+2028 for a new line; JSON escapes C0 itself.
@@ -296,7 +297,7 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
         "stream": outcome.stream,
         "status": outcome.status,
         "error_code": safe_name(outcome.error_code),
-        "error_message": _told(outcome.error_message),
+        "error_message": _told(outcome.error_message, says_names=bool(outcome.attempts)),
         "target_id": safe_name(outcome.target_id),
         "reason": safe_name(outcome.reason),
         "complexity": outcome.complexity,
@@ -318,9 +319,12 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
     }
 
 
-def _told(message: str | None) -> str | None:
-    """What a caller was told, without what only looks like a name that it sent."""
-    return None if message is None else clean(_LONG_NAME.sub("`…`", message), _MOST_TOLD_CHARS)
+def _told(message: str | None, *, says_names: bool) -> str | None:
+    """What a caller was told, without what only looks like a name, and without any quoted name where no attempt was made: it
+    may be whatever the caller typed.
+    """
+    pattern = _LONG_NAME if says_names else _NAME
+    return None if message is None else clean(pattern.sub("`…`", message), _MOST_TOLD_CHARS)
 
 
 def _attempt_fields(attempt: AttemptOutcome) -> dict[str, Any]:

@@ -383,9 +383,10 @@ UPSTREAM_KEY = "sk-canary-0a1b2c3d4e5f60718293"
 
 
 async def _indiscreet(request: web.Request) -> web.StreamResponse:
-    """An upstream that repeats what it was told in every reply and in every error."""
+    """An upstream that repeats in every error what it was told."""
     asked = await request.json()
-    quoted = f"{PROMPT} {COMPLETION} {request.headers['authorization']}"
+    # What it says of its own accord may be logged, so that a failure can be traced.
+    quoted = f"{PROMPT} {request.headers['authorization']}"
     match asked["model"]:
         case "500" | "400" | "401" | "429" as status:
             error = {"error": {"message": quoted, "type": quoted, "param": quoted, "code": quoted}}
