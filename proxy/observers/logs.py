@@ -51,7 +51,7 @@ _SECRET: Final = re.compile(
 )
 # Names that we or the configuration made up look like this; a sentence does not.
 _LONG_NAME: Final = re.compile(r"`[^`]{65,}`")
-_NAME: Final = re.compile(r"`[^`]*`")
+_QUOTED: Final = re.compile(r"`[^`]*`")
 _MOST_TOLD_CHARS: Final = 500
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 # A terminal obeys C1 controls too, and some readers take U+2028 for a new line; JSON escapes C0 itself.
@@ -323,7 +323,7 @@ def _told(message: str | None, *, says_names: bool) -> str | None:
     """What a caller was told, without what only looks like a name, and without any quoted name where no attempt was made: it
     may be whatever the caller typed.
     """
-    pattern = _LONG_NAME if says_names else _NAME
+    pattern = _LONG_NAME if says_names else _QUOTED
     return None if message is None else clean(pattern.sub("`…`", message), _MOST_TOLD_CHARS)
 
 
