@@ -237,6 +237,7 @@ def configure_logging(level: str = "INFO", stream: BinaryIO | None = None) -> Qu
     for name in _UVICORN:
         logger = logging.getLogger(name)
         logger.handlers.clear()
+        logger.setLevel(logging.NOTSET)
         logger.propagate = True
     for name in _SILENT:
         logger = logging.getLogger(name)
