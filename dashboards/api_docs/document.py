@@ -43,7 +43,7 @@ _TAGS: Final = {
     "operations": "What is open, slow, full or burning.",
     "batch": "Files of requests that are answered in the background, in OpenAI's shapes.",
     "feedback": "What callers say of answers.",
-    "health": "Liveness, readiness and metrics.",
+    "metrics": "What Prometheus reads. Liveness and readiness, `GET /healthz` and `/readyz`, are answered by the workers.",
     "audit": "Who changed what.",
     "keys": "A team's API keys.",
     "members": "Who belongs to a team.",

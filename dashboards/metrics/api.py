@@ -14,7 +14,7 @@ from dashboards.web.gateway import gateway_of
 from dashboards.web.openapi import described
 from proxy.errors import MetricsClosed
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["metrics"])
 
 _FORWARDED = {"forwarded", "x-forwarded-for", "x-real-ip", "via"}
 

@@ -39,10 +39,6 @@ USUAL: Final[list[dict[str, str]]] = [
 ]
 NO_FINANCE: Final = frozenset(
     {
-        "/health",
-        "/healthz",
-        "/readyz",
-        "/ready",
         "/metrics",
         "/v1/models",
         "/v1/models/{name:path}",

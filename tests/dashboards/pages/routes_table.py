@@ -133,11 +133,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
 """Pages and the admin API, whose routes name a right."""
 
 OTHER_ROUTES: Final[Mapping[str, Who]] = {
-    "GET /health": "everybody",
-    "GET /healthz": "everybody",
     "GET /metrics": "everybody",
-    "GET /ready": "everybody",
-    "GET /readyz": "everybody",
     "GET /spend/logs": "every key",
     "GET /team/daily/activity": "every key",
     "POST /v1/batch": "who may act",
