@@ -112,7 +112,14 @@ class LiveLine:
             warn_of_models(config, catalog)
         metrics.classifier.set_trained(trained=self.classifier.fallback_reason is None)
         self.gate = gate = await open_gate(
-            process, config, self._sized(), self._environment, metrics, self._in_flight, stack
+            process,
+            config,
+            self._sized(),
+            self._environment,
+            metrics,
+            self._in_flight,
+            stack,
+            shares=self._serves_callers,
         )
         self.dispatcher = Dispatcher(
             upstream=upstreams,

@@ -36,6 +36,9 @@ _MODULES: Final = (
 )
 
 
+_HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
+
+
 class Order(msgspec.Struct):
     """What to run."""
 
@@ -219,6 +222,8 @@ def _fork(command: Sequence[str], environ: Mapping[str, str], now: float, fds: S
 
     ready_fd, told_fd = os.pipe()
     input_fd, lifeline_fd = os.pipe()
+    # A signal that comes before the child has let go of the supervisor's handlers would be lost in them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -231,6 +236,7 @@ def _fork(command: Sequence[str], environ: Mapping[str, str], now: float, fds: S
             status = _run_plane([*command[2:], "--ready-fd", str(told_fd)])
         sys.stderr.flush()
         os._exit(status)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
     for each in (told_fd, input_fd):
         os.close(each)
     return RunningChild(_Forked(pid, os.fdopen(lifeline_fd, "wb")), ready_fd, now)  # type: ignore[arg-type]
@@ -238,8 +244,9 @@ def _fork(command: Sequence[str], environ: Mapping[str, str], now: float, fds: S
 
 def _let_go(kept: set[int]) -> None:
     """Closes what the supervisor has open, and forgets what it does at signals."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD):
+    for number in _HANDLED:
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
     for each in sorted(int(entry.name) for entry in Path("/proc/self/fd").iterdir()):
         if each not in kept:
             with contextlib.suppress(OSError):

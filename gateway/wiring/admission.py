@@ -43,9 +43,13 @@ async def open_gate(
     metrics: AllMetrics,
     in_flight: Callable[[], int],
     stack: contextlib.AsyncExitStack,
+    *,
+    shares: bool,
 ) -> Gate:
-    """Builds the gate; all of it is usable on return, whether or not Redis answers."""
-    url = environment.redis(config.redis)
+    """Builds the gate; all of it is usable on return, whether or not Redis answers. One that `shares` counts through Redis
+    with those of other processes.
+    """
+    url = environment.redis(config.redis) if shares else None
     link = None if url is None else RedisLink(url, config.redis, process.boot_id, observer=metrics.redis)
     sharers = ProcessCount(process.sources.processes, link)
     book = LimitBook(config.limits, nameable_models(config))

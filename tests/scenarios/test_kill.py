@@ -23,7 +23,7 @@ import pytest
 from pydantic import SecretStr
 
 from cost.ledger.drain import unbooked_path
-from cost.ledger.segments import boots, read_segment, segment_path
+from cost.ledger.segments import boots, read_segment
 from gateway.configuration.settings import Environment
 from gateway.database import make_engine
 from providers.scripted_server import LogLine
@@ -279,7 +279,7 @@ async def test_the_last_byte_of_an_answer_leaves_after_its_booking(
 
     def heard() -> None:
         if exchange.ended:
-            paths = [segment_path(site.journal, boot_id, 0) for boot_id in boots(site.journal)]
+            paths = [path for boot_id in boots(site.journal) for path in segments_of(site.journal, boot_id)]
             booked_by_then.extend(entry.entry for path in paths for entry in read_segment(path) if entry)
 
     exchange = HeardExchange(body, [(b"authorization", f"Bearer {site.key}".encode())], heard=heard)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from cost.ledger.journal import JournalState
 from proxy.worker_report import WorkerReport
 
 
@@ -18,6 +19,8 @@ def worker(boot_id: str = "one", **fields: Any) -> WorkerReport:
         "redis": None,
         "breakers": {},
         "queues": (),
+        "journal": JournalState(depth=0, oldest_age_s=0.0, accepting=True, write_failures=0, unwritten=0),
+        "settle_failures": 0,
         "scored_by_rule": 0,
     }
     return WorkerReport(**{**idle, **fields})

@@ -265,7 +265,8 @@ async def test_the_same_over_the_api(own: Running) -> None:
         "live": None,
         "problem": None,
     }
-    assert [each["is_this"] for each in told["stores"]["processes"]] == [True]
+    # The control plane and its worker.
+    assert sorted(each["is_this"] for each in told["stores"]["processes"]) == [False, True]
 
 
 async def test_it_is_told_also_while_the_database_is_away(running: Running) -> None:

@@ -153,7 +153,8 @@ def test_killed_it_takes_its_children_along(place: _Place) -> None:
     """Even SIGKILL leaves no process: the children notice that their parent is gone."""
     process = place.start("demo")
     _read_until(process, "1/12")
-    assert len(place.processes()) == 4
+    # Itself, two engines, and the gateway's supervisor, control plane and worker.
+    assert len(place.processes()) == 6
     process.kill()
     process.communicate(timeout=_TIMEOUT_S)
     _until(lambda: not place.processes())
