@@ -25,7 +25,7 @@ from gateway.database import make_engine
 from gateway.link.answering import answer_from_database
 from gateway.link.connection import Connection
 from gateway.link.hub import Hub
-from gateway.link.reports import VOCABULARY, PeekLimits, ReadReport, WriteDown
+from gateway.link.reports import VOCABULARY, PeekLimits, ReadReport, Reprice, WriteDown
 from gateway.live_line import LiveLine
 from gateway.runtime_folder import RuntimeFolder
 from gateway.sources import Process, from_database
@@ -149,6 +149,7 @@ class ControlPlane:
                 fleet_view=probing.view,
                 boot_id=boot_id,
                 drain=drain,
+                reprice=self._reprice,
                 write_down=self._write_down,
                 usage=UsageReader(engine),
                 metrics=metrics.requests,
@@ -223,6 +224,10 @@ class ControlPlane:
             return [tuple(each) for each in (await self.hub.ask_all(PeekLimits(list(limits)))).values()]
 
         return Workers(ask, peek)
+
+    async def _reprice(self) -> None:
+        await self.live.prices.refresh()
+        await self.hub.ask_all(Reprice())
 
     async def _write_down(self) -> None:
         self.live.write_down()

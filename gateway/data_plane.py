@@ -132,7 +132,13 @@ class DataPlane:
         def report() -> WorkerReport:
             return self.live.report()
 
-        answer_of_itself(link.handlers, report=report, peek=self.live.gate.limiter.peek, write_down=write_down)
+        answer_of_itself(
+            link.handlers,
+            report=report,
+            peek=self.live.gate.limiter.peek,
+            reprice=self.live.prices.refresh,
+            write_down=write_down,
+        )
 
 
 def _hear_of_fleet(link: Link, fleet: Fleet) -> None:

@@ -288,7 +288,7 @@ GATEWAY: Final = Board(
                     queries=[
                         Query("max(weighbridge_batch_tokens_per_second)", "speed"),
                         Query(
-                            "histogram_quantile(0.9, sum by (le) (rate(weighbridge_batch_estimate_error_ratio_bucket[$__range])))",
+                            "histogram_quantile(0.9, sum by (le) (rate(weighbridge_batch_estimate_error_ratio_bucket[$__rate_interval])))",
                             "error of estimates, 90 %",
                         ),
                     ],
@@ -350,6 +350,21 @@ GATEWAY: Final = Board(
                     title="Journal",
                     queries=[Query("sum(weighbridge_journal_depth)", "entries")],
                     about="Ledger entries that are not in the database yet. It grows while the database is away; nothing is lost.",
+                ),
+                Panel(
+                    title="Oldest entry that waits",
+                    queries=[Query("max(weighbridge_journal_oldest_seconds)", "oldest")],
+                    about="How long it has waited for the database. Above a minute somebody should look.",
+                    unit="s",
+                ),
+                Panel(
+                    title="Trouble of the books",
+                    queries=[
+                        Query(_rate("weighbridge_ledger_drain_total", "", "event"), "{{event}}"),
+                        Query("sum(rate(weighbridge_journal_write_failures_total[$__rate_interval]))", "disk refused"),
+                    ],
+                    about="What went wrong on entries' way from journals to the database, and writes that the disk refused.",
+                    unit="ops",
                 ),
                 Panel(
                     title="Classifier",

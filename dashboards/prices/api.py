@@ -61,7 +61,7 @@ async def set_price(target: str, request: Request, caller: OperatorCaller) -> Re
     async with _store():
         actor = actor_of(request, caller)
         kept = await changes.set_price(gateway.audit, actor, target, price, effective_us, note=entered.note)
-    await gateway.prices.refresh()
+    await gateway.reprice()
     return json_reply({"object": "price", "target": target, **entry_told(kept)})
 
 
@@ -73,7 +73,7 @@ async def withdraw_price(target: str, version: str, request: Request, caller: Op
     gateway: Gateway = gateway_of(request)
     async with _store():
         await changes.withdraw_price(gateway.audit, actor_of(request, caller), target, version)
-    await gateway.prices.refresh()
+    await gateway.reprice()
     return json_reply({"object": "price.withdrawn", "target": target, "version": version, "withdrawn": True})
 
 

@@ -125,7 +125,7 @@ async def enter(view: Annotated[PageRequest, Depends(allowed("prices.change"))])
         field = error.field if isinstance(error, (BadPrice, FormError)) else "version"
         said = str(error).removeprefix(f"`{field}` ").rstrip(".")
         return await _one(view, target, given=form.plain, wrong=(field, f"{said[:1].upper()}{said[1:]}."))
-    await gateway.prices.refresh()
+    await gateway.reprice()
     return view.redirect(_address(target), told=f"{target} has the price {kept.price.version}.")
 
 
@@ -141,7 +141,7 @@ async def withdraw(view: Annotated[PageRequest, Depends(allowed("prices.change")
         raise PriceNotFound(f"{error}.", param="version") from error
     except PriceError as error:
         raise BadRequest(f"{error}.", param="version") from error
-    await gateway.prices.refresh()
+    await gateway.reprice()
     return view.redirect(_address(target), told=f"{version} is taken back; what lies beneath it counts again.")
 
 

@@ -95,6 +95,8 @@ class Gateway(NamedTuple):
     """Id of this process, as in its entries."""
     drain: Drain
     """Brings all journals of this host into the database, or stands by while another process does."""
+    reprice: Callable[[], Awaitable[object]]
+    """Brings prices that were entered into effect, here and in all workers of this host."""
     write_down: Callable[[], Awaitable[object]]
     """Has all workers bring to where others see it what they have counted and what they keep to learn from."""
     usage: UsageReader

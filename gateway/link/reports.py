@@ -24,6 +24,10 @@ class PeekLimits(Question[list[Remaining]], frozen=True):
     limits: list[Limit]
 
 
+class Reprice(Question[None], frozen=True):
+    """Brings prices that were entered into effect."""
+
+
 class WriteDown(Question[None], frozen=True):
     """Brings to where others see it what the worker has counted and what it keeps to learn from."""
 
@@ -35,7 +39,18 @@ class ProcessesCounted(msgspec.Struct, frozen=True):
 
 
 VOCABULARY: Final = Vocabulary(
-    (Hello, Synced, *QUESTIONS, ReadReport, PeekLimits, WriteDown, ProcessesCounted, *FROM_PROBER, *FROM_PROCESS)
+    (
+        Hello,
+        Synced,
+        *QUESTIONS,
+        ReadReport,
+        PeekLimits,
+        Reprice,
+        WriteDown,
+        ProcessesCounted,
+        *FROM_PROBER,
+        *FROM_PROCESS,
+    )
 )
 """All that travels between the planes."""
 
@@ -45,6 +60,7 @@ def answer_of_itself(
     *,
     report: Callable[[], WorkerReport],
     peek: Callable[[tuple[Limit, ...]], Awaitable[tuple[Remaining, ...]]],
+    reprice: Callable[[], Awaitable[object]],
     write_down: Callable[[], Awaitable[object]],
 ) -> None:
     """Answers the control plane's questions in a worker."""
@@ -60,4 +76,9 @@ def answer_of_itself(
 
     handlers.when_asked(ReadReport, told)
     handlers.when_asked(PeekLimits, peeked)
+
+    async def repriced(_from: Any, _asked: Reprice) -> None:
+        await reprice()
+
+    handlers.when_asked(Reprice, repriced)
     handlers.when_asked(WriteDown, written)

@@ -30,6 +30,7 @@ from gateway.process.life import ignore_early_signals
 from gateway.process.parent_pipe import follow_parent
 from gateway.process.supervisor import Supervisor
 from gateway.runtime_folder import runtime_folder
+from proxy.http.tls import tls_context
 from proxy.observers.logs import configure_logging
 from proxy.observers.metrics import forget_worker
 from settings.private import private_folder
@@ -76,11 +77,13 @@ def serve_on(
     # Found wanting here, it is one line; found wanting by a worker, it is a crash in its log.
     peppers(config, environment)
     destinations_of(config.webhooks.destinations, resolve_secret)
+    if config.server.tls is not None:
+        tls_context(config.server.tls.certificate, config.server.tls.key)
     with _logging():
         for warning in without_effect(config_path):
             _log.warning("%s", warning)
         asyncio.run(_migrate(environment))
-        listening(_url(listener))
+        listening(_url(listener, "http" if config.server.tls is None else "https"))
         return _supervise(config, environment, config_path, listener)
 
 
@@ -98,9 +101,9 @@ def _logging() -> Iterator[None]:
         yield
 
 
-def _url(listener: socket.socket) -> str:
+def _url(listener: socket.socket, scheme: str) -> str:
     host, port, *_ = listener.getsockname()
-    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -23,7 +23,7 @@ import pytest
 from pydantic import SecretStr
 
 from cost.ledger.drain import unbooked_path
-from cost.ledger.segments import boots, read_segment
+from cost.ledger.segments import boots, read_segment, segments_of
 from gateway.configuration.settings import Environment
 from gateway.database import make_engine
 from providers.scripted_server import LogLine
@@ -278,7 +278,7 @@ async def test_the_last_byte_of_an_answer_leaves_after_its_booking(
     booked_by_then: list[str] = []
 
     def heard() -> None:
-        if exchange.ended:
+        if exchange.ended and not booked_by_then:
             paths = [path for boot_id in boots(site.journal) for path in segments_of(site.journal, boot_id)]
             booked_by_then.extend(entry.entry for path in paths for entry in read_segment(path) if entry)
 

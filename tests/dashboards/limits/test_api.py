@@ -30,6 +30,7 @@ from proxy.policy import Policy
 from proxy.queues.work import QueueSnapshot, QueueState
 from proxy.worker_report import QueueReport, WorkerReport
 from tests.dashboards.live.workers import worker
+from tests.processes import until
 from tests.providers.calls import target
 from tests.running_gateway import model, running_gateway
 
@@ -314,12 +315,15 @@ async def test_a_running_gateway_keeps_what_is_set(tmp_path: Path) -> None:
         rule = Rule(place=Place("team", "team_a", "only"), limits=Limits(requests_per_minute=1, request_burst=2))
         await LimitStore(there.engine).put(rule)
         await told(least=2)
+        # The worker looks for itself.
+        await until(lambda: bool(there.live.gate.limit_book.at(rule.place)))
         assert [await ask() for _ in range(3)] == [200, 200, 429]
         (_, on_model) = await told()
         expected = {"scope": "team", "model": "only", "per_minute": 1, "burst": 2, "remaining": 0, "limit": 2}
         assert {name: on_model[name] for name in expected} == expected
         await LimitStore(there.engine).remove(rule.place)
         await told(most=1)
+        await until(lambda: not there.live.gate.limit_book.at(rule.place))
         assert await ask() == 200
         async with session.get(f"{there.url}/v1/queues") as answer:
             assert answer.status == 403
