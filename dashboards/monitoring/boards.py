@@ -364,7 +364,7 @@ GATEWAY: Final = Board(
                         Query("sum(rate(weighbridge_journal_write_failures_total[$__rate_interval]))", "disk refused"),
                     ],
                     about="What went wrong on entries' way from journals to the database, and writes that the disk refused.",
-                    unit="ops",
+                    unit="reqps",
                 ),
                 Panel(
                     title="Classifier",
