@@ -42,6 +42,8 @@ _TRIAL_S: Final = 600.0
 _MOST_RATIO: Final = 10.0
 _LOOKS: Final = (0.0, 1 / 3, 2 / 3, 1.0)
 _MOST_SAVED: Final = 4 * MOST_RANKS
+_LARGEST: Final = 1e18
+"""No saved number is as large, and none below it overflows."""
 
 Busy = NDArray[np.float64]
 """The share of time, 0 to 1, in which the replica of each rank has work."""
@@ -118,7 +120,7 @@ class SavedWorth(msgspec.Struct):
         numbers += [left for fleet in self.fleets for left in (fleet.ready, *fleet.starting)]
         small = len(self.grains) <= _RECENT and len(self.busy) <= MOST_RANKS and len(numbers) <= _MOST_SAVED
         whole = len(self.fleets) in {0, len(RULES)} and 0 <= self.follows < len(RULES)
-        return small and whole and all(0 <= each < math.inf for each in numbers)
+        return small and whole and all(0 <= each < _LARGEST for each in numbers)
 
 
 class Worth:

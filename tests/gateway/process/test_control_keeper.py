@@ -61,8 +61,9 @@ class Stage:
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     made = Stage(request.param)
     yield made
+    made.keeper.stop()
     made.keeper.kill()
-    made.keeper.step(made.now)
+    made.until(lambda: made.keeper.is_over)
 
 
 @pytest.mark.parametrize("stage", [_SERVES], indirect=True)
