@@ -262,7 +262,7 @@ def _run_plane(command: Sequence[str]) -> int:
     module, *arguments = command
     _name(module)
     # Decided when it was imported, in a process that counted for itself alone.
-    values.ValueClass = values.get_value_class()
+    values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]
     run = getattr(importlib.import_module(module), _RUNS[module])
     try:
         return int(run(arguments))
@@ -292,7 +292,7 @@ def main() -> None:
         from gateway.cli import app
         from gateway.process import supervisor
 
-        supervisor.spawn = _fork
+        supervisor.spawn = _fork  # type: ignore[attr-defined]
         app()
 
 
