@@ -140,13 +140,13 @@ async def _serve_until(server: Server, street: Street, moment_s: float) -> None:
 
 
 async def _kill_workers(site: Site, street: Street, kills: int, chance: random.Random) -> None:
-    """Two workers, of which one dies now and then; the last kill takes them all."""
+    """Two workers and a control plane, of which one dies now and then; the last kill takes them all."""
     server = start(site, "gateway-workers", "--workers", "2")
     try:
         await _serve_until(server, street, 0.2)
         for _ in range(kills - 1):
             with contextlib.suppress(ProcessLookupError, IndexError):
-                os.kill(chance.choice(server.workers()), signal.SIGKILL)
+                os.kill(chance.choice(server.children()), signal.SIGKILL)
             pause_s = chance.uniform(0.1, 1.5)
             await asyncio.sleep(pause_s)
             street.up_s += pause_s
