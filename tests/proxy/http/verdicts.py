@@ -4,7 +4,6 @@ The former server was uvicorn with httptools; here it is asked as it is.
 """
 
 import asyncio
-import logging
 import random
 import re
 from collections.abc import Callable
@@ -108,10 +107,11 @@ class Former:
 
     def __init__(self) -> None:
         self._seen: list[Seen] = []
-        self._config = Config(self._app, ws="none", lifespan="off", log_config=None, interface="asgi3")
-        self._config.load()
         # Its warnings are expected.
-        logging.getLogger("uvicorn.error").disabled = True
+        self._config = Config(
+            self._app, ws="none", lifespan="off", log_config=None, log_level="critical", interface="asgi3"
+        )
+        self._config.load()
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
