@@ -411,32 +411,20 @@ class AccountStore:
 
     async def find_key(self, digest: str) -> StoredKey | None:
         """The key with this digest and its team, in one query; None when there is none."""
-        query = (
-            select(*_STORED_COLUMNS)
-            .join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id))
-            .where(col(ApiKey.digest) == digest)
-        )
-        async with self._engine.connect() as connection:
-            row = (await connection.execute(query)).first()
-        if row is None:
-            return None
-        return StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
+        return await self._stored_key(col(ApiKey.digest) == digest)
 
     async def caller_of(self, key_id: str) -> Caller | None:
         """The caller that a key stands for, for work that was ordered with it; None when it is no longer valid."""
-        query = (
-            select(*_STORED_COLUMNS)
-            .join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id))
-            .where(col(ApiKey.key_id) == key_id)
-        )
+        key = await self._stored_key(col(ApiKey.key_id) == key_id)
+        if key is None or key.revoked_at is not None:
+            return None
+        return None if key.expires_at is not None and key.expires_at <= self._clock() else key.caller
+
+    async def _stored_key(self, which: ColumnElement[bool]) -> StoredKey | None:
+        query = select(*_STORED_COLUMNS).join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id)).where(which)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
-        if row is None:
-            return None
-        key = StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
-        if key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= self._clock()):
-            return None
-        return key.caller
+        return None if row is None else StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
 
     async def find_keys(self, digests: Sequence[str]) -> list[StoredKey | None]:
         """The keys with these digests and their teams, in the same order and in one query; None for what is no key."""

@@ -208,7 +208,10 @@ class ControlPlane:
 
     async def _look_at_workers(self, own_count: ToldProcesses, counted: CountedProcesses) -> None:
         own_count.live = counted.live + 1
-        self._reports = tuple((await self.hub.ask_all(ReadReport())).values())
+        self._reports = await self._ask_reports()
+
+    async def _ask_reports(self) -> tuple[WorkerReport, ...]:
+        return tuple((await self.hub.ask_all(ReadReport())).values())
 
     def _queue_looks(self, name: str) -> list[QueueSnapshot] | None:
         """A queue as the workers last told of it; None before they did."""
@@ -217,13 +220,10 @@ class ControlPlane:
         return [each.snapshot for report in self._reports for each in report.queues if each.name == name]
 
     def _workers(self) -> Workers:
-        async def ask() -> list[WorkerReport]:
-            return list((await self.hub.ask_all(ReadReport())).values())
-
         async def peek(limits: tuple[Limit, ...]) -> list[tuple[Remaining, ...]]:
             return [tuple(each) for each in (await self.hub.ask_all(PeekLimits(list(limits)))).values()]
 
-        return Workers(ask, peek)
+        return Workers(self._ask_reports, peek)
 
     async def _reprice(self) -> None:
         await self.live.prices.refresh()

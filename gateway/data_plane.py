@@ -24,7 +24,6 @@ from proxy.health import Health
 from proxy.http.hand_over import HandOver
 from proxy.observers.logs import configure_logging
 from proxy.overload import AcceptBacklog
-from proxy.worker_report import WorkerReport
 from selfhosted.fleet import Fleet
 from selfhosted.messages import FROM_PROBER, FromProber
 
@@ -129,12 +128,9 @@ class DataPlane:
             self.live.write_down()
             await self.live.learning_log.flush()
 
-        def report() -> WorkerReport:
-            return self.live.report()
-
         answer_of_itself(
             link.handlers,
-            report=report,
+            report=self.live.report,
             peek=self.live.gate.limiter.peek,
             reprice=self.live.prices.refresh,
             write_down=write_down,

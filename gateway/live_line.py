@@ -191,7 +191,7 @@ class LiveLine:
         background(stack, self.prices.follow(self.config.cost.prices_poll_s))
         background(stack, every(self.config.classifier.learning.poll_s, self.tunings.refresh))
 
-    def open_shadow(self, sources: Sources, stack: contextlib.AsyncExitStack) -> Shadow:
+    def open_shadow(self, sources: Sources, stack: contextlib.AsyncExitStack) -> None:
         """Starts to ask a second target in the background for a share of requests; the stack ends it."""
         metrics = self._metrics.learning
 
@@ -223,7 +223,6 @@ class LiveLine:
         stack.push_async_callback(shadow.aclose)
         shadow.start()
         self.line.shadow = shadow
-        return shadow
 
     def write_down(self) -> None:
         """Brings what was counted to where other processes see it."""

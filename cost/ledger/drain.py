@@ -21,12 +21,10 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from cost.errors import EntriesRefused, StoreUnreachable
-from cost.ledger.backlog import Backlog
 from cost.ledger.entries import TERMINAL, AttemptKey, Entry, orphan_settlement
 from cost.ledger.segments import (
     DeadJournal,
     JournalReader,
-    Waiting,
     boots,
     encode_line,
     end_of,
@@ -147,7 +145,6 @@ class Drain:
         self._show_at = self._recover_at = 0.0
         self._expire_at = clock() + _EXPIRE_EVERY_S
         self._draining = asyncio.Lock()
-        self._backlog = Backlog(directory)
         self._loop: asyncio.Task[None] | None = None
         self._failures = self._unbooked = self._orphans = self._damaged = 0
 
@@ -180,10 +177,6 @@ class Drain:
         except (StoreUnreachable, OSError):
             return False
         return True
-
-    async def waiting(self) -> list[Waiting]:
-        """Return what the database does not have yet of each journal of the folder, as of at most a second ago."""
-        return await self._backlog.waiting()
 
     async def aclose(self, deadline_s: float = 5.0) -> None:
         """Drain for at most `deadline_s`; what is left stays in the journals for the next start."""

@@ -49,15 +49,6 @@ class WorkerBooks(NamedTuple):
     books: BudgetedBooks
 
 
-class OpenBooks(NamedTuple):
-    """The books of a process that serves requests and drains journals."""
-
-    ledger: Ledger
-    drain: Drain
-    holds: Holds
-    books: BudgetedBooks
-
-
 def open_journal(section: CostSection, awaiting: Awaiting | None = None) -> Journal:
     """Opens this process's journal. `awaiting` is told of attempts that the database has. Raises LedgerUnavailable."""
     journal = Journal(
@@ -132,19 +123,6 @@ async def open_drain(
     )
     background(stack, watch.run())
     return drain
-
-
-async def open_books(
-    engine: AsyncEngine,
-    config: GatewayConfig,
-    metrics: AllMetrics,
-    now_us: Callable[[], int],
-    stack: contextlib.AsyncExitStack,
-) -> OpenBooks:
-    """Opens both in one process. Of several processes with one folder of journals, one drains for all."""
-    drain = await open_drain(engine, config, metrics, now_us, stack)
-    ledger, holds, books = await open_worker_books(config.cost, GrantStore(engine), metrics, now_us, stack)
-    return OpenBooks(ledger, drain, holds, books)
 
 
 async def keep_rounds(

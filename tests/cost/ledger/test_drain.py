@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.ledger.backlog import Backlog
 from cost.ledger.drain import Drain, DrainCounts, unbooked_path
 from cost.ledger.entries import Entry
 from cost.ledger.journal import Journal
@@ -450,7 +451,7 @@ async def test_what_waits_is_counted_from_the_files(tmp_path: Path, store: Scrip
     ledger, drain = await _ledger(tmp_path), _drain(tmp_path, store)
     await ledger.reserve(reserve("a"))
     await drain.start()
-    assert [each.entries for each in await drain.waiting()] == [0]
+    assert [each.entries for each in await Backlog(drain.directory).waiting()] == [0]
     store.down = True
     await ledger.reserve(reserve("b", at_us=7))
     await ledger.reserve(reserve("c", at_us=9))
