@@ -75,6 +75,45 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return self.comparisons[0].verdict
 
 
+class Comparability(msgspec.Struct, frozen=True, kw_only=True):
+    """The calculated saving beside the measured one: who is in each, and whether they agree."""
+
+    calculated: Decimal
+    measured: Measured
+    took_part: int
+    """Requests of both arms."""
+    served: int
+    each_nanousd: int
+    """Mean cost of a request that took part and was routed as always."""
+    all_each_nanousd: int
+    """Mean cost of all requests that were served."""
+
+    @property
+    def agrees(self) -> bool:
+        """True if the calculated share lies within the measured interval."""
+        return self.measured.low <= self.calculated <= self.measured.high
+
+    @property
+    def part(self) -> Decimal | None:
+        """Share of the served requests that took part, rounded down."""
+        return _share(min(self.took_part, self.served), self.served)
+
+
+def comparability(found: Claim) -> Comparability | None:
+    """Return how calculation and experiment compare; None while one of them has nothing to tell."""
+    calculated = found.comparisons[0].share
+    if found.measured is None or calculated is None or not found.figures.served:
+        return None
+    return Comparability(
+        calculated=calculated,
+        measured=found.measured,
+        took_part=found.holdout.requests + found.control.requests,
+        served=found.figures.served,
+        each_nanousd=found.control.cost_nanousd // found.control.requests,
+        all_each_nanousd=found.parts["requests"] // found.figures.served,
+    )
+
+
 def claim(
     books: ClaimBooks,
     *,
@@ -184,14 +223,26 @@ def _measured_as_json(found: Claim) -> dict[str, Any] | None:
     # With very many requests only the latest days are read.
     arms["from"] = day_of(found.start_us if found.arms_from_us is None else found.arms_from_us).isoformat()
     if found.measured is None:
-        return {**arms, "savings_share": None, "low": None, "high": None, "beside_usd_per_request": None}
+        return {
+            **arms,
+            "savings_share": None,
+            "low": None,
+            "high": None,
+            "beside_usd_per_request": None,
+        } | _INCOMPARABLE
+    beside = comparability(found)
     return {
         **arms,
         "savings_share": found.measured.saving,
         "low": found.measured.low,
         "high": found.measured.high,
         "beside_usd_per_request": usd(found.measured.beside_nanousd),
+        "agrees_with_calculation": None if beside is None else beside.agrees,
+        "share_of_served": None if beside is None else beside.part,
     }
+
+
+_INCOMPARABLE: Final = {"agrees_with_calculation": None, "share_of_served": None}
 
 
 def _fleet_as_json(each: FleetClaim) -> dict[str, Any]:

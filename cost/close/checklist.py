@@ -53,8 +53,6 @@ class MonthFacts(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[PeriodLine, ...]
     pools: tuple[str, ...] = ()
     """Names of the pools that the organisation pays for."""
-    bill_nanousd: int = 0
-    """Bill of these pools for the month."""
     provisional_days: tuple[int, ...] = ()
     unpriced_attempts: int = 0
     """Unpriced attempts as the claim counts them: attempts on a pool are priced by its bill."""
@@ -63,6 +61,12 @@ class MonthFacts(msgspec.Struct, frozen=True, kw_only=True):
     def spent(self) -> SpendSum:
         """Sums over the whole month."""
         return spent(self.lines)
+
+    @property
+    def gpu_bill_nanousd(self) -> int:
+        """Bill of the pools that the organisation pays for, as posted: what the idle row is a part of."""
+        paid = {line.pool for line in self.lines if line.origin == "idle"}
+        return sum(line.cost_nanousd for line in self.lines if line.pool in paid)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,13 +212,14 @@ def _idle_step(facts: MonthFacts) -> Step:
     title = "Idle GPU hours have an owner"
     if idle <= 0:
         return Step(kind="idle", title=title, state="done", said="Nothing of the GPUs' bill is nobody's.")
-    share = Fraction(idle, facts.bill_nanousd) if facts.bill_nanousd > 0 else None
-    told = "" if share is None else f", {float(share) * 100:.1f} % of the bill"
+    # "The bill" is everything, as on Showback; the GPUs' own is a part of it, and is named.
+    of_all, of_gpus = _share_text(idle, facts.spent.cost_nanousd), _share_text(idle, facts.gpu_bill_nanousd)
+    told = f"{of_all} of the bill and {of_gpus} of the GPUs' part of it"
     return Step(
         kind="idle",
         title=title,
         state="look",
-        said=f"${idle / 10**9:,.2f}{told}, was used by nobody and stands in a row of its own.",
+        said=f"${idle / 10**9:,.2f}, {told}, was used by nobody and stands in a row of its own.",
         todo="Decide who carries it; the statement has it apart so that you can.",
     )
 
@@ -261,6 +266,10 @@ def _books_step(facts: MonthFacts) -> Step:
 
 def _count_text(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _share_text(part_nanousd: int, whole_nanousd: int) -> str:
+    return f"{float(Fraction(part_nanousd * 100, whole_nanousd)):.1f} %" if whole_nanousd > 0 else "an unknown part"
 
 
 def _list_text(names: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ Results cover a bounded number of attempts, and say how many.
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from sqlalchemy import Row, select
@@ -70,14 +70,38 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tpot_s(self) -> float | None:
         """Seconds per token after the first, of a served streamed answer; else None."""
-        if not (self.served and self.stream) or self.ttft_us is None or self.duration_us is None:
-            return None
-        return (self.duration_us - self.ttft_us) / _US / (self.output_tokens - 1) if self.output_tokens > 1 else None
+        return tpot_s(self)
 
     @property
     def failed(self) -> bool:
         """True if the answer was not served, and not because a better one replaced it."""
         return not self.served and self.status != _OK
+
+
+class TimedAttempt(Protocol):
+    """What the time per token is computed from: an attempt's end as the ledger has it."""
+
+    @property
+    def served(self) -> bool: ...
+    @property
+    def stream(self) -> bool: ...
+    @property
+    def ttft_us(self) -> int | None: ...
+    @property
+    def duration_us(self) -> int | None: ...
+    @property
+    def output_tokens(self) -> int: ...
+
+
+def tpot_s(attempt: TimedAttempt) -> float | None:
+    """Return seconds per token after the first of a served streamed answer; None for others.
+
+    A whole answer comes with its first token, so that it would seem to take no time at all.
+    """
+    if not (attempt.served and attempt.stream) or attempt.ttft_us is None or attempt.duration_us is None:
+        return None
+    took_us = attempt.duration_us - attempt.ttft_us
+    return took_us / _US / (attempt.output_tokens - 1) if attempt.output_tokens > 1 else None
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ _BUDGETS: Final = (
     Column("period", "Period"),
     Column("kind", "Kind", note="A hard budget is never overrun; a soft one warns at 50, 80 and 100 %."),
     Column("limit", "Limit", "money"),
-    Column("spent", "Spent", "money", "Booked in the running period."),
+    Column("spent", "Counted", "money", "Booked in the running period, our own GPUs at their planned rate."),
     Column("share", "Share spent", "share"),
     Column("held", "Held", "money", "Kept for requests that run now, or on its way into the books."),
     Column("state", "State", "badge"),

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from cost.claim.reading import ClaimBooks
-from cost.claim.report import DAILY_COLUMNS, Claim, FleetClaim, daily
+from cost.claim.report import DAILY_COLUMNS, Claim, FleetClaim, comparability, daily
 from cost.claim.savings import ComparatorName, Part, Word
 from cost.prices import NANO_PER_USD
 from cost.reports.usage import known_cost
@@ -105,6 +105,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         team=team,
         teams=[("", "The whole organisation"), *sorted(teams.items(), key=lambda each: each[1].casefold())],
         claim=found,
+        beside=comparability(found),
         cost=known_cost(found.figures.unpriced_attempts, found.cost_nanousd),
         tone=TONES[found.verdict],
         reference=section.reference_target,

@@ -64,7 +64,6 @@ class MonthClose:
             check=await self._checks.known(month),
             lines=lines,
             pools=tuple(sorted({*pays, *uses})),
-            bill_nanousd=sum(each.fleet.bill_nanousd for each in books.pools),
             provisional_days=books.provisional_days,
             unpriced_attempts=claim.figures.unpriced_attempts,
         )

@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.reports.latency import tpot_s
 from cost.tables import rollup_hour
 from cost.times import DAY_US, HOUR_US, wall_us
 from dashboards.live.newest import EndedAttempt, newest
@@ -94,10 +95,8 @@ def quantile(ordered: Sequence[float], share: float) -> float | None:
 
 
 def _tokens_per_s(attempt: EndedAttempt) -> float | None:
-    if attempt.ttft_us is None or attempt.duration_us is None or attempt.output_tokens <= 1:
-        return None
-    took_us = attempt.duration_us - attempt.ttft_us
-    return (attempt.output_tokens - 1) * _MICRO / took_us if took_us > 0 else None
+    each_s = tpot_s(attempt)
+    return 1 / each_s if each_s else None
 
 
 def summed(attempts: Sequence[EndedAttempt], at_us: int, usual: Mapping[str, float] = {}) -> Recent:

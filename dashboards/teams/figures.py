@@ -14,6 +14,7 @@ from cost.budgets.periods import end_us as period_end_us
 from cost.budgets.periods import start_us as period_start_us
 from cost.budgets.store import BudgetStore
 from cost.claim.savings import floor
+from cost.ledger.rollups import SPENT_ORIGINS
 from cost.reports.daily import saving, share
 from cost.reports.forecast import Forecast, forecast
 from cost.reports.scope import ReadScope
@@ -108,6 +109,12 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sum(
             sums.cost_nanousd for (day, _, origin), sums in self.mix.items() if origin == "true-up" and day >= start_us
         )
+
+    @property
+    def counted_nanousd(self) -> int:
+        """This month's cost as budgets count it: with our own GPUs at the planned rate, without the adjustment."""
+        start_us = period_start_us("month", self.now_us)
+        return sum(cost for day, cost in self.costs(SPENT_ORIGINS).items() if day >= start_us)
 
     @property
     def month_end_us(self) -> int:

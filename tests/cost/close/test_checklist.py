@@ -95,12 +95,12 @@ def test_days_without_their_bill_are_named() -> None:
 
 
 def test_idle_hours_are_for_somebody_to_decide() -> None:
-    """They are told with their share of the bill, and keep nothing from being closed."""
-    found = facts(OWN, IDLE, pools=("h100",), bill_nanousd=4 * 10**8)
+    """They are told with their share of everything, as Showback has it, and of what the GPUs cost alone."""
+    found = facts(OWN, IDLE, BOUGHT, pools=("h100",))
     idle = step(found, "idle")
     assert (idle.state, idle.said) == (
         "look",
-        "$0.30, 75.0 % of the bill, was used by nobody and stands in a row of its own.",
+        "$0.30, 21.4 % of the bill and 75.0 % of the GPUs' part of it, was used by nobody and stands in a row of its own.",
     )
     assert is_ready(steps(found))
 

@@ -40,6 +40,15 @@ async def test_what_failed_is_told_apart_from_what_had_no_room(engine: AsyncEngi
     assert found.since_us == NOW_US - WINDOW_US
 
 
+async def test_only_streams_have_a_speed(engine: AsyncEngine) -> None:
+    """A whole answer comes with its first token, and one that broke off is no measure: neither makes the median."""
+    at_us = NOW_US - 1_000
+    whole = [ended(each, at_us, stream=False, ttft_us=1_199_400, output_tokens=50) for each in range(1, 40)]
+    broken = ended(50, at_us, served=False, status=502, ttft_us=1_199_999)
+    await LedgerStore(engine).insert([*whole, broken, ended(60, at_us)])
+    assert (await reader(engine, [0.0]).recent()).all.tokens_per_s == pytest.approx(49.0)
+
+
 async def test_nothing_is_no_zero(engine: AsyncEngine) -> None:
     """Without attempts there are no shares and no times."""
     found = (await reader(engine, [0.0]).recent()).all

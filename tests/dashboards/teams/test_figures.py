@@ -141,6 +141,8 @@ def test_a_budget_counts_no_true_up() -> None:
     found = msgspec.structs.replace(plain, mix=posted)
     assert budget_line(budget(), found).expected_nanousd == 6_000 + 24_500
     assert found.trued_up_nanousd == -900 * 5
+    assert found.counted_nanousd == 1_000 * 5
+    assert found.counted_nanousd + found.trued_up_nanousd == found.month.cost_nanousd
 
 
 def test_a_forecast_needs_days() -> None:
