@@ -18,6 +18,7 @@ Right = Literal[
     "organisation.read",
     "organisation.change",
     "finance.read",
+    "books.close",
     "prices.change",
     "operations.read",
     "operations.change",
@@ -33,10 +34,18 @@ _TEAM_RIGHTS: Final[Mapping[TeamRole, frozenset[Right]]] = {
 _ORGANISATION_RIGHTS: Final[Mapping[OrganisationRole, frozenset[Right]]] = {
     "": frozenset(),
     "admin": frozenset(
-        {"team.read", "team.change", "organisation.read", "organisation.change", "finance.read", "audit.read"}
+        {
+            "team.read",
+            "team.change",
+            "organisation.read",
+            "organisation.change",
+            "finance.read",
+            "books.close",
+            "audit.read",
+        }
     ),
-    # Reads everything, changes nothing.
-    "finance": frozenset({"team.read", "organisation.read", "finance.read", "audit.read"}),
+    # Reads everything, and closes its months.
+    "finance": frozenset({"team.read", "organisation.read", "finance.read", "books.close", "audit.read"}),
     "operator": frozenset(),
 }
 # What holds for every organisation belongs to the one that runs the gateway.

@@ -304,3 +304,79 @@ class TrueUp(SQLModel, table=True):
     up_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     busy_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     posted_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class ClosedMonth(SQLModel, table=True):
+    """A month that an organisation signed off: its figures are kept as they were, and later postings go elsewhere."""
+
+    __tablename__: ClassVar[str] = "closed_month"
+    __table_args__ = (PrimaryKeyConstraint("organisation_id", "start_us", name="pk_closed_month"),)
+
+    organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
+    start_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    end_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    closed_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    closed_by: str = Field(sa_column=Column(String(_ID), nullable=False))
+    comment: str = Field(sa_column=Column(Text, nullable=False))
+    figures: str = Field(sa_column=Column(Text, nullable=False))
+    """`cost.close.closing.SignedFigures` as JSON."""
+    statement: str = Field(sa_column=Column(Text, nullable=False))
+    """The statement as CSV, as it was when the month was signed."""
+
+
+class MonthMark(SQLModel, table=True):
+    """What a person said of one step of a month's checklist: a tick, a comment, or both. The last one counts."""
+
+    __tablename__: ClassVar[str] = "month_mark"
+    __table_args__ = (PrimaryKeyConstraint("organisation_id", "start_us", "step", name="pk_month_mark"),)
+
+    organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
+    start_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    step: str = Field(sa_column=Column(String(_ID), nullable=False))
+    ticked: bool = Field(sa_column=Column(Boolean, nullable=False))
+    said: str = Field(sa_column=Column(Text, nullable=False))
+    """What the step said when it was ticked: a tick holds while it says the same."""
+    comment: str = Field(sa_column=Column(Text, nullable=False))
+    marked_by: str = Field(sa_column=Column(String(_ID), nullable=False))
+    marked_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class ComparedDay(SQLModel, table=True):
+    """A day that was compared with a provider's own books, and what came of it the last time."""
+
+    __tablename__: ClassVar[str] = "compared_day"
+    __table_args__ = (PrimaryKeyConstraint("organisation_id", "day_us", "provider", name="pk_compared_day"),)
+
+    organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
+    day_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    provider: str = Field(sa_column=Column(String(_ID), nullable=False))
+    """In lower case, as providers are compared."""
+    outcome: str = Field(sa_column=Column(String(16), nullable=False))
+    """`agrees`, `differs` or `posted`."""
+    compared_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class LatePosting(SQLModel, table=True):
+    """An entry that came after its month was signed off, and so stands in a later one."""
+
+    __tablename__: ClassVar[str] = "late_posting"
+    __table_args__ = (
+        PrimaryKeyConstraint("request_id", "attempt", "entry", name="pk_late_posting"),
+        Index("ix_late_posting_organisation_id_at_us", "organisation_id", "at_us"),
+        Index("ix_late_posting_organisation_id_posted_at_us", "organisation_id", "posted_at_us"),
+        Index("ix_late_posting_pool_day_us", "pool", "day_us"),
+    )
+
+    request_id: str = Field(sa_column=Column(String(_ID), nullable=False))
+    attempt: int = Field(sa_column=Column(Integer, nullable=False))
+    entry: str = Field(sa_column=Column(String(16), nullable=False))
+    organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
+    at_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """The moment that it belongs to."""
+    day_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    posted_at_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """The moment that it stands at in the ledger: the beginning of a month that was open."""
+    pool: str = Field(sa_column=Column(String(64), nullable=False))
+    """The pool whose bill of the old day it belongs to; the entry itself names none, or it would be in the new day's."""
+    origin: str = Field(sa_column=Column(String(16), nullable=False))
+    cost_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))

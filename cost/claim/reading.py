@@ -23,7 +23,7 @@ from cost.fleet.true_up import PoolDay as PoolBooks
 from cost.ledger.entries import Arm
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.tables import LedgerEntry, rollup_day
+from cost.tables import LatePosting, LedgerEntry, rollup_day
 from cost.times import DAY_US, HOUR_US
 
 MAX_DAYS: Final = 366
@@ -163,8 +163,22 @@ class ClaimReader:
             .where(table.start_us >= start_us, table.start_us < end_us, table.pool.in_(pools))
             .group_by(table.pool, table.start_us)
         )
+        late = (
+            select(col(LatePosting.pool), col(LatePosting.day_us), func.sum(col(LatePosting.cost_nanousd)))
+            .where(
+                col(LatePosting.pool).in_(pools),
+                col(LatePosting.day_us) >= start_us,
+                col(LatePosting.day_us) < end_us,
+                col(LatePosting.origin).not_in(("caller", "shadow")),
+            )
+            .group_by(col(LatePosting.pool), col(LatePosting.day_us))
+        )
         async with self._engine.connect() as connection:
-            return {(pool, day): int(cost) for pool, day, cost in await connection.execute(query)}
+            booked = {(pool, day): int(cost) for pool, day, cost in await connection.execute(query)}
+            # A signed month's later postings stand elsewhere, and the day's bill is complete with them.
+            for pool, day, cost in await connection.execute(late):
+                booked[pool, day] = booked.get((pool, day), 0) + int(cost or 0)
+        return booked
 
     async def _day_facts(
         self,

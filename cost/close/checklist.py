@@ -1,6 +1,6 @@
 """Checklist of a month's close: steps, each with a state and a sentence. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -8,6 +8,7 @@ import msgspec
 
 from cost.close.checks import MonthCheck
 from cost.close.month import Month
+from cost.reconcile.coverage import Compared, Outcome
 from cost.reports.period import PeriodLine, SpendSum, spent
 from cost.times import HOUR_US, day_of
 
@@ -38,10 +39,15 @@ class ProviderMonth(msgspec.Struct, frozen=True, kw_only=True):
         """Sum of corrections and reconciliations posted for the month."""
         return self.spent.part("corrections", "reconciliations")
 
-    @property
-    def is_reconciled(self) -> bool:
-        """True if a reconciliation posted a difference; a comparison that found none leaves no trace in the ledger."""
-        return bool(self.spent.parts.get("reconciliations"))
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person said of a step. A tick holds while the step says what it said then."""
+
+    ticked: bool
+    said: str
+    comment: str
+    by: str
+    at_us: int
 
 
 class MonthFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +62,11 @@ class MonthFacts(msgspec.Struct, frozen=True, kw_only=True):
     provisional_days: tuple[int, ...] = ()
     unpriced_attempts: int = 0
     """Unpriced attempts as the claim counts them: attempts on a pool are priced by its bill."""
+    used_days: Mapping[str, tuple[int, ...]] = {}
+    """Days on which something was booked to a provider, by its name."""
+    compared: Compared = {}
+    marks: Mapping[str, Mark] = {}
+    """What people said of steps, by the step's key."""
 
     @property
     def spent(self) -> SpendSum:
@@ -65,7 +76,7 @@ class MonthFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpu_bill_nanousd(self) -> int:
         """Bill of the pools that the organisation pays for, as posted: what the idle row is a part of."""
-        paid = {line.pool for line in self.lines if line.origin == "idle"}
+        paid = {line.pool for line in self.lines if line.origin == "idle" and line.pool}
         return sum(line.cost_nanousd for line in self.lines if line.pool in paid)
 
 
@@ -79,6 +90,18 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     todo: str = ""
     command: str = ""
     """Command for the operator of the gateway to run; empty if there is none."""
+    of: str = ""
+    """Provider that the step is about; empty where it is about none."""
+    can_be_ticked: bool = False
+    """True if it is for a person to decide: a tick then makes it done."""
+    mark: Mark | None = None
+    is_outdated: bool = False
+    """True if it was ticked, and says something else now."""
+
+    @property
+    def key(self) -> str:
+        """Name of the step within its month."""
+        return f"{self.kind}/{self.of}" if self.of else self.kind
 
 
 def providers_of(lines: Sequence[PeriodLine]) -> tuple[ProviderMonth, ...]:
@@ -92,13 +115,23 @@ def providers_of(lines: Sequence[PeriodLine]) -> tuple[ProviderMonth, ...]:
 
 
 def steps(facts: MonthFacts) -> tuple[Step, ...]:
-    """Return the steps in the order in which to work through them."""
-    return tuple(_steps(facts))
+    """Return the steps in the order in which to work through them, each with what people said of it."""
+    return tuple(_marked(step, facts.marks.get(step.key)) for step in _steps(facts))
+
+
+def _marked(step: Step, mark: Mark | None) -> Step:
+    can_be_ticked = step.state == "look"
+    if mark is None or not (can_be_ticked and mark.ticked):
+        return msgspec.structs.replace(step, mark=mark, can_be_ticked=can_be_ticked)
+    if mark.said != step.said:
+        # Somebody accepted other figures than these.
+        return msgspec.structs.replace(step, mark=mark, can_be_ticked=True, is_outdated=True)
+    return msgspec.structs.replace(step, mark=mark, can_be_ticked=True, state="done")
 
 
 def is_ready(found: Sequence[Step]) -> bool:
-    """Return True if no step is open or waiting; a `look` is for a person to decide and does not block."""
-    return all(step.state in {"done", "look"} for step in found)
+    """Return True if every step is done, by itself or by a person's tick: then the month can be signed off."""
+    return all(step.state == "done" for step in found)
 
 
 def _steps(facts: MonthFacts) -> Iterator[Step]:
@@ -139,7 +172,7 @@ def _true_up_step(facts: MonthFacts) -> Step:
             state="waiting",
             said="All days but today, whose bill is posted a quarter of an hour after midnight (UTC).",
         )
-    shown = _list_text([str(day_of(day)) for day in missing])
+    shown = _days_text(missing)
     return Step(
         kind="true-up",
         title=title,
@@ -189,22 +222,43 @@ def _estimated_step(facts: MonthFacts) -> Step:
 
 def _reconciliation_steps(facts: MonthFacts) -> Iterator[Step]:
     for each in providers_of(facts.lines):
-        title = f"Compared with the books of {each.provider or 'an unnamed provider'}"
-        if each.is_reconciled:
-            yield Step(
-                kind="reconciliation",
-                title=title,
-                state="done",
-                said="A difference was posted for this month, so our figure is theirs for those days.",
-            )
-        elif each.booked_nanousd or each.spent.attempts:
-            yield Step(
-                kind="reconciliation",
-                title=title,
-                state="look",
-                said="No difference was posted. Either there is none, or nobody has compared yet: the books cannot tell.",
-                todo="Compare its export, or its invoice with the figure below.",
-            )
+        used = facts.used_days.get(each.provider, ())
+        if used:
+            yield _reconciliation_step(each.provider, used, facts.compared.get(each.provider.lower(), {}))
+
+
+def _reconciliation_step(provider: str, used: Sequence[int], compared: Mapping[int, Outcome]) -> Step:
+    """Done when each day with bookings was compared, and agrees or had its difference posted."""
+    step = Step(
+        kind="reconciliation",
+        of=provider or "unnamed",
+        title=f"Compared with the books of {provider or 'an unnamed provider'}",
+        state="look",
+        said="",
+    )
+    missing = [day for day in used if day not in compared]
+    differs = [day for day in used if compared.get(day) == "differs"]
+    posted = sum(compared.get(day) == "posted" for day in used)
+    days = f"{_count_text(len(used), 'day')} with requests"
+    if differs:
+        return msgspec.structs.replace(
+            step,
+            said=f"{len(differs)} of {days} {'differs' if len(differs) == 1 else 'differ'}: {_days_text(differs)}.",
+            todo="Have the difference posted, or say why it stays and tick this.",
+            command=f"weighbridge reconcile {provider} FILE… --post",
+        )
+    if missing:
+        return msgspec.structs.replace(
+            step,
+            said=f"{len(used) - len(missing)} of {days} were compared; not: {_days_text(missing)}.",
+            todo="Compare its export of those days; or compare its invoice with the figure below, and tick this.",
+        )
+    agreed = f"all {days} were compared, and {_count_text(posted, 'difference was', 'differences were')} posted"
+    return msgspec.structs.replace(step, state="done", said=f"{agreed[:1].upper()}{agreed[1:]}.")
+
+
+def _days_text(days: Sequence[int]) -> str:
+    return _list_text([str(day_of(day)) for day in days])
 
 
 def _idle_step(facts: MonthFacts) -> Step:

@@ -15,7 +15,7 @@ from datetime import date
 from typing import Any, Final, cast
 
 import msgspec
-from sqlalchemy import func, select
+from sqlalchemy import Select, and_, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
@@ -27,7 +27,7 @@ from cost.fleet.pool_config import PoolSection
 from cost.ledger.entries import METER_COLUMNS, TOKEN_COLUMNS, Entry, Origin, adjustment
 from cost.ledger.store import LedgerStore
 from cost.prices import Meters, meters
-from cost.tables import TrueUp, rollup_day
+from cost.tables import LatePosting, LedgerEntry, TrueUp, rollup_day
 from cost.times import DAY_US, HOUR_US, day_of, start_of
 from cost.usage import Usage
 
@@ -200,8 +200,11 @@ class FleetBooks:
         async with self._engine.connect() as connection:
             rows = (await connection.execute(query.group_by(*(table[name] for name in GROUP)))).mappings().all()
             booked_idle = await connection.scalar(idle)
+            late = (await connection.execute(_late_entries(pool, day))).mappings().all()
+        late_idle = sum(int(row["cost_nanousd"] or 0) for row in late if row["origin"] == IDLE)
         # Tens of thousands of groups are possible: not in the event loop.
-        return await asyncio.to_thread(_groups, rows), int(booked_idle or 0)
+        found = await asyncio.to_thread(_groups, [*rows, *(row for row in late if row["origin"] != IDLE)])
+        return found, int(booked_idle or 0) + late_idle
 
     async def day(self, pool: PoolSection, day: int, record: PoolRecord, now_us: int) -> PoolDay:
         """Read one day. The revision is read before the rows: whoever posts in between makes `post` lose."""
@@ -238,8 +241,43 @@ class FleetBooks:
         return True
 
 
+def _late_entries(pool: str, day: int) -> Select[Any]:
+    """Return the query for adjustments of a pool's day that stand in a later month, because theirs was signed off."""
+    entry = (LedgerEntry.request_id, LedgerEntry.attempt, LedgerEntry.entry)
+    late = (LatePosting.request_id, LatePosting.attempt, LatePosting.entry)
+    same = and_(*(col(mine) == col(theirs) for mine, theirs in zip(entry, late, strict=True)))
+    names = (*GROUP, *TOKEN_COLUMNS, *METER_COLUMNS, "cost_nanousd", "origin")
+    return (
+        select(*(getattr(LedgerEntry, name) for name in names))
+        .select_from(LatePosting)
+        .join(LedgerEntry, same)
+        # What callers used late is billed where it stands.
+        .where(
+            col(LatePosting.pool) == pool,
+            col(LatePosting.day_us) == day,
+            col(LatePosting.origin).not_in(("caller", "shadow")),
+        )
+    )
+
+
 def _groups(rows: Sequence[Any]) -> tuple[Group, ...]:
-    return tuple(sorted(map(_group, rows), key=lambda group: group.key))
+    groups: dict[GroupKey, Group] = {}
+    for group in map(_group, rows):
+        before = groups.get(group.key)
+        groups[group.key] = group if before is None else _added(before, group)
+    return tuple(groups[key] for key in sorted(groups))
+
+
+def _added(one: Group, other: Group) -> Group:
+    def sums(first: Meters, second: Meters) -> Meters:
+        return cast("Meters", tuple(a + b for a, b in zip(first, second, strict=True)))
+
+    return Group(
+        key=one.key,
+        used=sums(one.used, other.used),
+        booked=sums(one.booked, other.booked),
+        booked_nanousd=one.booked_nanousd + other.booked_nanousd,
+    )
 
 
 def _group(row: Any) -> Group:
@@ -250,7 +288,7 @@ def _group(row: Any) -> Group:
         key=GroupKey(*(row[name] for name in GROUP)),
         used=used,
         booked=cast("Meters", tuple(int(row[name]) for name in METER_COLUMNS)),
-        booked_nanousd=int(row["cost_nanousd"]),
+        booked_nanousd=int(row["cost_nanousd"] or 0),
     )
 
 

@@ -13,6 +13,7 @@ from sqlmodel import col
 from cost.errors import EntriesRefused
 from cost.ledger import rollups
 from cost.ledger.entries import TERMINAL, Entry
+from cost.ledger.late import moved, note_late
 from cost.ledger.rows import ALL, COLUMNS, read, row_of
 from cost.ledger.sweep import with_lost_hosts
 from cost.tables import LedgerEntry
@@ -74,7 +75,9 @@ class LedgerStore:
         return await self._insert_ordered(connection, sorted(entries, key=_key)) if entries else 0
 
     async def _insert_ordered(self, connection: AsyncConnection, entries: list[Entry]) -> int:
-        new = await (self._insert_sqlite if self._sqlite else self._insert_postgresql)(connection, entries)
+        kept = await moved(connection, entries)
+        new = await (self._insert_sqlite if self._sqlite else self._insert_postgresql)(connection, kept)
+        await note_late(connection, entries, new)
         for table, rows in rollups.upserts(rollups.roll_up(new)):
             if self._sqlite:
                 await connection.exec_driver_sql(rollups.SQLITE[table], rows)

@@ -99,6 +99,8 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
     last_day: date
     lines: tuple[Line, ...]
     notes: tuple[str, ...]
+    whole_days: tuple[int, ...] = ()
+    """Start of each day that the files tell all of, also of those without a line."""
 
 
 class Matching(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +210,13 @@ def compare(
         last_day=day_of(days[-1]),
         lines=tuple(lines),
         notes=tuple(notes),
+        whole_days=tuple(day for day in days if _is_whole(statement, day)),
     )
+
+
+def _is_whole(statement: Statement, day_us: int) -> bool:
+    told = [days[day_us] for days in (statement.usage_days, statement.cost_days) if day_us in days]
+    return min(told, default=0) >= DAY_US
 
 
 def nanousd_of(amount_usd: Decimal) -> int:

@@ -53,6 +53,11 @@ _FIELDS: Final[Mapping[Grouping, str]] = {
 }
 
 
+def part_of(origin: str) -> Part:
+    """Return the kind of cost of entries of this origin."""
+    return _PART_OF.get(origin, "corrections")
+
+
 class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over the days by origin, pool and the dimensions grouped by; the other names are empty."""
 
@@ -79,7 +84,7 @@ class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def part(self) -> Part:
         """Kind of cost."""
-        return _PART_OF.get(self.origin, "corrections")
+        return part_of(self.origin)
 
 
 class SpendSum(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +185,28 @@ class PeriodReader:
             raise BadQuery(f"there are more than {MOST_LINES:,} lines; ask for fewer days", param="end")
         found = [_line(names, row) for row in rows]
         return tuple(sorted(found, key=lambda line: [getattr(line, name) for name in names]))
+
+    async def used_days(self, scope: ReadScope, start_us: int, end_us: int) -> dict[str, tuple[int, ...]]:
+        """Return the days on which anything was booked to each provider but by a posting. Raises BadQuery."""
+        _check_range(start_us, end_us)
+        table = rollup_day.c
+        query = (
+            select(table.provider, table.start_us)
+            .distinct()
+            .where(
+                *scoped(dict(table), scope),
+                table.start_us >= start_us,
+                table.start_us < end_us,
+                table.origin.in_(("caller", "shadow")),
+            )
+            .order_by(table.provider, table.start_us)
+            .limit(MOST_LINES)
+        )
+        found: dict[str, list[int]] = {}
+        async with self._engine.connect() as connection:
+            for provider, day in await connection.execute(query):
+                found.setdefault(provider, []).append(day)
+        return {provider: tuple(days) for provider, days in found.items()}
 
     async def days(self, scope: ReadScope, start_us: int, end_us: int) -> tuple[DaySpent, ...]:
         """Return each team's spending on each day. Raises BadQuery."""

@@ -1,4 +1,4 @@
-"""Facts for closing a month: its lines, claim, provider bills, and checks of the books."""
+"""Facts for closing a month: its lines, claim, provider bills, checks of the books, and what people said of it."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from cost.claim.report import Claim
 from cost.close.checklist import MonthFacts
 from cost.close.checks import MonthChecks
+from cost.close.closing import MonthClosing
 from cost.close.month import Month
+from cost.ledger.late import Late, late_between
+from cost.reconcile.coverage import compared_days
 from cost.reports.period import PeriodLine, PeriodReader, SpendSum, spent
 from cost.reports.scope import ReadScope
 from dashboards.savings import Claims
@@ -20,6 +23,10 @@ class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):
     facts: MonthFacts
     claim: Claim
     before: SpendSum
+    late: tuple[Late, ...] = ()
+    """What belongs to the month and came after it was signed: it stands in a later one."""
+    taken_over: tuple[Late, ...] = ()
+    """What stands in the month and belongs to an earlier one, which was signed before it came."""
 
     @property
     def lines(self) -> tuple[PeriodLine, ...]:
@@ -36,7 +43,9 @@ class MonthClose:
     """Reads a scope's months."""
 
     def __init__(self, engine: AsyncEngine, claims: Claims, now_us: Callable[[], int]) -> None:
+        self._engine = engine
         self._periods = PeriodReader(engine)
+        self._closing = MonthClosing(engine, now_us)
         self._checks = MonthChecks(engine, now_us)
         self._claims = claims
         self._now_us = now_us
@@ -46,7 +55,11 @@ class MonthClose:
         facts, claim = await self._facts(scope, month)
         before = month.previous
         lines = await self._periods.lines(scope, before.start_us, before.end_us, ())
-        return ClosingMonth(facts=facts, claim=claim, before=spent(lines))
+        late, taken_over = [
+            await late_between(self._engine, scope.organisation_id, month.start_us, month.end_us, posted=posted)
+            for posted in (False, True)
+        ]
+        return ClosingMonth(facts=facts, claim=claim, before=spent(lines), late=late, taken_over=taken_over)
 
     async def facts(self, scope: ReadScope, month: Month) -> MonthFacts:
         """Facts for the list of steps alone."""
@@ -66,5 +79,8 @@ class MonthClose:
             pools=tuple(sorted({*pays, *uses})),
             provisional_days=books.provisional_days,
             unpriced_attempts=claim.figures.unpriced_attempts,
+            used_days=await self._periods.used_days(scope, month.start_us, month.end_us),
+            compared=await compared_days(self._engine, scope.organisation_id, month.start_us, month.end_us),
+            marks=await self._closing.marks(scope.organisation_id, month),
         )
         return facts, claim

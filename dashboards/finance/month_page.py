@@ -8,13 +8,18 @@ from starlette.responses import Response
 
 from cost.close.checklist import MonthFacts, ProviderMonth, State, is_ready, providers_of, steps
 from cost.close.checks import MonthChecks
+from cost.close.closing import MonthClosing, SignedMonth
 from cost.close.month import Month, month_of, parse_month
 from cost.close.statement import statement_csv
-from cost.reports.period import Part, SpendSum
+from cost.ledger.late import Late
+from cost.reports.period import Part, SpendSum, part_of
+from dashboards.finance.month_change import mark_step, sign_off
 from dashboards.finance.month_close import ClosingMonth, MonthClose
 from dashboards.finance.period import team_names, whole_organisation
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
+from dashboards.web.changing import REASON_CHARS
+from dashboards.web.forms import Form, FormError
 from dashboards.web.reading import reading
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest
@@ -23,6 +28,7 @@ router: Final = APIRouter(include_in_schema=False)
 
 PATH: Final = "/dashboard/finance/month"
 _STATEMENT: Final = "statement"
+_SIGNED: Final = "signed"
 _STATES: Final[Mapping[State, tuple[str, str]]] = {
     "done": ("Done", "good"),
     "look": ("Look", "info"),
@@ -34,7 +40,7 @@ _PARTS: Final[Mapping[Part, str]] = {
     "shadow": "Shadow calls",
     "corrections": "Corrections of prices",
     "reconciliations": "Reconciled with providers",
-    "true-up": "True-up of our own GPUs",
+    "true-up": "Adjustment of our own GPUs",
     "idle": "Idle GPU hours, nobody's",
 }
 _PROVIDERS: Final = (
@@ -42,10 +48,20 @@ _PROVIDERS: Final = (
     Column("cost", "Invoice should say", "money"),
     Column("booked", "Booked", "money", "As requests were booked"),
     Column("posted", "Posted since", "money", "Corrections of prices and reconciliations"),
-    Column("state", "Reconciliation", "badge"),
+    Column("reconciled", "Of it reconciled", "money", "Differences to its own figures that were posted"),
     Column("input_tokens", "Tokens in", "number"),
     Column("output_tokens", "Tokens out", "number"),
     Column("unpriced", "Without a price", "number", "Attempts that stand in no sum"),
+)
+
+_LATE: Final = (
+    Column("belongs", "Belongs to"),
+    Column("day", "Of the day", "day"),
+    Column("stands", "Stands in"),
+    Column("kind", "Kind of cost"),
+    Column("pool", "Pool"),
+    Column("entries", "Entries", "number"),
+    Column("cost", "Amount", "money"),
 )
 
 
@@ -56,13 +72,20 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
     month, problem = _month(view.query.get("month", ""), now_us)
     close = _close(view)
     scope = whole_organisation(view)
+    closing = MonthClosing(view.gateway.database)
     if view.is_part:
         async with reading(view.gateway, on=True):
             facts = await close.facts(scope, month)
-        return view.part("finance/steps.html", month=month, **_listed(facts))
+            signed = await closing.signed(scope.organisation_id, month)
+        return view.part("finance/steps.html", month=month, **_listed(facts, signed, view))
     async with reading(view.gateway, on=True):
         found = await close.read(scope, month)
+        signed = await closing.signed(scope.organisation_id, month)
         names = await team_names(view)
+    if view.query.get("table") == _SIGNED and signed is not None:
+        async with reading(view.gateway, on=True):
+            kept = await closing.statement(scope.organisation_id, month)
+        return view.csv(f"statement-{month.text}-signed.csv", kept or "")
     providers = Table.of(
         _PROVIDERS,
         map(_provider_row, providers_of(found.lines)),
@@ -71,12 +94,20 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         caption="Providers",
         sort="-cost",
     )
+    late = Table.of(
+        _LATE,
+        map(_late_row, (*found.late, *found.taken_over)),
+        view.query,
+        name="late",
+        caption="Later postings",
+        sort="",
+    )
     parts = Table.of(_part_columns(month), _part_rows(found), view.query, name="parts", caption="Kinds of cost")
     stem = f"month-{month.text}"
     if view.query.get("table") == _STATEMENT and view.query.get("format") == "csv":
         text = statement_csv(month, scope.organisation_id, found.lines, names, gateway_nanousd=found.gateway_nanousd)
         return view.csv(f"statement-{month.text}.csv", text)
-    return view.csv_asked(stem, parts, providers) or view.page(
+    return view.csv_asked(stem, parts, providers, late) or view.page(
         "finance/month.html",
         title="Month close",
         month=month,
@@ -91,7 +122,9 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         parts=parts,
         providers=providers,
         statement=f"?month={month.text}&format=csv&table={_STATEMENT}",
-        **_listed(found.facts),
+        late=late if found.late or found.taken_over else None,
+        differs=signed is not None and signed.figures.cost_nanousd != found.facts.spent.cost_nanousd,
+        **_listed(found.facts, signed, view),
     )
 
 
@@ -114,6 +147,43 @@ async def check(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) 
     return view.redirect(f"{PATH}?month={month.text}", told=told, tone="good" if asked else "info")
 
 
+@router.post(f"{PATH}/mark")
+async def mark(view: Annotated[PageRequest, Depends(allowed("books.close"))]) -> Response:
+    """Ticks a step that is for a person to decide, unticks it, or comments on a step."""
+    form = await view.form()
+    month = _named_month(form)
+    comment, ticked = _comment(form), form.flag("ticked")
+    key = form.text("step", required=True)
+    scope, now_us = whole_organisation(view), view.now_us
+    await mark_step(view.gateway, view.actor, scope, month, key, ticked=ticked, comment=comment, now_us=now_us)
+    return view.redirect(f"{PATH}?month={month.text}", told="Kept." if not ticked else "Ticked.")
+
+
+@router.post(f"{PATH}/sign")
+async def sign(view: Annotated[PageRequest, Depends(allowed("books.close"))]) -> Response:
+    """Signs the month off: its figures are kept as they are, and later postings go to the next open month."""
+    form = await view.form()
+    month, comment = _named_month(form), _comment(form)
+    names = await team_names(view)
+    scope, now_us = whole_organisation(view), view.now_us
+    await sign_off(view.gateway, view.actor, scope, month, comment=comment, now_us=now_us, names=names)
+    return view.redirect(f"{PATH}?month={month.text}", told=f"{month.title} is signed off and locked.")
+
+
+def _named_month(form: Form) -> Month:
+    try:
+        return parse_month(form.text("month", required=True))
+    except ValueError as error:
+        raise BadRequest(f"{error}.", param="month") from error
+
+
+def _comment(form: Form) -> str:
+    try:
+        return form.text("comment", most=REASON_CHARS)
+    except FormError as error:
+        raise BadRequest(f"A comment has at most {REASON_CHARS} characters.", param="comment") from error
+
+
 def _close(view: PageRequest) -> MonthClose:
     now_us = view.now_us
     return MonthClose(view.gateway.database, view.gateway.claims, lambda: now_us)
@@ -132,11 +202,14 @@ def _month(given: str, now_us: int) -> tuple[Month, str]:
     return found, ""
 
 
-def _listed(facts: MonthFacts) -> dict[str, Any]:
+def _listed(facts: MonthFacts, signed: SignedMonth | None, view: PageRequest) -> dict[str, Any]:
     found = steps(facts)
     return {
         "steps": [(step, *_STATES[step.state]) for step in found],
         "is_ready": is_ready(found),
+        "signed": signed,
+        "may_close": signed is None and view.may("books.close"),
+        "comment_chars": REASON_CHARS,
         "left": sum(step.state == "open" for step in found),
         "to_see": sum(step.state == "look" for step in found),
         "check": facts.check,
@@ -164,6 +237,18 @@ def _change(now: SpendSum, before: SpendSum) -> float | None:
     return (now.cost_nanousd - before.cost_nanousd) / before.cost_nanousd if before.cost_nanousd > 0 else None
 
 
+def _late_row(each: Late) -> dict[str, Any]:
+    return {
+        "belongs": month_of(each.day_us).title,
+        "day": each.day_us,
+        "stands": month_of(each.posted_us).title,
+        "kind": _PARTS.get(part_of(each.origin), each.origin),
+        "pool": each.pool or None,
+        "entries": each.entries,
+        "cost": each.cost_nanousd,
+    }
+
+
 def _provider_row(each: ProviderMonth) -> dict[str, Any]:
     return {
         "provider": each.provider or "(not named)",
@@ -173,5 +258,5 @@ def _provider_row(each: ProviderMonth) -> dict[str, Any]:
         "posted": each.posted_nanousd,
         "cost": each.spent.known_cost_nanousd,
         "unpriced": each.spent.unpriced_attempts,
-        "state": ("posted", "good") if each.is_reconciled else ("none posted", "quiet"),
+        "reconciled": each.spent.part("reconciliations") or None,
     }

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from cost.close.checklist import ProviderMonth, providers_of
 from cost.reconcile.books import TooManyRows
+from cost.reconcile.coverage import keep_compared, outcomes
 from cost.reconcile.matching import ALL, Line, Reconciliation
 from cost.reconcile.report import Tolerance, differing, tolerance_of
 from cost.reconcile.statement import TOKEN_METERS, BadExport
@@ -74,7 +75,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.post(PATH)
 async def compare_export(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Compares an uploaded export with the books. Nothing is posted, and the files are not kept."""
+    """Compares an uploaded export with the books, and keeps which days agree. Nothing is posted, no file is kept."""
     try:
         form, files = await read_upload(view.request)
     except Refused as error:
@@ -87,7 +88,7 @@ async def compare_export(view: Annotated[PageRequest, Depends(allowed("finance.r
         return _result_part(view, error=f"{error}.")
     try:
         async with asyncio.timeout(_PATIENCE_S), view.gateway.reads:
-            found = await _compared(view, exporter, form, files)
+            found = await _compared(view, exporter, form, files, tolerance)
     except (BadExport, TooManyRows, FormError) as error:
         return _result_part(view, error=f"{error}.".replace("..", "."))
     except (SQLAlchemyError, OSError, TimeoutError) as error:
@@ -95,11 +96,14 @@ async def compare_export(view: Annotated[PageRequest, Depends(allowed("finance.r
     return _result_part(view, found=found, tolerance=tolerance)
 
 
-async def _compared(view: PageRequest, exporter: Exporter, form: Form, files: Files) -> Reconciliation:
+async def _compared(
+    view: PageRequest, exporter: Exporter, form: Form, files: Files, tolerance: Tolerance
+) -> Reconciliation:
+    """The comparison; which days it covers is kept for the month's close."""
     if not files:
         raise BadExport("choose the files of the export first")
     named = frozenset({exporter, *filter(None, (each.strip() for each in form.text("booked_as").split(",")))})
-    return await compared(
+    found = await compared(
         view.gateway.database,
         view.principal.organisation_id,
         exporter,
@@ -108,6 +112,10 @@ async def _compared(view: PageRequest, exporter: Exporter, form: Form, files: Fi
         models=upstream_models(view.gateway.config().providers.models, named),
         same_models=_pairs(form.text("models", most=_MOST_CHARS)),
     )
+    kept = outcomes(found, tolerance, view.now_us)
+    async with view.gateway.database.begin() as connection:
+        await keep_compared(connection, view.principal.organisation_id, named, kept, view.now_us)
+    return found
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
@@ -243,5 +251,7 @@ def _provider_row(each: ProviderMonth) -> dict[str, Any]:
         "corrections": each.spent.part("corrections"),
         "reconciliations": each.spent.part("reconciliations"),
         "cost": each.spent.known_cost_nanousd,
-        "state": ("difference posted", "good") if each.is_reconciled else ("no difference posted", "quiet"),
+        "state": ("difference posted", "good")
+        if each.spent.part("reconciliations")
+        else ("no difference posted", "quiet"),
     }

@@ -112,7 +112,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def counted_nanousd(self) -> int:
-        """This month's cost as budgets count it: with our own GPUs at the planned rate, without the adjustment."""
+        """Cost of the calendar month as budgets count it: with our own GPUs at the planned rate, without the adjustment."""
         start_us = period_start_us("month", self.now_us)
         return sum(cost for day, cost in self.costs(SPENT_ORIGINS).items() if day >= start_us)
 

@@ -12,6 +12,8 @@ from cost.times import wall_us
 from gateway.commands.shared import USAGE, fail, open_engine, print_json
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     from cost.reconcile.matching import Matching, Reconciliation
     from cost.reconcile.report import Tolerance
     from cost.reconcile.statement import Statement
@@ -83,7 +85,7 @@ def reconcile(
     try:
         statement = (read_openai if provider == "openai" else read_anthropic)(_contents(files))
         days = (None if first is None else first.date(), None if last is None else last.date())
-        work = _reconciled(statement, matching, providers, organisation, days, post=post, unmatched=unmatched)
+        work = _reconciled(statement, matching, providers, organisation, days, allowed, post=post, unmatched=unmatched)
         reconciliation, posted = asyncio.run(work)
     except BadExport as error:
         fail(str(error), USAGE)
@@ -109,6 +111,7 @@ async def _reconciled(
     providers: set[str],
     organisation_id: str | None,
     days: tuple[date | None, date | None],
+    tolerance: "Tolerance",
     *,
     post: bool,
     unmatched: bool,
@@ -131,7 +134,9 @@ async def _reconciled(
                 organisation_id=organisation_id,
             )
             found = compare(statement, rows, matching, first=days[0], last=days[1])
+            owners = {matching.organisation_id, *(row.organisation_id for row in rows)}
             if not post:
+                await _keep(engine, owners, providers, found, tolerance)
                 return found, None
             if _is_split(found) and not unmatched:
                 return found, _Posted(0, "name the lines that are the same, or give --unmatched")
@@ -155,7 +160,27 @@ async def _reconciled(
             "to": iso(days_covered[-1]),
         }
         await note(engine, operators(), "posting.posted", "posting", posting, said)
+        await _keep(engine, owners, providers, found, tolerance, posted=True)
         return found, posted
+
+
+async def _keep(
+    engine: "AsyncEngine",
+    organisations: set[str],
+    providers: set[str],
+    found: "Reconciliation",
+    tolerance: "Tolerance",
+    *,
+    posted: bool = False,
+) -> None:
+    """Keeps which days were compared, for the close of their month."""
+    from cost.reconcile.coverage import keep_compared, outcomes
+
+    now_us = _now_us()
+    kept = outcomes(found, tolerance, now_us, posted=posted)
+    async with engine.begin() as connection:
+        for organisation in sorted(organisations):
+            await keep_compared(connection, organisation, providers, kept, now_us)
 
 
 def _is_split(found: "Reconciliation") -> bool:

@@ -8,7 +8,7 @@ from accounts.access import OrganisationRole, Principal, Right, may, principal_o
 from accounts.caller import Caller, Role
 
 _OWN = {"signed-in"}
-_FINANCE = {"team.read", "organisation.read", "finance.read", "audit.read"}
+_FINANCE = {"team.read", "organisation.read", "finance.read", "books.close", "audit.read"}
 _ADMIN = _FINANCE | {"team.change", "organisation.change"}
 
 

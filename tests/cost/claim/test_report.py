@@ -17,7 +17,10 @@ def arm(costs: list[int]) -> ArmSums:
     return ArmSums(requests=len(costs), cost_nanousd=sum(costs), squares=float(sum(cost * cost for cost in costs)))
 
 
-def made(*, cost: int, holdout: ArmSums = ArmSums(), control: ArmSums = ArmSums(), served: int = 1_000) -> Claim:
+NOBODY = ArmSums()
+
+
+def made(*, cost: int, holdout: ArmSums = NOBODY, control: ArmSums = NOBODY, served: int = 1_000) -> Claim:
     """A day of requests that would have cost 100 each at the reference."""
     line = Line(
         day_us=DAY,

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cost.close.checklist import MonthFacts, Step, is_ready, providers_of, steps
+from cost.close.checklist import Mark, MonthFacts, Step, is_ready, providers_of, steps
 from cost.close.checks import MonthCheck
 from cost.close.month import Month
 from cost.reports.period import PeriodLine
@@ -24,7 +24,13 @@ POSTED = PeriodLine(provider="openai", target_id="gpt-4o", origin="reconciliatio
 def facts(*lines: PeriodLine, **changes: Any) -> MonthFacts:
     """A month that is over, checked, and settled but for what the test is about."""
     usual: dict[str, Any] = {"month": APRIL, "now_us": MAY_4, "check": DONE, "lines": lines or (BOUGHT, POSTED)}
+    used = {"openai": (APRIL.start_us, APRIL.start_us + DAY_US)}
+    usual |= {"used_days": used, "compared": {"openai": {used["openai"][0]: "agrees", used["openai"][1]: "posted"}}}
     return MonthFacts(**{**usual, **changes})
+
+
+def ticked(said: str, **changes: Any) -> Mark:
+    return Mark(**{"ticked": True, "said": said, "comment": "", "by": "Finn", "at_us": MAY_4, **changes})
 
 
 def step(found: MonthFacts, kind: str) -> Step:
@@ -79,7 +85,7 @@ def test_estimates_are_looked_at_when_there_are_many() -> None:
     for estimated, state in ((1, "done"), (2, "look")):
         found = facts(msgspec.structs.replace(BOUGHT, estimated_attempts=estimated), POSTED)
         assert step(found, "estimated").state == state
-        assert is_ready(steps(found))
+        assert is_ready(steps(found)) is (state == "done")
 
 
 def test_days_without_their_bill_are_named() -> None:
@@ -102,17 +108,52 @@ def test_idle_hours_are_for_somebody_to_decide() -> None:
         "look",
         "$0.30, 21.4 % of the bill and 75.0 % of the GPUs' part of it, was used by nobody and stands in a row of its own.",
     )
-    assert is_ready(steps(found))
+    assert not is_ready(steps(found))
+    assert is_ready(steps(facts(OWN, IDLE, BOUGHT, pools=("h100",), marks={"idle": ticked(idle.said)})))
 
 
-def test_each_provider_is_compared_or_looked_at() -> None:
-    """One with a posted difference is done. Our own GPUs send no invoice, whether a pool is configured for them or not."""
-    other = msgspec.structs.replace(BOUGHT, provider="anthropic", cost_nanousd=5)
+def test_a_tick_is_of_what_was_said() -> None:
+    """When the figures change, who ticked them is asked again; a comment alone settles nothing."""
+    lines = (OWN, IDLE, BOUGHT)
+    old = step(facts(*lines, pools=("h100",), marks={"idle": ticked("$0.10, was used by nobody")}), "idle")
+    assert (old.state, old.is_outdated) == ("look", True)
+    note = ticked("", ticked=False, comment="asked around")
+    said = step(facts(*lines, pools=("h100",), marks={"idle": note}), "idle")
+    assert (said.state, said.is_outdated, said.mark) == ("look", False, note)
+
+
+def test_what_must_be_settled_cannot_be_ticked() -> None:
+    """A missing price is no matter of opinion."""
+    marks = {"unpriced": ticked("1 attempt stands in no sum.")}
+    found = step(facts(unpriced_attempts=1, marks=marks), "unpriced")
+    assert (found.state, found.can_be_ticked) == ("open", False)
+
+
+def test_a_provider_is_compared_when_each_day_with_requests_was() -> None:
+    """One day posted is not the month; a day that differs is told; days without requests need nothing."""
+    first, second = APRIL.start_us, APRIL.start_us + DAY_US
+    found = step(facts(compared={"openai": {second: "posted"}}), "reconciliation")
+    assert found.state == "look"
+    assert found.said == "1 of 2 days with requests were compared; not: 2026-04-01."
+    assert step(facts(compared={"openai": {first: "agrees", second: "differs"}}), "reconciliation").said.startswith(
+        "1 of 2 days with requests differs: 2026-04-02"
+    )
+    done = step(facts(), "reconciliation")
+    assert (done.key, done.state) == ("reconciliation/openai", "done")
+    assert done.said == "All 2 days with requests were compared, and 1 difference was posted."
+
+
+def test_each_provider_is_compared_by_itself() -> None:
+    """Names are compared without regard to case. Our own GPUs send no invoice, whether a pool is configured or not."""
+    other = msgspec.structs.replace(BOUGHT, provider="Anthropic", cost_nanousd=5)
     no_pool = msgspec.structs.replace(OWN, pool="")
-    found = facts(BOUGHT, POSTED, other, OWN, IDLE, no_pool, pools=("h100",))
-    assert [each.provider for each in providers_of(found.lines)] == ["openai", "anthropic"]
+    used = {"openai": (APRIL.start_us,), "Anthropic": (APRIL.start_us,), "self-hosted": (APRIL.start_us,)}
+    compared = {"openai": {}, "anthropic": {APRIL.start_us: "agrees"}}
+    lines = (BOUGHT, POSTED, other, OWN, IDLE, no_pool)
+    found = facts(*lines, pools=("h100",), used_days=used, compared=compared)
+    assert [each.provider for each in providers_of(found.lines)] == ["openai", "Anthropic"]
     states = {each.title: each.state for each in steps(found) if each.kind == "reconciliation"}
-    assert states == {"Compared with the books of openai": "done", "Compared with the books of anthropic": "look"}
+    assert states == {"Compared with the books of openai": "look", "Compared with the books of Anthropic": "done"}
     openai = providers_of(found.lines)[0]
     assert (openai.booked_nanousd, openai.posted_nanousd, openai.spent.cost_nanousd) == (10**9, -(10**7), 99 * 10**7)
 

@@ -16,6 +16,7 @@ import pytest
 from cost.close.checks import MonthChecks
 from cost.close.month import Month
 from cost.prices import usd
+from cost.reconcile.coverage import compared_days
 from cost.times import DAY_US, day_of, wall_us
 from dashboards.web.cookie import COOKIE
 from tests.cost.reports.two_organisations import DAY, booked
@@ -237,11 +238,15 @@ async def test_an_export_is_held_against_the_books(finance: Finance, browser: Br
     told = await upload(finance, browser, {"provider": "openai"}, {"usage.json": bucket("large", 900, 200)})
     assert "1 line differs of 1" in told
     assert "+100" in told
+    kept = await compared_days(finance.gateway.engine, "acme", DAY, DAY + DAY_US)
+    assert kept == {"openai": {DAY: "differs"}}
     told = await upload(finance, browser, {"models": "theirs=large"}, {"usage.json": bucket("theirs", 800, 200)})
     assert "The books agree" in told
     for fields, content in (({}, b"<html>"), ({}, b""), ({"tolerance": "much"}, b"{}"), ({"models": "x"}, b"{}")):
         assert "That could not be compared" in await upload(finance, browser, fields, {"x.json": content})
     assert await finance.totals("acme", 30) == before
+    kept = await compared_days(finance.gateway.engine, "acme", DAY, DAY + DAY_US)
+    assert kept == {"openai": {DAY: "agrees"}}
 
 
 def bucket(model: str, tokens_in: int, tokens_out: int) -> bytes:

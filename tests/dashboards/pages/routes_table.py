@@ -28,6 +28,8 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "GET /dashboard/finance/exports/usage": "finance.read",
     "GET /dashboard/finance/month": "finance.read",
     "POST /dashboard/finance/month/check": "finance.read",
+    "POST /dashboard/finance/month/mark": "books.close",
+    "POST /dashboard/finance/month/sign": "books.close",
     "GET /dashboard/finance/prices": "finance.read",
     "POST /dashboard/finance/prices": "prices.change",
     "POST /dashboard/finance/prices/withdraw": "prices.change",

@@ -93,6 +93,17 @@ class Sample(msgspec.Struct, frozen=True):
         """The same of the days' roll-up."""
         return await self._sums(_ROLLED, team_id)
 
+    async def by_origin(self, start_us: int, end_us: int, team_id: str | None = None) -> dict[str, int]:
+        """What the entries of a time cost, by origin."""
+        query = (
+            "SELECT origin, sum(cost_nanousd) FROM ledger_entry WHERE organisation_id = :org AND entry <> 'reserve' "
+        )
+        query += "AND at_us >= :start AND at_us < :end" + (" AND team_id = :team" if team_id else "")
+        given = {"org": DEFAULT_ORGANISATION, "start": start_us, "end": end_us, "team": team_id}
+        async with self.running.engine.connect() as connection:
+            rows = await connection.execute(text(f"{query} GROUP BY origin"), given)
+            return {origin: int(cost or 0) for origin, cost in rows}
+
     async def _sums(self, query: str, team_id: str | None, month: Month | None = None) -> dict[str, int]:
         start_us, end_us = (month.start_us, month.end_us) if month else (self.start_us, self.end_us)
         given = {"org": DEFAULT_ORGANISATION, "start": start_us, "end": end_us, "team": team_id}
@@ -176,6 +187,7 @@ def _more(now_us: int) -> list[Entry]:
         "odd-failed": {**ours, "served": False, "status": 502},
         "odd-correction": {**posted, "origin": "correction", "cost_nanousd": -7, "input_nanousd": -7},
         "odd-difference": {**posted, "origin": "reconciliation", "cost_nanousd": 3, "input_nanousd": 3, "key_id": ""},
+        "odd-adjustment": {**posted, "origin": "true-up", "cost_nanousd": -5, "output_nanousd": -5},
         "odd-rival": {**lately, "organisation_id": "fjord", "team_id": "fjord-lab"},
     }
     entries = [booked(name, **{**each, "baseline_nanousd": None}) for name, each in changes.items()]
@@ -261,6 +273,61 @@ async def _month_agrees(sample: Sample, month: Month) -> None:
     statement = await sample.file(f"{path}&format=csv&table=statement")
     assert {total(statement, "cost_usd"), total(showback, "total_usd"), Decimal(parts["The bill"]["now_usd"])} == {bill}
     assert exact_money(nanousd(bill)) in await sample.page(path)
+
+
+async def test_one_day_is_the_same_everywhere(sample: Sample) -> None:
+    """A day with a correction, a reconciliation, an idle hour and an adjustment: page, API, exports and OpenAI's shape."""
+    start_us = sample.end_us - 4 * DAY_US
+    day, after = day_of(start_us).isoformat(), day_of(start_us + DAY_US).isoformat()
+    found = await sample.by_origin(start_us, start_us + DAY_US)
+    assert {"caller", "correction", "reconciliation", "true-up", "idle"} <= found.keys()
+    bill, asked = usd(sum(found.values())), f"from={day}&to={day}"
+    exports = "/dashboard/finance/exports"
+    showback = await sample.file(f"/dashboard/finance/showback?format=csv&table=showback&{asked}")
+    assert total(showback, "total_usd") == bill
+    assert total(showback, "true_up_usd") == usd(found["true-up"])
+    assert total([row for row in showback if row["name"].startswith("Idle")], "total_usd") == usd(found["idle"])
+    assert exact_money(nanousd(bill)) in await sample.page(f"/dashboard/finance/showback?{asked}")
+    assert total(await sample.file(f"{exports}/usage?{asked}&group_by=team"), "cost_usd") == bill
+    assert total(await sample.file(f"{exports}/focus.csv?{asked}"), "BilledCost") == bill
+    api = {"start": day, "end": after}
+    assert Decimal((await sample.api("/v1/usage", api))["totals"]["cost_usd"]) == bill
+    costs = json.loads((await sample.pages.get(f"{exports}/costs.json?{asked}")).text, parse_float=Decimal)
+    assert sum(Decimal(line["amount"]["value"]) for bucket in costs["data"] for line in bucket["results"]) == bill
+
+
+async def test_what_budgets_count_and_what_was_spent_differ_by_the_adjustment(sample: Sample) -> None:
+    """A month's budget of a team is its page's "counted", and with the adjustment it is what the team spent."""
+    monthly = [
+        each
+        for each in (await sample.api("/v1/budgets"))["data"]
+        if (each["scope"], each["period"]) == ("team", "month")
+    ]
+    assert monthly
+    start_us = month_of(sample.end_us - 1).start_us
+    days = {"start": day_of(start_us).isoformat(), "end": sample.days["end"]}
+    for budget in monthly:
+        team_id = budget["scope_id"]
+        parts = await sample.by_origin(start_us, sample.end_us, team_id)
+        adjustment = parts.pop("true-up", 0)
+        counted = sum(parts.values())
+        assert usd(counted) == Decimal(budget["spent_usd"]), team_id
+        spent = (await sample.api("/v1/usage", {**days, "team_id": team_id}))["totals"]["cost_usd"]
+        assert usd(counted + adjustment) == spent, team_id
+        page = await sample.page(f"/dashboard/teams/{team_id}")
+        shown = (counted + adjustment, *((counted, adjustment) if adjustment else ()))
+        assert all(exact_money(amount) in page for amount in shown), team_id
+
+
+async def test_idle_hours_are_the_same_share_on_both_pages(sample: Sample) -> None:
+    """Month close says them as a part of the bill, as Showback does."""
+    month = month_of(sample.end_us - 1).previous
+    rows = await sample.file(f"/dashboard/finance/showback?month={month.text}&format=csv&table=showback")
+    (idle,) = [row for row in rows if row["name"].startswith("Idle")]
+    share = Decimal(idle["total_usd"]) / total(rows, "total_usd")
+    assert f"{float(share) * 100:.1f} % of the bill" in await sample.page(
+        f"/dashboard/finance/month?month={month.text}"
+    )
 
 
 async def test_the_claim_and_the_budgets_are_one(sample: Sample) -> None:
