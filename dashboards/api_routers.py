@@ -24,10 +24,12 @@ from dashboards.operations import api as operations
 from dashboards.policy import api as policy
 from dashboards.prices import api as price_routes
 from dashboards.responses import api as responses
+from dashboards.responses import conversations_api as conversations
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     models.router,
     responses.router,
+    conversations.router,
     usage.router,
     focus.router,
     savings.router,

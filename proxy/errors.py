@@ -183,6 +183,10 @@ class ResponseNotFound(Refused):
     """No such kept response, or another team's: the two must look the same."""
 
 
+class ConversationNotFound(Refused):
+    """No such conversation, or another team's: the two must look the same."""
+
+
 class ResponsesUnavailable(Refused):
     """The database does not answer, so kept responses cannot be read."""
 
@@ -383,6 +387,7 @@ TABLE: dict[type[BaseException], Fault] = {
     TeamNotFound: Fault(404, _INVALID, "team_not_found"),
     RequestNotFound: Fault(404, _INVALID, "request_not_found"),
     ResponseNotFound: Fault(404, _INVALID, "response_not_found"),
+    ConversationNotFound: Fault(404, _INVALID, "conversation_not_found"),
     ResponsesUnavailable: Fault(503, _SERVER, "responses_unavailable"),
     LearningOff: Fault(409, _INVALID, "learning_off"),
     FeedbackUnavailable: Fault(503, _SERVER, "feedback_unavailable"),

@@ -1,8 +1,8 @@
-"""Storage of kept responses. Every question names the team, so none can reach another's."""
+"""Storage of kept responses and conversations. Every question names the team, so none can reach another's."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, delete, func, insert, select
+from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
@@ -11,25 +11,44 @@ from proxy.stored_responses.tables import StoredResponse
 _TRIM_BATCH: Final = 1_000
 
 
+class Sealed(NamedTuple):
+    """A record as it is stored, and how often it was changed."""
+
+    pepper_id: str
+    sealed: bytes
+    version: int
+
+
 class ResponseStore:
     """The only writer of the table `stored_response`."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def add(self, row: StoredResponse) -> None:
-        values = row.model_dump()
-        async with self._engine.begin() as connection:
-            await connection.execute(insert(StoredResponse).values(**values))
+    async def write(self, added: StoredResponse | None, changed: StoredResponse | None = None) -> bool:
+        """Adds a row and changes another one, or does neither: False when somebody else has changed that since.
 
-    async def find(self, team_id: str, response_id: str, now_us: int) -> tuple[str, bytes] | None:
-        """The pepper's id and the sealed record."""
-        question = select(col(StoredResponse.pepper_id), col(StoredResponse.sealed)).where(
+        `changed` has the version that it is to get.
+        """
+        async with self._engine.begin() as connection:
+            if changed is not None:
+                values = changed.model_dump(exclude={"team_id", "response_id"})
+                there = and_(
+                    _place(changed.team_id, changed.response_id), col(StoredResponse.version) == changed.version - 1
+                )
+                if (await connection.execute(update(StoredResponse).where(there).values(**values))).rowcount != 1:
+                    return False
+            if added is not None:
+                await connection.execute(insert(StoredResponse).values(**added.model_dump()))
+        return True
+
+    async def find(self, team_id: str, response_id: str, now_us: int) -> Sealed | None:
+        question = select(col(StoredResponse.pepper_id), col(StoredResponse.sealed), col(StoredResponse.version)).where(
             _place(team_id, response_id), col(StoredResponse.expires_us) > now_us
         )
         async with self._engine.connect() as connection:
             row = (await connection.execute(question)).first()
-        return None if row is None else (row[0], row[1])
+        return None if row is None else Sealed(*row)
 
     async def remove(self, team_id: str, response_id: str, now_us: int) -> bool:
         """Returns False when there was none."""

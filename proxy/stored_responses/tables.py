@@ -1,4 +1,4 @@
-"""The table of kept responses."""
+"""The table of kept responses and conversations."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ from accounts.tables import ID_CHARS
 
 
 class StoredResponse(SQLModel, table=True):
-    """A response with its whole input, compressed and sealed: without the pepper nobody can read it."""
+    """A response with its whole input, or a conversation; compressed and sealed: without the pepper nobody can read it."""
 
     __tablename__: ClassVar[str] = "stored_response"
     __table_args__ = (
@@ -24,5 +24,8 @@ class StoredResponse(SQLModel, table=True):
     sealed: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     size: int = Field(sa_column=Column(Integer, nullable=False))
     """The bytes of `sealed`."""
+    version: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
+    """Counts the changes, so that of two that are made at once none is lost. A response has none."""
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """When it was kept, or last changed."""
     expires_us: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -57,12 +57,25 @@ class EventWriter(Protocol):
         ...
 
 
+class Change(msgspec.Struct, frozen=True):
+    """A change of a record that is kept."""
+
+    name: str
+    """The record's id."""
+    edit: Callable[[bytes], bytes]
+    """The changed record. Called again where another change came first. Raises BadRequest."""
+
+
 class Kept(msgspec.Struct, frozen=True):
     """An answer that its caller may ask for, and go on from, later."""
 
     response_id: str
     record: bytes
     """The response and its whole input, as JSON."""
+    is_stored: bool = True
+    """False for an answer that is not to be kept itself."""
+    turn: Change | None = None
+    """What the answer adds to a conversation."""
 
 
 class Dialect(Protocol):

@@ -1,4 +1,4 @@
-"""Bodies that go on from kept responses: `previous_response_id`, and items that are referred to by id. Pure.
+"""Bodies that go on from what is kept: `previous_response_id`, `conversation`, and items that are referred to by id. Pure.
 
 A record is what `ResponsesDialect.to_keep` made: the response, and its whole input. So one record holds a conversation, and
 whichever target comes next is sent all of it.
@@ -11,23 +11,35 @@ from typing import Any, Final
 import msgspec
 
 from proxy.errors import BadRequest
-from proxy.wires.reading import encoded, object_of, text
+from proxy.wires.reading import an_object, encoded, object_of, text, wrong
 from proxy.wires.responses.items import Item, items_of
 
 _PREVIOUS: Final = "previous_response_id"
 _REFERENCE: Final = "item_reference"
-_HINTS: Final = (_PREVIOUS.encode(), _REFERENCE.encode())
+_CONVERSATION: Final = "conversation"
+_OF_CONVERSATION: Final = "conv_"
+_HINTS: Final = tuple(each.encode() for each in (_PREVIOUS, _REFERENCE, _CONVERSATION))
 _ITEM_ID: Final = re.compile(r"[a-z]{1,8}_(?P<number>[0-9a-f]{1,64})_i?\d{1,6}")
 _MAX_REFERRED: Final = 64
 """The most responses whose items one request may refer to."""
 
 
 def names_in(body: bytes) -> tuple[str, ...]:
-    """The ids of the responses that a body goes on from or refers to. Raises BadRequest."""
+    """The ids of the conversation or the responses that a body goes on from or refers to. Raises BadRequest."""
     if not any(hint in body for hint in _HINTS):
         return ()
     fields = object_of(body)
+    conversation = conversation_of(fields)
+    if conversation is not None:
+        if fields.get(_PREVIOUS) is not None:
+            raise BadRequest(
+                f"Send `{_CONVERSATION}` or `{_PREVIOUS}`, not both: each has the earlier turns.", param=_PREVIOUS
+            )
+        # Items that are referred to are the conversation's own.
+        return (conversation,)
     found = [] if fields.get(_PREVIOUS) is None else [text(fields[_PREVIOUS], _PREVIOUS)]
+    if found and found[0].startswith(_OF_CONVERSATION):
+        raise wrong(_PREVIOUS, f"the id of a response; that of a conversation is sent as `{_CONVERSATION}`")
     found += [_response_of(item, where) for where, item in _references(fields)]
     names = tuple(dict.fromkeys(found))
     if len(names) > _MAX_REFERRED:
@@ -38,11 +50,11 @@ def names_in(body: bytes) -> tuple[str, ...]:
 
 
 def continued(body: bytes, records: Mapping[str, bytes]) -> bytes:
-    """The body with all earlier items in its input. `records` has every response that was named."""
+    """The body with all earlier items in its input. `records` has everything that was named."""
     fields = object_of(body)
     found = {name: msgspec.json.decode(record, type=dict[str, Any]) for name, record in records.items()}
     earlier: list[Item] = []
-    previous = fields.get(_PREVIOUS)
+    previous = conversation_of(fields) or fields.get(_PREVIOUS)
     if previous is not None:
         earlier = all_items(found[previous])
     referred = {item["id"]: item for record in found.values() for item in all_items(record) if "id" in item}
@@ -52,11 +64,22 @@ def continued(body: bytes, records: Mapping[str, bytes]) -> bytes:
     return encoded(fields)
 
 
+def conversation_of(fields: Mapping[str, Any]) -> str | None:
+    """The id of the conversation that a body belongs to. Raises BadRequest."""
+    given = fields.get(_CONVERSATION)
+    if given is None:
+        return None
+    found = given if isinstance(given, str) else an_object(given, _CONVERSATION).get("id")
+    if not isinstance(found, str) or not found.startswith(_OF_CONVERSATION):
+        raise wrong(_CONVERSATION, "the id of a conversation, which POST /v1/conversations makes")
+    return found
+
+
 def all_items(record: Mapping[str, Any]) -> list[Item]:
-    """A record's input, and then its output."""
+    """A record's items: a conversation's, or a response's input and then its output."""
     items: list[Item] = record["items"]
-    output: list[Item] = record["response"]["output"]
-    return items + output
+    response = record.get("response")
+    return items if response is None else items + response["output"]
 
 
 def _references(fields: Mapping[str, Any]) -> Iterator[tuple[str, Item]]:

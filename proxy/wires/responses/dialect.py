@@ -13,11 +13,12 @@ from providers.wire import Event
 from proxy.errors import ErrorReply
 from proxy.wires.completions_of_chat import Call, Choice, Said, completion_of, sse, to_json
 from proxy.wires.own_fields import own_fields
-from proxy.wires.responses.items import Item, sealed_thinking
+from proxy.wires.responses.continuing import conversation_of
+from proxy.wires.responses.conversation import with_turn
+from proxy.wires.responses.items import PREFIX, Item, sealed_thinking, with_ids
 from proxy.wires.responses.tools import INPUT, Tool, Toolbox
-from proxy.wires.wire import EventWriter, Kept, Served
+from proxy.wires.wire import Change, EventWriter, Kept, Served
 
-_PREFIX: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _INCOMPLETE: Final[Mapping[str, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _ECHOED: Final[Mapping[str, Any]] = {
     "instructions": None,
@@ -48,8 +49,10 @@ class ResponsesDialect:
         self._items = items
         self._box = box
         self._writer: _EventWriter | None = None
-        self.keeps = fields.get("store") is not False
-        """False once it turned out that the response cannot be kept, and `store` has to say so."""
+        self._conversation = conversation_of(fields)
+        self._stores = fields.get("store") is not False
+        self.keeps = self._stores or self._conversation is not None
+        """False once it turned out that nothing can be kept, and the response has to say so."""
 
     def whole(self, payload: bytes, served: Served) -> bytes:
         return to_json(self._written(payload, served))
@@ -69,8 +72,12 @@ class ResponsesDialect:
             self._writer.settle()
             response = self._writer.finished()
         number = response["id"].removeprefix("resp_")
-        items = [{"id": f"{_id_prefix(item)}_{number}_i{index}", **item} for index, item in enumerate(self._items)]
-        return Kept(response["id"], to_json({"response": response, "items": items}))
+        items = with_ids(self._items, number)
+        turn = None
+        if self._conversation is not None:
+            turn = Change(self._conversation, lambda record: with_turn(record, [*items, *response["output"]]))
+        record = to_json({"response": response, "items": items})
+        return Kept(response["id"], record, is_stored=self._stores, turn=turn)
 
     def response(self, served: Served, status: str, output: list[Item], **more: Any) -> dict[str, Any]:
         """A response object at this point of its life."""
@@ -84,13 +91,14 @@ class ResponsesDialect:
             "completed_at": None,
             "status": status,
             "background": False,
+            "conversation": {"id": self._conversation} if self.keeps and self._conversation is not None else None,
             "error": None,
             "incomplete_details": None,
             **{name: default if fields.get(name) is None else fields[name] for name, default in _ECHOED.items()},
             "model": served.target_id,
             "output": output,
             "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
-            "store": self.keeps,
+            "store": self.keeps and self._stores,
             "text": {"format": {"type": "text"}, "verbosity": "medium", **text},
             "truncation": "disabled",
             "usage": None,
@@ -102,10 +110,6 @@ class ResponsesDialect:
         writer.say(payload, [])
         writer.settle()
         return writer.finished()
-
-
-def _id_prefix(item: Item) -> str:
-    return _PREFIX.get(item.get("type") or "message", "item")
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
@@ -335,7 +339,7 @@ class _EventWriter:
     def _open(self, kind: str, parts: list[bytes], **fields: Any) -> None:
         self._close(parts)
         number = self._served.request_id.removeprefix("req_")
-        item: Item = {"id": f"{_PREFIX[kind]}_{number}_{len(self._output)}", "type": kind, "status": "in_progress"}
+        item: Item = {"id": f"{PREFIX[kind]}_{number}_{len(self._output)}", "type": kind, "status": "in_progress"}
         self._output.append(item | fields)
         self._is_open, self._part, self._said = True, None, []
         index = len(self._output) - 1

@@ -16,6 +16,13 @@ from proxy.wires.responses.tools import INPUT, chat_name
 Item = dict[str, Any]
 Message = dict[str, Any]
 
+PREFIX: Final[Mapping[str, str]] = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+}
+"""What the ids of items begin with, by their type; those of other types with `item`."""
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _SIGNED: Final = "wb1."
 """The beginning of the encrypted content that holds a Claude's signed thinking."""
@@ -26,6 +33,25 @@ def items_of(given: Any) -> list[Item]:
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
     return objects(given, "input")
+
+
+def with_ids(items: Sequence[Item], number: str) -> list[Item]:
+    """The items, each with an id: its own, or one of `number` and its place."""
+    return [
+        {"id": f"{PREFIX.get(item.get('type') or 'message', 'item')}_{number}_i{index}", **item}
+        for index, item in enumerate(items)
+    ]
+
+
+def in_full(item: Item) -> Item:
+    """An item in its full form: callers may send messages in a shorter one."""
+    if item.get("type", "message") != "message":
+        return item
+    content = item.get("content")
+    if isinstance(content, str):
+        kind = "output_text" if item.get("role") == "assistant" else "input_text"
+        content = [{"type": kind, "text": content, **({"annotations": []} if kind == "output_text" else {})}]
+    return {"type": "message", "status": "completed", **item, "content": content}
 
 
 def chat_messages(instructions: Any, items: Sequence[Item], *, signed: bool) -> list[Message]:

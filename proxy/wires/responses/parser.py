@@ -28,12 +28,11 @@ _SAME: Final = ("temperature", "top_p", "stream", "parallel_tool_calls", "user")
 """Fields that chat has under the same name, with the same meaning."""
 _OPENAI_ONLY: Final = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier")
 _READ: Final = frozenset(
-    {"client_metadata", "include", "input", "instructions", "max_output_tokens", "metadata", "model", "previous_response_id",
+    {"client_metadata", "conversation", "include", "input", "instructions", "max_output_tokens", "metadata", "model", "previous_response_id",
      "reasoning", "service_tier", "store", "stream_options", "text", "tool_choice", "tools", "top_logprobs", *_SAME, *_OPENAI_ONLY}
 )  # fmt: skip
 _ELSEWHERE: Final = {
     "prompt": "Prompts are not kept here: send `instructions` and `input`",
-    "conversation": "Conversations are not kept here: send `previous_response_id`, or the whole `input`",
     "background": "Nothing is answered in the background here: leave out `background`, and stream what takes long",
 }
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}

@@ -1,5 +1,6 @@
 """Keeping of responses, on SQLite and on PostgreSQL: for a time, within a team's size, and never at a request's cost."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -11,13 +12,13 @@ from sqlmodel import col
 
 from accounts.caller import Caller
 from accounts.keys import Pepper
-from proxy.errors import ResponseNotFound, ResponsesUnavailable
+from proxy.errors import BadRequest, ConversationNotFound, ResponseNotFound, ResponsesUnavailable
 from proxy.stored_responses.sealing import Sealing
-from proxy.stored_responses.store import ResponseStore
+from proxy.stored_responses.store import ResponseStore, Sealed
 from proxy.stored_responses.stored_responses import StoredResponses
 from proxy.stored_responses.stored_responses_config import ResponsesSection
 from proxy.stored_responses.tables import StoredResponse
-from proxy.wires.wire import Kept
+from proxy.wires.wire import Change, Kept
 
 ALICE = Caller(key_id="k", key_name="k", team_id="team_a", organisation_id="acme")
 BOB = msgspec.structs.replace(ALICE, team_id="team_b")
@@ -88,6 +89,26 @@ async def test_a_team_has_its_size(engine: AsyncEngine) -> None:
     assert await house.numbers("team_b") == [0]
 
 
+async def test_a_response_and_its_turn_are_kept_together_or_not_at_all(engine: AsyncEngine) -> None:
+    """Where the conversation is gone or full, the response is not kept either; changes at once are all there."""
+    house = House(engine, max_response_bytes=1_024)
+    with pytest.raises(ConversationNotFound):
+        await house.kept.change("team_a", Change("conv_1", lambda record: record))
+    longer = Change("conv_1", lambda record: record + b"x")
+    assert not await house.kept.keep(ALICE, Kept("resp_1", b"{}", turn=longer))
+    await house.kept.add("team_a", "conv_1", b"")
+    kept = [house.kept.keep(ALICE, Kept(f"resp_{n}", b"{}", turn=longer)) for n in range(2, 6)]
+    assert await asyncio.gather(*kept) == [True] * 4
+    assert await house.kept.find("team_a", "conv_1") == b"xxxx"
+    full = Change("conv_1", lambda record: record + b"x" * 1_024)
+    assert not await house.kept.keep(ALICE, Kept("resp_6", b"{}", turn=full))
+    with pytest.raises(BadRequest):
+        await house.kept.change("team_a", full)
+    with pytest.raises(ResponseNotFound):
+        await house.kept.find("team_a", "resp_6")
+    assert await house.kept.find("team_a", "resp_5") == b"{}"
+
+
 @pytest.mark.parametrize("section", [{"keep_days": 0}, {"max_response_bytes": 1_024}])
 async def test_what_may_not_be_kept_is_not(engine: AsyncEngine, section: dict[str, Any]) -> None:
     """Where nothing is, or the response is too large."""
@@ -100,10 +121,10 @@ async def test_what_may_not_be_kept_is_not(engine: AsyncEngine, section: dict[st
 class _Away(ResponseStore):
     """A database that does not answer."""
 
-    async def add(self, row: StoredResponse) -> None:
+    async def write(self, added: StoredResponse | None, changed: StoredResponse | None = None) -> bool:
         raise OperationalError("insert", None, OSError())
 
-    async def find(self, team_id: str, response_id: str, now_us: int) -> tuple[str, bytes] | None:
+    async def find(self, team_id: str, response_id: str, now_us: int) -> Sealed | None:
         raise OperationalError("select", None, OSError())
 
     async def remove(self, team_id: str, response_id: str, now_us: int) -> bool:

@@ -184,7 +184,7 @@ def test_reasoning_goes_back_to_the_claude_that_signed_it() -> None:
         ({"text": {"format": {"type": "regex"}}}, "text.format.type"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"conversation": "conv_1"}, "conversation"),
+        ({"conversation": "thread_1"}, "conversation"),
         ({"background": True}, "background"),
     ],
 )
