@@ -40,6 +40,10 @@ _SHOW_EVERY_S: Final = 30.0
 _EXPIRE_EVERY_S: Final = 60.0
 _OTHERS_S: Final = 1.0
 _SOON_S: Final = 0.02
+_MANY_LINES: Final = 100
+"""Lines of a round at which the next one gathers for longer."""
+_GATHERED_ROUNDS: Final = 4
+"""How many intervals that is."""
 
 _Answer = TypeVar("_Answer")
 
@@ -119,13 +123,15 @@ class Drain:
         clock: Callable[[], float] = time.time,
         *,
         boot_id: str | None = None,
-        batch: int = 500,
+        batch: int = 1_000,
         interval_s: float = 0.15,
         recover_every_s: float = 1.0,
         store_timeout_s: float = 30.0,
         presence: ProcessPresence | None = None,
     ) -> None:
-        """`boot_id` is this process's own, if it has no journal and is to be shown all the same."""
+        """`boot_id` is this process's own, if it has no journal and is to be shown all the same. `interval_s` passes between
+        two rounds, and some times as long while much comes: a row of a large batch costs half of one in a small batch.
+        """
         self.directory = directory
         self._store = store
         self._clock = clock
@@ -206,15 +212,13 @@ class Drain:
         while True:
             await asyncio.sleep(pause_s)
             try:
-                if self._hold():
-                    await self._drain_all()
-                drained = True
+                lines = await self._drain_all() if self._hold() else 0
+                pause_s = self._interval_s * (_GATHERED_ROUNDS if lines >= _MANY_LINES else 1)
             except StoreUnreachable:
-                drained = False
+                pause_s = min(pause_s * 2, _MAX_BACKOFF_S)
             except Exception:  # noqa: BLE001  Without this loop nothing would reach the database any more.
                 _log.exception("draining the journals failed")
-                drained = False
-            pause_s = self._interval_s if drained else min(pause_s * 2, _MAX_BACKOFF_S)
+                pause_s = min(pause_s * 2, _MAX_BACKOFF_S)
 
     def _hold(self) -> bool:
         """Take the folder's lock, if no other process has it. Raises OSError where the folder takes no file."""
@@ -252,8 +256,12 @@ class Drain:
         drained = read_drained(self.directory, boot_id)
         return boot_id not in boots(self.directory) if drained is None else drained.place >= place
 
-    async def _drain_all(self) -> None:
-        """Drain what the journals have now, and recover those of the dead. Raises StoreUnreachable."""
+    async def _drain_all(self) -> int:
+        """Drain what the journals have now, and recover those of the dead. Returns how many lines were found alive.
+
+        Raises StoreUnreachable.
+        """
+        lines = 0
         async with self._draining:
             found = journals(self.directory)
             for gone in self._readers.keys() - found.keys():
@@ -263,14 +271,16 @@ class Drain:
                 await self._heartbeat(found)
                 left = {boot_id: end for boot_id, end in left.items() if self._reader(boot_id).place.place < end}
                 # By turns: one process's long journal does not hold up the others.
-                more = [boot_id for boot_id in left if await self._drain_batch(self._reader(boot_id), found[boot_id])]
-                if not more:
+                more = [await self._drain_batch(self._reader(boot_id), found[boot_id]) for boot_id in left]
+                if not any(more):
                     break
+                lines += sum(more)
             for reader in self._readers.values():
                 reader.tell()
             if self._clock() >= self._recover_at:
                 self._recover_at = self._clock() + self._recover_every_s
                 await self._recover(found)
+        return lines
 
     async def _heartbeat(self, found: Mapping[str, Sequence[int]]) -> None:
         """Show the processes that live, and expire lost hosts; each at its own interval, and whoever is new at once."""
