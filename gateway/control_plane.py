@@ -30,6 +30,7 @@ from gateway.live_line import LiveLine
 from gateway.runtime_folder import RuntimeFolder
 from gateway.sources import Process, from_database
 from gateway.web import ControlApp, serving_web, web_app
+from gateway.wiring.background_responses import keep_making
 from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier, open_callbacks
 from gateway.wiring.books import keep_rounds, open_drain, open_worker_books
 from gateway.wiring.fleet import FIRST_LOOK_S, OpenProber, open_fleet, open_prober
@@ -169,6 +170,7 @@ class ControlPlane:
                 ready=live.breakers.ready,
                 operations=open_operations(engine, stack),
                 responses=live.responses,
+                background=live.background,
                 callbacks=open_callbacks(engine, config, peppers(config, self._environment)),
                 batch=open_batch_tier(engine, config, self._environment.data_dir, lambda: live.line.config),
                 config=lambda: live.config,
@@ -188,6 +190,15 @@ class ControlPlane:
                     is_draining=lambda: self._is_draining,
                     stack=stack,
                 )
+            keep_making(
+                live.responses,
+                live.background,
+                accounts=accounts,
+                line=live.line,
+                section=lambda: live.config.responses,
+                is_draining=lambda: self._is_draining,
+                stack=stack,
+            )
             self._keep_house(engine, drain, gateway, stack)
             await stack.enter_async_context(
                 await keep_rounds(engine, config, metrics, claims, gateway.callbacks, wall_us)

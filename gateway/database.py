@@ -22,6 +22,7 @@ import classifier.learning.tables
 import classifier.measuring.tables
 import cost.tables
 import dashboards.webhooks.tables
+import proxy.background_responses.tables
 import proxy.batch.tables
 import proxy.idempotency.tables
 import proxy.limits.limit_tables
@@ -67,6 +68,8 @@ TABLES: Final = (
     proxy.batch.tables.BatchLine,
     proxy.batch.tables.BatchResult,
     proxy.stored_responses.tables.StoredResponse,
+    proxy.background_responses.tables.BackgroundResponse,
+    proxy.background_responses.tables.BackgroundEvents,
     selfhosted.tables.RegisteredReplica,
     selfhosted.tables.DrainOrder,
     selfhosted.tables.ReplicaClock,

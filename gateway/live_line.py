@@ -20,6 +20,7 @@ from cost.times import wall_us
 from gateway.configuration.settings import Environment, GatewayConfig, peppers, reload, resolve_secret
 from gateway.sources import Process, Sources
 from gateway.wiring.admission import adopt, open_gate
+from gateway.wiring.background_responses import open_background
 from gateway.wiring.fleet import waiting_at_gate
 from gateway.wiring.metrics import AllMetrics
 from gateway.wiring.pipeline import (
@@ -135,6 +136,7 @@ class LiveLine:
         )
         sealing = Sealing(peppers(config, self._environment))
         self.responses = StoredResponses(ResponseStore(process.engine), sealing, lambda: self.config.responses)
+        self.background = open_background(process.engine, self.responses, sealing, lambda: self.config.responses)
         self.line = RequestPipeline(
             config=pipeline_config(config, catalog, self.classifier),
             directory=self.directory,
@@ -152,6 +154,8 @@ class LiveLine:
             latency=gate.latency,
             habits=open_prefix_tracker(config, self._environment, sources.habits, metrics.prefixes, stack),
             responses=self.responses,
+            # What the control plane asks for itself is answered at once.
+            background=self.background if self._serves_callers else None,
         )
         self._is_open = True
         self.tunings = TuningWatch(sources.tunings, self.classifier, self._retuned)

@@ -187,6 +187,10 @@ class ConversationNotFound(Refused):
     """No such conversation, or another team's: the two must look the same."""
 
 
+class BackgroundFull(Refused):
+    """The team has as many responses in the background as it may."""
+
+
 class ResponsesUnavailable(Refused):
     """The database does not answer, so kept responses cannot be read."""
 
@@ -388,6 +392,7 @@ TABLE: dict[type[BaseException], Fault] = {
     RequestNotFound: Fault(404, _INVALID, "request_not_found"),
     ResponseNotFound: Fault(404, _INVALID, "response_not_found"),
     ConversationNotFound: Fault(404, _INVALID, "conversation_not_found"),
+    BackgroundFull: Fault(429, "requests", "background_full"),
     ResponsesUnavailable: Fault(503, _SERVER, "responses_unavailable"),
     LearningOff: Fault(409, _INVALID, "learning_off"),
     FeedbackUnavailable: Fault(503, _SERVER, "feedback_unavailable"),

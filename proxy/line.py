@@ -5,7 +5,7 @@ own work in the modules that they call. Streaming or not, a request takes the sa
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from accounts.caller import Caller
 from accounts.directory import Directory
@@ -15,6 +15,7 @@ from providers.breaker import Breakers
 from proxy.admitting import BudgetGate, is_downgraded, take_from_limits
 from proxy.affinity import Affinity
 from proxy.authenticating import caller_by_key
+from proxy.background_responses.background_responses import BackgroundResponses
 from proxy.batch.answering import Answered, Asked
 from proxy.better_answer import BetterAnswers
 from proxy.context import RequestContext, new_context
@@ -36,6 +37,7 @@ from proxy.parsed_request import ParsedRequest, parsed_request
 from proxy.pipeline_config import PipelineConfig
 from proxy.planning import may_downgrade
 from proxy.policy import AUTO
+from proxy.putting_off import put_off
 from proxy.relay import relay_answer
 from proxy.repeating import is_answered_again
 from proxy.request import RequestHeaders, read_headers, says_batch
@@ -46,7 +48,7 @@ from proxy.settling import Settling
 from proxy.stored_responses.stored_responses import StoredResponses
 from proxy.tags import TagBounds
 from proxy.watching import cut_off, watch_caller
-from proxy.wires.wire import Wire
+from proxy.wires.wire import Kept, Wire
 from selfhosted.prefixes.tracker import PrefixTracker
 
 
@@ -72,6 +74,7 @@ class RequestPipeline:
         latency: LatencyTracker | None = None,
         habits: PrefixTracker | None = None,
         responses: StoredResponses | None = None,
+        background: BackgroundResponses | None = None,
     ) -> None:
         self.config = config
         self.draining = False
@@ -91,6 +94,7 @@ class RequestPipeline:
         self._once = once
         self._habits = habits
         self._responses = responses
+        self._background = background
         self._tags = TagBounds()
         self._under_way: set[RequestContext] = set()
 
@@ -120,6 +124,22 @@ class RequestPipeline:
         context.caller = asked.caller
         await self._settled(context, exchange)
         return answered(context, exchange)
+
+    async def run(
+        self,
+        wire: Wire,
+        exchange: Exchange,
+        caller: Caller,
+        request_id: str,
+        keep: Callable[[Kept], Awaitable[bool]],
+    ) -> str:
+        """Takes a request that was put off down the same line, now that it is answered. Returns its error's code, empty for
+        none.
+        """
+        context = new_context(request_id, wire, exchange, self._clock, self.config)
+        context.caller, context.keeper = caller, keep
+        await self._settled(context, exchange)
+        return context.error_code or ""
 
     async def _settled(self, context: RequestContext, exchange: Exchange) -> None:
         """Takes a request down the line, and settles it however that ends."""
@@ -181,6 +201,9 @@ class RequestPipeline:
                 self._once, context, caller, parsed.idempotency_key, parsed.body, exchange
             ):
                 return
+        if parsed.later is not None and self._background is not None:
+            await put_off(self._background, context, caller, parsed, exchange)
+            return
         downgraded = await self.admit(context, caller, parsed)
         prediction = self.classify(context, caller, parsed, downgraded=downgraded)
         routed = context.routed = self.plan(context, caller, parsed, prediction, downgraded=downgraded)

@@ -16,6 +16,7 @@ from proxy.request import (
     wants_escalation,
 )
 from proxy.tags import TagBounds
+from proxy.wires.wire import Later
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +31,8 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     wants_escalation: bool | None
     """The request's own choice of whether a weak answer is escalated; None leaves it to the team's setting."""
     idempotency_key: str | None
+    later: Later | None = None
+    """How it is put off, where its caller does not wait for the answer."""
 
 
 def parsed_request(
@@ -63,4 +66,5 @@ def parsed_request(
         deadline=deadline,
         wants_escalation=wanted,
         idempotency_key=headers.idempotency_key,
+        later=understood.later,
     )

@@ -1,17 +1,17 @@
 """GET and DELETE /v1/responses/{id}: responses that a team let the gateway keep, in OpenAI's shapes."""
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from dashboards.responses.listing import DEFAULT_ITEMS, After, ItemList, Limit, Order, page_of
 from dashboards.web.api_types import Deleted
 from dashboards.web.gateway import ActingCaller, gateway_of
 from dashboards.web.openapi import described
-from dashboards.web.reading import json_reply
-from proxy.errors import BadRequest, ResponseNotFound
+from dashboards.web.reading import Export, json_reply
+from proxy.errors import ResponseNotFound
 from proxy.wires.responses.items import in_full
 
 router = APIRouter(tags=["responses"])
@@ -32,16 +32,32 @@ class KeptResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @router.get(_PATH, **described("Read a response", gives={200: KeptResponse}))
-async def read_kept_response(response_id: str, request: Request, caller: ActingCaller) -> Response:
-    """A response of this key's team that was kept."""
-    record = await gateway_of(request).responses.find(caller.team_id, _checked(response_id))
-    return json_reply(msgspec.json.decode(record)["response"])
+async def read_kept_response(
+    response_id: str,
+    request: Request,
+    caller: ActingCaller,
+    stream: Annotated[bool, Query(description="Follow one that was begun with `background` and `stream`.")] = False,
+    starting_after: Annotated[int, Query(ge=-1, description="The number of the last event that is known.")] = -1,
+) -> Response:
+    """A response of this key's team that was kept, or is being made in the background."""
+    background = gateway_of(request).background
+    named = _checked(response_id)
+    if not stream:
+        return json_reply(await background.response(caller.team_id, named))
+    await background.check_followed(caller.team_id, named)
+    return Export(
+        background.follow(caller.team_id, named, starting_after),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
+    )
 
 
 @router.delete(_PATH, **described("Delete a response", gives={200: Deleted}))
 async def delete_kept_response(response_id: str, request: Request, caller: ActingCaller) -> Response:
-    """What was kept of it is gone; conversations that went on from it have their own copy."""
-    await gateway_of(request).responses.remove(caller.team_id, _checked(response_id))
+    """What was kept of it is gone; conversations that went on from it have their own copy. One that is being made ends."""
+    gateway, named = gateway_of(request), _checked(response_id)
+    await gateway.responses.remove(caller.team_id, named)
+    await gateway.background.forget(caller.team_id, named)
     return json_reply(Deleted(id=response_id, object="response"))
 
 
@@ -62,9 +78,8 @@ async def list_input_items(
 
 @router.post(f"{_PATH}/cancel", **described("Cancel a response", gives={200: KeptResponse}))
 async def cancel_kept_response(response_id: str, request: Request, caller: ActingCaller) -> Response:
-    """Refused: only what is answered in the background could be cancelled, and here nothing is."""
-    await gateway_of(request).responses.find(caller.team_id, _checked(response_id))
-    raise BadRequest("Only a response that is made in the background can be cancelled, and this one is whole.")
+    """Ends a response that is made in the background. One that has ended stays as it is."""
+    return json_reply(await gateway_of(request).background.cancel(caller.team_id, _checked(response_id)))
 
 
 def _checked(response_id: str) -> str:

@@ -38,6 +38,7 @@ from dashboards.webhooks.callbacks import CallbackDesk
 from providers.config import ProvidersSection
 from providers.target import Deployment, Target
 from proxy.authenticating import caller_by_key
+from proxy.background_responses.background_responses import BackgroundResponses
 from proxy.batch.parts import BatchTier
 from proxy.deadlines.deadlines_config import DeadlinesSection
 from proxy.errors import AdminOnly, OperatorOnly, ReadsOnly
@@ -129,6 +130,7 @@ class Gateway(NamedTuple):
     providers: Providers
     """OpenID providers for sign-in."""
     responses: StoredResponses
+    background: BackgroundResponses
     peppers: tuple[Pepper, ...]
     """Peppers, the current one first."""
     config: Callable[[], Settings]

@@ -35,11 +35,16 @@ def request_id(batch: Batch, line: ClaimedLine) -> str:
 
 def meaning_of(answered: Answered, line: ClaimedLine, tries: int) -> Meaning:
     """What becomes of a line after a reply. A failure counts, and `tries` of them are the line's answer."""
-    if answered.status not in _MAY_PASS:
+    return meaning(answered.status, answered.code, line.failures, tries)
+
+
+def meaning(status: int, code: str, failures: int, tries: int) -> Meaning:
+    """What becomes of anything that is asked for without a caller who waits, after a reply."""
+    if status not in _MAY_PASS:
         return "answer"
-    if answered.code in _NO_ROOM:
+    if code in _NO_ROOM:
         return "not now"
-    return "again" if line.failures + 1 < tries else "answer"
+    return "again" if failures + 1 < tries else "answer"
 
 
 def wait_s(answered: Answered, line: ClaimedLine, jitter: float) -> float:
@@ -47,6 +52,10 @@ def wait_s(answered: Answered, line: ClaimedLine, jitter: float) -> float:
 
     `jitter`, from 0 to 1, spreads lines that failed together.
     """
-    told = answered.retry_after_s
-    doubled = _FIRST_WAIT_S * math.pow(2, min(line.failures, 16))
+    return wait_of_s(answered.retry_after_s, line.failures, jitter)
+
+
+def wait_of_s(told: float | None, failures: int, jitter: float) -> float:
+    """The same of anything else that failed before."""
+    doubled = _FIRST_WAIT_S * math.pow(2, min(failures, 16))
     return min(_LONGEST_WAIT_S, max(_LEAST_WAIT_S, doubled if told is None else told)) * (1 + jitter)

@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from proxy.stored_responses.tables import StoredResponse
@@ -31,15 +31,30 @@ class ResponseStore:
         `changed` has the version that it is to get.
         """
         async with self._engine.begin() as connection:
-            if changed is not None:
-                values = changed.model_dump(exclude={"team_id", "response_id"})
-                there = and_(
-                    _place(changed.team_id, changed.response_id), col(StoredResponse.version) == changed.version - 1
-                )
-                if (await connection.execute(update(StoredResponse).where(there).values(**values))).rowcount != 1:
-                    return False
-            if added is not None:
-                await connection.execute(insert(StoredResponse).values(**added.model_dump()))
+            return await self.write_in(connection, added, changed)
+
+    async def write_in(
+        self,
+        connection: AsyncConnection,
+        added: StoredResponse | None,
+        changed: StoredResponse | None = None,
+        *,
+        replaces: bool = False,
+    ) -> bool:
+        """The same within somebody's transaction, before which nothing is written that False would have to undo.
+
+        With `replaces` the row stands in place of one of that name that may be there.
+        """
+        if changed is not None:
+            values = changed.model_dump(exclude={"team_id", "response_id"})
+            place = _place(changed.team_id, changed.response_id)
+            there = and_(place, col(StoredResponse.version) == changed.version - 1)
+            if (await connection.execute(update(StoredResponse).where(there).values(**values))).rowcount != 1:
+                return False
+        if added is not None:
+            if replaces:
+                await connection.execute(delete(StoredResponse).where(_place(added.team_id, added.response_id)))
+            await connection.execute(insert(StoredResponse).values(**added.model_dump()))
         return True
 
     async def find(self, team_id: str, response_id: str, now_us: int) -> Sealed | None:

@@ -76,7 +76,7 @@ class StoredResponses:
                 if kept.turn is None:
                     await self._store.write(added)
                 else:
-                    await self._change(caller.team_id, kept.turn, section, added)
+                    await self._change(caller.team_id, kept.turn, added)
                 if added is not None:
                     await self._bound(caller.team_id, added.size, section.max_bytes_per_team)
         except _AWAY as error:
@@ -90,12 +90,9 @@ class StoredResponses:
     async def add(self, team_id: str, name: str, record: bytes) -> None:
         """Keeps a record of a caller who waits for nothing else. Raises BadRequest or ResponsesUnavailable."""
         section = self._section()
-        if section.keep_days == 0:
-            raise BadRequest("This gateway keeps nothing: `responses.keep_days` is 0.", code="keeps_nothing")
-        _check_size(record, section)
         try:
             async with asyncio.timeout(section.timeout_s):
-                added = await self._row(team_id, name, record, section)
+                added = await self.row_of(team_id, name, record)
                 await self._store.write(added)
                 await self._bound(team_id, added.size, section.max_bytes_per_team)
         except _AWAY as error:
@@ -106,7 +103,7 @@ class StoredResponses:
         section = self._section()
         try:
             async with asyncio.timeout(section.timeout_s):
-                return await self._change(team_id, change, section)
+                return await self._change(team_id, change)
         except _AWAY as error:
             raise _unavailable() from error
 
@@ -147,16 +144,30 @@ class StoredResponses:
             raise _not_found(name) from error
         return record, found.version
 
-    async def _change(
-        self, team_id: str, change: Change, section: ResponsesSection, added: StoredResponse | None = None
-    ) -> bytes:
+    async def row_of(self, team_id: str, name: str, record: bytes) -> StoredResponse:
+        """A record as it is stored, for whoever writes it. Raises BadRequest for one that is too large, or where nothing is
+        kept.
+        """
+        section = self._section()
+        if section.keep_days == 0:
+            raise BadRequest("This gateway keeps nothing: `responses.keep_days` is 0.", code="keeps_nothing")
+        _check_size(record, section)
+        return await self._row(team_id, name, record, section)
+
+    async def changed_row(self, team_id: str, change: Change) -> tuple[StoredResponse, bytes]:
+        """A changed record, as it is stored and as it is, for whoever writes it. Raises what `find` raises, and what the
+        change does.
+        """
+        before, version = await self._found(team_id, change.name)
+        record = change.edit(before)
+        row = await self.row_of(team_id, change.name, record)
+        row.version = version + 1
+        return row, record
+
+    async def _change(self, team_id: str, change: Change, added: StoredResponse | None = None) -> bytes:
         """Changes a record, and adds a row with it. Whoever comes second reads anew, so no turn is lost."""
         for _ in range(_CHANGES):
-            before, version = await self._found(team_id, change.name)
-            record = change.edit(before)
-            _check_size(record, section)
-            row = await self._row(team_id, change.name, record, section)
-            row.version = version + 1
+            row, record = await self.changed_row(team_id, change)
             if await self._store.write(added, row):
                 return record
         raise ResponsesUnavailable("This conversation is being changed by too many at once.", retry_after_s=1.0)

@@ -30,3 +30,22 @@ class ResponsesSection(Section):
         le=60.0,
         description="How long a response waits for the database before it is given without being kept.",
     )
+    background_at_once: int = Field(
+        default=32,
+        ge=0,
+        le=10_000,
+        description="Responses with `background` that one host makes at once; 0 makes none.",
+    )
+    max_background_per_team: int = Field(
+        default=1_000,
+        ge=1,
+        le=1_000_000,
+        description="Responses with `background` that one team may have waiting or in progress.",
+    )
+    background_lease_s: Finite = Field(
+        default=15.0,
+        ge=1.0,
+        le=600.0,
+        description="How long a process that makes a response in the background may say nothing before another one begins it "
+        "anew.",
+    )

@@ -76,6 +76,8 @@ class Kept(msgspec.Struct, frozen=True):
     """False for an answer that is not to be kept itself."""
     turn: Change | None = None
     """What the answer adds to a conversation."""
+    told: bytes = b""
+    """Of an answer that is queued: the response alone, as JSON."""
 
 
 class Dialect(Protocol):
@@ -95,11 +97,21 @@ class Dialect(Protocol):
         ...
 
 
+class Later(msgspec.Struct, frozen=True):
+    """An answer that its caller does not wait for."""
+
+    queued: Callable[[str, int], Kept]
+    """What is kept of it from now on, by the request's id and the time in seconds since 1970."""
+    streams: bool
+    """Whether its events are kept for its caller to follow."""
+
+
 class Understood(msgspec.Struct, frozen=True):
     """A body that was read."""
 
     request: ChatRequest
     dialect: Dialect
+    later: Later | None = None
 
 
 class Continuing(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,9 +42,16 @@ _Part = Literal["output_text", "refusal", "reasoning_text"]
 
 
 class ResponsesDialect:
-    """`fields` is the request's body, `items` its input with all earlier turns."""
+    """`fields` is the request's body, `items` its input with all earlier turns.
 
-    def __init__(self, fields: Mapping[str, Any], items: list[Item], box: Toolbox) -> None:
+    One that is made later has its number, by which its ids are known, and perhaps its first events.
+    """
+
+    def __init__(
+        self, fields: Mapping[str, Any], items: list[Item], box: Toolbox, *, number: str | None = None, events: int = 0
+    ) -> None:
+        self._number = number
+        self._events = events
         self._fields = fields
         self._items = items
         self._box = box
@@ -58,7 +65,7 @@ class ResponsesDialect:
         return to_json(self._written(payload, served))
 
     def events(self, served: Served) -> EventWriter:
-        self._writer = _EventWriter(self, served, self._box)
+        self._writer = _EventWriter(self, served, self._box, self._events)
         return self._writer
 
     def to_keep(self, payload: bytes | None, served: Served) -> Kept | None:
@@ -71,31 +78,46 @@ class ResponsesDialect:
             assert self._writer is not None  # noqa: S101  # A stream was written.
             self._writer.settle()
             response = self._writer.finished()
-        number = response["id"].removeprefix("resp_")
-        items = with_ids(self._items, number)
+        return self._kept(response)
+
+    def queued(self, request_id: str, created_at: int) -> Kept:
+        """What is kept of a response before anybody has begun it."""
+        number = request_id.removeprefix("req_")
+        response = self._object(number, created_at, "queued", [], model=self._fields["model"])
+        return msgspec.structs.replace(self._kept(response), told=to_json(response))
+
+    def response(self, served: Served, status: str, output: list[Item], **more: Any) -> dict[str, Any]:
+        """A response object at this point of its life."""
+        told = {"model": served.target_id, **more}
+        return self._object(self.number(served), served.created_at, status, output, **told)
+
+    def number(self, served: Served) -> str:
+        """What the ids of the response and its items have in common."""
+        return self._number or served.request_id.removeprefix("req_")
+
+    def _kept(self, response: dict[str, Any]) -> Kept:
+        items = with_ids(self._items, response["id"].removeprefix("resp_"))
         turn = None
         if self._conversation is not None:
             turn = Change(self._conversation, lambda record: with_turn(record, [*items, *response["output"]]))
         record = to_json({"response": response, "items": items})
         return Kept(response["id"], record, is_stored=self._stores, turn=turn)
 
-    def response(self, served: Served, status: str, output: list[Item], **more: Any) -> dict[str, Any]:
-        """A response object at this point of its life."""
+    def _object(self, number: str, created_at: int, status: str, output: list[Item], **more: Any) -> dict[str, Any]:
         fields = self._fields
         text = fields.get("text") or {}
         reasoning = fields.get("reasoning") or {}
         return {
-            "id": f"resp_{served.request_id.removeprefix('req_')}",
+            "id": f"resp_{number}",
             "object": "response",
-            "created_at": served.created_at,
+            "created_at": created_at,
             "completed_at": None,
             "status": status,
-            "background": False,
+            "background": self._fields.get("background") is True,
             "conversation": {"id": self._conversation} if self.keeps and self._conversation is not None else None,
             "error": None,
             "incomplete_details": None,
             **{name: default if fields.get(name) is None else fields[name] for name, default in _ECHOED.items()},
-            "model": served.target_id,
             "output": output,
             "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
             "store": self.keeps and self._stores,
@@ -129,11 +151,12 @@ def usage_of(usage: Usage) -> dict[str, Any]:
 class _EventWriter:
     """One item is open at a time, and in a message or a reasoning one part at a time."""
 
-    def __init__(self, dialect: ResponsesDialect, served: Served, box: Toolbox) -> None:
+    def __init__(self, dialect: ResponsesDialect, served: Served, box: Toolbox, events: int = 0) -> None:
         self._dialect = dialect
         self._served = served
         self._box = box
-        self._number = 0
+        self._number = events
+        """The next event's."""
         self._begun = False
         self._model = served.target_id
         self._tier: str | None = None
@@ -338,7 +361,7 @@ class _EventWriter:
 
     def _open(self, kind: str, parts: list[bytes], **fields: Any) -> None:
         self._close(parts)
-        number = self._served.request_id.removeprefix("req_")
+        number = self._dialect.number(self._served)
         item: Item = {"id": f"{PREFIX[kind]}_{number}_{len(self._output)}", "type": kind, "status": "in_progress"}
         self._output.append(item | fields)
         self._is_open, self._part, self._said = True, None, []

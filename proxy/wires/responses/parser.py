@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.errors import BadRequest
 from proxy.request import RequestHeaders, parse_chat
 from proxy.wires.reading import (
     an_object,
@@ -22,18 +23,17 @@ from proxy.wires.responses.dialect import ResponsesDialect
 from proxy.wires.responses.items import Item, chat_messages, items_of
 from proxy.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of
 from proxy.wires.system_turns import with_system_first
-from proxy.wires.wire import IsModel, Understood
+from proxy.wires.wire import IsModel, Later, Understood
 
 _SAME: Final = ("temperature", "top_p", "stream", "parallel_tool_calls", "user")
 """Fields that chat has under the same name, with the same meaning."""
 _OPENAI_ONLY: Final = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier")
 _READ: Final = frozenset(
-    {"client_metadata", "conversation", "include", "input", "instructions", "max_output_tokens", "metadata", "model", "previous_response_id",
+    {"background", "client_metadata", "conversation", "include", "input", "instructions", "max_output_tokens", "metadata", "model", "previous_response_id",
      "reasoning", "service_tier", "store", "stream_options", "text", "tool_choice", "tools", "top_logprobs", *_SAME, *_OPENAI_ONLY}
 )  # fmt: skip
 _ELSEWHERE: Final = {
     "prompt": "Prompts are not kept here: send `instructions` and `input`",
-    "background": "Nothing is answered in the background here: leave out `background`, and stream what takes long",
 }
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """Efforts in the words that every engine knows."""
@@ -43,7 +43,23 @@ _LOGPROBS: Final = "message.output_text.logprobs"
 def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
     """Parses a request whose earlier turns stand in its `input`. Raises BadRequest."""
     del is_model
-    fields = object_of(body)
+    return _understood(object_of(body), headers)
+
+
+def read_again(response_id: str, events: int, body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
+    """Parses a request that was put off, now that it is answered, as a stream. Raises BadRequest.
+
+    `events` is the number of those that were written by whoever began it before.
+    """
+    del is_model
+    fields = {**object_of(body), "stream": True}
+    understood = _understood(fields, headers, number=response_id.removeprefix("resp_"), events=events)
+    return msgspec.structs.replace(understood, later=None)
+
+
+def _understood(
+    fields: dict[str, Any], headers: RequestHeaders, *, number: str | None = None, events: int = 0
+) -> Understood:
     for name, why in _ELSEWHERE.items():
         if fields.get(name):
             raise unsupported(name, f"{why}.")
@@ -67,6 +83,7 @@ def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Un
     request = parse_chat(encoded(chat), headers)
     request.fields.pop("prompt_cache_key", None)
     effort = _effort(fields)
+    dialect = ResponsesDialect(fields, items, box, number=number, events=events)
     return Understood(
         msgspec.structs.replace(
             request,
@@ -79,8 +96,20 @@ def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Un
             for_reasoners=raw({"reasoning_effort": effort, "verbosity": _text_config(fields).get("verbosity")}),
             for_anthropic=lambda: _for_anthropic(instructions, items, effort),
         ),
-        ResponsesDialect(fields, items, box),
+        dialect,
+        _later(fields, dialect),
     )
+
+
+def _later(fields: Mapping[str, Any], dialect: ResponsesDialect) -> Later | None:
+    background = fields.get("background")
+    if not background:
+        return None
+    if background is not True:
+        raise wrong("background", "true or false")
+    if fields.get("store") is False:
+        raise BadRequest("What is made in the background is kept: leave out `store`.", param="store")
+    return Later(dialect.queued, streams=fields.get("stream") is True)
 
 
 def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:

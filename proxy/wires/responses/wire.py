@@ -1,5 +1,6 @@
 """The wire of POST /v1/responses, and that of its token count, which asks no model."""
 
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -9,7 +10,7 @@ from proxy.errors import ErrorReply
 from proxy.wires.completions_of_chat import sse
 from proxy.wires.openai_errors import as_told
 from proxy.wires.responses.continuing import continued, names_in
-from proxy.wires.responses.parser import read_for_counting, read_response
+from proxy.wires.responses.parser import read_again, read_for_counting, read_response
 from proxy.wires.wire import Continuing, Header, Wire
 
 _ESTIMATED: Final[tuple[Header, ...]] = ((b"x-weighbridge-token-count", b"estimated"),)
@@ -43,3 +44,8 @@ INPUT_TOKENS: Final = Wire(
     continuing=_CONTINUING,
     answer=_count,
 )
+
+
+def put_off(response_id: str, events: int) -> Wire:
+    """The wire of one response that was put off, when it is answered: its body has all earlier turns."""
+    return msgspec.structs.replace(RESPONSES, read=partial(read_again, response_id, events), continuing=None)

@@ -185,7 +185,6 @@ def test_reasoning_goes_back_to_the_claude_that_signed_it() -> None:
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"conversation": "thread_1"}, "conversation"),
-        ({"background": True}, "background"),
     ],
 )
 def test_what_cannot_be_passed_on_is_refused_by_name(body: dict[str, Any], param: str) -> None:
