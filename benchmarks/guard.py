@@ -2,25 +2,31 @@
 
 The ratio moves little with the machine, because both servers are measured in turn on the same core; the gateway's is that of all its
 processes, the control plane included. Exit status 1 means that it is worse than the recorded one by more than a fifth in every
-try. `--record` writes what was measured, and a worse figure only with a reason, which docs/benchmarks.md then has to give.
+try. It does move with the neighbours, who take the caches from the larger of the two programs: a try beside which others used more
+than a tenth of a processor can acquit, but not condemn. `--record` writes what was measured, and a worse figure only with a
+reason, which docs/benchmarks.md then has to give.
 """
 
 import argparse
-import os
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from benchmarks.processes import Children, choose_cores
+from benchmarks.processes import Children, choose_cores, machine_cpu_s, own_cpu_s
 from benchmarks.run import Bench, Leg, Size, start_legs
 from gateway.process.open_files import allow_many_sockets
 
 RECORD: Final = Path(__file__).with_name("guard.json")
 ALLOWED: Final = 1.2
 TRIES: Final = 3
+BUSY_TRIES: Final = 2
+BUSY_CORES: Final = 0.1
+"""What others may use of this machine's processors beside a try that counts against the gateway."""
 _SIZE: Final = Size(
     rounds=3, load_s=1.5, latency_s=0.0, flood_s=0.0, warmup_s=0.3, streams=0, stream_tokens=0, ramp_s=0.0
 )
@@ -35,6 +41,17 @@ class Recorded(msgspec.Struct, frozen=True):
     """Why it was let grow; empty where it did not."""
 
 
+class Try(msgspec.Struct, frozen=True):
+    """One measurement, and how many processors others used beside it."""
+
+    ratio: float
+    others_cores: float
+
+    @property
+    def was_quiet(self) -> bool:
+        return self.others_cores <= BUSY_CORES
+
+
 def main() -> int:
     """Measures, and compares or records. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -42,12 +59,13 @@ def main() -> int:
     parser.add_argument("--reason", default="", help="why a request may cost more than was recorded")
     given = parser.parse_args()
     recorded = msgspec.json.decode(RECORD.read_bytes(), type=Recorded) if RECORD.exists() else None
-    limit = None if recorded is None else recorded.ratio * ALLOWED
+    limit = None if recorded is None or given.record else recorded.ratio * ALLOWED
     try:
-        ratio = _least(limit)
+        tries = _tries(limit)
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1
+    ratio = min(each.ratio for each in tries)
     if given.record:
         return _keep(Recorded(round(ratio, 3), given.record, given.reason), recorded)
     if recorded is None or limit is None:
@@ -56,23 +74,32 @@ def main() -> int:
     print(
         f"a request costs {ratio:.2f} times the relay's processor time; recorded on {recorded.day}: {recorded.ratio:.2f}"
     )
-    if ratio <= limit:
+    return verdict(tries, limit)
+
+
+def verdict(tries: Sequence[Try], limit: float) -> int:
+    """Tells what the tries say of the limit. Returns the exit status: 1 when a request became dearer for certain."""
+    if any(each.ratio <= limit for each in tries):
+        return 0
+    if not any(each.was_quiet for each in tries):
+        others = ", ".join(f"{each.others_cores:.1f}" for each in tries)
+        print(f"that is more than {limit:.2f}, but others used {others} processors meanwhile: not judged")
         return 0
     print(f"that is more than {limit:.2f}: find what became dearer, or record it with a reason", file=sys.stderr)
     return 1
 
 
-def _least(limit: float | None) -> float:
-    """The least ratio of a few tries; one that is within the limit is enough."""
-    found: list[float] = []
-    for _ in range(TRIES):
-        found.append(_ratio())
-        if limit is None or found[-1] <= limit:
+def _tries(limit: float | None) -> list[Try]:
+    """A few tries; one that is within the limit is enough, and a busy machine is not waited for."""
+    tries: list[Try] = []
+    while len(tries) < TRIES and sum(not each.was_quiet for each in tries) < BUSY_TRIES:
+        tries.append(_try())
+        if limit is not None and tries[-1].ratio <= limit:
             break
-    return min(found)
+    return tries
 
 
-def _ratio() -> float:
+def _try() -> Try:
     cores = choose_cores()
     allow_many_sockets()
     with tempfile.TemporaryDirectory(prefix="weighbridge-guard-") as name:
@@ -83,8 +110,12 @@ def _ratio() -> float:
             _, relay, gateway = start_legs(children, folder, cores, relay_only=False)
             if gateway is None:
                 raise RuntimeError("the gateway did not start")
-            bench.say(f"load average {os.getloadavg()[0]:.1f}; relay and gateway are ready")
-            return _ratio_of(bench, relay, gateway)
+            began, everybody_s, own_s = time.monotonic(), machine_cpu_s(), own_cpu_s()
+            ratio = _ratio_of(bench, relay, gateway)
+            took_s, now_s = time.monotonic() - began, machine_cpu_s()
+            others_s = 0.0 if now_s is None or everybody_s is None else now_s - everybody_s - (own_cpu_s() - own_s)
+            bench.say(f"{ratio:.2f} times the relay's; others used {others_s / took_s:.2f} processors")
+            return Try(ratio, max(0.0, others_s / took_s))
         finally:
             children.stop()
 
