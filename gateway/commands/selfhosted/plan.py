@@ -13,6 +13,7 @@ from gateway.commands.shared import print_json
 if TYPE_CHECKING:
     from selfhosted.offline.plans.mixture import Mixture
     from selfhosted.offline.plans.models import ModelShape
+    from selfhosted.offline.plans.outlook import Outlook
     from selfhosted.offline.plans.planning import Plan, Question
 
 _MOST_CONFIG_BYTES = 1_000_000
@@ -37,9 +38,12 @@ def plan(
     tpot_p99: Annotated[
         float | None, typer.Option(min=0.001, max=60, help="Seconds for each further token, 99 of 100 requests.")
     ] = None,
-    precision: Annotated[Literal["auto", "bf16", "fp8", "int4"], typer.Option(help="Of the weights.")] = "auto",
+    precision: Annotated[
+        Literal["auto", "bf16", "fp8", "int8", "int4", "fp4"], typer.Option(help="Of the weights.")
+    ] = "auto",
     kv_precision: Annotated[Literal["auto", "bf16", "fp8"], typer.Option(help="Of the KV cache.")] = "auto",
-    tp: Annotated[str, typer.Option(help="GPUs a replica: a number, or auto.")] = "auto",
+    tp: Annotated[str, typer.Option(help="GPUs that divide each layer: a number, or auto.")] = "auto",
+    pp: Annotated[str, typer.Option(help="Pipeline stages: a number, or auto.")] = "auto",
     prefix_hit_rate: Annotated[
         float, typer.Option(min=0, max=0.99, help="The part of prompts that is found in the cache, ours and theirs.")
     ] = 0.0,
@@ -71,10 +75,20 @@ def plan(
         int | None, typer.Option(min=1, max=65_534, help="Publish KV events there, and replays on the next port.")
     ] = None,
     spare: Annotated[int, typer.Option(min=0, max=1_000, help="Replicas beyond what the load needs.")] = 0,
-    efficiency: Annotated[str, typer.Option(help="vllm, or ceiling (NVIDIA's own figures).")] = "vllm",
+    efficiency: Annotated[
+        str, typer.Option(help="vllm (cautious), or ceiling (hopeful: NVIDIA's own figures).")
+    ] = "vllm",
     tokens_per_gpu: Annotated[
         list[str] | None,
         typer.Option(help="Measured tokens a second and GPU instead of the roofline; NAME=FIGURE in a mixture."),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=3,
+            help="The part by which steps take longer than the roofline says; by default what its fit is off.",
+        ),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="The repository or folder of (quantised) weights.")] = None,
     config_json: Annotated[Path | None, typer.Option(help="A model's config.json.")] = None,
@@ -89,10 +103,11 @@ def plan(
 ) -> None:
     """Plan a pool: memory, tensor parallelism, replicas, latency, dollars, and vLLM's command line."""
     from selfhosted.offline.plans.comparators import comparator_named
+    from selfhosted.offline.plans.efficiency import efficiency_named
     from selfhosted.offline.plans.gpus import gpu_named
+    from selfhosted.offline.plans.outlook import outlook_of
     from selfhosted.offline.plans.planning import Question
     from selfhosted.offline.plans.planning import plan as planned
-    from selfhosted.offline.plans.roofline import efficiency_named
     from selfhosted.offline.plans.sizing import Targets, Work
 
     def question(shape: "ModelShape", rate: float, measured: float | None) -> "Question":
@@ -110,7 +125,8 @@ def plan(
             efficiency=efficiency_named(efficiency),
             precision=None if precision == "auto" else precision,
             kv_precision=None if kv_precision == "auto" else kv_precision,
-            tp=_tp(tp),
+            tp=_count(tp, "--tp"),
+            pp=_count(pp, "--pp"),
             usd_per_gpu_hour=None if gpu_usd_hour is None else _figure(gpu_usd_hour, "--gpu-usd-hour", 0, 10_000),
             overhead=_figure(overhead, "--overhead", 1, 100),
             max_context=max_context,
@@ -125,6 +141,7 @@ def plan(
             kv_events_port=kv_events_port,
             spare=spare,
             tokens_per_gpu=measured,
+            margin=margin,
             weights=weights,
             given_kv_bytes=check_kv_bytes,
         )
@@ -132,11 +149,15 @@ def plan(
     if mix is not None:
         _mixed(mix, qps, tokens_per_gpu or [], question, as_json=as_json)
         return
-    answer = planned(question(_model(model, config_json, kv_heads), qps, _measured(tokens_per_gpu or [])))
+    asked = question(_model(model, config_json, kv_heads), qps, _measured(tokens_per_gpu or []))
+    answer = planned(asked)
+    hope = outlook_of(asked, answer)
     if as_json:
-        print_json(_as_json(answer))
+        plain = _as_json(answer)
+        plain["hopeful"] = None if hope is None else {**_as_json(hope.hopeful), "deciding": hope.deciding}
+        print_json(plain)
     else:
-        _print_plan(answer)
+        _print_plan(answer, hope)
 
 
 def _model(name: str, config_json: Path | None, kv_heads: int | None) -> "ModelShape":
@@ -160,13 +181,13 @@ def _model(name: str, config_json: Path | None, kv_heads: int | None) -> "ModelS
     return shape if kv_heads is None else msgspec.structs.replace(shape, kv_heads=kv_heads)
 
 
-def _tp(text: str) -> int | None:
+def _count(text: str, option: str) -> int | None:
     from selfhosted.offline.plans.plan_errors import PlanRefused
 
     if text == "auto":
         return None
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= 1_024):  # noqa: PLR2004 - more than any machine has
-        raise PlanRefused("--tp is a number of GPUs, or auto")
+        raise PlanRefused(f"{option} is a number of GPUs, or auto")
     return int(text[:4])
 
 
@@ -227,10 +248,11 @@ def _as_json(answer: "Plan") -> dict[str, Any]:
     return plain
 
 
-def _print_plan(answer: "Plan") -> None:
+def _print_plan(answer: "Plan", hope: "Outlook | None") -> None:
     from gateway.table import print_table
+    from selfhosted.offline.plans.launch import defaults_of
 
-    work, memory = answer.work, answer.memory
+    work, memory, usual = answer.work, answer.memory, defaults_of(answer.gpu)
     typer.echo(
         f"{answer.model.name} on {answer.gpu.title}: {answer.requests_per_s:g} requests/s of {work.input_tokens:,} + "
         f"{work.output_tokens:,} tokens\n"
@@ -243,10 +265,19 @@ def _print_plan(answer: "Plan") -> None:
             answer.reasons["kv_bytes_per_token"],
         ],
         ["tensor parallel", str(answer.tp), answer.reasons["tp"]],
+        *([["pipeline stages", f"{answer.pp} ({answer.nodes} nodes)", answer.reasons["pp"]]] if answer.pp > 1 else []),
         ["KV cache a replica", f"{memory.kv_tokens:,} tokens", _left(answer)],
         ["max-model-len", f"{answer.max_context:,}", answer.reasons["max_context"]],
-        ["max-num-seqs", str(answer.limits.sequences), answer.reasons["max_num_seqs"]],
-        ["max-num-batched-tokens", f"{answer.limits.batched_tokens:,}", answer.reasons["max_num_batched_tokens"]],
+        [
+            "max-num-seqs",
+            f"{answer.limits.sequences:,}",
+            f"{answer.reasons['max_num_seqs']} (vLLM's own: {usual.sequences:,})",
+        ],
+        [
+            "max-num-batched-tokens",
+            f"{answer.limits.batched_tokens:,}",
+            f"{answer.reasons['max_num_batched_tokens']} (vLLM's own: {usual.batched_tokens:,})",
+        ],
         ["replicas", f"{answer.replicas:,} ({answer.gpus:,} GPUs)", answer.reasons["replicas"]],
         ["speculative decoding", "on" if answer.speculation.on else "off", answer.speculation.why],
     ]
@@ -254,10 +285,62 @@ def _print_plan(answer: "Plan") -> None:
     _print_latency(answer)
     _print_candidates(answer)
     _print_cost(answer)
+    if hope is not None:
+        _print_outlook(answer, hope)
     typer.echo(f"\nvLLM {answer.launch.version}:\n  {answer.launch.command}")
-    typer.echo(f"\nspeed: {answer.throughput_source}\n  {answer.efficiency.source}")
+    if answer.launch.nodes > 1:
+        typer.echo(
+            f"  on each of {answer.launch.nodes} nodes, with --nnodes {answer.launch.nodes} --node-rank 0, 1, … and --master-addr, the "
+            "first one's address; all but the first with --headless"
+        )
+    typer.echo(f"\nspeed: {answer.throughput_source}{_fit(answer)}{_longer(answer)}\n  {answer.efficiency.source}")
     for warning in answer.warnings:
         typer.echo(f"! {warning}")
+
+
+def _fit(answer: "Plan") -> str:
+    if answer.fit is None:
+        return ""
+    return (
+        f", off by {answer.fit.rms:.0%} (root mean square) and at most {answer.fit.worst:+.0%} from "
+        f"{answer.fit.figures} published figures of this GPU"
+    )
+
+
+def _longer(answer: "Plan") -> str:
+    return f"; every step is taken {answer.margin:.0%} longer" if answer.margin else ""
+
+
+def _print_outlook(answer: "Plan", hope: "Outlook") -> None:
+    """Prints the cautious and the hopeful plan side by side."""
+    from cost.reports.shown import money
+    from gateway.table import print_table
+
+    rows = []
+    for title, each in (("cautious, above", answer), ("hopeful", hope.hopeful)):
+        cost, found = each.cost, each.operation
+        rows.append(
+            [
+                title,
+                f"{each.tp}" if each.pp == 1 else f"{each.tp} x {each.pp}",
+                f"{each.replicas:,}",
+                f"{each.gpus:,}",
+                "-" if found is None else f"{found.ttft_p99_s * 1e3:,.0f} ms",
+                "-" if found is None else f"{found.tpot_s * 1e3:,.1f} ms",
+                "-" if cost is None else money(cost.usd_per_hour),
+                "-" if cost is None else f"${cost.usd_per_million_planned:.3f}",
+                "-" if cost is None else f"${cost.usd_per_million_full:.3f}",
+                "" if cost is None else ", ".join(saving.verdict for saving in cost.savings),
+            ]
+        )
+    typer.echo("\ncautious and hopeful:")
+    headings = ["", "TP", "replicas", "GPUs", "TTFT p99", "TPOT", "an hour", "a million", "fully used", "verdicts"]
+    print_table(headings, rows, right=(1, 2, 3, 4, 5, 6, 7, 8))
+    typer.echo(f"  {hope.deciding}")
+    for difference in hope.differences:
+        typer.echo(f"  {difference}")
+    if hope.hopeful.fit is not None:
+        typer.echo(f"  hopeful is {hope.hopeful.throughput_source}{_fit(hope.hopeful)}")
 
 
 def _left(answer: "Plan") -> str:
@@ -296,12 +379,12 @@ def _print_candidates(answer: "Plan") -> None:
 
     rows = [
         [
-            str(each.tp),
+            f"{each.tp}" if each.pp == 1 else f"{each.tp} x {each.pp}",
             f"{each.memory.kv_tokens:,}",
             "-" if each.obstacle else f"{each.rate:,.2f}",
             "-" if each.replicas is None else f"{each.replicas:,}",
             "-" if each.gpus is None else f"{each.gpus:,}",
-            each.obstacle or ("chosen" if each.tp == answer.tp else ""),
+            each.obstacle or ("chosen" if (each.tp, each.pp) == (answer.tp, answer.pp) else ""),
         ]
         for each in answer.candidates
     ]

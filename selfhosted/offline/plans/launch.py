@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from selfhosted.offline.plans.gpus import Gpu
 from selfhosted.offline.plans.models import KvPrecision, Precision
 from selfhosted.offline.plans.plan_errors import PlanRefused
 from selfhosted.offline.plans.sizing import Limits
@@ -20,6 +21,23 @@ _REPOSITORY: Final = re.compile(r"[A-Za-z0-9/._][A-Za-z0-9._/:@-]{0,254}")
 _SERVED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,127}")
 
 
+_MOST_DEFAULTS: Final = (
+    # Of vLLM 0.32's `EngineArgs.get_batch_defaults`, for its server: bytes of memory from which they hold.
+    (160 * 2**30, Limits(sequences=1_024, batched_tokens=16_384)),
+    (70 * 2**30, Limits(sequences=1_024, batched_tokens=8_192)),
+)
+_LEAST_DEFAULTS: Final = Limits(sequences=256, batched_tokens=2_048)
+
+
+def defaults_of(gpu: Gpu) -> Limits:
+    """What vLLM takes for `--max-num-seqs` and `--max-num-batched-tokens` on this GPU when nobody says."""
+    if not gpu.name.startswith("a100"):
+        for least_bytes, limits in _MOST_DEFAULTS:
+            if gpu.memory_bytes >= least_bytes:
+                return limits
+    return _LEAST_DEFAULTS
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """The launch of one engine process."""
 
@@ -27,10 +45,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     repository: str
     served_name: str
     gpus: int
+    """GPUs of one replica, over all its nodes."""
     arguments: tuple[str, ...]
     """Arguments after `vllm serve`."""
     environment: dict[str, str]
     port: int = PORT
+    nodes: int = 1
+    """Nodes that one replica takes. Each starts the same command with `--nnodes`, its own `--node-rank` and the first one's
+    address as `--master-addr`; all but the first are `--headless`."""
 
     @property
     def command(self) -> str:
@@ -44,6 +66,8 @@ def launch_of(
     repository: str,
     served_name: str,
     tp: int,
+    pp: int = 1,
+    nodes: int = 1,
     precision: Precision,
     kv_precision: KvPrecision,
     quantised: bool,
@@ -66,6 +90,8 @@ def launch_of(
         raise PlanRefused("a model's name is letters, digits and . _ - / : @, at most 128 of them")
     words = [repository, "--served-model-name", served_name, "--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104 - in its own pod or container
     words += ["--tensor-parallel-size", str(tp)]
+    if pp > 1:
+        words += ["--pipeline-parallel-size", str(pp)]
     words += ["--max-model-len", str(max_context)]
     words += ["--max-num-seqs", str(limits.sequences)]
     words += ["--max-num-batched-tokens", str(limits.batched_tokens)]
@@ -97,9 +123,10 @@ def launch_of(
         version=VLLM_VERSION,
         repository=repository,
         served_name=served_name,
-        gpus=tp,
+        gpus=tp * pp,
         arguments=tuple(words),
         environment=environment,
+        nodes=nodes,
     )
 
 

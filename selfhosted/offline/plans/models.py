@@ -11,7 +11,7 @@ import msgspec
 
 from selfhosted.offline.plans.plan_errors import PlanRefused
 
-Precision = Literal["bf16", "fp8", "int4"]
+Precision = Literal["bf16", "fp8", "int8", "int4", "fp4"]
 KvPrecision = Literal["bf16", "fp8"]
 
 KV_BYTES: Final[dict[KvPrecision, int]] = {"bf16": 2, "fp8": 1}
@@ -19,8 +19,11 @@ KV_BYTES: Final[dict[KvPrecision, int]] = {"bf16": 2, "fp8": 1}
 WEIGHT_BITS: Final[dict[Precision, float]] = {
     "bf16": 16,
     "fp8": 8,
+    "int8": 8,
     # AWQ and GPTQ at their usual group of 128: 4 bits, and a 16-bit scale and a 4-bit zero point a group.
     "int4": 4 + (16 + 4) / 128,
+    # NVFP4: 4 bits, and an 8-bit scale for each 16.
+    "fp4": 4 + 8 / 16,
 }
 """Bytes per parameter of the matrices within the layers. Embeddings and the output head stay in bf16, as vLLM leaves
 them."""
@@ -167,6 +170,24 @@ MODELS: Final[Mapping[str, ModelShape]] = {
             name="mixtral-8x7b",
             experts=8,
             active_experts=2,
+        ),
+        _known(
+            "Qwen/Qwen3-30B-A3B",
+            (48, 2_048, 32, 4, 128, 768),
+            151_936,
+            40_960,
+            name="qwen3-30b-a3b",
+            experts=128,
+            active_experts=8,
+        ),
+        _known(
+            "Qwen/Qwen3-235B-A22B",
+            (94, 4_096, 64, 4, 128, 1_536),
+            151_936,
+            40_960,
+            name="qwen3-235b-a22b",
+            experts=128,
+            active_experts=8,
         ),
         _known("Qwen/Qwen2.5-7B-Instruct", (28, 3_584, 28, 4, 128, 18_944), 152_064, 32_768, name="qwen2.5-7b"),
         _known("Qwen/Qwen2.5-72B-Instruct", (80, 8_192, 64, 8, 128, 29_568), 152_064, 32_768, name="qwen2.5-72b"),

@@ -9,11 +9,13 @@ import msgspec
 from selfhosted.offline.plans.caveats import doubts_about
 from selfhosted.offline.plans.comparators import Comparator
 from selfhosted.offline.plans.economics import SAVINGS_TARGET, Cost, cost_of
+from selfhosted.offline.plans.efficiency import Efficiency
 from selfhosted.offline.plans.gpus import Gpu
 from selfhosted.offline.plans.launch import Launch, launch_of
 from selfhosted.offline.plans.models import KvPrecision, ModelShape, Precision
 from selfhosted.offline.plans.plan_errors import PlanRefused
-from selfhosted.offline.plans.roofline import Efficiency, StepTimes, step_times
+from selfhosted.offline.plans.published import Fit, fit_of
+from selfhosted.offline.plans.roofline import StepTimes, step_times
 from selfhosted.offline.plans.sizing import (
     MEMORY_UTILISATION,
     Limits,
@@ -29,9 +31,20 @@ from selfhosted.offline.plans.sizing import (
 from selfhosted.offline.plans.speculation import Profile, Speculation, speculation_for
 
 _MOST_REPLICAS: Final = 10_000_000
-_DEARER: Final = 1.5
+_DEARER: Final = 1.2
 _SLOW_LINK: Final = 100e9
+_STAGED: Final = 2
+"""Widest stage that is tried where GPUs talk over PCIe."""
 _USUAL_CONTEXT: Final = 8_192
+_CHECKPOINTS: Final = {
+    "int4": "INT4 needs a checkpoint that was quantised (AWQ or GPTQ): name it with --weights",
+    "int8": "INT8 needs a checkpoint that was quantised (W8A8): name it with --weights",
+    "fp4": "FP4 needs a checkpoint that was quantised (NVFP4): name it with --weights",
+}
+_MARGIN: Final = 0.15
+"""Least margin of a cautious plan: what the fits are off where there are many figures."""
+_MARGIN_UNKNOWN: Final = 0.3
+"""Margin where nobody published a figure of this engine on this GPU: an assumption."""
 _HEADROOM: Final = 0.9
 """Largest planned fraction of a replica's full rate: nearer to it every wait grows without a bound."""
 
@@ -51,6 +64,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """KV cache precision; None: as wide as the weights, but not narrower than FP8."""
     tp: int | None = None
     """Tensor parallelism; None: the smallest that fits and meets the targets."""
+    pp: int | None = None
+    """Pipeline stages; None: one, or several where no node holds the model or its GPUs have no fast link."""
     usd_per_gpu_hour: Decimal | None = None
     """Dollars per GPU-hour; None: the GPU table's price, where it has one."""
     overhead: Decimal = Decimal(1)
@@ -68,6 +83,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     spare: int = 0
     tokens_per_gpu: float | None = None
     """Measured tokens per second and GPU, prompt and completion together, instead of the roofline's."""
+    margin: float | None = None
+    """Part by which every step is taken to be longer; None: what the efficiency's fit is off, none for the hopeful one."""
     weights: str | None = None
     """Repository or folder to serve, where it is not the model's usual one."""
     given_kv_bytes: int | None = None
@@ -75,11 +92,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One degree of tensor parallelism, with what it achieves."""
+    """One way to divide the model, with what it achieves."""
 
     tp: int
+    pp: int = 1
     memory: Memory
     limits: Limits | None
+    """Of one stage's batch; a replica has one batch for each stage under way."""
     rate: float
     """Requests per second that one replica carries within the targets."""
     full_rate: float
@@ -88,6 +107,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None
     obstacle: str | None
     """Reason why it is not possible; None when it is."""
+
+    @property
+    def layout(self) -> str:
+        return f"TP={self.tp}" if self.pp == 1 else f"TP={self.tp} PP={self.pp}"
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +134,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     kv_precision: KvPrecision
     max_context: int
     tp: int
+    pp: int
+    nodes: int
+    """Nodes that one replica takes."""
     memory: Memory
     limits: Limits
     concurrency: int
@@ -119,6 +145,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     spare: int
     gpus: int
     throughput_source: str
+    fit: Fit | None
+    """How far published figures of this GPU are met; None where none was found, or where tokens were measured."""
+    margin: float
     full_rate: float
     """Requests per second that one replica carries when latency does not matter."""
     seconds_per_million: Weights
@@ -139,27 +168,36 @@ def plan(question: Question) -> Plan:
     Raises PlanRefused.
     """
     precision = question.precision or ("fp8" if question.gpu.fp8_flops is not None else "bf16")
-    kv_precision = question.kv_precision or ("fp8" if precision == "fp8" else "bf16")
+    if precision == "fp4" and question.gpu.fp4_flops is None:
+        raise PlanRefused(f"{question.gpu.title} has no FP4 units; --precision int4 is as small")
+    kv_precision = question.kv_precision or ("fp8" if precision in ("fp8", "fp4") else "bf16")
     max_context = _context(question)
-    tried = [
-        _candidate(question, tp, precision, kv_precision, max_context)
-        for tp in ([question.tp] if question.tp is not None else _divisions(question))
-    ]
+    tried = [_candidate(question, *each, precision, kv_precision, max_context) for each in _divisions(question)]
     chosen = _smallest(tried)
+    if chosen is None and question.tp is None and question.pp is None:
+        tried += [_candidate(question, *each, precision, kv_precision, max_context) for each in _nodes(question)]
+        chosen = _smallest(tried)
     if chosen is None or chosen.limits is None or chosen.replicas is None:
-        told = "; ".join(f"TP={each.tp}: {each.obstacle}" for each in tried)
+        told = "; ".join(f"{each.layout}: {each.obstacle}" for each in tried)
         raise PlanRefused(f"{question.model.name} on {question.gpu.name} cannot do this: {told}")
-    times = _times(question, chosen.tp, precision, kv_precision)
+    tp, pp = chosen.tp, chosen.pp
+    times = _times(question, tp, pp, precision, kv_precision)
     replicas = chosen.replicas + question.spare
-    gpus = replicas * chosen.tp
     operation = operate(
-        times, question.work, chosen.limits, chosen.memory.kv_tokens, question.requests_per_s / chosen.replicas
+        times,
+        question.work,
+        chosen.limits,
+        chosen.memory.kv_tokens // pp,
+        question.requests_per_s / chosen.replicas / pp,
     )
+    if operation is not None and pp > 1:
+        operation = msgspec.structs.replace(operation, rate=operation.rate * pp, running=operation.running * pp)
+    limits = msgspec.structs.replace(chosen.limits, sequences=chosen.limits.sequences * pp)
     guessing = speculation_for(
         times,
         question.work,
-        running=0.0 if operation is None else operation.running,
-        rate=0.0 if operation is None else operation.rate,
+        running=0.0 if operation is None else operation.running / pp,
+        rate=0.0 if operation is None else operation.rate / pp,
         step_s=0.0 if operation is None else operation.tpot_s,
         profile=question.profile,
         draft=question.draft,
@@ -175,16 +213,20 @@ def plan(question: Question) -> Plan:
         precision=precision,
         kv_precision=kv_precision,
         max_context=max_context,
-        tp=chosen.tp,
+        tp=tp,
+        pp=pp,
+        nodes=_nodes_of(question, chosen),
         memory=chosen.memory,
-        limits=chosen.limits,
-        concurrency=chosen.limits.sequences,
+        limits=limits,
+        concurrency=limits.sequences,
         replicas=replicas,
         spare=question.spare,
-        gpus=gpus,
+        gpus=replicas * tp * pp,
         throughput_source=_source(question),
+        fit=None if question.tokens_per_gpu is not None else fit_of(question.efficiency, question.gpu.name),
+        margin=_margin(question),
         full_rate=chosen.full_rate,
-        seconds_per_million=_weights(question, times, chosen.full_rate),
+        seconds_per_million=_weights(question, times, chosen),
         operation=operation,
         candidates=tuple(tried),
         speculation=guessing,
@@ -192,12 +234,14 @@ def plan(question: Question) -> Plan:
         launch=launch_of(
             repository=question.weights or question.model.repository,
             served_name=question.model.name,
-            tp=chosen.tp,
+            tp=tp,
+            pp=pp,
+            nodes=_nodes_of(question, chosen),
             precision=precision,
             kv_precision=kv_precision,
             quantised=question.weights is not None,
             max_context=max_context,
-            limits=chosen.limits,
+            limits=limits,
             memory_utilisation=question.memory_utilisation,
             speculative=guessing.config,
             adapters=question.adapters,
@@ -231,11 +275,29 @@ def _context(question: Question) -> int:
     return question.max_context
 
 
-def _divisions(question: Question) -> list[int]:
-    """Degrees of tensor parallelism that stay within a node and divide the KV heads, so that no head is kept twice."""
+def _divisions(question: Question) -> list[tuple[int, int]]:
+    """Degrees of tensor parallelism that stay within a node and divide the KV heads, so that no head is kept twice, each
+    with the stages that were asked for. Where GPUs talk over PCIe, stages are tried too: they exchange far less.
+    """
     model, most = question.model, question.gpu.per_node
-    found = [tp for tp in (1, 2, 4, 8) if tp <= most and not _indivisible(model, tp)]
-    return found or [1]
+    fitting = [tp for tp in (1, 2, 4, 8) if tp <= most and not _indivisible(model, tp)] or [1]
+    degrees = fitting if question.tp is None else [question.tp]
+    if question.pp is not None:
+        return [(tp, question.pp) for tp in degrees]
+    found = [(tp, 1) for tp in degrees]
+    if question.tp is None and question.gpu.link < _SLOW_LINK:
+        found += [(tp, pp) for tp in degrees for pp in (2, 4) if tp <= _STAGED and tp * pp <= most]
+    return sorted(found, key=lambda each: (each[0] * each[1], each[1]))
+
+
+def _nodes(question: Question) -> list[tuple[int, int]]:
+    """Whole nodes as stages, for what no node holds."""
+    tp = max(tp for tp, _ in _divisions(question))
+    return [(tp, stages) for stages in (2, 4) if tp == question.gpu.per_node]
+
+
+def _nodes_of(question: Question, chosen: Candidate) -> int:
+    return math.ceil(chosen.tp * chosen.pp / question.gpu.per_node)
 
 
 def _indivisible(model: ModelShape, tp: int) -> str | None:
@@ -246,25 +308,38 @@ def _indivisible(model: ModelShape, tp: int) -> str | None:
     return None
 
 
-def _times(question: Question, tp: int, precision: Precision, kv_precision: KvPrecision) -> StepTimes:
-    return step_times(
+def _times(question: Question, tp: int, pp: int, precision: Precision, kv_precision: KvPrecision) -> StepTimes:
+    times = step_times(
         question.model,
         question.gpu,
         tp=tp,
+        pp=pp,
         precision=precision,
         kv_precision=kv_precision,
         efficiency=question.efficiency,
     )
+    return times.slower(1 + _margin(question))
+
+
+def _margin(question: Question) -> float:
+    """Part by which steps are taken to be longer than the roofline says."""
+    if question.margin is not None:
+        return question.margin
+    if question.efficiency.hopeful or question.tokens_per_gpu is not None:
+        return 0.0
+    fit = fit_of(question.efficiency, question.gpu.name)
+    return _MARGIN_UNKNOWN if fit is None else max(_MARGIN, fit.rms)
 
 
 def _candidate(
-    question: Question, tp: int, precision: Precision, kv_precision: KvPrecision, max_context: int
+    question: Question, tp: int, pp: int, precision: Precision, kv_precision: KvPrecision, max_context: int
 ) -> Candidate:
     def memory(limits: Limits) -> Memory:
         return memory_of(
             question.model,
             question.gpu,
             tp=tp,
+            pp=pp,
             precision=precision,
             kv_precision=kv_precision,
             utilisation=question.memory_utilisation,
@@ -274,38 +349,41 @@ def _candidate(
             adapter_rank=question.adapter_rank,
         )
 
-    times = _times(question, tp, precision, kv_precision)
+    times = _times(question, tp, pp, precision, kv_precision)
     # What a step may hold depends on the room, and the room a little on the step: two rounds are enough.
     guess = memory(Limits(sequences=256, batched_tokens=2_048))
-    limits = limits_for(times, question.work, guess.kv_tokens, question.targets)
+    limits = limits_for(times, question.work, guess.kv_tokens // pp, question.targets)
     exact = guess if limits is None else memory(limits)
-    obstacle = _obstacle(question, tp, exact, max_context)
+    obstacle = _obstacle(question, tp, pp, exact, max_context)
     if obstacle is None and limits is None:
         obstacle = f"even one stream takes longer than {question.targets.tpot_p99_s} s a token"
     rate = full = 0.0
     if obstacle is None and limits is not None:
-        rate, full, obstacle = _rates(question, times, limits, exact, tp)
+        rate, full, obstacle = _rates(question, times, limits, exact, tp, pp)
     replicas = None if obstacle is not None else max(1, math.ceil(question.requests_per_s / rate - 1e-9))
     if replicas is not None and replicas > _MOST_REPLICAS:
         raise PlanRefused(f"that would be {replicas:,} replicas; is --qps right?")
     return Candidate(
         tp=tp,
+        pp=pp,
         memory=exact,
         limits=limits,
         rate=rate,
         full_rate=full,
         replicas=replicas,
-        gpus=None if replicas is None else (replicas + question.spare) * tp,
+        gpus=None if replicas is None else (replicas + question.spare) * tp * pp,
         obstacle=obstacle,
     )
 
 
-def _obstacle(question: Question, tp: int, memory: Memory, max_context: int) -> str | None:
+def _obstacle(question: Question, tp: int, pp: int, memory: Memory, max_context: int) -> str | None:
     if tp > question.gpu.per_node:
         return f"a node has {question.gpu.per_node} GPUs, and tensor parallelism over a network is slow"
     odd = _indivisible(question.model, tp)
     if odd is not None:
         return odd
+    if pp > question.model.layers:
+        return f"{question.model.layers} layers cannot be divided between {pp} stages"
     if memory.kv_bytes <= 0:
         needed = memory.weight_bytes + memory.activation_bytes + memory.reserve_bytes + memory.adapter_bytes
         return f"{_gb(needed)} for weights and work do not fit into the usable {_gb(memory.usable_bytes)}"
@@ -315,14 +393,16 @@ def _obstacle(question: Question, tp: int, memory: Memory, max_context: int) -> 
 
 
 def _rates(
-    question: Question, times: StepTimes, limits: Limits, memory: Memory, tp: int
+    question: Question, times: StepTimes, limits: Limits, memory: Memory, tp: int, pp: int
 ) -> tuple[float, float, str | None]:
-    """Requests per second within the targets, and in all; and the obstacle, if any."""
-    kv_tokens = memory.kv_tokens
-    full = most_rate(times, question.work, limits, kv_tokens, Targets())
-    rate = most_rate(times, question.work, limits, kv_tokens, question.targets)
+    """Requests per second within the targets, and in all; and the obstacle, if any. Each stage's batch has its part of
+    the cache.
+    """
+    kv_tokens = memory.kv_tokens // pp
+    full = pp * most_rate(times, question.work, limits, kv_tokens, Targets())
+    rate = pp * most_rate(times, question.work, limits, kv_tokens, question.targets)
     if question.tokens_per_gpu is not None:
-        full = rate = question.tokens_per_gpu * tp / question.work.whole
+        full = rate = question.tokens_per_gpu * tp * pp / question.work.whole
         return rate, full, None
     if rate > 0:
         return min(rate, _HEADROOM * full), full, None
@@ -333,15 +413,15 @@ def _rates(
     return 0.0, full, f"alone, a request waits {alone.ttft_p99_s:.2f} s (p99), then {alone_ms:.0f} ms a token"
 
 
-def _weights(question: Question, times: StepTimes, full_rate: float) -> Weights:
+def _weights(question: Question, times: StepTimes, chosen: Candidate) -> Weights:
     """Replica-seconds per million tokens: prompt tokens bear what they add to a step, output tokens the rest of a full
     replica's time.
 
     Where the rest is less than a fifth, both are scaled alike: measured throughput may be above what the roofline says.
     """
-    work = question.work
-    each_s = times.linear_s + times.reduce_s + times.pair_s * work.pairs / work.uncached
-    share = min(0.8, full_rate * work.uncached * each_s)
+    work, full_rate = question.work, chosen.full_rate
+    each_s = times.prompt_s + times.reduce_s + times.pair_s * work.pairs / work.uncached
+    share = min(0.8, full_rate / chosen.pp * work.uncached * each_s)
     return Weights(
         input=share / (full_rate * work.uncached) * 1e6,
         cached_input=0.0,
@@ -360,7 +440,7 @@ def _cost(question: Question, chosen: Candidate, replicas: int) -> Cost | None:
     if rate is None:
         return None
     return cost_of(
-        gpus=replicas * chosen.tp,
+        gpus=replicas * chosen.tp * chosen.pp,
         usd_per_gpu_hour=rate,
         price_source=question.gpu.price_source if question.usd_per_gpu_hour is None else "as given",
         overhead=question.overhead,
@@ -395,6 +475,9 @@ def _reasons(
         "tp": "as asked for"
         if question.tp is not None
         else f"the smallest that fits {gpu.title} and meets the targets, at no more than {_DEARER:g} times the fewest GPUs",
+        "pp": "as asked for"
+        if question.pp is not None
+        else ("no node holds the model" if _nodes_of(question, chosen) > 1 else "stages exchange less over PCIe"),
         "max_context": "as asked for"
         if question.max_context is not None
         else f"twice a mean request and at least {_USUAL_CONTEXT:,}, but not beyond the model's {model.max_context:,}"
@@ -414,7 +497,7 @@ def _why_precision(question: Question, precision: Precision) -> str:
         return "as asked for"
     if precision == "fp8":
         return f"{question.gpu.name} multiplies FP8 twice as fast, and half the bytes are read"
-    return f"{question.gpu.name} has no FP8 units"
+    return f"{question.gpu.name} has no FP8 units; INT8 weights (--precision int8) would use its INT8 ones"
 
 
 def _warnings(
@@ -430,8 +513,7 @@ def _warnings(
         "one replica is down while it restarts, for minutes; --spare 1 keeps the pool up": replicas == 1,
         f"{gpu.name} has no FP8 units: FP8 weights save memory there, no operations": precision == "fp8"
         and gpu.fp8_flops is None,
-        "INT4 needs a checkpoint that was quantised (AWQ or GPTQ): name it with --weights": precision == "int4"
-        and question.weights is None,
+        _CHECKPOINTS.get(precision, ""): precision in _CHECKPOINTS and question.weights is None,
         "an FP8 cache costs a little accuracy, more without calibrated scales: compare answers before it serves": kv_precision
         == "fp8",
         f"the GPUs of {gpu.title} talk over PCIe: tensor parallelism is slow there": chosen.tp > 1
@@ -445,11 +527,20 @@ def _warnings(
         "latent attention keeps its whole cache on every GPU of a replica": question.model.latent_values is not None
         and chosen.tp > 1,
     }
+    told |= {
+        "a replica of several nodes lives and dies as one, and needs RDMA between them": _nodes_of(question, chosen)
+        > 1,
+        f"nobody published what this engine does on {gpu.name}: its factors are a relative's, so measure before you buy": (
+            question.tokens_per_gpu is None and fit_of(question.efficiency, gpu.name) is None
+        ),
+    }
     warnings = [text for text, true in told.items() if true]
     cheaper = [each for each in tried if each.gpus is not None and chosen.gpus is not None and each.gpus < chosen.gpus]
     if cheaper:
         best = min(cheaper, key=lambda each: each.gpus or 0)
-        warnings.append(f"TP={best.tp} would need {best.gpus} GPUs instead of {chosen.gpus}: --tp {best.tp}")
+        warnings.append(
+            f"{best.layout} would need {best.gpus} GPUs instead of {chosen.gpus}: --tp {best.tp} --pp {best.pp}"
+        )
     warnings += [
         f"{each.title} {each.state}: a saving against it is one against a price that nobody pays for long, or at all"
         for each in question.comparators

@@ -55,6 +55,7 @@ def memory_of(
     gpu: Gpu,
     *,
     tp: int,
+    pp: int = 1,
     precision: Precision = "bf16",
     kv_precision: KvPrecision = "bf16",
     utilisation: float = MEMORY_UTILISATION,
@@ -64,20 +65,21 @@ def memory_of(
     adapters: int = 0,
     adapter_rank: int = 16,
 ) -> Memory:
-    """Computes the memory budget of a replica on `tp` GPUs."""
-    usable = math.floor(gpu.memory_bytes * utilisation) * tp
+    """Computes the memory budget of a replica on `pp` stages of `tp` GPUs."""
+    gpus = tp * pp
+    usable = math.floor(gpu.memory_bytes * utilisation) * gpus
     weights = model.weight_bytes(precision)
-    activations = activation_bytes(model, tp, batched_tokens, sequences) * tp
+    activations = activation_bytes(model, tp, batched_tokens, sequences) * gpus
     loras = adapters * adapter_bytes(model, adapter_rank)
-    left = usable - weights - activations - reserve_bytes * tp - loras
+    left = usable - weights - activations - reserve_bytes * gpus - loras
     per_gpu = model.kv_bytes_per_token_per_gpu(kv_precision, tp)
     fitting = max(0, left) / tp / per_gpu
     return Memory(
-        gpus=tp,
+        gpus=gpus,
         usable_bytes=usable,
         weight_bytes=weights,
         activation_bytes=activations,
-        reserve_bytes=reserve_bytes * tp,
+        reserve_bytes=reserve_bytes * gpus,
         adapter_bytes=loras,
         kv_bytes=left,
         kv_bytes_per_token=model.kv_bytes_per_token(kv_precision),

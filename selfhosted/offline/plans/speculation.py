@@ -37,8 +37,8 @@ def speculation_for(
     """Decides on speculative decoding, by the profile and by what bounds a step at the planned load, and estimates its gains."""
     alone = _gain(times, work, batch=1.0, prompts=0.0)
     planned = _gain(times, work, batch=max(1.0, running), prompts=rate * work.uncached * step_s)
-    tokens = max(1.0, running) * (GUESSES + 1) + rate * work.uncached * step_s
-    reading = times.linear_s * tokens <= times.weights_s + times.experts_s
+    checked_s = times.answer_s * max(1.0, running) * (GUESSES + 1)
+    reading = checked_s + times.prompt_s * rate * work.uncached * step_s <= times.weights_s + times.experts_s
     on = profile == "low" or (profile == "auto" and reading)
     return Speculation(
         on=on,
@@ -57,7 +57,7 @@ def _gain(times: StepTimes, work: Work, *, batch: float, prompts: float) -> floa
     """
     resident = batch * work.resident
     plain_s = times.step_s(prefill_tokens=prompts, batch=batch, kv_tokens=resident)
-    checking_s = times.step_s(prefill_tokens=prompts + batch * GUESSES, batch=batch, kv_tokens=resident)
+    checking_s = times.step_s(prefill_tokens=prompts, batch=batch * (GUESSES + 1), kv_tokens=resident)
     tokens = (1 - ACCEPTANCE ** (GUESSES + 1)) / (1 - ACCEPTANCE)
     return tokens * plain_s / checking_s
 
@@ -75,4 +75,4 @@ def _why(profile: Profile, *, reading: bool) -> str:
 def _config(draft: str | None) -> dict[str, Any]:
     if draft is not None:
         return {"model": draft, "num_speculative_tokens": GUESSES}
-    return {"method": "ngram", "num_speculative_tokens": GUESSES, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    return {"method": "ngram_gpu", "num_speculative_tokens": GUESSES, "prompt_lookup_max": 4, "prompt_lookup_min": 2}

@@ -25,7 +25,7 @@ Ready = tuple[tuple[float, int], ...]
 """Replicas that take requests, from each of these times on."""
 # Who has no first token so long after the aim is late whatever comes.
 _AFTER_AIM_S: Final = 1.0
-_TIMES: Final = ("fixed_s", "weights_s", "experts_s", "linear_s", "reduce_s", "pair_s", "kv_s", "sequence_s")
+_TIMES: Final = ("fixed_s", "weights_s", "experts_s", "prompt_s", "answer_s", "reduce_s", "pair_s", "kv_s")
 
 
 class WindowCount(msgspec.Struct, frozen=True):

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from selfhosted.offline.plans.efficiency import efficiency_named
 from selfhosted.offline.plans.gpus import gpu_named
 from selfhosted.offline.plans.models import model_named
 from selfhosted.offline.plans.planning import Question
-from selfhosted.offline.plans.roofline import efficiency_named
 from selfhosted.offline.plans.sizing import Targets, Work
 
 

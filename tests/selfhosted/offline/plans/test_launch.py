@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from selfhosted.offline.plans.launch import VLLM_VERSION, Launch, launch_of
+from selfhosted.offline.plans.gpus import gpu_named
+from selfhosted.offline.plans.launch import VLLM_VERSION, Launch, defaults_of, launch_of
 from selfhosted.offline.plans.plan_errors import PlanRefused
 from selfhosted.offline.plans.sizing import Limits
 
@@ -101,3 +102,18 @@ def test_names_that_would_be_flags_or_worse_are_refused(change: dict[str, str]) 
     """Nothing that somebody typed becomes syntax."""
     with pytest.raises(PlanRefused):
         launched(**change)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "sequences", "tokens"),
+    [
+        ("b200", 1_024, 16_384),
+        ("h100", 1_024, 8_192),
+        ("h200", 1_024, 8_192),
+        ("a100", 256, 2_048),
+        ("l40s", 256, 2_048),
+    ],
+)
+def test_vllms_own_defaults_are_known(gpu: str, sequences: int, tokens: int) -> None:
+    """As `EngineArgs.get_batch_defaults` of 0.32 has them for its server."""
+    assert defaults_of(gpu_named(gpu)) == Limits(sequences=sequences, batched_tokens=tokens)

@@ -169,7 +169,9 @@ def test_a_full_step_holds_no_stream_up_for_long() -> None:
 def test_no_bound_is_refused_rather_than_searched_for() -> None:
     """Figures under which a replica does everything at once are wrong ones."""
     instant = step_times(MODEL, GPU, tp=1)
-    free = type(instant)(fixed_s=0, weights_s=0, experts_s=0, expert_share=1, linear_s=0, reduce_s=0, pair_s=0, kv_s=0)
+    free = type(instant)(
+        fixed_s=0, weights_s=0, experts_s=0, expert_share=1, prompt_s=0, answer_s=0, reduce_s=0, pair_s=0, kv_s=0
+    )
     with pytest.raises(PlanRefused):
         most_rate(free, WORK, LIMITS, CACHE, Targets())
 

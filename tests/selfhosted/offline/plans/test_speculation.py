@@ -43,4 +43,4 @@ def test_a_draft_model_is_named() -> None:
     assert config["model"] == "org/eagle"
     other = chosen("low", 1.0).config
     assert other is not None
-    assert other["method"] == "ngram"
+    assert other["method"] == "ngram_gpu"

@@ -4,12 +4,28 @@ from selfhosted.offline.plans.roofline import StepTimes
 from selfhosted.offline.simulate.engine import Engine, EngineSpec, Happening, Job
 
 HAND = StepTimes(
-    fixed_s=1.0, weights_s=0.0, experts_s=0.0, expert_share=1.0, linear_s=0.0, reduce_s=0.01, pair_s=0.0, kv_s=0.0
+    fixed_s=1.0,
+    weights_s=0.0,
+    experts_s=0.0,
+    expert_share=1.0,
+    prompt_s=0.0,
+    answer_s=0.0,
+    reduce_s=0.01,
+    pair_s=0.0,
+    kv_s=0.0,
 )
 """A step takes a second, and a hundredth of one for each token that it computes."""
 
 GROWING = StepTimes(
-    fixed_s=1.0, weights_s=0.0, experts_s=0.0, expert_share=1.0, linear_s=0.0, reduce_s=0.0, pair_s=0.0, kv_s=0.5
+    fixed_s=1.0,
+    weights_s=0.0,
+    experts_s=0.0,
+    expert_share=1.0,
+    prompt_s=0.0,
+    answer_s=0.0,
+    reduce_s=0.0,
+    pair_s=0.0,
+    kv_s=0.5,
 )
 """A step takes a second, and half of one for each resident token."""
 
