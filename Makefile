@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-loops bench-pages bench-routers soak-kill soak-books soak-batch train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-vllm test-agents check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-classifier bench-fleet bench-loops bench-pages bench-peers bench-routers soak-kill soak-books soak-batch train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bench-loops: $(VENV)/.dev  ## agents' tool loops under several rules of choice, 
 bench-restarts: $(VENV)/.dev  ## twenty rolling restarts under streams
 	@$(BIN)/python -m benchmarks.restarts
 
+bench-peers: $(VENV)/.dev $(VENV)-peers/.ready build/portkey/.ready  ## ours beside LiteLLM's proxy and Portkey's gateway as published, under the same load
+	@$(BIN)/python -m benchmarks.peers
+
 bench-routers: $(VENV)/.dev $(VENV)-routers/.ready build/wide-llama/made  ## our balancer beside the public vllm-router, before two real vLLM replicas
 	@$(BIN)/python -m benchmarks.routers
 
@@ -110,7 +113,7 @@ lock: $(VENV)/.dev  ## compile the locks anew; needs uv
 	@./requirements/compile.sh
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) $(VENV)-focus $(VENV)-vllm $(VENV)-routers build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-focus $(VENV)-vllm $(VENV)-routers $(VENV)-peers build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # One environment: the demo's packages first, development adds to them.
 $(VENV)/.python:
@@ -156,12 +159,25 @@ build/tiny-llama/made: tests/vllm/tiny_model.py $(VENV)-vllm/.ready
 build/wide-llama/made: tests/vllm/tiny_model.py $(VENV)-vllm/.ready
 	@HF_HUB_OFFLINE=1 $(VENV)-vllm/bin/python tests/vllm/tiny_model.py build/wide-llama 8 512
 
-# Two packages for Node.js that only tests use. Their locks carry hashes; no script of theirs is run.
-build/%/.ready: tests/%/package.json tests/%/package-lock.json
+# Packages for Node.js that tests and benchmarks use. Their locks carry hashes; no script of theirs is run.
+define node_packages
 	@mkdir -p $(@D)
 	@cp $^ $(@D)/
 	@if command -v npm >/dev/null; then cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --silent && touch .ready; \
-	  else echo "npm is not there: tests that need $* are left out" >&2; fi
+	  else echo "npm is not there: what needs $* is left out" >&2; fi
+endef
+
+build/%/.ready: tests/%/package.json tests/%/package-lock.json
+	$(node_packages)
+
+build/%/.ready: benchmarks/%/package.json benchmarks/%/package-lock.json
+	$(node_packages)
+
+$(VENV)-peers/.ready: requirements/peers.txt
+	@echo "installing LiteLLM's proxy in $(VENV)-peers"
+	@$(PYTHON) -m venv $(VENV)-peers
+	@$(VENV)-peers/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/peers.txt
+	@touch $@
 
 $(VENV)-routers/.ready: requirements/routers.txt
 	@echo "installing the public vllm-router in $(VENV)-routers"

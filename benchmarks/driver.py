@@ -23,6 +23,8 @@ import uvloop
 COUNTER: Final = b"########"
 """Stands in the body where each request has its own number, so that no two prompts are the same."""
 
+ANY_NUMBER: Final = 0
+"""Of events to expect in each stream."""
 _PATH: Final = "/v1/chat/completions"
 _EVENT: Final = b"data: {"
 _DONE: Final = b"data: [DONE]"
@@ -45,6 +47,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     once: bool = False
     ramp_s: float = 0.0
     key: str | None = None
+    headers: tuple[str, ...] = ()
+    """More header fields, each as `name: value`."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +114,7 @@ def _request_head(load: Load) -> bytes:
     ]
     if load.key is not None:
         lines.append(f"authorization: Bearer {load.key}")
+    lines += load.headers
     return "\r\n".join([*lines, "", ""]).encode()
 
 
@@ -190,7 +195,7 @@ class Connection(asyncio.Protocol):
             return None
         if not self._done:
             return "no [DONE]"
-        if self._events != self._tally.load.expect_events:
+        if self._tally.load.expect_events not in {ANY_NUMBER, self._events}:
             return f"{self._events} events"
         return None
 
@@ -257,9 +262,10 @@ def _arguments() -> Load:
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--warmup", type=float, default=0.5)
-    parser.add_argument("--expect-events", type=int)
+    parser.add_argument("--expect-events", type=int, help=f"how many a stream must have; {ANY_NUMBER} for any number")
     parser.add_argument("--once", action="store_true", help="one request on each connection")
     parser.add_argument("--ramp", type=float, default=0.0, help="seconds over which the connections start")
+    parser.add_argument("--header", action="append", default=[], help="a header field more, as `name: value`")
     given = parser.parse_args()
     return Load(
         url=given.url,
@@ -271,6 +277,7 @@ def _arguments() -> Load:
         once=given.once,
         ramp_s=given.ramp,
         key=os.environ.get("BENCH_KEY"),
+        headers=tuple(given.header),
     )
 
 

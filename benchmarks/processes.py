@@ -70,9 +70,9 @@ class Child:
         self.process = process
         self._stderr = stderr
 
-    def wait_ready(self, url: str) -> None:
+    def wait_ready(self, url: str, within_s: float = _READY_WITHIN_S) -> None:
         """Until `url` answers 200; raises RuntimeError with the end of its standard error when it never does."""
-        give_up_at = time.monotonic() + _READY_WITHIN_S
+        give_up_at = time.monotonic() + within_s
         while time.monotonic() < give_up_at and self.process.poll() is None:
             with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=2) as reply:  # noqa: S310 - our own address
                 if reply.status == 200:
